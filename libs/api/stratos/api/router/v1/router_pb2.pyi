@@ -1,0 +1,117 @@
+from stratos.api.common.v1 import common_pb2 as _common_pb2
+from stratos.api.worker.v1 import worker_pb2 as _worker_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OUTCOME_UNSPECIFIED: _ClassVar[Outcome]
+    OUTCOME_FINISHED: _ClassVar[Outcome]
+    OUTCOME_CANCELLED: _ClassVar[Outcome]
+    OUTCOME_FAILED: _ClassVar[Outcome]
+OUTCOME_UNSPECIFIED: Outcome
+OUTCOME_FINISHED: Outcome
+OUTCOME_CANCELLED: Outcome
+OUTCOME_FAILED: Outcome
+
+class ScheduleRequest(_message.Message):
+    __slots__ = ("request_id", "attempt", "tenant", "priority_class", "model_digest", "adapter_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "is_recovery", "deadline_ms", "num_choices")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
+    WAITED_MS_FIELD_NUMBER: _ClassVar[int]
+    IS_RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CHOICES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    attempt: int
+    tenant: str
+    priority_class: int
+    model_digest: str
+    adapter_digest: str
+    num_prompt_tokens: int
+    max_tokens: int
+    excluded_incarnations: _containers.RepeatedScalarFieldContainer[str]
+    waited_ms: int
+    is_recovery: bool
+    deadline_ms: int
+    num_choices: int
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., priority_class: _Optional[int] = ..., model_digest: _Optional[str] = ..., adapter_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., is_recovery: _Optional[bool] = ..., deadline_ms: _Optional[int] = ..., num_choices: _Optional[int] = ...) -> None: ...
+
+class ScheduleResponse(_message.Message):
+    __slots__ = ("decode", "prefill", "handoff_id", "queued_ms")
+    DECODE_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_MS_FIELD_NUMBER: _ClassVar[int]
+    decode: _common_pb2.WorkerRef
+    prefill: _containers.RepeatedCompositeFieldContainer[_common_pb2.WorkerRef]
+    handoff_id: str
+    queued_ms: int
+    def __init__(self, decode: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., handoff_id: _Optional[str] = ..., queued_ms: _Optional[int] = ...) -> None: ...
+
+class CompleteRequest(_message.Message):
+    __slots__ = ("handoff_id", "outcome")
+    HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    handoff_id: str
+    outcome: Outcome
+    def __init__(self, handoff_id: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ...) -> None: ...
+
+class CompleteResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetFleetRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class QueueDepth(_message.Message):
+    __slots__ = ("model_digest", "priority_class", "num_requests", "num_tokens", "oldest_ms")
+    MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
+    NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_MS_FIELD_NUMBER: _ClassVar[int]
+    model_digest: str
+    priority_class: int
+    num_requests: int
+    num_tokens: int
+    oldest_ms: int
+    def __init__(self, model_digest: _Optional[str] = ..., priority_class: _Optional[int] = ..., num_requests: _Optional[int] = ..., num_tokens: _Optional[int] = ..., oldest_ms: _Optional[int] = ...) -> None: ...
+
+class FleetWorker(_message.Message):
+    __slots__ = ("status", "is_live", "out_reason", "age_ms", "num_booked", "worker")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    IS_LIVE_FIELD_NUMBER: _ClassVar[int]
+    OUT_REASON_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BOOKED_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    status: _worker_pb2.WorkerStatus
+    is_live: bool
+    out_reason: str
+    age_ms: int
+    num_booked: int
+    worker: _common_pb2.WorkerRef
+    def __init__(self, status: _Optional[_Union[_worker_pb2.WorkerStatus, _Mapping]] = ..., is_live: _Optional[bool] = ..., out_reason: _Optional[str] = ..., age_ms: _Optional[int] = ..., num_booked: _Optional[int] = ..., worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ...) -> None: ...
+
+class GetFleetResponse(_message.Message):
+    __slots__ = ("queues", "workers")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueDepth]
+    workers: _containers.RepeatedCompositeFieldContainer[FleetWorker]
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueDepth, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[FleetWorker, _Mapping]]] = ...) -> None: ...

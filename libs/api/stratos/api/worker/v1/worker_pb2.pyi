@@ -1,0 +1,71 @@
+from stratos.api.common.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class WatchStatusRequest(_message.Message):
+    __slots__ = ("interval_ms",)
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    interval_ms: int
+    def __init__(self, interval_ms: _Optional[int] = ...) -> None: ...
+
+class WorkerStatus(_message.Message):
+    __slots__ = ("worker", "engine_step", "is_computing", "blocks", "staging", "num_waiting", "num_running", "num_queued_tokens", "num_handoffs", "num_orphans", "is_draining", "not_ready_reason", "identity", "resident_adapter_digests", "num_tokens_by_tenant", "block_size", "max_num_seqs")
+    class NumTokensByTenantEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_STEP_FIELD_NUMBER: _ClassVar[int]
+    IS_COMPUTING_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    STAGING_FIELD_NUMBER: _ClassVar[int]
+    NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    NUM_QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_HANDOFFS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ORPHANS_FIELD_NUMBER: _ClassVar[int]
+    IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
+    NOT_READY_REASON_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_ADAPTER_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_BY_TENANT_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
+    worker: _common_pb2.WorkerRef
+    engine_step: int
+    is_computing: bool
+    blocks: _common_pb2.BlockLedger
+    staging: _common_pb2.StagingLedger
+    num_waiting: int
+    num_running: int
+    num_queued_tokens: int
+    num_handoffs: int
+    num_orphans: int
+    is_draining: bool
+    not_ready_reason: str
+    identity: _common_pb2.KvIdentity
+    resident_adapter_digests: _containers.RepeatedScalarFieldContainer[str]
+    num_tokens_by_tenant: _containers.ScalarMap[str, int]
+    block_size: int
+    max_num_seqs: int
+    def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., engine_step: _Optional[int] = ..., is_computing: _Optional[bool] = ..., blocks: _Optional[_Union[_common_pb2.BlockLedger, _Mapping]] = ..., staging: _Optional[_Union[_common_pb2.StagingLedger, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_handoffs: _Optional[int] = ..., num_orphans: _Optional[int] = ..., is_draining: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., resident_adapter_digests: _Optional[_Iterable[str]] = ..., num_tokens_by_tenant: _Optional[_Mapping[str, int]] = ..., block_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("timeout_ms",)
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    timeout_ms: int
+    def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("num_requests",)
+    NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    num_requests: int
+    def __init__(self, num_requests: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,253 @@
+"""Every error that crosses a service boundary, in one tree.
+
+    StratosError
+    ├── Retryable(after_s)          the same call may succeed later
+    │   ├── Overloaded              503 overloaded           system full
+    │   ├── QueueTimeout            503 queue_timeout        waited too long for a placement
+    │   ├── Draining                503 draining             the process is leaving
+    │   ├── Busy                    503 busy                 no room for KV; ask for a new placement (internal)
+    │   ├── AdapterUnavailable      503 adapter_unavailable  weights cannot be loaded now
+    │   ├── DependencyDown          503 dependency_unavailable  Redis or the object store is down
+    │   ├── WorkerLost              503 worker_lost          a peer went away in mid-call (internal)
+    │   ├── RateLimited             429 rate_limit_exceeded
+    │   └── ConcurrencyLimited      429 concurrency_limit
+    └── Permanent                   the same call will fail again
+        ├── BadRequest              400 invalid_request_error or a specific code, ``param`` set
+        ├── ContextLengthExceeded   400 context_length_exceeded
+        ├── InvalidAdapter          400 invalid_adapter
+        ├── InvalidApiKey           401 invalid_api_key
+        ├── PermissionDenied        403 permission_denied
+        ├── ModelNotFound           404 model_not_found
+        ├── NotFound                404 not_found
+        ├── RequestTooLarge         413 request_too_large
+        ├── InsufficientQuota       429 insufficient_quota
+        ├── InvalidCheckpoint       500 invalid_checkpoint   a process refuses to start (internal)
+        ├── AdapterMismatch         503 adapter_unavailable  digest differs from what was resolved
+        ├── IdentityMismatch        500 identity_mismatch    KV of another identity (internal)
+        └── Internal                500 internal_error       a bug
+
+Each class holds its HTTP status, gRPC code name, machine code and OpenAI error type as data.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StratosError(Exception):
+    """Base of all errors of the platform.
+
+    Args:
+        message: text for a person; must not hold prompt text, secrets or tracebacks.
+        param: offending request parameter, if any.
+        after_s: seconds after which a retry makes sense, if it does.
+    """
+
+    http_status: ClassVar[int] = 500
+    grpc_code: ClassVar[str] = "INTERNAL"
+    code: str = "internal_error"
+    type: ClassVar[str] = "server_error"
+
+    def __init__(self, message: str = "", *, param: str | None = None, after_s: float | None = None) -> None:
+        super().__init__(message or type(self).__name__)
+        self.message = message or type(self).__name__
+        self.param = param
+        self.after_s = after_s
+
+
+class Retryable(StratosError):
+    """The same call may succeed later."""
+
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+    code = "overloaded"
+    default_after_s: ClassVar[float] = 1.0
+
+    def __init__(self, message: str = "", *, param: str | None = None, after_s: float | None = None) -> None:
+        super().__init__(message, param=param, after_s=self.default_after_s if after_s is None else after_s)
+
+
+class Overloaded(Retryable):
+    """The system is full."""
+
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+
+class QueueTimeout(Retryable):
+    """No placement within the queue's time to live."""
+
+    grpc_code = "DEADLINE_EXCEEDED"
+    code = "queue_timeout"
+
+
+class Draining(Retryable):
+    """The process is leaving."""
+
+    code = "draining"
+
+
+class Busy(Retryable):
+    """A decode worker has no room for the KV; the request goes back to the head of its queue."""
+
+    grpc_code = "RESOURCE_EXHAUSTED"
+    code = "busy"
+
+
+class AdapterUnavailable(Retryable):
+    """The adapter's weights cannot be loaded now."""
+
+    code = "adapter_unavailable"
+
+
+class DependencyDown(Retryable):
+    """Redis or the object store does not answer."""
+
+    code = "dependency_unavailable"
+
+
+class WorkerLost(Retryable):
+    """A peer went away in the middle of a call."""
+
+    code = "worker_lost"
+
+
+class RateLimited(Retryable):
+    """The tenant's own rate bucket is empty."""
+
+    http_status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
+    code = "rate_limit_exceeded"
+    type = "rate_limit_error"
+
+
+class ConcurrencyLimited(RateLimited):
+    """The tenant has too many requests open."""
+
+    code = "concurrency_limit"
+
+
+class Permanent(StratosError):
+    """The same call will fail again."""
+
+
+class BadRequest(Permanent):
+    """A parameter is malformed, unsupported or out of range."""
+
+    http_status = 400
+    grpc_code = "INVALID_ARGUMENT"
+    code = "invalid_request"
+    type = "invalid_request_error"
+
+    def __init__(self, message: str = "", *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, param=param)
+        if code is not None:
+            self.code = code
+
+
+class ContextLengthExceeded(BadRequest):
+    """The prompt is over the input limit, or could never fit."""
+
+    code = "context_length_exceeded"
+
+
+class InvalidAdapter(BadRequest):
+    """An adapter's files are broken, unsupported or do not fit the base model."""
+
+    code = "invalid_adapter"
+
+
+class InvalidApiKey(Permanent):
+    """No API key, or one that is not known."""
+
+    http_status = 401
+    grpc_code = "UNAUTHENTICATED"
+    code = "invalid_api_key"
+    type = "authentication_error"
+
+
+class PermissionDenied(Permanent):
+    """The key lacks the right."""
+
+    http_status = 403
+    grpc_code = "PERMISSION_DENIED"
+    code = "permission_denied"
+    type = "permission_error"
+
+
+class NotFound(Permanent):
+    """No such thing."""
+
+    http_status = 404
+    grpc_code = "NOT_FOUND"
+    code = "not_found"
+    type = "invalid_request_error"
+
+
+class ModelNotFound(NotFound):
+    """No such model or adapter, or one of another tenant."""
+
+    code = "model_not_found"
+
+
+class RequestTooLarge(Permanent):
+    """The body is over the size limit."""
+
+    http_status = 413
+    grpc_code = "INVALID_ARGUMENT"
+    code = "request_too_large"
+    type = "invalid_request_error"
+
+
+class InsufficientQuota(Permanent):
+    """The tenant's budget is spent."""
+
+    http_status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
+    code = "insufficient_quota"
+    type = "insufficient_quota"
+
+
+class InvalidCheckpoint(Permanent):
+    """A model folder cannot be served; the message says what to do."""
+
+    grpc_code = "FAILED_PRECONDITION"
+    code = "invalid_checkpoint"
+
+
+class AdapterMismatch(Permanent):
+    """The bytes in the object store are not the ones that were registered."""
+
+    http_status = 503
+    grpc_code = "FAILED_PRECONDITION"
+    code = "adapter_mismatch"
+
+
+class IdentityMismatch(Permanent):
+    """KV of another model, adapter, type or numerics."""
+
+    grpc_code = "FAILED_PRECONDITION"
+    code = "identity_mismatch"
+
+
+class Internal(Permanent):
+    """A bug of ours; the details stay in the log."""
+
+
+def _walk(cls: type[StratosError]) -> list[type[StratosError]]:
+    return [cls, *(found for child in cls.__subclasses__() for found in _walk(child))]
+
+
+def error_classes() -> dict[str, type[StratosError]]:
+    """Machine code -> class, for every concrete class of the tree."""
+    abstract = (StratosError, Retryable, Permanent)
+    return {cls.code: cls for cls in reversed(_walk(StratosError)) if cls not in abstract}
+
+
+def error_from_code(
+    code: str, message: str, *, param: str | None = None, after_s: float | None = None
+) -> StratosError:
+    """Build the error that ``code`` names; an unknown code of a 400 keeps its own name, anything else is ``Internal``."""
+    cls = error_classes().get(code, Internal)
+    if issubclass(cls, BadRequest):
+        return cls(message, param=param)
+    return cls(message, param=param, after_s=after_s)

@@ -1,0 +1,20 @@
+"""Identifiers: random, prefixed by what they name, safe in logs and file names."""
+
+from __future__ import annotations
+
+import secrets
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id such as ``req-3f2a...``: 96 random bits."""
+    return f"{prefix}-{secrets.token_hex(12)}"
+
+
+def new_incarnation() -> str:
+    """Identity of this process start."""
+    return new_id("inc")
+
+
+def new_seed() -> int:
+    """A seed for the counter RNG: 63 random bits."""
+    return secrets.randbits(63)

@@ -1,0 +1,133 @@
+"""The limits table and the one validator of generation parameters, for every ingress (HTTP and gRPC).
+
+A limit is a row: name, least, most, kind.  ``check_generation`` walks the table and raises
+``BadRequest`` with ``param`` set; a route that accepts a new parameter adds a row here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stratos.common.errors import BadRequest, ContextLengthExceeded
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Inclusive range of one numeric parameter."""
+
+    least: float
+    most: float
+    is_integer: bool = False
+    excludes_least: bool = False
+
+
+LIMITS: Mapping[str, Limit] = {
+    "temperature": Limit(0.0, 2.0),
+    "top_p": Limit(0.0, 1.0, excludes_least=True),
+    "top_k": Limit(0, 2**20, is_integer=True),
+    "min_p": Limit(0.0, 1.0),
+    "repetition_penalty": Limit(0.0, 2.0, excludes_least=True),
+    "frequency_penalty": Limit(-2.0, 2.0),
+    "presence_penalty": Limit(-2.0, 2.0),
+    "max_tokens": Limit(1, 2**20, is_integer=True),
+    "min_tokens": Limit(0, 2**20, is_integer=True),
+    "n": Limit(1, 16, is_integer=True),
+    "num_logprobs": Limit(0, 20, is_integer=True),
+    "seed": Limit(-(2**63), 2**63 - 1, is_integer=True),
+}
+MAX_STOP_STRINGS = 4
+MAX_STOP_STRING_CHARS = 256
+MAX_STOP_TOKEN_IDS = 64
+MAX_LOGIT_BIAS = 300
+LOGIT_BIAS_LIMIT = Limit(-100.0, 100.0)
+MAX_BODY_BYTES = 2 * 1024 * 1024
+MAX_MESSAGES = 1024
+
+
+def check_number(name: str, value: object, param: str | None = None) -> float | int:
+    """Check ``value`` against the row ``name``; returns it as int or float.
+
+    Raises:
+        BadRequest: not a number, not finite, not an integer where one is due, or out of range.
+    """
+    limit, param = LIMITS[name], param or name
+    return _check(limit, value, param)
+
+
+def _check(limit: Limit, value: object, param: str) -> float | int:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadRequest(f"{param} must be a number", param=param)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadRequest(f"{param} must be finite", param=param)
+    if limit.is_integer:
+        if isinstance(value, float) and not value.is_integer():
+            raise BadRequest(f"{param} must be an integer", param=param)
+        value = int(value)
+    too_low = value <= limit.least if limit.excludes_least else value < limit.least
+    if too_low or value > limit.most:
+        bracket = "(" if limit.excludes_least else "["
+        raise BadRequest(f"{param} must be in {bracket}{limit.least:g}, {limit.most:g}]", param=param)
+    return value
+
+
+def check_stop(stop: object) -> tuple[str, ...]:
+    """Normalise the OpenAI ``stop`` parameter: null, one string or a list of strings."""
+    if stop is None:
+        return ()
+    strings = [stop] if isinstance(stop, str) else stop
+    if not isinstance(strings, list) or not all(isinstance(s, str) and s for s in strings):
+        raise BadRequest("stop must be a non-empty string or a list of them", param="stop")
+    if len(strings) > MAX_STOP_STRINGS:
+        raise BadRequest(f"stop may hold at most {MAX_STOP_STRINGS} strings", param="stop")
+    if any(len(s) > MAX_STOP_STRING_CHARS for s in strings):
+        raise BadRequest(f"a stop string may have at most {MAX_STOP_STRING_CHARS} characters", param="stop")
+    return tuple(strings)
+
+
+def check_token_ids(ids: Sequence[object], vocab_size: int, param: str) -> tuple[int, ...]:
+    """Check that every id is an integer in [0, vocab_size)."""
+    for token_id in ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
+            raise BadRequest(f"{param} must hold token ids in [0, {vocab_size})", param=param)
+    return tuple(ids)  # type: ignore[arg-type]
+
+
+def check_stop_token_ids(ids: object, vocab_size: int) -> tuple[int, ...]:
+    """Check the ``stop_token_ids`` parameter."""
+    if ids is None:
+        return ()
+    if not isinstance(ids, list) or len(ids) > MAX_STOP_TOKEN_IDS:
+        raise BadRequest(f"stop_token_ids must be a list of at most {MAX_STOP_TOKEN_IDS}", param="stop_token_ids")
+    return check_token_ids(ids, vocab_size, "stop_token_ids")
+
+
+def check_logit_bias(bias: object, vocab_size: int) -> dict[int, float]:
+    """Check the OpenAI ``logit_bias`` parameter: a map from token id (as text or number) to a bias."""
+    if bias is None:
+        return {}
+    if not isinstance(bias, Mapping) or len(bias) > MAX_LOGIT_BIAS:
+        raise BadRequest(f"logit_bias must be an object of at most {MAX_LOGIT_BIAS} entries", param="logit_bias")
+    checked: dict[int, float] = {}
+    for key, value in bias.items():
+        if not str(key).isascii() or not str(key).isdigit() or int(key) >= vocab_size:
+            raise BadRequest(f"logit_bias keys must be token ids in [0, {vocab_size})", param="logit_bias")
+        checked[int(key)] = float(_check(LOGIT_BIAS_LIMIT, value, "logit_bias"))
+    return checked
+
+
+def check_prompt_length(num_prompt_tokens: int, max_input_tokens: int, max_model_len: int, param: str) -> None:
+    """Refuse an empty prompt, one over the input limit, and one that leaves no room for a token."""
+    if num_prompt_tokens == 0:
+        raise BadRequest("the prompt is empty", param=param)
+    if num_prompt_tokens > max_input_tokens:
+        raise ContextLengthExceeded(
+            f"the prompt has {num_prompt_tokens} tokens, the limit is {max_input_tokens}", param=param
+        )
+    if num_prompt_tokens >= max_model_len:
+        raise ContextLengthExceeded(
+            f"the prompt has {num_prompt_tokens} tokens and the model's context is {max_model_len}: "
+            "nothing could be generated",
+            param=param,
+        )

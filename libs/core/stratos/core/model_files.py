@@ -1,0 +1,91 @@
+"""A model folder on disk, read without torch: configuration, digest, what a gateway must know of it.
+
+Layout is Hugging Face's: ``config.json``, ``*.safetensors``, ``tokenizer.json``.  The digest is the
+SHA-256 over name and content of ``config.json`` and all weight files in name order; it names the model
+everywhere downstream of the gateway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stratos.common.errors import InvalidCheckpoint
+
+_CHUNK_BYTES = 1 << 20
+
+
+def files_digest(files: Iterable[tuple[str, Path]]) -> str:
+    """SHA-256 (hex) over (name, size, content) of files, in the order given."""
+    digest = hashlib.sha256()
+    for name, path in files:
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """What is known of a model folder without loading it."""
+
+    path: Path
+    config: dict[str, Any]
+    weight_paths: tuple[Path, ...]
+    digest: str
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        InvalidCheckpoint: missing, unreadable, not JSON or not an object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidCheckpoint(f"{path} does not exist; is {path.parent} a Hugging Face model folder?") from error
+    except (OSError, ValueError) as error:
+        raise InvalidCheckpoint(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise InvalidCheckpoint(f"{path} must hold a JSON object")
+    return content
+
+
+def read_model_files(path: Path) -> ModelFiles:
+    """Look at a model folder and compute its digest (reads every byte once).
+
+    Raises:
+        InvalidCheckpoint: no such folder, no safetensors weights, or a configuration that lacks a field.
+    """
+    if not path.is_dir():
+        raise InvalidCheckpoint(f"{path} is not a folder; give the path of a Hugging Face model folder")
+    config = read_json(path / "config.json")
+    weights = tuple(sorted(path.glob("*.safetensors")))
+    if not weights:
+        others = sorted(p.name for p in path.glob("*.bin"))
+        hint = f" ({others[0]} is not accepted: convert it to safetensors)" if others else ""
+        raise InvalidCheckpoint(f"{path} holds no *.safetensors file{hint}")
+    generation = path / "generation_config.json"
+    eos = (read_json(generation) if generation.exists() else config).get("eos_token_id", config.get("eos_token_id"))
+    try:
+        vocab_size, max_model_len = int(config["vocab_size"]), int(config["max_position_embeddings"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidCheckpoint(f"{path / 'config.json'} lacks a usable field: {error}") from error
+    return ModelFiles(
+        path=path,
+        config=config,
+        weight_paths=weights,
+        digest=files_digest([(p.name, p) for p in (path / "config.json", *weights)]),
+        vocab_size=vocab_size,
+        max_model_len=max_model_len,
+        eos_token_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (int(eos),),
+    )

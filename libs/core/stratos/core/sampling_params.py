@@ -1,0 +1,40 @@
+"""How tokens are chosen: the one record that gateway, workers and engine share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Sampling parameters of a request; validated by ``stratos.core.limits`` before they get here.
+
+    Order of effects on the logits: logit bias, penalties, bans (``min_tokens``), temperature, min-p,
+    top-k, top-p; the token is the argmax of what remains plus counter noise (``stratos.core.rng``).
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 is off."""
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    max_tokens: int = 16
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    num_logprobs: int | None = None
+    """Most likely tokens reported at each position; ``None`` means no logprobs at all."""
+
+    @property
+    def is_greedy(self) -> bool:
+        """Temperature 0: the noise is zero."""
+        return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        """Some penalty needs the tokens seen so far."""
+        return self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0

@@ -1,0 +1,78 @@
+"""What the scheduler tells a runner to do in one step, and what comes back.
+
+A plan is plain data: no tensors, no references into scheduler state that a later step changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stratos.core.request import PositionLogprobs, RequestKey
+from stratos.core.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSpec:
+    """How to sample the token that follows the last token of a row."""
+
+    key: RequestKey
+    choice: int
+    seed: int
+    position: int
+    """Absolute position of the token to be sampled, prompt included: RNG counter."""
+    params: SamplingParams
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    """Tokens emitted so far; filled only when ``params.has_penalties``."""
+    num_output_tokens: int
+    """Tokens emitted so far by this choice, all attempts together: ``min_tokens`` counts with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """Consecutive tokens of one sequence that run in this step."""
+
+    seq_id: int
+    token_ids: tuple[int, ...]
+    """Tokens to run; their KV is written at positions ``start .. start + len(token_ids)``."""
+    start: int
+    """Absolute position of the first of them; KV of everything before is in the cache."""
+    block_table: tuple[int, ...]
+    """Block ids that cover positions ``0 .. start + len(token_ids)``."""
+    adapter_digest: str = ""
+    """Empty for the base model."""
+    sample: SampleSpec | None = None
+    """Sample behind the last token of the row, or not at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """One step: copies first, then all rows in one forward pass."""
+
+    step: int
+    rows: tuple[PlanRow, ...]
+    copies: tuple[tuple[int, int], ...] = ()
+    """(source, destination) block ids: copy-on-write, done before the forward pass."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the forward pass."""
+        return sum(len(row.token_ids) for row in self.rows)
+
+
+@dataclass(slots=True)
+class SampledToken:
+    """The token sampled for one row."""
+
+    seq_id: int
+    token_id: int
+    logprobs: PositionLogprobs | None = None
+
+
+@dataclass(slots=True)
+class StepTokens:
+    """What a runner hands back for one plan; a row with an error has no token."""
+
+    tokens: list[SampledToken] = field(default_factory=list)
+    errors: dict[int, str] = field(default_factory=dict)
+    """seq_id -> why this row could not be sampled (for example non-finite logits)."""

@@ -1,0 +1,41 @@
+"""Configuration of an engine; built by a worker service from its settings, passed by argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Bounds of one step and of the queues."""
+
+    max_num_seqs: int = 64
+    """Sequences in the running batch."""
+    max_num_batched_tokens: int = 512
+    """Token budget of one step: decodes first, prefill chunks take the rest."""
+    max_num_waiting: int = 1024
+    """Requests that may wait; more are refused as ``Overloaded``."""
+    enable_prefix_cache: bool = True
+    """Ablation switch: share full blocks between requests with equal prefixes."""
+    enable_chunked_prefill: bool = True
+    """Ablation switch: off computes a prompt in one step, whatever the budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerConfig:
+    """How the model is loaded and run."""
+
+    model_path: Path
+    dtype: str = "float32"
+    """"float32" or "bfloat16": compute type and KV type."""
+    block_size: int = 16
+    """Tokens per KV block."""
+    kv_pool_bytes: int = 256 * 1024 * 1024
+    """Bytes of the KV pages; the number of blocks follows."""
+    max_resident_adapters: int = 8
+    """Adapters held by the runner; the least recently used one without a sequence makes room."""
+    num_threads: int = 0
+    """Threads of one operation; 0 takes torch's default."""
+    enable_prepacked_gemm: bool = True
+    """Ablation switch: oneDNN pre-packed weights for linear layers on CPU."""
