@@ -1,0 +1,101 @@
+"""The async face of an engine: the only thing servicers speak to.
+
+``ThreadEngine`` drives the engine in a thread of this process; an engine in processes of its own implements
+the same contract.  Methods have the names, arguments and errors of ``stratos.engine.engine.Engine``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from stratos.core.adapter_files import AdapterFiles
+from stratos.core.request import EngineRequest, PrefillJob, RequestKey
+from stratos.engine.engine import EngineStatus, Reservation, StepResult
+from stratos.engine.runner.base import RunnerInfo
+
+StepCallback = Callable[[StepResult], None]
+
+
+class EngineClient(ABC):
+    """An engine somewhere else. All methods are safe to call from the event loop that called ``start``."""
+
+    info: RunnerInfo
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin stepping."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop stepping and free the engine; open requests just end."""
+
+    @abstractmethod
+    def subscribe(self, callback: StepCallback) -> None:
+        """Call ``callback`` in the event loop after each step that produced something, in order."""
+
+    @abstractmethod
+    def status(self) -> EngineStatus:
+        """Snapshot; the step counter comes straight from the step loop. Any thread."""
+
+    @abstractmethod
+    async def wait_failed(self) -> None:
+        """Wait until the step loop has died, then raise what killed it."""
+
+    @abstractmethod
+    async def add(self, request: EngineRequest) -> None:
+        """See ``Engine.add``."""
+
+    @abstractmethod
+    def abort(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
+        """See ``Engine.abort``; posted, does not wait."""
+
+    @abstractmethod
+    async def match(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> int:
+        """See ``Engine.match``."""
+
+    @abstractmethod
+    async def reserve(self, request: EngineRequest) -> Reservation | None:
+        """See ``Engine.reserve``."""
+
+    @abstractmethod
+    async def scatter(
+        self, key: RequestKey, token_begin: int, token_end: int, layer_begin: int, layer_end: int, payload: memoryview
+    ) -> None:
+        """See ``Engine.scatter``; runs outside of the step loop."""
+
+    @abstractmethod
+    async def commit(self, key: RequestKey) -> None:
+        """See ``Engine.commit``."""
+
+    @abstractmethod
+    async def add_prefill(self, job: PrefillJob) -> None:
+        """See ``Engine.add_prefill``."""
+
+    @abstractmethod
+    async def grant(self, leg: str) -> None:
+        """See ``Engine.grant``."""
+
+    @abstractmethod
+    async def gather(self, leg: str, token_begin: int, token_end: int, layer_begin: int, layer_end: int) -> memoryview:
+        """See ``Engine.gather``; runs outside of the step loop."""
+
+    @abstractmethod
+    async def release_prefill(self, leg: str) -> None:
+        """See ``Engine.release_prefill``."""
+
+    @abstractmethod
+    async def forget_blocks(self, hashes: list[bytes]) -> int:
+        """See ``Engine.forget_blocks``."""
+
+    @abstractmethod
+    async def load_adapter(self, files: AdapterFiles) -> None:
+        """See ``Engine.load_adapter``; runs outside of the step loop."""
+
+    @abstractmethod
+    async def pin_adapter(self, digest: str) -> bool:
+        """See ``Engine.pin_adapter``."""
+
+    @abstractmethod
+    async def unpin_adapter(self, digest: str) -> None:
+        """See ``Engine.unpin_adapter``."""
