@@ -63,12 +63,14 @@ class ScheduleResponse(_message.Message):
     def __init__(self, decode: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., handoff_id: _Optional[str] = ..., queued_ms: _Optional[int] = ...) -> None: ...
 
 class CompleteRequest(_message.Message):
-    __slots__ = ("handoff_id", "outcome")
+    __slots__ = ("handoff_id", "outcome", "num_output_tokens")
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    NUM_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     handoff_id: str
     outcome: Outcome
-    def __init__(self, handoff_id: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ...) -> None: ...
+    num_output_tokens: int
+    def __init__(self, handoff_id: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., num_output_tokens: _Optional[int] = ...) -> None: ...
 
 class CompleteResponse(_message.Message):
     __slots__ = ()

@@ -1,0 +1,88 @@
+"""Records of the fleet: what workers report, and how the router sees them.
+
+Workers fill ``WorkerStatus``; the router adds liveness and bookings; the autoscaler reads ``Fleet``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stratos.core.placement import WorkerRef
+from stratos.core.request import BlockLedger, KvIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class StagingLedger:
+    """Counts of staging slots; the law is ``free + granted + quarantined == total``."""
+
+    total: int = 0
+    free: int = 0
+    granted: int = 0
+    quarantined: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """A worker as it describes itself."""
+
+    worker: WorkerRef
+    engine_step: int = 0
+    """Counter of the step loop."""
+    is_computing: bool = False
+    """The engine has work, so the counter must move."""
+    blocks: BlockLedger
+    staging: StagingLedger = StagingLedger()
+    num_waiting: int = 0
+    num_running: int = 0
+    num_queued_tokens: int = 0
+    """Prompt tokens that still have to be computed there."""
+    num_handoffs: int = 0
+    num_orphans: int = 0
+    is_draining: bool = False
+    not_ready_reason: str = ""
+    identity: KvIdentity
+    resident_adapters: frozenset[str] = frozenset()
+    tokens_by_tenant: Mapping[str, int] = field(default_factory=dict)
+    block_size: int = 16
+    max_num_seqs: int = 0
+    """Most sequences in one batch; 0 means the worker does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDepth:
+    """One queue of the router."""
+
+    model_digest: str
+    priority_class: int
+    num_requests: int
+    num_tokens: int
+    """Prompt tokens of those requests."""
+    oldest_s: float
+    """Seconds the oldest has waited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetWorker:
+    """One worker as the router sees it."""
+
+    worker: WorkerRef
+    """Where discovery found it; the incarnation is empty before the first status."""
+    status: WorkerStatus | None
+    """Last status; ``None`` before the first one."""
+    is_live: bool
+    """May be chosen."""
+    out_reason: str = ""
+    """Why it may not be chosen; empty when it may."""
+    age_s: float = 0.0
+    """Seconds since the last status."""
+    num_booked: int = 0
+    """Placements that its status does not show yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Queues and workers at one moment."""
+
+    queues: tuple[QueueDepth, ...] = ()
+    workers: tuple[FleetWorker, ...] = ()

@@ -1,0 +1,77 @@
+"""Records of placement: what a gateway asks the router, and what it gets.
+
+The router service, its client and the pure routing library share them; none of them is a pb2 type.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class WorkerRole(enum.StrEnum):
+    """What a worker process does."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Outcome(enum.StrEnum):
+    """How an attempt ended."""
+
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRef:
+    """One running worker process."""
+
+    worker_id: str
+    """Stable name within the deployment, e.g. "decode-0"."""
+    incarnation: str
+    """Drawn at process start; a restarted worker has another one."""
+    address: str
+    """host:port of its gRPC server."""
+    role: WorkerRole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementRequest:
+    """Asks where one attempt of a request may run."""
+
+    request_id: str
+    attempt: int = 0
+    tenant: str = ""
+    """Derived from the API key, never from the client."""
+    priority_class: int = 0
+    """0 is the most urgent class."""
+    model_digest: str
+    adapter_digest: str = ""
+    num_prompt_tokens: int
+    """Tokens of the prompt, and of the output so far for a resume."""
+    max_tokens: int
+    """Most output tokens over all choices."""
+    num_choices: int = 1
+    excluded_incarnations: frozenset[str] = frozenset()
+    waited_ms: int = 0
+    """Milliseconds this request has waited in earlier calls."""
+    is_recovery: bool = False
+    """Journal recovery, drain move or Busy: head of its class, never shed."""
+    deadline_ms: int | None = None
+    """Milliseconds that are left; ``None`` means no deadline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where one attempt runs."""
+
+    decode: WorkerRef
+    prefill: tuple[WorkerRef, ...] = ()
+    """Up to two, best first; none means the decode worker computes the prompt."""
+    handoff_id: str
+    """Minted by the router; names the hand-off of this attempt and the router's booking."""
+    attempt: int = 0
+    queued_ms: int = 0
+    """Milliseconds this call waited in the queue."""
