@@ -1,0 +1,302 @@
+"""What every receiver has in common: pairs, their slot ledgers, announced frames and those who wait for them.
+
+A transport brings a ``Ring``: the memory of one pair and its way of completing frames.
+
+``rings that complete on Sent`` (inproc, shm): the payload is in the slot when the source says so.
+``rings with posted receives`` (gloo): the ring calls ``on_arrived`` itself; a quarantined slot with a posted receive
+is freed only then, since the transport still owns that memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stratos.common.errors import Internal, Overloaded, WorkerLost
+from stratos.kv.staging import SlotLedger, SlotState
+from stratos.kv.transfer import FrameHeader, Receiver, StagingLedger, TransportOffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverConfig:
+    """Size of the staging memory; at most ``slot_bytes * slots_per_pair * max_pairs``, taken lazily."""
+
+    incarnation: str
+    """Of the receiving process."""
+    slot_bytes: int = 1024 * 1024
+    """A frame is at most this large; larger slots mean fewer frames and later overlap."""
+    slots_per_pair: int = 8
+    """Hand-offs that one source can have open at once, and frames in flight."""
+    max_pairs: int = 64
+    """Sources at once; the least recently opened idle pair makes room."""
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """An announced frame."""
+
+    header: FrameHeader
+    arrived: bool = False
+    failure: str = ""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def fail(self, why: str) -> None:
+        """Wake those who wait, with an error."""
+        self.failure = self.failure or why
+        self.changed.set()
+
+
+class Ring(ABC):
+    """Staging memory of one pair."""
+
+    address: str
+    completes_on_sent: bool = True
+
+    @abstractmethod
+    def view(self, slot: int) -> memoryview:
+        """The memory of a slot."""
+
+    def post(self, frame: Frame) -> None:  # noqa: B027
+        """A frame was announced."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Drop the memory; views that others still hold stay valid. Must not block."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pair:
+    source: str
+    offer: TransportOffer
+    ring: Ring
+    slots: SlotLedger
+    frames: dict[int, Frame] = field(default_factory=dict)
+    """By slot: announced, and not given back yet."""
+
+    def find(self, leg: str, seq: int) -> Frame | None:
+        for frame in self.frames.values():
+            if frame.header.seq == seq and frame.header.leg == leg:
+                return frame
+        return None
+
+    @property
+    def is_stuck(self) -> bool:
+        counts = self.slots.counts()
+        return counts.quarantined == counts.total
+
+
+class RingReceiver(Receiver):
+    """``Receiver`` over one ``Ring`` per pair."""
+
+    def __init__(self, config: ReceiverConfig) -> None:
+        if config.slot_bytes < 1 or config.max_pairs < 1:
+            raise ValueError("slot_bytes and max_pairs must be positive")
+        self._config = config
+        self._pairs: dict[str, _Pair] = {}
+        self._by_source: dict[str, str] = {}
+        self._generation = 0
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    @abstractmethod
+    async def _make_ring(self, pair: str) -> Ring:
+        """Make the memory of a new pair. Raises ``Overloaded`` when there is none."""
+
+    async def open_pair(self, source_incarnation: str) -> TransportOffer:
+        """See ``Receiver.open_pair``."""
+        async with self._opening:
+            if self._closed:
+                raise WorkerLost("this receiver is closed")
+            known = self._pairs.get(self._by_source.get(source_incarnation, ""))
+            if known is not None:
+                if not known.is_stuck:
+                    return known.offer
+                self._end_pair(known, "replaced: all of its slots were in quarantine")
+            self._make_room()
+            return await self._open(source_incarnation)
+
+    def take_slots(self, pair: str, want: int, *, leg: str) -> list[int]:
+        """See ``Receiver.take_slots``."""
+        found = self._pairs.get(pair)
+        return found.slots.take(want, leg) if found else []
+
+    def slots_of(self, pair: str, leg: str) -> list[int]:
+        """See ``Receiver.slots_of``."""
+        found = self._pairs.get(pair)
+        return found.slots.slots_of(leg, SlotState.GRANTED) if found else []
+
+    def post(self, pair: str, header: FrameHeader) -> None:
+        """See ``Receiver.post``."""
+        found = self._require(pair)
+        frame = Frame(header)
+        _check_header(found, header)
+        again = found.find(header.leg, header.seq)
+        if again is not None and again.header.slot != header.slot:
+            # A repeat in another slot: the first one's slot stays granted, without a frame.
+            del found.frames[again.header.slot]
+        found.frames[header.slot] = frame
+        if found.slots.state(header.slot) is SlotState.QUARANTINED:
+            frame.fail("the hand-off was given up")
+        found.ring.post(frame)
+
+    async def wait(self, pair: str, leg: str, seq: int, *, timeout_s: float) -> memoryview:
+        """See ``Receiver.wait``."""
+        found = self._require(pair)
+        frame = found.find(leg, seq)
+        if frame is None:
+            raise ValueError(f"frame {seq} of leg {leg} was not posted")
+        try:
+            async with asyncio.timeout(timeout_s):
+                await frame.changed.wait()
+        except TimeoutError:
+            raise WorkerLost(f"frame {seq} of leg {leg} did not arrive in {timeout_s:g} s") from None
+        if frame.failure:
+            raise WorkerLost(f"frame {seq} of leg {leg} will not arrive: {frame.failure}")
+        return found.ring.view(frame.header.slot)[: frame.header.num_bytes].toreadonly()
+
+    def notify_sent(self, pair: str, leg: str, seq: int) -> None:
+        """See ``Receiver.notify_sent``."""
+        found = self._pairs.get(pair)
+        frame = found.find(leg, seq) if found else None
+        if found and frame and found.ring.completes_on_sent:
+            self._arrived(found, frame)
+
+    def recycle_slot(self, pair: str, slot: int) -> None:
+        """See ``Receiver.recycle_slot``."""
+        found = self._pairs.get(pair)
+        if found:
+            _forget_frame(found, slot)
+
+    def release_slot(self, pair: str, slot: int) -> None:
+        """See ``Receiver.release_slot``."""
+        found = self._pairs.get(pair)
+        if found:
+            _forget_frame(found, slot)
+            found.slots.release(slot)
+
+    def quarantine(self, pair: str, slots: Sequence[int], *, leg: str) -> None:
+        """See ``Receiver.quarantine``."""
+        found = self._pairs.get(pair)
+        if not found:
+            return
+        found.slots.quarantine(slots, leg)
+        for slot in slots:
+            if (frame := found.frames.get(slot)) is not None:
+                frame.fail("the hand-off was given up")
+
+    def settle(self, pair: str, leg: str) -> None:
+        """See ``Receiver.settle``."""
+        found = self._pairs.get(pair)
+        if not found:
+            return
+        for slot in found.slots.slots_of(leg, SlotState.QUARANTINED):
+            frame = found.frames.get(slot)
+            if frame is None or frame.arrived or found.ring.completes_on_sent:
+                found.frames.pop(slot, None)
+                found.slots.settle(slot)
+
+    def end_incarnation(self, source_incarnation: str) -> None:
+        """See ``Receiver.end_incarnation``."""
+        found = self._pairs.get(self._by_source.get(source_incarnation, ""))
+        if found:
+            self._end_pair(found, "its source is gone")
+
+    def ledger(self) -> StagingLedger:
+        """See ``Receiver.ledger``."""
+        total = StagingLedger()
+        for pair in self._pairs.values():
+            total += pair.slots.counts()
+        total.check()
+        return total
+
+    async def close(self) -> None:
+        """See ``Receiver.close``."""
+        async with self._opening:
+            self._closed = True
+            for pair in list(self._pairs.values()):
+                self._end_pair(pair, "the receiver closed")
+
+    def _on_arrived(self, pair: str, frame: Frame) -> None:
+        """For rings with posted receives: the payload of a frame is complete."""
+        found = self._pairs.get(pair)
+        if found and found.frames.get(frame.header.slot) is frame:
+            self._arrived(found, frame)
+
+    def _on_broken(self, pair: str, why: str) -> None:
+        """For rings that can break: ends the pair."""
+        found = self._pairs.get(pair)
+        if found:
+            self._end_pair(found, why)
+
+    def _arrived(self, pair: _Pair, frame: Frame) -> None:
+        frame.arrived = True
+        frame.changed.set()
+        slot = frame.header.slot
+        if pair.slots.state(slot) is SlotState.QUARANTINED:
+            del pair.frames[slot]
+            pair.slots.settle(slot)
+
+    async def _open(self, source: str) -> TransportOffer:
+        config = self._config
+        self._generation += 1
+        name = f"{source}>{config.incarnation}#{self._generation}"
+        slots = SlotLedger(config.slots_per_pair)
+        ring = await self._make_ring(name)
+        offer = TransportOffer(
+            transport=self.transport,
+            pair=name,
+            address=ring.address,
+            slot_bytes=config.slot_bytes,
+            num_slots=config.slots_per_pair,
+        )
+        self._pairs[name] = _Pair(source, offer, ring, slots)
+        self._by_source[source] = name
+        return offer
+
+    def _make_room(self) -> None:
+        if len(self._pairs) < self._config.max_pairs:
+            return
+        for pair in self._pairs.values():
+            if pair.slots.counts().free == self._config.slots_per_pair:
+                self._end_pair(pair, "idle, and another source needed the room")
+                return
+        raise Overloaded(f"all {self._config.max_pairs} KV transfer pairs are in use; raise max_pairs")
+
+    def _end_pair(self, pair: _Pair, why: str) -> None:
+        del self._pairs[pair.offer.pair]
+        del self._by_source[pair.source]
+        for frame in pair.frames.values():
+            if not frame.arrived:
+                frame.fail(why)
+        pair.ring.close()
+
+    def _require(self, pair: str) -> _Pair:
+        found = self._pairs.get(pair)
+        if found is None:
+            raise WorkerLost(f"the KV transfer pair {pair} has ended")
+        return found
+
+
+def _check_header(pair: _Pair, header: FrameHeader) -> None:
+    offer = pair.offer
+    what = f"frame {header.seq} of leg {header.leg}"
+    if not 0 <= header.slot < offer.num_slots or pair.slots.leg(header.slot) != header.leg:
+        raise Internal(f"{what} was announced for slot {header.slot}, which is not granted to its leg")
+    if not 0 < header.num_bytes <= offer.slot_bytes:
+        raise Internal(f"{what} has {header.num_bytes} bytes; a slot has {offer.slot_bytes}")
+    again = pair.find(header.leg, header.seq)
+    if again is not None and not again.arrived:
+        raise Internal(f"{what} was announced twice")
+    if pair.frames.get(header.slot) not in (None, again):
+        raise Internal(f"{what} was announced for slot {header.slot}, which still holds another frame")
+
+
+def _forget_frame(pair: _Pair, slot: int) -> None:
+    if pair.slots.state(slot) is not SlotState.GRANTED:
+        raise ValueError(f"staging slot {slot} is {pair.slots.state(slot).value}, not granted")
+    frame = pair.frames.get(slot)
+    if frame is not None and not frame.arrived:
+        raise ValueError(f"staging slot {slot} has a frame under way; quarantine it")
+    pair.frames.pop(slot, None)
