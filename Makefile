@@ -1,0 +1,61 @@
+# StratosServe: one command each for installing, running, checking and testing. `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+# More arguments for pip, for example an index that has a CPU build of torch.
+PIP_ARGS ?=
+# Arguments for `stratos up`, for example: make run UP="--decode 2 --port 9000"
+UP ?=
+# Arguments for pytest, for example: make test-unit TESTS="-k scheduler"
+TESTS ?=
+XDIST ?= -n 2 --dist loadfile
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup run test test-unit test-integration pytest check fmt proto proto-check bench clean
+.DEFAULT_GOAL := help
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP) ## Create .venv and install everything into it (only when something changed)
+
+$(STAMP): pyproject.toml constraints.txt scripts/setup_env.sh
+	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" bash scripts/setup_env.sh $(VENV) $(STAMP)
+
+run: setup ## Start the whole platform on this machine (Ctrl-C stops it)
+	@exec $(BIN)/stratos up $(UP)
+
+test: setup check pytest ## Everything that must pass: checks, then all tests
+
+pytest:
+	@$(BIN)/python -m pytest $(XDIST) $(TESTS)
+
+test-unit: setup ## Unit tests only
+	@$(BIN)/python -m pytest tests/unit $(TESTS)
+
+test-integration: setup ## Tests with real processes and real gRPC
+	@$(BIN)/python -m pytest tests/integration tests/conformance $(TESTS)
+
+check: setup proto-check ## Lint, format, types, import rules, protos
+	@echo "==> ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@echo "==> mypy"; $(BIN)/mypy
+	@echo "==> import rules"; $(BIN)/lint-imports
+	@echo "==> buf"; $(BIN)/buf lint && $(BIN)/buf format --diff --exit-code
+
+fmt: setup ## Format Python and protos
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format . && $(BIN)/buf format -w
+
+proto: setup ## Regenerate libs/api from protos/
+	@PYTHON=$(BIN)/python bash scripts/generate_protos.sh libs/api
+
+proto-check: setup ## Fail when libs/api is not what protos/ says
+	@echo "==> generated stubs"; PYTHON=$(BIN)/python bash scripts/check_protos.sh
+
+bench: setup ## Measure TTFT, ITL and tokens per second through the gateway
+	@$(BIN)/python scripts/bench_runner.py $(BENCH)
+
+clean: ## Remove .venv, caches and the data directory of `make run`
+	rm -rf $(VENV) .stratos .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
