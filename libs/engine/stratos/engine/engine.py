@@ -57,6 +57,8 @@ class StepResult:
     """Everything one step produced."""
 
     step: int
+    num_rows: int = 0
+    """Rows of the forward pass; 0 when nothing could run."""
     outputs: list[ChoiceOutput] = field(default_factory=list)
     prefill_events: list[PrefillEvent] = field(default_factory=list)
     errors: dict[RequestKey, StratosError] = field(default_factory=dict)
@@ -162,7 +164,7 @@ class Engine(ABC):
 
     @abstractmethod
     def release_prefill(self, leg: str) -> None:
-        """End a job in any phase: its blocks become evictable prefix cache (fenced while a gather runs). Unknown: ignored."""
+        """End a job in any phase; its blocks become evictable, or fenced while a gather runs. Unknown: ignored."""
 
     @abstractmethod
     def forget_blocks(self, hashes: list[bytes]) -> int:

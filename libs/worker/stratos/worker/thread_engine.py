@@ -21,6 +21,7 @@ from stratos.engine.engine import Engine, EngineStatus, Reservation, StepResult
 from stratos.worker.engine_client import EngineClient, StepCallback
 
 NUM_COPY_THREADS = 2
+IDLE_POLL_S = 0.02
 
 
 class ThreadEngine(EngineClient):
@@ -76,8 +77,11 @@ class ThreadEngine(EngineClient):
                 while self._commands:
                     self._commands.popleft()()
                 if self._engine.has_work:
-                    self._deliver(self._engine.step())
-        except BaseException as error:  # noqa: BLE001 - thread boundary: the process must learn why
+                    result = self._engine.step()
+                    self._deliver(result)
+                    if not result.num_rows:
+                        self._pause()
+        except BaseException as error:  # thread boundary: the process must learn why
             self._to_loop(self._fail, error)
         finally:
             self._to_loop(self._refuse_commands)
@@ -87,6 +91,12 @@ class ThreadEngine(EngineClient):
             while not (self._is_closing or self._commands or self._engine.has_work):
                 self._wake.wait()
             return not self._is_closing
+
+    def _pause(self) -> None:
+        """Nothing could run although something waits: no busy loop until a command, or a deadline, changes that."""
+        with self._wake:
+            if not (self._is_closing or self._commands):
+                self._wake.wait(IDLE_POLL_S)
 
     def _deliver(self, result: StepResult) -> None:
         if result.outputs or result.prefill_events or result.errors or result.prefill_errors or result.finished_stats:

@@ -53,7 +53,9 @@ class Runner(ABC):
         """Wait for the step and return its tokens, rows in plan order."""
 
     @abstractmethod
-    def gather(self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int) -> memoryview:
+    def gather(
+        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
+    ) -> memoryview:
         """Copy KV of a token range out of the pages, in wire layout.
 
         Args:
@@ -67,7 +69,13 @@ class Runner(ABC):
 
     @abstractmethod
     def scatter(
-        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int, payload: memoryview
+        self,
+        block_table: Sequence[int],
+        token_begin: int,
+        token_end: int,
+        layer_begin: int,
+        layer_end: int,
+        payload: memoryview,
     ) -> None:
         """Write KV in wire layout into the pages of a token range.
 
@@ -76,8 +84,10 @@ class Runner(ABC):
         """
 
     @abstractmethod
-    def load_adapter(self, files: AdapterFiles) -> None:
-        """Load a checked adapter so that plans may name its digest. Loading it again is a no-op.
+    def load_adapter(self, files: AdapterFiles, pinned: frozenset[str] = frozenset()) -> None:
+        """Load a checked adapter so that plans may name its digest; may run beside a step. Loading it again is a no-op.
+
+        When every slot is taken the least recently used adapter that is not in ``pinned`` makes room.
 
         Raises:
             InvalidAdapter: its shapes do not fit this model.

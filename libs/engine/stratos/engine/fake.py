@@ -1,0 +1,190 @@
+"""A runner that is arithmetic by hand, and proves who computed what.
+
+The "KV" of the token ``t`` at position ``p``, computed by a worker of weight ``w``, is ``w * (t + 1) + p``.
+The next token behind position ``p`` is ``(sum of KV over positions 0..p + 31 * w) mod vocab_size`` with the
+weight ``w`` of the worker that samples, plus an adapter term.  So a different prefill worker, a different
+decode worker or one altered block changes the tokens; ``fake_generate`` computes what must come out.
+It has settable step time and fault injection, and ships so that a platform can be tried without a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stratos.core.adapter_files import AdapterFiles
+from stratos.core.request import KvGeometry, KvIdentity, PositionLogprobs, TokenLogprob
+from stratos.engine.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
+from stratos.engine.runner.base import Runner, RunnerInfo
+
+KV_BYTES = 8
+FINISHED_EARLY = "the fake runner was told to fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeConfig:
+    """Shape and behaviour of a fake runner."""
+
+    worker_weight: int = 1
+    """Differs per worker, so that tokens tell who computed them."""
+    num_blocks: int = 256
+    block_size: int = 16
+    vocab_size: int = 4096
+    max_model_len: int = 4096
+    eos_token_ids: tuple[int, ...] = ()
+    model_digest: str = "fake"
+    step_s: float = 0.0
+    """Least duration of a step."""
+    token_s: float = 0.0
+    """Added per token of a step: makes prefill take time."""
+    fail_at_step: int | None = None
+    """Raise in ``launch`` of this step: the step loop dies."""
+    poison_token: int | None = None
+    """A row that runs this token fails alone."""
+
+
+@dataclass(slots=True)
+class _Handle:
+    plan: StepPlan
+    tokens: StepTokens = field(default_factory=StepTokens)
+
+
+def fake_kv(weight: int, token: int, position: int) -> int:
+    """KV of one token."""
+    return weight * (token + 1) + position
+
+
+def adapter_term(adapter_digest: str) -> int:
+    """What an adapter adds to the sum; 0 for the base model."""
+    return hashlib.sha256(adapter_digest.encode()).digest()[0] + 1 if adapter_digest else 0
+
+
+def fake_generate(
+    prompt_ids: Sequence[int],
+    num_tokens: int,
+    *,
+    prefill_weight: int,
+    decode_weight: int,
+    num_prefilled: int | None = None,
+    vocab_size: int = 4096,
+    adapter_digest: str = "",
+) -> list[int]:
+    """Tokens that must come out when positions below ``num_prefilled`` (default: all but the last) came by hand-off."""
+    boundary = len(prompt_ids) - 1 if num_prefilled is None else num_prefilled
+    tokens = list(prompt_ids)
+    total = sum(fake_kv(prefill_weight if p < boundary else decode_weight, t, p) for p, t in enumerate(tokens))
+    for _ in range(num_tokens):
+        token = (total + 31 * decode_weight + adapter_term(adapter_digest)) % vocab_size
+        total += fake_kv(decode_weight, token, len(tokens))
+        tokens.append(token)
+    return tokens[len(prompt_ids) :]
+
+
+class FakeRunner(Runner):
+    """Runs plans over pages that hold one int64 per token."""
+
+    def __init__(self, config: FakeConfig) -> None:
+        self.config = config
+        self._pages = memoryview(bytearray(config.num_blocks * config.block_size * KV_BYTES)).cast("q")
+        self._adapters: dict[str, None] = {}
+        self.info = RunnerInfo(
+            identity=KvIdentity(
+                model_digest=config.model_digest, kv_dtype="int64", rope_variant="none", numerics_id="fake"
+            ),
+            geometry=KvGeometry(
+                num_layers=1, num_kv_heads=1, head_dim=1, block_size=config.block_size, element_bytes=KV_BYTES // 2
+            ),
+            num_blocks=config.num_blocks,
+            vocab_size=config.vocab_size,
+            max_model_len=config.max_model_len,
+            eos_token_ids=config.eos_token_ids,
+        )
+
+    def launch(self, plan: StepPlan) -> _Handle:
+        """Copy blocks, write KV of all rows."""
+        if plan.step == self.config.fail_at_step:
+            raise RuntimeError(FINISHED_EARLY)
+        delay = self.config.step_s + self.config.token_s * plan.num_tokens
+        if delay:
+            time.sleep(delay)
+        size = self.config.block_size
+        for source, target in plan.copies:
+            self._pages[target * size : (target + 1) * size] = self._pages[source * size : (source + 1) * size]
+        for row in plan.rows:
+            for position, token in enumerate(row.token_ids, row.start):
+                slot = self._slot(row.block_table, position)
+                self._pages[slot] = fake_kv(self.config.worker_weight, token, position)
+        return _Handle(plan)
+
+    def sample(self, handle: _Handle, masks: Any = None) -> None:
+        """Sum the pages of every row that samples."""
+        for row in handle.plan.rows:
+            if row.sample is None:
+                continue
+            if self.config.poison_token is not None and self.config.poison_token in row.token_ids:
+                handle.tokens.errors[row.seq_id] = FINISHED_EARLY
+                continue
+            handle.tokens.tokens.append(self._sample_row(row, row.sample))
+
+    def _sample_row(self, row: PlanRow, spec: SampleSpec) -> SampledToken:
+        end = row.start + len(row.token_ids)
+        total = sum(self._pages[self._slot(row.block_table, position)] for position in range(end))
+        term = 31 * self.config.worker_weight + adapter_term(row.adapter_digest)
+        token = (total + term) % self.config.vocab_size
+        banned = {*self.config.eos_token_ids, *spec.params.stop_token_ids}
+        while spec.num_output_tokens < spec.params.min_tokens and token in banned:
+            token = (token + 1) % self.config.vocab_size
+        logprobs = None
+        if spec.params.num_logprobs is not None:
+            sampled = TokenLogprob(token, 0.0, 1)
+            logprobs = PositionLogprobs(sampled, (sampled,) if spec.params.num_logprobs else ())
+        return SampledToken(row.seq_id, token, logprobs)
+
+    def collect(self, handle: _Handle) -> StepTokens:
+        """The tokens; everything happened in ``launch`` and ``sample``."""
+        return handle.tokens
+
+    def gather(
+        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
+    ) -> memoryview:
+        """KV of a token range: 8 bytes a token."""
+        slots = [self._slot(block_table, position) for position in range(token_begin, token_end)]
+        payload = memoryview(bytearray(KV_BYTES * len(slots))).cast("q")
+        for index, slot in enumerate(slots):
+            payload[index] = self._pages[slot]
+        return payload.cast("B")
+
+    def scatter(
+        self,
+        block_table: Sequence[int],
+        token_begin: int,
+        token_end: int,
+        layer_begin: int,
+        layer_end: int,
+        payload: memoryview,
+    ) -> None:
+        """Write KV of a token range."""
+        if payload.nbytes != KV_BYTES * (token_end - token_begin):
+            raise ValueError(f"payload of {payload.nbytes} bytes for {token_end - token_begin} tokens")
+        values = memoryview(bytes(payload)).cast("q")
+        for index, position in enumerate(range(token_begin, token_end)):
+            self._pages[self._slot(block_table, position)] = values[index]
+
+    def load_adapter(self, files: AdapterFiles, pinned: frozenset[str] = frozenset()) -> None:
+        """Remember the digest."""
+        self._adapters[files.digest] = None
+
+    def unload_adapter(self, digest: str) -> None:
+        """Forget the digest."""
+        self._adapters.pop(digest, None)
+
+    def resident_adapters(self) -> tuple[str, ...]:
+        """Digests loaded."""
+        return tuple(self._adapters)
+
+    def _slot(self, block_table: Sequence[int], position: int) -> int:
+        size = self.config.block_size
+        return block_table[position // size] * size + position % size

@@ -1,0 +1,195 @@
+"""What runs in the next step: one token budget, decodes first, then prefill chunks, then admissions.
+
+There is no prefill or decode phase: each step ``num_computed`` of a sequence catches up with its tokens,
+by one for a decoding sequence, by a chunk for a prompt.  A sequence whose last token runs in the step is
+sampled.  When blocks run out the sequence that is served last gives its blocks back and waits again
+(preemption by recompute); prefill jobs are never preempted, because a transfer reads their blocks.
+
+The scheduler owns the queues and asks the block manager for memory; it knows no model and no torch.
+``EngineCore`` turns its decisions into a plan, runs it and feeds the tokens back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stratos.common.clock import Clock
+from stratos.common.errors import QueueTimeout, StratosError
+from stratos.engine.block_manager import BlockManager
+from stratos.engine.sequence import JobState, Sequence
+from stratos.engine.settings import SchedulerConfig
+
+MAX_READY_JOBS = 4
+"""Prefill jobs that hold blocks while they wait for their grant: enough to hide one round trip."""
+
+
+@dataclass(slots=True)
+class Decision:
+    """Sequences that run in this step with the number of tokens each, and what else happened."""
+
+    scheduled: list[tuple[Sequence, int]] = field(default_factory=list)
+    ready_jobs: list[JobState] = field(default_factory=list)
+    exhausted: list[Sequence] = field(default_factory=list)
+    """Sequences that cannot go on because the whole pool is theirs already."""
+    expired: list[tuple[Sequence, StratosError]] = field(default_factory=list)
+
+
+class Scheduler:
+    """Queues of sequences over one block manager."""
+
+    def __init__(self, config: SchedulerConfig, blocks: BlockManager, clock: Clock) -> None:
+        self.config = config
+        self.blocks = blocks
+        self.clock = clock
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.ready: list[Sequence] = []
+        self.num_reserved_seqs = 0
+        """Places in the batch that uncommitted hand-offs will need."""
+        self.num_preemptions = 0
+
+    # -- queues ------------------------------------------------------------------------------------
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """Let a sequence wait for its turn."""
+        self.waiting.append(sequence)
+
+    def run_now(self, sequence: Sequence) -> None:
+        """Put a sequence that holds its blocks already into the batch."""
+        self.running.append(sequence)
+
+    def grant(self, sequence: Sequence) -> None:
+        """Let a ready prefill job run."""
+        self.ready.remove(sequence)
+        self.running.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out of every queue and release its blocks."""
+        for queue in (self.waiting, self.running, self.ready):
+            if sequence in queue:
+                queue.remove(sequence)
+        self.free_blocks(sequence)
+
+    def free_blocks(self, sequence: Sequence) -> None:
+        """Release the blocks of a sequence; it would start from its first token again."""
+        self.blocks.release(sequence.block_table)
+        sequence.block_table = []
+        sequence.num_computed = 0
+        sequence.num_named = 0
+
+    @property
+    def num_free_seqs(self) -> int:
+        """Sequences that the batch could take in now."""
+        return self.config.max_num_seqs - len(self.running) - len(self.ready) - self.num_reserved_seqs
+
+    @property
+    def has_work(self) -> bool:
+        """Something could run, or be admitted."""
+        return bool(self.running or self.waiting)
+
+    # -- one step ----------------------------------------------------------------------------------
+
+    def schedule(self) -> Decision:
+        """Decide the next step and take the blocks it needs."""
+        decision = Decision()
+        budget = self.config.max_num_batched_tokens
+        has_preempted = False
+        for sequence in sorted(self.running, key=lambda s: (s.remaining != 1, s.order_key)):
+            if sequence not in self.running or not sequence.remaining:
+                continue  # preempted by one before it, or waits for its transfer to end
+            count = self._chunk(sequence, budget)
+            if count == 0:
+                continue
+            while not self._grow(sequence, sequence.num_computed + count):
+                has_preempted = True
+                if not self._preempt_for(sequence, decision):
+                    break
+            else:
+                decision.scheduled.append((sequence, count))
+                budget -= count
+        self._expire(decision)
+        if not has_preempted:
+            self._admit(decision, budget)
+        return decision
+
+    def _chunk(self, sequence: Sequence, budget: int) -> int:
+        if self.config.enable_chunked_prefill or sequence.remaining == 1:
+            return min(sequence.remaining, budget)
+        fits = sequence.remaining <= budget or budget == self.config.max_num_batched_tokens
+        return sequence.remaining if fits else 0
+
+    def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        missing = self.blocks.blocks_for(num_tokens) - len(sequence.block_table)
+        if missing <= 0:
+            return True
+        taken = self.blocks.allocate(missing)
+        if taken is None:
+            return False
+        sequence.block_table.extend(taken)
+        return True
+
+    def _preempt_for(self, sequence: Sequence, decision: Decision) -> bool:
+        """Free the blocks of the sequence served last. ``False``: ``sequence`` itself had to give way."""
+        scheduled = {id(s) for s, _ in decision.scheduled}
+        candidates = [s for s in self.running if s.job is None and id(s) not in scheduled]
+        victim = max(candidates, key=lambda s: s.order_key, default=None)
+        others_hold_blocks = len(self.running) > 1 or self.ready or self.num_reserved_seqs
+        if victim is sequence and not others_hold_blocks:
+            decision.exhausted.append(sequence)
+            return False
+        victim = victim or sequence
+        if victim.job is not None:
+            return False  # a job holds all its blocks from the start: nothing to grow
+        self.running.remove(victim)
+        self.free_blocks(victim)
+        self.waiting.append(victim)
+        self.num_preemptions += 1
+        return victim is not sequence
+
+    def _expire(self, decision: Decision) -> None:
+        now = self.clock.now()
+        late = [s for s in self.waiting if s.deadline_s is not None and s.deadline_s <= now]
+        for sequence in late:
+            decision.expired.append((sequence, QueueTimeout("the deadline passed before the request could run")))
+
+    def _admit(self, decision: Decision, budget: int) -> None:
+        expired = {id(s) for s, _ in decision.expired}
+        for sequence in sorted(self.waiting, key=lambda s: s.order_key):
+            if id(sequence) in expired:
+                continue
+            if budget <= 0 or self.num_free_seqs <= 0:
+                break
+            if sequence.job is not None:
+                if len(self.ready) >= MAX_READY_JOBS:
+                    continue
+                if not self._take_prefix_and_room(sequence, keep_last=False):
+                    break
+                self.waiting.remove(sequence)
+                self.ready.append(sequence)
+                decision.ready_jobs.append(sequence.job)
+                continue
+            if not self._take_prefix_and_room(sequence, keep_last=True):
+                break
+            self.waiting.remove(sequence)
+            self.running.append(sequence)
+            count = self._chunk(sequence, budget)
+            if count:
+                decision.scheduled.append((sequence, count))
+                budget -= count
+
+    def _take_prefix_and_room(self, sequence: Sequence, *, keep_last: bool) -> bool:
+        """Reference the cached prefix and take blocks for all tokens, or take nothing."""
+        size = self.blocks.block_size
+        usable = len(sequence.tokens) - 1 if keep_last else len(sequence.tokens)
+        prefix = self.blocks.cache.match(sequence.chain(usable // size, size))
+        self.blocks.reference(prefix)
+        compute = sequence.job is None or sequence.job.job.compute
+        wanted = self.blocks.blocks_for(len(sequence.tokens)) - len(prefix) if compute else 0
+        taken = self.blocks.allocate(wanted)
+        if taken is None:
+            self.blocks.release(prefix)
+            return False
+        sequence.block_table = prefix + taken
+        sequence.num_computed = len(prefix) * size
+        sequence.num_named = len(prefix)
+        return True

@@ -1,0 +1,117 @@
+"""Scheduler-side state: sequences (one choice or one prefill job) and the requests they belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stratos.core.block_hash import next_hash
+from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
+from stratos.engine.engine import RequestStats
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Sequence:
+    """Tokens that share one block table; ``num_computed`` catches up with ``len(tokens)``."""
+
+    seq_id: int
+    tokens: list[int]
+    root: bytes
+    """Root of its block-hash chain."""
+    adapter_digest: str = ""
+    priority_class: int = 0
+    arrival_s: float = 0.0
+    deadline_s: float | None = None
+    num_computed: int = 0
+    block_table: list[int] = field(default_factory=list)
+    names: list[bytes] = field(default_factory=list)
+    """Block-hash chain over the full blocks of ``tokens`` as far as it was needed."""
+    num_named: int = 0
+    """Blocks of the table that were offered to the prefix cache."""
+    request: RequestState | None = None
+    choice: int = 0
+    job: JobState | None = None
+
+    @property
+    def remaining(self) -> int:
+        """Tokens whose KV is not computed yet; 1 means a decode row."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def order_key(self) -> tuple[int, float, int]:
+        """Smaller is served first and preempted last."""
+        return self.priority_class, self.arrival_s, self.seq_id
+
+    def chain(self, num_blocks: int, block_size: int) -> list[bytes]:
+        """Names of the first ``num_blocks`` full blocks."""
+        while len(self.names) < num_blocks:
+            begin = len(self.names) * block_size
+            parent = self.names[-1] if self.names else self.root
+            self.names.append(next_hash(parent, self.tokens[begin : begin + block_size]))
+        return self.names[:num_blocks]
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """A generation request: its live sequences and what happened to it."""
+
+    request: EngineRequest
+    root: bytes
+    sequences: dict[int, Sequence] = field(default_factory=dict)
+    """Live choices by index."""
+    siblings: list[ChoiceState] = field(default_factory=list)
+    """Choices that fork from the first one when the prompt's KV is there."""
+    num_cached_tokens: int | None = None
+    """Prompt tokens found in the prefix cache at the first admission."""
+    num_transferred_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    first_scheduled_s: float | None = None
+
+    @property
+    def key(self) -> RequestKey:
+        """Id and epoch."""
+        return self.request.key
+
+    @property
+    def num_open_choices(self) -> int:
+        """Choices that will still produce tokens."""
+        return len(self.sequences) + len(self.siblings)
+
+    def stats(self) -> RequestStats:
+        """What the receipt says."""
+        return RequestStats(
+            num_prompt_tokens=len(self.request.prompt_ids),
+            num_cached_tokens=self.num_cached_tokens or 0,
+            num_transferred_tokens=self.num_transferred_tokens,
+            num_recomputed_tokens=self.num_recomputed_tokens,
+            first_scheduled_s=self.first_scheduled_s,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class JobState:
+    """A prefill job and its phase: queued, ready (blocks taken, waits for its grant), running, done."""
+
+    job: PrefillJob
+    sequence: Sequence
+    num_available: int = 0
+    """Tokens whose KV may be gathered."""
+    is_ready: bool = False
+    is_granted: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class ReservedState:
+    """A hand-off that is not committed: referenced prefix plus reserved blocks."""
+
+    request: EngineRequest
+    root: bytes
+    prefix_blocks: list[int]
+    reserved_blocks: list[int]
+    num_skip_tokens: int
+    num_tokens: int
+    num_choices: int
+
+    @property
+    def block_table(self) -> list[int]:
+        """All blocks, from position 0."""
+        return self.prefix_blocks + self.reserved_blocks

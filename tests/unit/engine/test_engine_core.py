@@ -1,0 +1,316 @@
+"""The core over the fake runner: every token is checked against arithmetic done apart from the engine."""
+
+import pytest
+
+from stratos.common.clock import FakeClock
+from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, Overloaded, QueueTimeout
+from stratos.core.request import ChoiceState, EngineRequest, FinishReason, PrefillJob, RequestKey
+from stratos.core.sampling_params import SamplingParams
+from stratos.engine.core import EngineCore
+from stratos.engine.engine import PrefillEventKind
+from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
+from stratos.engine.settings import SchedulerConfig
+
+
+def make_engine(config=None, clock=None, **fake):
+    return EngineCore(FakeRunner(FakeConfig(**fake)), config or SchedulerConfig(), clock)
+
+
+def make_request(prompt, name="r", attempt=0, n=1, choices=None, arrival=0.0, deadline_s=None, **params):
+    return EngineRequest(
+        key=RequestKey(name, attempt),
+        prompt_ids=tuple(prompt),
+        choices=choices or tuple(ChoiceState(index=i) for i in range(n)),
+        sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params}),
+        seed=1,
+        tenant="t",
+        arrival_s=arrival,
+        deadline_s=deadline_s,
+    )
+
+
+def drain(engine, limit=2000):
+    """Step until nothing is left; returns tokens and finish reasons by (request id, choice) and all results."""
+    tokens, reasons, results = {}, {}, []
+    for _ in range(limit):
+        if not engine.has_work:
+            break
+        result = engine.step()
+        results.append(result)
+        engine.verify()
+        for output in result.outputs:
+            got = tokens.setdefault((output.key.request_id, output.index), [])
+            assert output.offset == len(got)
+            got.extend(output.token_ids)
+            if output.finish_reason:
+                reasons[output.key.request_id, output.index] = output.finish_reason
+    else:
+        pytest.fail("the engine did not come to rest")
+    return tokens, reasons, results
+
+
+def expected(prompt, num_tokens, weight=1):
+    return fake_generate(prompt, num_tokens, prefill_weight=weight, decode_weight=weight)
+
+
+@pytest.mark.parametrize("budget", [1, 7, 16, 512])
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 40])
+def test_tokens_do_not_depend_on_chunks(budget, length):
+    engine = make_engine(SchedulerConfig(max_num_batched_tokens=budget))
+    prompt = list(range(5, 5 + length))
+    engine.add(make_request(prompt, max_tokens=20))
+    tokens, reasons, results = drain(engine)
+    assert tokens["r", 0] == expected(prompt, 20)
+    assert reasons["r", 0] is FinishReason.LENGTH
+    (stats,) = [s for r in results for s in r.finished_stats.values()]
+    assert (stats.num_prompt_tokens, stats.num_cached_tokens, stats.num_recomputed_tokens) == (length, 0, length)
+    assert engine.status().blocks.allocated == 0
+
+
+def test_batch_of_many_equals_each_alone():
+    engine = make_engine(SchedulerConfig(max_num_batched_tokens=24, max_num_seqs=6), num_blocks=512)
+    prompts = {f"r{i}": [i * 7 + j for j in range(1 + 9 * i)] for i in range(12)}
+    for name, prompt in prompts.items():
+        engine.add(make_request(prompt, name, max_tokens=11))
+    tokens, _, _ = drain(engine)
+    assert tokens == {(name, 0): expected(prompt, 11) for name, prompt in prompts.items()}
+
+
+def test_preemption_changes_nothing_but_time():
+    engine = make_engine(num_blocks=8, block_size=4)
+    prompts = {f"r{i}": [i + j for j in range(6)] for i in range(4)}
+    for arrival, (name, prompt) in enumerate(prompts.items()):
+        engine.add(make_request(prompt, name, max_tokens=16, arrival=arrival))
+    tokens, _, _ = drain(engine)
+    assert engine._scheduler.num_preemptions > 0
+    assert tokens == {(name, 0): expected(prompt, 16) for name, prompt in prompts.items()}
+
+
+def test_exhausted_pool_ends_with_length():
+    engine = make_engine(num_blocks=4, block_size=4)
+    engine.add(make_request([1, 2, 3], max_tokens=1000))
+    tokens, reasons, _ = drain(engine)
+    assert reasons["r", 0] is FinishReason.LENGTH
+    assert tokens["r", 0] == expected([1, 2, 3], 14)
+    assert engine.status().blocks.allocated == 0
+
+
+def test_prefix_cache_hits_full_blocks_only_and_never_the_last_token():
+    engine = make_engine()
+    prompt = list(range(64))
+    engine.add(make_request(prompt, "a"))
+    drain(engine)
+    assert engine.match(tuple(prompt), "", b"") == 48
+    assert engine.match((*prompt, 9), "", b"") == 64
+    assert engine.match(tuple(prompt), "", b"salt") == 0
+    assert engine.match(tuple(prompt), "adapter", b"") == 0
+    engine.add(make_request(prompt, "b"))
+    tokens, _, results = drain(engine)
+    assert tokens["b", 0] == expected(prompt, 8)
+    (stats,) = [s for r in results for s in r.finished_stats.values()]
+    assert (stats.num_cached_tokens, stats.num_recomputed_tokens) == (48, 16)
+
+
+def test_choices_share_the_prompt_and_go_their_own_way():
+    engine = make_engine(block_size=4)
+    prompt = [3, 1, 4, 1, 5, 9]
+    engine.add(make_request(prompt, n=3, max_tokens=10))
+    tokens, _, results = drain(engine)
+    assert tokens == {("r", i): expected(prompt, 10) for i in range(3)}
+    (stats,) = [s for r in results for s in r.finished_stats.values()]
+    assert stats.num_recomputed_tokens == len(prompt)
+    assert sum(r.num_rows for r in results) == 1 + 2 * 10 + 9
+
+
+def test_abort_of_the_lead_leaves_the_siblings():
+    engine = make_engine(SchedulerConfig(max_num_batched_tokens=4))
+    prompt = list(range(20))
+    engine.add(make_request(prompt, n=3))
+    engine.step()
+    engine.abort(RequestKey("r", 0), (0,))
+    tokens, _, _ = drain(engine)
+    assert tokens == {("r", i): expected(prompt, 8) for i in (1, 2)}
+
+
+def test_resume_goes_on_with_the_same_tokens():
+    engine = make_engine()
+    prompt, whole = [7, 8, 9], expected([7, 8, 9], 12)
+    choices = (
+        ChoiceState(index=0, emitted_ids=tuple(whole[:5])),
+        ChoiceState(index=1, finished=True),
+        ChoiceState(index=2, emitted_ids=tuple(whole[:2])),
+    )
+    engine.add(make_request(prompt, choices=choices, max_tokens=12))
+    outputs = []
+    while engine.has_work:
+        outputs += engine.step().outputs
+    assert [t for o in outputs if o.index == 0 for t in o.token_ids] == whole[5:]
+    assert [t for o in outputs if o.index == 2 for t in o.token_ids] == whole[2:]
+    assert next(o for o in outputs if o.index == 0).offset == 5
+    assert not [o for o in outputs if o.index == 1]
+
+
+@pytest.mark.parametrize("min_tokens", [0, 3])
+def test_end_tokens_end_and_min_tokens_hold_them_back(min_tokens):
+    prompt = [2, 3]
+    free = expected(prompt, 1)[0]
+    engine = make_engine(eos_token_ids=(free,))
+    engine.add(make_request(prompt, max_tokens=6, min_tokens=min_tokens))
+    engine.add(make_request(prompt, "ignores", max_tokens=2, ignore_eos=True))
+    tokens, reasons, _ = drain(engine)
+    if min_tokens:
+        assert free not in tokens["r", 0][:min_tokens]
+    else:
+        assert (tokens["r", 0], reasons["r", 0]) == ([free], FinishReason.STOP)
+    assert tokens["ignores", 0][0] == free
+
+
+def hand_over(source, target, request, *, alter=False, skip_release=False):
+    """Drive a whole hand-off between two engines; returns the reservation."""
+    prompt = request.prompt_ids
+    source.add_prefill(PrefillJob(leg="leg", token_ids=prompt[:-1]))
+    assert source.step().prefill_events[0].kind is PrefillEventKind.READY
+    reservation = target.reserve(request)
+    source.grant("leg")
+    sent = reservation.num_skip_tokens
+    while source.has_work:
+        for event in source.step().prefill_events:
+            if event.num_tokens > sent:
+                payload = source.gather("leg", sent, event.num_tokens, 0, 1)
+                if alter:
+                    payload[0] ^= 1
+                target.scatter(request.key, sent, event.num_tokens, 0, 1, payload)
+                sent = event.num_tokens
+    assert sent == reservation.num_tokens
+    target.commit(request.key)
+    source.release_prefill("leg")
+    for engine in (source, target):
+        engine.verify()
+    return reservation
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_hand_off_proves_who_computed_what(n):
+    source = make_engine(SchedulerConfig(max_num_batched_tokens=9), worker_weight=5, block_size=8)
+    target = make_engine(worker_weight=2, block_size=4)
+    prompt = list(range(100, 130))
+    hand_over(source, target, make_request(prompt, n=n))
+    tokens, _, results = drain(target)
+    right = fake_generate(prompt, 8, prefill_weight=5, decode_weight=2)
+    assert tokens == {("r", i): right for i in range(n)}
+    assert right != expected(prompt, 8, 2)
+    (stats,) = [s for r in results for s in r.finished_stats.values()]
+    assert (stats.num_transferred_tokens, stats.num_recomputed_tokens) == (29, 1)
+    assert source.status().blocks.allocated == target.status().blocks.allocated == 0
+
+
+def test_one_altered_block_changes_the_tokens():
+    source, target = make_engine(worker_weight=5), make_engine(worker_weight=2)
+    prompt = list(range(100, 130))
+    hand_over(source, target, make_request(prompt), alter=True)
+    tokens, _, _ = drain(target)
+    assert tokens["r", 0] != fake_generate(prompt, 8, prefill_weight=5, decode_weight=2)
+
+
+def test_second_hand_off_skips_what_is_cached():
+    source, target = make_engine(worker_weight=5), make_engine(worker_weight=2)
+    prompt = list(range(40))
+    hand_over(source, target, make_request(prompt, "a"))
+    drain(target)
+    reservation = hand_over(source, target, make_request([*prompt, 1, 2, 3], "b"))
+    assert reservation.num_skip_tokens == 32
+    drain(target)
+
+
+def test_reserved_blocks_are_invisible_until_commit():
+    engine = make_engine()
+    request = make_request(range(40))
+    engine.reserve(request)
+    payload = memoryview(bytes(8 * 39))
+    engine.scatter(request.key, 0, 39, 0, 1, payload)
+    assert engine.match(request.prompt_ids, "", b"") == 0
+    assert engine.status().blocks.reserved == 3
+    assert not engine.has_work
+    engine.commit(request.key)
+    assert engine.match(request.prompt_ids, "", b"") == 32
+    assert engine.status().blocks.reserved == 0
+
+
+def test_scatter_checks_its_range():
+    engine = make_engine()
+    request = make_request(range(40))
+    engine.reserve(request)
+    for begin, end, size in [(0, 40, 320), (5, 5, 0), (-1, 3, 32), (0, 4, 31)]:
+        with pytest.raises(ValueError, match="tokens"):
+            engine.scatter(request.key, begin, end, 0, 1, memoryview(bytes(size)))
+    engine.abort(request.key)
+    with pytest.raises(KeyError):
+        engine.scatter(request.key, 0, 4, 0, 1, memoryview(bytes(32)))
+    ledger = engine.status().blocks
+    assert ledger.free == ledger.total
+
+
+def test_no_room_is_said_and_takes_nothing():
+    engine = make_engine(SchedulerConfig(max_num_seqs=2), num_blocks=8, block_size=4)
+    before = engine.status().blocks
+    assert engine.reserve(make_request(range(31), "wide")) is None
+    assert engine.reserve(make_request(range(4), "many", n=3)) is None
+    assert engine.status().blocks == before
+    with pytest.raises(ContextLengthExceeded):
+        engine.reserve(make_request(range(64), "never"))
+
+
+def test_abort_of_a_job_in_each_phase_gives_everything_back():
+    for steps in range(5):
+        engine = make_engine(SchedulerConfig(max_num_batched_tokens=8))
+        engine.add_prefill(PrefillJob(leg="leg", token_ids=tuple(range(20))))
+        for step in range(steps):
+            engine.step()
+            if step == 0:
+                engine.grant("leg")
+        engine.release_prefill("leg")
+        drain(engine)
+        assert engine.status().blocks.allocated == 0
+        assert engine.status().num_prefill_jobs == 0
+
+
+def test_job_without_compute_sends_only_what_is_cached():
+    engine = make_engine()
+    engine.add(make_request(range(40)))
+    drain(engine)
+    engine.add_prefill(PrefillJob(leg="leg", token_ids=tuple(range(50)), compute=False))
+    (ready,) = engine.step().prefill_events
+    engine.grant("leg")
+    (done,) = engine.step().prefill_events
+    assert (ready.num_tokens, done.num_tokens, done.kind) == (32, 32, PrefillEventKind.DONE)
+
+
+def test_poisoned_request_ends_alone():
+    engine = make_engine(poison_token=666)
+    engine.add(make_request([1, 666], "bad", n=2))
+    engine.add(make_request([1, 2, 3], "good"))
+    tokens, _, results = drain(engine)
+    assert tokens["good", 0] == expected([1, 2, 3], 8)
+    errors = {k: e for r in results for k, e in r.errors.items()}
+    assert isinstance(errors[RequestKey("bad", 0)], Internal)
+
+
+def test_queue_bounds_duplicates_and_deadlines():
+    clock = FakeClock()
+    engine = make_engine(SchedulerConfig(max_num_waiting=2, max_num_seqs=1), clock)
+    engine.add(make_request([1], "a", deadline_s=clock.now() + 100, max_tokens=50))
+    with pytest.raises(BadRequest):
+        engine.add(make_request([1], "a"))
+    engine.step()
+    engine.add(make_request([1], "b", deadline_s=clock.now() + 1))
+    engine.add(make_request([1], "c"))
+    with pytest.raises(Overloaded):
+        engine.add(make_request([1], "d"))
+    with pytest.raises(ContextLengthExceeded):
+        engine.add(make_request(range(5000), "e"))
+    clock.advance(2)
+    result = engine.step()
+    assert isinstance(result.errors[RequestKey("b", 0)], QueueTimeout)
+    engine.abort(RequestKey("a", 0))
+    tokens, _, _ = drain(engine)
+    assert tokens == {("c", 0): expected([1], 8)}
