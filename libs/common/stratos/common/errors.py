@@ -243,11 +243,32 @@ def error_classes() -> dict[str, type[StratosError]]:
     return {cls.code: cls for cls in reversed(_walk(StratosError)) if cls not in abstract}
 
 
+_FAMILIES: dict[int, type[StratosError]] = {
+    400: BadRequest,
+    401: InvalidApiKey,
+    403: PermissionDenied,
+    404: NotFound,
+    413: RequestTooLarge,
+    429: RateLimited,
+    503: Retryable,
+}
+
+
 def error_from_code(
-    code: str, message: str, *, param: str | None = None, after_s: float | None = None
+    code: str,
+    message: str,
+    *,
+    param: str | None = None,
+    after_s: float | None = None,
+    http_status: int | None = None,
 ) -> StratosError:
-    """Build the error that ``code`` names; an unknown code of a 400 keeps its own name, anything else is ``Internal``."""
-    cls = error_classes().get(code, Internal)
-    if issubclass(cls, BadRequest):
-        return cls(message, param=param)
-    return cls(message, param=param, after_s=after_s)
+    """Build the error that ``code`` names; an unknown code keeps its name and takes the class of ``http_status``.
+
+    Without a known code or status it is ``Internal``.
+    """
+    known = error_classes().get(code)
+    cls = known or _FAMILIES.get(http_status or 0, Internal)
+    error = cls(message, param=param) if issubclass(cls, BadRequest) else cls(message, param=param, after_s=after_s)
+    if known is None and cls is not Internal:
+        error.code = code
+    return error
