@@ -35,7 +35,7 @@ class CachingSender(Sender):
         self._max_pairs = max_pairs
         self._pairs: dict[str, PairSender] = {}
         """Least recently connected first."""
-        self._connecting: dict[str, asyncio.Lock] = {}
+        self._connecting: dict[str, asyncio.Task[PairSender]] = {}
         self._closed = False
 
     @abstractmethod
@@ -45,40 +45,45 @@ class CachingSender(Sender):
     async def connect(self, offer: TransportOffer) -> PairSender:
         """See ``Sender.connect``."""
         _check_offer(offer, self.transport)
-        base = _base_of(offer.pair)
-        # One lock per peer, so that a slow peer delays nobody else and a pair is attached to only once.
-        async with self._connecting.setdefault(base, asyncio.Lock()):
-            known = self._pairs.get(offer.pair)
-            if known is not None:
-                if known.offer != offer:
-                    raise ValueError(f"the pair {offer.pair} was offered before with another address or size")
-                self._pairs[offer.pair] = self._pairs.pop(offer.pair)
-                return known
-            for stale in [pair for pair in self._pairs if _base_of(pair) == base]:
-                await self.close_pair(stale)
-            while len(self._pairs) >= self._max_pairs:
-                await self.close_pair(next(iter(self._pairs)))
-            made = await self._connect(offer)
-            if self._closed:
-                await made.close()
-                raise WorkerLost("this sender is closed")
-            self._pairs[offer.pair] = made
-            return made
+        known = self._pairs.get(offer.pair)
+        if known is not None:
+            if known.offer != offer:
+                raise ValueError(f"the pair {offer.pair} was offered before with another address or size")
+            self._pairs[offer.pair] = self._pairs.pop(offer.pair)
+            return known
+        # A ring can be attached to only once: those who come meanwhile, or after one who gave up, share the attempt.
+        task = self._connecting.get(offer.pair)
+        if task is None:
+            task = asyncio.create_task(self._attach(offer), name=f"kv-connect {offer.pair}")
+            self._connecting[offer.pair] = task
+        return await asyncio.shield(task)
 
     async def close_pair(self, pair: str) -> None:
         """See ``Sender.close_pair``."""
         known = self._pairs.pop(pair, None)
         if known is not None:
             await known.close()
-        lock = self._connecting.get(_base_of(pair))
-        if lock is not None and not lock.locked():
-            del self._connecting[_base_of(pair)]
 
     async def close(self) -> None:
         """See ``Sender.close``."""
         self._closed = True
+        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
         for pair in list(self._pairs):
             await self.close_pair(pair)
+
+    async def _attach(self, offer: TransportOffer) -> PairSender:
+        try:
+            if self._closed:
+                raise WorkerLost("this sender is closed")
+            made = await self._connect(offer)
+        finally:
+            del self._connecting[offer.pair]
+        self._pairs[offer.pair] = made
+        stale = [pair for pair in self._pairs if pair != offer.pair and _base_of(pair) == _base_of(offer.pair)]
+        stale += [pair for pair in self._pairs if pair not in stale][: -self._max_pairs]
+        for pair in stale:
+            await self.close_pair(pair)
+        return made
 
 
 def _check_offer(offer: TransportOffer, transport: str) -> None:

@@ -1,0 +1,188 @@
+"""Transport over shared memory, the default between processes of one machine.
+
+The receiver makes one file per pair in a private directory (best under /dev/shm), allocates all of it, so that a full
+file system is an error here and not a SIGBUS later, and maps it.  The sender maps it too and unlinks it: from then on
+the memory lives as long as somebody maps it, and nothing is left behind however the processes end.
+
+A receiver holds a file lock on its files.  At its start it removes files in the directory that nobody has locked:
+those of processes that died before a sender attached.  A lock, unlike a process id, also works when several
+containers share the directory.
+
+Not for peers of another user: who can write the directory can write the payloads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import mmap
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+
+from stratos.common.errors import Overloaded, WorkerLost
+from stratos.kv.receiver import ReceiverConfig, Ring, RingReceiver
+from stratos.kv.sender import CachingSender, checked_payload
+from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
+
+_NAME = re.compile(r"kv-[0-9a-f]{32}\.ring")
+_COPY_BYTES = 1024 * 1024
+"""Copied at once; the event loop runs other tasks in between."""
+
+
+def private_directory(path: Path) -> Path:
+    """Make ``path`` (mode 0700), or check that it is a directory that only this user can enter.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise ValueError(f"{path} must be a directory of this user with mode 0700; name another one or fix it")
+    return path
+
+
+class _ShmRing(Ring):
+    def __init__(self, directory: Path, slot_bytes: int, num_slots: int) -> None:
+        self._slot_bytes = slot_bytes
+        self._fd, self._path = _create(directory, slot_bytes * num_slots)
+        self.address = self._path.name
+        try:
+            self._memory = memoryview(mmap.mmap(self._fd, slot_bytes * num_slots))
+        except OSError:
+            self.close()
+            raise
+
+    def view(self, slot: int) -> memoryview:
+        return self._memory[slot * self._slot_bytes : (slot + 1) * self._slot_bytes]
+
+    def close(self) -> None:
+        # The mapping ends with the last view: somebody may still be reading a slot.
+        self._path.unlink(missing_ok=True)
+        os.close(self._fd)
+
+
+class ShmReceiver(RingReceiver):
+    """Receives through files in ``directory``, which both ends must be able to reach."""
+
+    transport = "shm"
+
+    def __init__(self, config: ReceiverConfig, directory: Path) -> None:
+        super().__init__(config)
+        self._directory = private_directory(directory)
+        remove_leftovers(self._directory)
+
+    async def _make_ring(self, pair: str) -> Ring:
+        return _ShmRing(self._directory, self._config.slot_bytes, self._config.slots_per_pair)
+
+
+class _ShmPair(PairSender):
+    def __init__(self, offer: TransportOffer, memory: memoryview) -> None:
+        self.offer = offer
+        self._memory: memoryview | None = memory
+
+    async def send(self, header: FrameHeader, payload: memoryview | bytes | bytearray) -> None:
+        data = checked_payload(self.offer, header, payload)
+        base = header.slot * self.offer.slot_bytes
+        for begin in range(0, data.nbytes, _COPY_BYTES):
+            if begin:
+                await asyncio.sleep(0)
+            if self._memory is None:
+                raise WorkerLost(f"the KV transfer pair {self.offer.pair} is closed")
+            part = data[begin : begin + _COPY_BYTES]
+            self._memory[base + begin : base + begin + part.nbytes] = part
+
+    async def close(self) -> None:
+        self._memory = None
+
+
+class ShmSender(CachingSender):
+    """Sends through files in ``directory``."""
+
+    transport = "shm"
+
+    def __init__(self, directory: Path, max_pairs: int = 64) -> None:
+        super().__init__(max_pairs)
+        self._directory = private_directory(directory)
+
+    async def _connect(self, offer: TransportOffer) -> PairSender:
+        # The address comes from a peer: a bare name of the known form cannot lead out of the directory.
+        if not _NAME.fullmatch(offer.address):
+            raise ValueError(f"{offer.address!r} is not the name of a staging file")
+        return _ShmPair(offer, _attach(self._directory / offer.address, offer))
+
+
+def remove_leftovers(directory: Path) -> int:
+    """Unlink staging files whose receiver is gone; returns how many."""
+    removed = 0
+    for path in directory.iterdir():
+        if _NAME.fullmatch(path.name) and _is_unlocked(path):
+            path.unlink(missing_ok=True)
+            removed += 1
+    return removed
+
+
+def _is_unlocked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _create(directory: Path, size: int) -> tuple[int, Path]:
+    while True:
+        path = directory / f"kv-{secrets.token_hex(16)}.ring"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink == 0:
+                # Another receiver's clean-up came between creation and lock.
+                os.close(fd)
+                continue
+            os.posix_fallocate(fd, 0, size)
+        except OSError as err:
+            path.unlink(missing_ok=True)
+            os.close(fd)
+            if err.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM):
+                raise Overloaded(_no_space(directory, size)) from err
+            raise
+        return fd, path
+
+
+def _no_space(directory: Path, size: int) -> str:
+    free = os.statvfs(directory)
+    return (
+        f"no room for {size / 2**20:.1f} MiB of KV staging in {directory} "
+        f"({free.f_bavail * free.f_frsize / 2**20:.1f} MiB free); "
+        "enlarge that file system, or lower slot_bytes or slots_per_pair"
+    )
+
+
+def _attach(path: Path, offer: TransportOffer) -> memoryview:
+    size = offer.slot_bytes * offer.num_slots
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise WorkerLost(f"{path} is gone: the KV transfer pair {offer.pair} has ended, or was attached to") from None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise ValueError(f"{path} is not a private file of this user")
+        if found.st_size != size:
+            raise ValueError(f"{path} has {found.st_size} bytes, its offer says {size}")
+        memory = memoryview(mmap.mmap(fd, size))
+    finally:
+        os.close(fd)
+    path.unlink(missing_ok=True)
+    return memory
