@@ -1,0 +1,161 @@
+"""Random schedules over two engines: ledger law, tokens by hand, none from uncommitted KV, no starvation."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
+from stratos.core.sampling_params import SamplingParams
+from stratos.engine.core import EngineCore
+from stratos.engine.engine import PrefillEventKind
+from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
+from stratos.engine.settings import SchedulerConfig
+
+SOURCE_WEIGHT, TARGET_WEIGHT = 5, 2
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Local requests and hand-offs come, run, are granted, committed and aborted in any order.
+
+    Tokens are checked in hand-off runs without prefix sharing, where arithmetic knows who computed each
+    position; with sharing on, only the books are checked.
+    """
+
+    @initialize(sharing=st.booleans(), budget=st.sampled_from([1, 5, 64]), num_blocks=st.sampled_from([10, 24]))
+    def start(self, sharing, budget, num_blocks):
+        config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=5, enable_prefix_cache=sharing)
+        self.sharing, self.count = sharing, 0
+        self.source = EngineCore(
+            FakeRunner(FakeConfig(worker_weight=SOURCE_WEIGHT, num_blocks=8, block_size=4)), config
+        )
+        fake = FakeConfig(worker_weight=TARGET_WEIGHT, num_blocks=num_blocks, block_size=4)
+        self.target = EngineCore(FakeRunner(fake), config)
+        self.requests, self.tokens, self.done = {}, {}, set()
+        self.legs, self.reserved = {}, {}
+
+    def new_request(self, length, n, max_tokens):
+        self.count += 1
+        request = EngineRequest(
+            key=RequestKey(f"r{self.count}", 0),
+            prompt_ids=tuple((self.count * 3 + i) % 50 for i in range(length)),
+            choices=tuple(ChoiceState(index=i) for i in range(n)),
+            sampling=SamplingParams(temperature=0.0, max_tokens=max_tokens),
+            seed=0,
+            arrival_s=float(self.count),
+        )
+        return request
+
+    @rule(length=st.integers(1, 14), n=st.integers(1, 3), max_tokens=st.integers(1, 9))
+    def add(self, length, n, max_tokens):
+        request = self.new_request(length, n, max_tokens)
+        self.target.add(request)
+        self.requests[request.key] = (request, TARGET_WEIGHT)
+
+    @rule(length=st.integers(2, 14), n=st.integers(1, 2))
+    def intend(self, length, n):
+        request = self.new_request(length, n, 5)
+        leg = request.key.request_id
+        self.source.add_prefill(PrefillJob(leg=leg, token_ids=request.prompt_ids[:-1]))
+        self.legs[leg] = {"request": request, "ready": False, "done": 0}
+
+    @rule()
+    def step_source(self):
+        for event in self.source.step().prefill_events:
+            leg = self.legs.get(event.leg)
+            if leg is None:
+                continue
+            leg["ready"] = True
+            if event.kind is not PrefillEventKind.READY:
+                leg["done"] = event.num_tokens
+
+    @rule()
+    def step_target(self):
+        result = self.target.step()
+        assert not result.errors
+        for output in result.outputs:
+            assert output.key in self.requests, "a token of a request that is not committed, or was aborted"
+            got = self.tokens.setdefault((output.key, output.index), [])
+            assert output.offset == len(got)
+            got.extend(output.token_ids)
+        for key in result.finished_stats:
+            self.check_tokens(key)
+            self.done.add(key)
+
+    def check_tokens(self, key):
+        request, prefill_weight = self.requests.pop(key)
+        for choice in request.choices:
+            got = self.tokens.get((key, choice.index), [])
+            exhausted = len(got) < request.sampling.max_tokens
+            if not self.sharing and (prefill_weight == TARGET_WEIGHT or not self.target._scheduler.num_preemptions):
+                right = fake_generate(
+                    request.prompt_ids, len(got), prefill_weight=prefill_weight, decode_weight=TARGET_WEIGHT
+                )
+                assert got == right
+            assert not exhausted or self.target._blocks.num_blocks * 4 <= len(request.prompt_ids) + len(got) + 4
+
+    @precondition(lambda self: any(leg["ready"] for leg in self.legs.values()))
+    @rule(data=st.data())
+    def grant(self, data):
+        name = data.draw(st.sampled_from([n for n, leg in self.legs.items() if leg["ready"]]))
+        request = self.legs[name]["request"]
+        if request.key in self.reserved:
+            return
+        reservation = self.target.reserve(request)
+        if reservation is None:
+            self.source.release_prefill(name)
+            del self.legs[name]
+            return
+        self.reserved[request.key] = [name, reservation.num_skip_tokens, reservation.num_tokens]
+        self.source.grant(name)
+
+    @precondition(lambda self: self.reserved)
+    @rule(data=st.data())
+    def transfer(self, data):
+        key = data.draw(st.sampled_from(sorted(self.reserved)))
+        name, sent, total = self.reserved[key]
+        available = self.legs[name]["done"]
+        if available > sent:
+            self.target.scatter(key, sent, available, 0, 1, self.source.gather(name, sent, available, 0, 1))
+            self.reserved[key][1] = sent = available
+        if sent == total:
+            self.requests[key] = (self.legs.pop(name)["request"], SOURCE_WEIGHT)
+            self.target.commit(key)
+            self.source.release_prefill(name)
+            del self.reserved[key]
+
+    @precondition(lambda self: self.requests or self.reserved)
+    @rule(data=st.data())
+    def abort(self, data):
+        key = data.draw(st.sampled_from(sorted([*self.requests, *self.reserved])))
+        self.target.abort(key)
+        self.requests.pop(key, None)
+        if key in self.reserved:
+            name = self.reserved.pop(key)[0]
+            self.source.release_prefill(name)
+            del self.legs[name]
+
+    @invariant()
+    def law(self):
+        if hasattr(self, "target"):
+            self.target.verify()
+            self.source.verify()
+
+    def teardown(self):
+        if not hasattr(self, "target"):
+            return
+        for name in list(self.legs):
+            self.source.release_prefill(name)
+        for key in list(self.reserved):
+            self.target.abort(key)
+        for _ in range(3000):
+            if not self.target.has_work:
+                break
+            self.step_target()
+        assert not self.requests, "some request never ended"
+        for engine in (self.source, self.target):
+            ledger = engine.status().blocks
+            assert ledger.free + ledger.cached == ledger.total
+
+
+TestEngine = EngineMachine.TestCase
+TestEngine.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
