@@ -62,8 +62,8 @@ class Ring(ABC):
         """A frame was announced."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Drop the memory; views that others still hold stay valid. Must not block."""
+    def close(self) -> asyncio.Future[None] | None:
+        """Drop the memory, at once; views that others still hold stay valid. Returns what ends later, if anything."""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,11 +98,15 @@ class RingReceiver(Receiver):
         self._by_source: dict[str, str] = {}
         self._generation = 0
         self._opening = asyncio.Lock()
+        self._closing: set[asyncio.Future[None]] = set()
         self._closed = False
 
     @abstractmethod
     async def _make_ring(self, pair: str) -> Ring:
         """Make the memory of a new pair. Raises ``Overloaded`` when there is none."""
+
+    def _opened(self, ring: Ring) -> None:
+        """The pair of a new ring is known from here on: it may call ``_on_arrived`` and ``_on_broken``."""
 
     async def open_pair(self, source_incarnation: str) -> TransportOffer:
         """See ``Receiver.open_pair``."""
@@ -217,6 +221,8 @@ class RingReceiver(Receiver):
             self._closed = True
             for pair in list(self._pairs.values()):
                 self._end_pair(pair, "the receiver closed")
+            if self._closing:
+                await asyncio.wait(self._closing)
 
     def _on_arrived(self, pair: str, frame: Frame) -> None:
         """For rings with posted receives: the payload of a frame is complete."""
@@ -253,6 +259,7 @@ class RingReceiver(Receiver):
         )
         self._pairs[name] = _Pair(source, offer, ring, slots)
         self._by_source[source] = name
+        self._opened(ring)
         return offer
 
     def _make_room(self) -> None:
@@ -270,7 +277,10 @@ class RingReceiver(Receiver):
         for frame in pair.frames.values():
             if not frame.arrived:
                 frame.fail(why)
-        pair.ring.close()
+        closing = pair.ring.close()
+        if closing is not None and not closing.done():
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     def _require(self, pair: str) -> _Pair:
         found = self._pairs.get(pair)

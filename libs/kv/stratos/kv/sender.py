@@ -12,6 +12,8 @@ from stratos.kv.transfer import FrameHeader, PairSender, Sender, TransportOffer
 def checked_payload(offer: TransportOffer, header: FrameHeader, payload: memoryview | bytes | bytearray) -> memoryview:
     """The payload as bytes; raises ``ValueError`` when it does not fit the offer or its header."""
     data = memoryview(payload).cast("B")
+    if not data.nbytes:
+        raise ValueError("a frame must have a payload")
     if not 0 <= header.slot < offer.num_slots:
         raise ValueError(f"there is no slot {header.slot}: the pair has {offer.num_slots}")
     if data.nbytes > offer.slot_bytes:

@@ -1,0 +1,274 @@
+"""Transport over TCP by torch's Gloo, for CPU workers on different machines.
+
+Each pair is a process group of two with a store of its own (never ``init_process_group``: one failure must not reach
+another pair).  The receiver is rank 0 and hosts the store; the offer's address is the store's.  The sender says hello
+in the store, then both join the group.  Both listen on ephemeral ports of ``host`` only.
+
+Life of a frame: a receive is posted with the header, a send with the payload; they meet by a tag made of leg and
+``seq``, in any order, so a frame of an old leg never lands in a receive of a new one.  A posted receive has the size
+of a whole slot, whatever the header says: Gloo ends the *process* when a message is larger than its receive.
+
+Gloo cannot give up one operation: when a wait passes ``timeout_s`` the pair breaks on both sides, as it does at once
+when the peer's process dies.  Closing a pair uses just that: a receive nobody answers, with a timeout of a
+millisecond, wakes all who wait (``ProcessGroupGloo.abort`` does not).
+
+Gloo neither encrypts nor authenticates; the network between workers must do both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import importlib
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from stratos.common.errors import WorkerLost
+from stratos.kv.blocking import BlockingThreads
+from stratos.kv.receiver import Frame, ReceiverConfig, Ring, RingReceiver
+from stratos.kv.sender import CachingSender, checked_payload
+from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
+
+_RECEIVER_RANK = 0
+_SENDER_RANK = 1
+_HELLO = "sender-is-here"
+_NOBODY_SENDS_TAG = 2**31 - 1
+_POLL_S = (0.001, 0.02)
+"""Shortest and longest pause between looks for the sender's hello."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlooConfig:
+    """Where to listen and how long to wait."""
+
+    host: str = "127.0.0.1"
+    """Address of this process that its peers can reach; nothing listens on another one."""
+    timeout_s: float = 10.0
+    """Bounds the rendezvous, and every frame once announced; passing it breaks the pair."""
+
+    @property
+    def timeout(self) -> timedelta:
+        """``timeout_s`` as torch takes it."""
+        return timedelta(seconds=self.timeout_s)
+
+
+def _tag(header: FrameHeader) -> int:
+    digest = hashlib.sha256(f"{header.leg}/{header.seq}".encode()).digest()
+    return int.from_bytes(digest[:4], "little") % _NOBODY_SENDS_TAG
+
+
+class _Torch:
+    """The few parts of torch that this transport uses, which torch's type stubs do not know."""
+
+    def __init__(self) -> None:
+        self._torch: Any = importlib.import_module("torch")
+        self._dist: Any = importlib.import_module("torch.distributed")
+
+    def tensor(self, memory: memoryview | bytearray) -> Any:
+        """The same memory as a tensor of bytes."""
+        return self._torch.frombuffer(memory, dtype=self._torch.uint8)
+
+    def host_store(self, config: GlooConfig) -> tuple[Any, int]:
+        """A store on a free port, and the port."""
+        # Without a socket of ours the store would listen on every address of the machine.
+        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        listener = socket.create_server((config.host, 0), family=family)
+        port: int = listener.getsockname()[1]
+        return self._store(config, config.host, port, is_master=True, master_listen_fd=listener.detach()), port
+
+    def join_as_sender(self, host: str, port: int, pair: str, config: GlooConfig) -> Any:
+        """Say hello to the receiver and join it; blocks."""
+        store = self._store(config, host, port, is_master=False)
+        store.set(_HELLO, "")
+        return self.join(store, pair, _SENDER_RANK, config)
+
+    def join(self, store: Any, pair: str, rank: int, config: GlooConfig) -> Any:
+        """The process group of a pair; blocks until both sides are there."""
+        group_class = self._dist.ProcessGroupGloo
+        options = group_class._Options()
+        options._timeout = config.timeout
+        options._devices = [group_class.create_device(hostname=config.host)]
+        return group_class(self._dist.PrefixStore(pair, store), rank, 2, options)
+
+    def break_group(self, group: Any, peer: int) -> None:
+        """Make everybody who waits on the group fail, here and at the peer."""
+        with contextlib.suppress(RuntimeError):
+            unanswered = group.recv([self.tensor(bytearray(1))], peer, _NOBODY_SENDS_TAG)
+            unanswered.wait(timedelta(milliseconds=1))
+
+    def _store(self, config: GlooConfig, host: str, port: int, **options: Any) -> Any:
+        return self._dist.TCPStore(host, port, timeout=config.timeout, wait_for_workers=False, **options)
+
+
+class _GlooRing(Ring):
+    completes_on_sent = False
+
+    def __init__(self, torch: _Torch, config: ReceiverConfig, gloo: GlooConfig, pair: str) -> None:
+        self._torch = torch
+        self._gloo = gloo
+        self._pair = pair
+        self._slot_bytes = config.slot_bytes
+        self._memory = memoryview(bytearray(config.slot_bytes * config.slots_per_pair))
+        self._group: Any = None
+        self._backlog: list[Frame] = []
+        """Announced before the sender had joined; at most one frame per slot."""
+        self._closed = False
+        self._store, port = torch.host_store(gloo)
+        self.address = f"{gloo.host}:{port}"
+        self._threads = BlockingThreads(f"kv-gloo-{port}", config.slots_per_pair + 1)
+
+    def start(self, on_arrived: Callable[[str, Frame], None], on_broken: Callable[[str, str], None]) -> None:
+        """Let the sender join, in the background."""
+        self._on_arrived = on_arrived
+        self._on_broken = on_broken
+        self._joining = asyncio.create_task(self._join(), name=f"kv-gloo-join {self._pair}")
+
+    def view(self, slot: int) -> memoryview:
+        return self._memory[slot * self._slot_bytes : (slot + 1) * self._slot_bytes]
+
+    def post(self, frame: Frame) -> None:
+        if self._group is None:
+            self._backlog.append(frame)
+        else:
+            self._receive(frame)
+
+    def close(self) -> asyncio.Future[None]:
+        self._closed = True
+        self._joining.cancel()
+        group, self._group = self._group, None
+        if group is not None:
+            self._threads.submit(self._torch.break_group, group, _SENDER_RANK)
+        return self._threads.close()
+
+    async def _join(self) -> None:
+        try:
+            async with asyncio.timeout(self._gloo.timeout_s):
+                await self._hello()
+            self._group = await self._threads.submit(
+                self._torch.join, self._store, self._pair, _RECEIVER_RANK, self._gloo
+            )
+        except (RuntimeError, TimeoutError) as err:
+            self._broken(f"the source did not join: {err or 'no hello from it'}")
+            return
+        for frame in self._backlog:
+            self._receive(frame)
+        self._backlog.clear()
+
+    async def _hello(self) -> None:
+        # Joining blocks a thread that nothing can wake: look first whether there is somebody to join.
+        pause_s, longest_s = _POLL_S
+        while not self._store.check([_HELLO]):
+            await asyncio.sleep(pause_s)
+            pause_s = min(longest_s, pause_s * 1.5)
+
+    def _receive(self, frame: Frame) -> None:
+        if self._closed:
+            return
+        try:
+            work = self._group.recv(
+                [self._torch.tensor(self.view(frame.header.slot))], _SENDER_RANK, _tag(frame.header)
+            )
+        except RuntimeError as err:
+            self._broken(str(err))
+            return
+        waiting = self._threads.submit(work.wait, self._gloo.timeout)
+        waiting.add_done_callback(lambda done: self._received(frame, done))
+
+    def _received(self, frame: Frame, done: asyncio.Future[Any]) -> None:
+        if (error := done.exception()) is not None:
+            self._broken(str(error))
+        elif not self._closed:
+            self._on_arrived(self._pair, frame)
+
+    def _broken(self, why: str) -> None:
+        if not self._closed:
+            self._on_broken(self._pair, f"the connection broke: {why}")
+
+
+class GlooReceiver(RingReceiver):
+    """Receives from one process group per source."""
+
+    transport = "gloo"
+
+    def __init__(self, config: ReceiverConfig, gloo: GlooConfig) -> None:
+        super().__init__(config)
+        self._gloo = gloo
+        self._torch = _Torch()
+
+    async def _make_ring(self, pair: str) -> Ring:
+        return _GlooRing(self._torch, self._config, self._gloo, pair)
+
+    def _opened(self, ring: Ring) -> None:
+        assert isinstance(ring, _GlooRing)
+        ring.start(self._on_arrived, self._on_broken)
+
+
+class _GlooPair(PairSender):
+    def __init__(
+        self, torch: _Torch, offer: TransportOffer, gloo: GlooConfig, group: Any, threads: BlockingThreads
+    ) -> None:
+        self.offer = offer
+        self._torch = torch
+        self._gloo = gloo
+        self._group = group
+        self._threads = threads
+
+    async def send(self, header: FrameHeader, payload: memoryview | bytes | bytearray) -> None:
+        data = checked_payload(self.offer, header, payload)
+        if self._group is None:
+            raise WorkerLost(f"the KV transfer pair {self.offer.pair} has ended")
+        # torch warns of read-only memory, though a send does not write it; copying is better than a global filter.
+        tensor = self._torch.tensor(bytearray(data) if data.readonly else data)
+        try:
+            work = self._group.send([tensor], _RECEIVER_RANK, _tag(header))
+            await self._threads.submit(work.wait, self._gloo.timeout)
+        except RuntimeError as err:
+            await self.close()
+            raise WorkerLost(f"the KV transfer pair {self.offer.pair} broke: {err}") from err
+
+    async def close(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            self._threads.submit(self._torch.break_group, group, _RECEIVER_RANK)
+            del group
+        await asyncio.shield(self._threads.close())
+
+
+class GlooSender(CachingSender):
+    """Sends to one process group per receiver."""
+
+    transport = "gloo"
+
+    def __init__(self, gloo: GlooConfig, max_pairs: int = 64) -> None:
+        super().__init__(max_pairs)
+        self._gloo = gloo
+        self._torch = _Torch()
+
+    async def _connect(self, offer: TransportOffer) -> PairSender:
+        host, _, port = offer.address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(f"{offer.address!r} is not host:port")
+        await _probe(host, int(port), self._gloo.timeout_s)
+        threads = BlockingThreads(f"kv-gloo-to-{port}", offer.num_slots + 1)
+        try:
+            group = await threads.submit(self._torch.join_as_sender, host, int(port), offer.pair, self._gloo)
+        except RuntimeError as err:
+            threads.close()
+            raise WorkerLost(f"could not join the KV transfer pair {offer.pair} at {offer.address}: {err}") from err
+        return _GlooPair(self._torch, offer, self._gloo, group, threads)
+
+
+async def _probe(host: str, port: int, timeout_s: float) -> None:
+    """Ask whether anybody listens; torch retries a refused connection for the whole timeout, with stack traces."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError) as err:
+        raise WorkerLost(f"nobody listens at {host}:{port}: {err or 'timed out'}") from err
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
