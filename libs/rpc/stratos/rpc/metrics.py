@@ -1,0 +1,31 @@
+"""Metrics that every service has. Registries are passed in; nothing is registered globally."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Histogram, PlatformCollector, ProcessCollector
+
+_DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
+
+
+class RpcMetrics:
+    """Duration of the calls that one service answered."""
+
+    def __init__(self, registry: CollectorRegistry, service: str) -> None:
+        self._service = service
+        self._duration = Histogram(
+            "stratos_rpc_duration_seconds",
+            "Duration of an rpc, from its arrival to its end.",
+            ("service", "method", "code"),
+            buckets=_DURATION_BUCKETS_S,
+            registry=registry,
+        )
+
+    def observe(self, method: str, code: str, duration_s: float) -> None:
+        """Count one call."""
+        self._duration.labels(self._service, method.rpartition("/")[2], code).observe(duration_s)
+
+
+def register_process_metrics(registry: CollectorRegistry) -> None:
+    """Add memory, CPU, file descriptors and the interpreter's version."""
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)

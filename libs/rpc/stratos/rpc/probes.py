@@ -1,0 +1,102 @@
+"""/livez, /readyz and /metrics, answered from an OS thread of their own.
+
+The thread answers while the event loop is stalled; that is the point: /livez says that the process exists,
+/readyz says 503 as soon as the loop has not turned for ``stall_timeout_s``, the service gives a reason not to
+be ready, or the lifecycle is not at SERVING.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from stratos.common.clock import Clock
+from stratos.rpc.binding import split_address
+
+
+class Readiness:
+    """Whether work should come here; written by the event loop, read by the probe thread."""
+
+    def __init__(self, clock: Clock, stall_timeout_s: float, service_reason: Callable[[], str]) -> None:
+        self._clock = clock
+        self._stall_timeout_s = stall_timeout_s
+        self._service_reason = service_reason
+        self._beat_s = clock.now()
+        self.phase = "starting"
+        """What the lifecycle does; "" while it is SERVING."""
+
+    def beat(self) -> None:
+        """The event loop turned."""
+        self._beat_s = self._clock.now()
+
+    def reason(self) -> str:
+        """Why the process is not ready; "" when it is."""
+        if self.phase:
+            return self.phase
+        stalled_s = self._clock.now() - self._beat_s
+        if stalled_s > self._stall_timeout_s:
+            return f"the event loop has not turned for {stalled_s:.1f} s"
+        try:
+            return self._service_reason()
+        except Exception as error:  # a probe is a boundary: a broken check means not ready, not a broken probe
+            return f"the readiness check failed: {type(error).__name__}: {error}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Answer one of the three paths."""
+        path = self.path.partition("?")[0]
+        if path == "/livez":
+            self._answer(200, b"ok\n")
+        elif path == "/readyz":
+            reason = self.server.readiness.reason()
+            self._answer(503 if reason else 200, f"{reason or 'ok'}\n".encode())
+        elif path == "/metrics":
+            self._answer(200, generate_latest(self.server.registry), CONTENT_TYPE_LATEST)
+        else:
+            self._answer(404, b"known paths: /livez /readyz /metrics\n")
+
+    def _answer(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Probes come every few seconds; they are not logged."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], readiness: Readiness, registry: CollectorRegistry) -> None:
+        self.readiness = readiness
+        self.registry = registry
+        super().__init__(address, _Handler)
+
+
+class ProbeServer:
+    """The HTTP server and its thread.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+
+    def __init__(self, listen: str, readiness: Readiness, registry: CollectorRegistry) -> None:
+        self._server = _Server(split_address(listen), readiness, registry)
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="probes", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

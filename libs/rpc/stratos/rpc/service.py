@@ -1,0 +1,56 @@
+"""What a service gives to ``stratos.rpc.serve``: its resources, its servicers, its root tasks.
+
+Order of calls: ``register`` and ``open`` -> the server listens, ``address`` is set -> ``tasks`` start ->
+``warm_up`` -> SERVING -> ... -> ``drain`` -> the server stops, tasks are cancelled -> ``close``.
+``close`` is called also when ``open`` failed half-way, so it must stand resources that were never opened.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import grpc.aio
+from prometheus_client import CollectorRegistry
+
+
+class Service(ABC):
+    """One process' worth of servicers and the resources behind them."""
+
+    name: str
+    """Name in logs, metrics and traces, e.g. "router"."""
+    address: str = ""
+    """host:port that peers dial; set by the lifecycle before ``tasks`` and ``warm_up``."""
+    metrics_address: str = ""
+    """host:port of /metrics, /livez and /readyz; set together with ``address``."""
+
+    @cached_property
+    def metrics(self) -> CollectorRegistry:
+        """Registry of this service's metrics, shown at /metrics."""
+        return CollectorRegistry()
+
+    @abstractmethod
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """Add the servicers; returns the full names of their gRPC services, for health."""
+
+    async def open(self) -> None:  # noqa: B027
+        """Open resources; called before the server listens."""
+
+    async def warm_up(self) -> None:  # noqa: B027
+        """Do real work once; called after the server listens and before it is SERVING."""
+
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
+        """Root tasks by name; one that ends before the stop is a fault of the process."""
+        return {}
+
+    def not_ready_reason(self) -> str:
+        """Why no work should come now, "" when all is well. Called from the probe thread: quick, thread-safe."""
+        return ""
+
+    async def drain(self) -> None:  # noqa: B027
+        """Let open work end or move; called once, bounded by ``drain_timeout_s``."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Close what ``open`` opened, in reverse."""
