@@ -59,7 +59,8 @@ class Recipe:
     def config(self) -> LlamaConfig:
         """The Hugging Face configuration of this shape (tied embeddings, bf16)."""
         return LlamaConfig(
-            vocab_size=VOCAB_SIZE, hidden_size=self.hidden, num_hidden_layers=self.layers, num_attention_heads=self.heads,
+            vocab_size=VOCAB_SIZE, hidden_size=self.hidden, num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
             num_key_value_heads=self.kv_heads, head_dim=32, intermediate_size=self.intermediate,
             max_position_embeddings=MAX_CONTEXT, rms_norm_eps=1e-5, tie_word_embeddings=True,
             bos_token_id=0, eos_token_id=[0, 4], pad_token_id=0,
@@ -165,7 +166,7 @@ class Optimizer:
         with safe_open(path, framework="pt") as file:
             for i, p in enumerate(self.params):
                 p.copy_(file.get_tensor(f"param.{i}"))
-            for key in file.keys():
+            for key in file.keys():  # noqa: SIM118 - not a dict
                 if key.startswith("state."):
                     _, i, name = key.split(".")
                     param = self.params[int(i)]
@@ -183,14 +184,16 @@ def train_model(name: str, corpus: dict[str, Part], tokenizer: Tokenizer, out: P
     rows = [(i, row) for i, phase in enumerate(recipe.phases) for row in batches(ids, phase, i)]
     optimizer = Optimizer(model, recipe.lr, len(rows))
     checkpoint = checkpoints / f"{name}.safetensors"
-    step = optimizer.load(checkpoint) if checkpoint.exists() else 0
+    first_step = optimizer.load(checkpoint) if checkpoint.exists() else 0
     started = time.monotonic()
-    for step in range(step, len(rows)):
+    for step in range(first_step, len(rows)):
         loss = loss_of(model, rows[step][1])
         loss.backward()
         optimizer.step(step)
         if step % 50 == 0:
-            print(f"{name} step {step}/{len(rows)} loss {loss.item():.3f} {time.monotonic() - started:.0f}s", flush=True)
+            print(
+                f"{name} step {step}/{len(rows)} loss {loss.item():.3f} {time.monotonic() - started:.0f}s", flush=True
+            )
         if step % 200 == 199:
             optimizer.save(checkpoint, step + 1)
     print(f"{name} held-out loss {held_out_loss(model, held):.4f}", flush=True)

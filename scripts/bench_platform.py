@@ -1,0 +1,205 @@
+"""Measure the platform on this machine: cold start to first token, TTFT, ITL, and throughput through the gateway.
+
+    python scripts/bench_platform.py --out benchmarks/results/platform.json
+
+Starts ``stratos up`` with the shipped model, and beside it measures the engine alone in this process, in turn
+with the platform (platform, engine, platform, engine), never both computing at once.  All requests are 128 random
+prompt tokens in and 64 tokens out, greedy, no early end; prompts never repeat, so the prefix cache cannot help.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = ROOT / "models" / "base"
+NUM_PROMPT, NUM_OUTPUT, VOCAB = 128, 64, 4096
+CONCURRENCIES = (1, 8, 32)
+
+
+def random_prompt(rng: random.Random) -> list[int]:
+    """Token ids that no other request has."""
+    return [rng.randrange(5, VOCAB) for _ in range(NUM_PROMPT)]
+
+
+async def one_stream(client: httpx.AsyncClient, prompt: list[int]) -> list[float]:
+    """Arrival times of the tokens of one stream, relative to its start, in seconds."""
+    body = {
+        "model": "base", "prompt": prompt, "max_tokens": NUM_OUTPUT, "temperature": 0, "ignore_eos": True,
+        "stream": True, "return_token_ids": True,
+    }  # fmt: skip
+    times: list[float] = []
+    started = time.perf_counter()
+    async with client.stream("POST", "/completions", json=body) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise RuntimeError(event["error"])
+            count = sum(len(choice.get("token_ids") or ()) for choice in event["choices"])
+            times.extend([time.perf_counter() - started] * count)
+    if len(times) != NUM_OUTPUT:
+        raise RuntimeError(f"expected {NUM_OUTPUT} tokens, got {len(times)}")
+    return times
+
+
+async def load(url: str, key: str, concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
+    """Closed loop of ``concurrency`` streams; returns tokens/s, TTFT and ITL."""
+    rng = random.Random(seed)
+    prompts = [random_prompt(rng) for _ in range(num_requests)]
+    streams: list[list[float]] = []
+    headers = {"authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=120) as client:
+
+        async def worker() -> None:
+            while prompts:
+                streams.append(await one_stream(client, prompts.pop()))
+
+        started = time.perf_counter()
+        await asyncio.gather(*(worker() for _ in range(concurrency)))
+        wall = time.perf_counter() - started
+    gaps = [(times[-1] - times[0]) / (len(times) - 1) for times in streams]
+    return {
+        "output_tokens_per_s": round(num_requests * NUM_OUTPUT / wall, 1),
+        "ttft_p50_ms": round(1e3 * statistics.median(times[0] for times in streams), 2),
+        "itl_mean_ms": round(1e3 * statistics.mean(gaps), 3),
+    }
+
+
+class Platform:
+    """``stratos up`` as a child process."""
+
+    def __init__(self, data_dir: str, extra: list[str]) -> None:
+        command = [str(Path(sys.executable).with_name("stratos")), "up", "--data-dir", data_dir, *extra]
+        self.started = time.perf_counter()
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+        self.url = self._read(r"(http://\S+/v1)")
+        self.key = self._read(r"(sk-[0-9a-f-]+)")
+
+    def _read(self, pattern: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if match := re.search(pattern, line):
+                return match[1]
+        raise RuntimeError("the platform ended before it printed its URL and key")
+
+    def stop(self) -> None:
+        """Ctrl-C and wait."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=60)
+
+
+def engine_alone(concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
+    """The same load on an engine in this process, without tokenizer, gRPC or HTTP."""
+    from stratos.core.request import ChoiceState, EngineRequest, RequestKey
+    from stratos.core.sampling_params import SamplingParams
+    from stratos.engine.core import EngineCore
+    from stratos.engine.runner.torch_runner import TorchRunner
+    from stratos.engine.settings import RunnerConfig, SchedulerConfig
+
+    engine = EngineCore(TorchRunner.load(RunnerConfig(model_path=MODEL)), SchedulerConfig())
+    rng = random.Random(seed)
+    params = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUT, ignore_eos=True)
+
+    def request(index: int) -> EngineRequest:
+        prompt = tuple(random_prompt(rng))
+        return EngineRequest(
+            key=RequestKey(f"r{index}", 0), prompt_ids=prompt, choices=(ChoiceState(index=0),), sampling=params, seed=0
+        )
+
+    for index in range(-2, 0):
+        engine.add(request(index))
+    while engine.has_work:
+        engine.step()
+    sent = 0
+    started = time.perf_counter()
+    while engine.has_work or sent < num_requests:
+        status = engine.status()
+        while sent < num_requests and status.num_waiting + status.num_running < concurrency:
+            engine.add(request(sent))
+            sent += 1
+            status = engine.status()
+        engine.step()
+    return {"output_tokens_per_s": round(num_requests * NUM_OUTPUT / (time.perf_counter() - started), 1)}
+
+
+def cold_start(data_dir: str) -> dict[str, float]:
+    """From starting the command to its URL, and to the first token of a first request."""
+    platform = Platform(data_dir, [])
+    try:
+        printed = time.perf_counter() - platform.started
+        times = asyncio.run(load(platform.url, platform.key, 1, 1, 1))
+        first = printed + times["ttft_p50_ms"] / 1e3
+    finally:
+        platform.stop()
+    return {"to_url_s": round(printed, 2), "to_first_token_s": round(first, 2)}
+
+
+def environment() -> dict[str, Any]:
+    """What the numbers belong to."""
+    import torch
+
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        "",
+    )
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "commit": commit,
+    }
+
+
+def main() -> None:
+    """Run everything and print, or write, one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--repeat", type=int, default=2)
+    args = parser.parse_args()
+    result: dict[str, Any] = {"environment": environment(), "workload": f"{NUM_PROMPT} in / {NUM_OUTPUT} out, greedy"}
+    with tempfile.TemporaryDirectory() as data_dir:
+        result["cold_start"] = [cold_start(data_dir) for _ in range(args.repeat)]
+        platform = Platform(data_dir, [])
+        try:
+            asyncio.run(load(platform.url, platform.key, 2, 4, 99))
+            rows = []
+            for concurrency in CONCURRENCIES:
+                for repeat in range(args.repeat):
+                    count, seed = max(6, 3 * concurrency), 1000 * concurrency + repeat
+                    through = asyncio.run(load(platform.url, platform.key, concurrency, count, seed))
+                    alone = engine_alone(concurrency, count, seed)
+                    rows.append({"concurrency": concurrency, "platform": through, "engine_alone": alone})
+                    print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+            result["throughput"] = rows
+        finally:
+            platform.stop()
+    text = json.dumps(result, indent=2)
+    print(text)
+    if args.out:
+        args.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
