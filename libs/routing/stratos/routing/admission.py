@@ -1,0 +1,85 @@
+"""The KV admission rule: ``blocks(prompt) + blocks(budget) + taken <= mark * total``.
+
+``budget = min(max_tokens, p90 output length of the model so far)``, at least one block.  A recovery must get
+back in: it asks for one block of output and may fill the whole pool; the engine preempts if that was too much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+from stratos.core.placement import PlacementRequest
+from stratos.routing.settings import AdmissionSettings
+from stratos.routing.worker_view import WorkerView
+
+MIN_SAMPLES = 20
+MAX_SAMPLES = 512
+MAX_MODELS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A request with what it is allowed to take."""
+
+    request: PlacementRequest
+    output_tokens: int
+    """Expected output of one choice."""
+    kv_mark: float
+    max_waiting_per_worker: int
+
+    def num_blocks(self, block_size: int) -> int:
+        """KV blocks it may come to hold: the prompt once, and each choice's output."""
+        prompt = math.ceil(self.request.num_prompt_tokens / block_size)
+        return prompt + max(1, self.request.num_choices) * max(1, math.ceil(self.output_tokens / block_size))
+
+    def never_fits(self, view: WorkerView) -> bool:
+        """Not even an empty worker of this size could take it."""
+        return self.num_blocks(view.status.block_size) > self.kv_mark * view.status.blocks.total
+
+    def has_room(self, view: WorkerView) -> bool:
+        """Admission holds now."""
+        need = self.num_blocks(view.status.block_size)
+        return need + view.num_used_blocks <= self.kv_mark * view.status.blocks.total
+
+    def has_seat(self, view: WorkerView) -> bool:
+        """The worker's batch, and its short queue, have a place; an empty worker always has."""
+        most = view.status.max_num_seqs
+        if most == 0 or view.num_seqs == 0:
+            return True
+        return view.num_seqs + max(1, self.request.num_choices) <= most + self.max_waiting_per_worker
+
+
+class OutputLengths:
+    """Recent output lengths per model, for the p90 in the budget."""
+
+    def __init__(self, default_tokens: int) -> None:
+        self._default_tokens = default_tokens
+        self._by_model: OrderedDict[str, deque[int]] = OrderedDict()
+
+    def add(self, model_digest: str, num_tokens: int) -> None:
+        """Record the output length of one ended choice."""
+        lengths = self._by_model.setdefault(model_digest, deque(maxlen=MAX_SAMPLES))
+        lengths.append(num_tokens)
+        self._by_model.move_to_end(model_digest)
+        if len(self._by_model) > MAX_MODELS:
+            self._by_model.popitem(last=False)
+
+    def p90(self, model_digest: str) -> int:
+        """90th percentile of the recent lengths, or the default before there are enough."""
+        lengths = self._by_model.get(model_digest, ())
+        if len(lengths) < MIN_SAMPLES:
+            return self._default_tokens
+        return sorted(lengths)[math.ceil(0.9 * len(lengths)) - 1]
+
+
+def make_ask(request: PlacementRequest, lengths: OutputLengths, settings: AdmissionSettings) -> Ask:
+    """What a request is allowed to take now."""
+    per_choice = math.ceil(request.max_tokens / max(1, request.num_choices))
+    return Ask(
+        request=request,
+        output_tokens=1 if request.is_recovery else min(per_choice, lengths.p90(request.model_digest)),
+        kv_mark=1.0 if request.is_recovery else settings.kv_mark,
+        max_waiting_per_worker=settings.max_waiting_per_worker,
+    )

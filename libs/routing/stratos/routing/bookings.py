@@ -1,0 +1,152 @@
+"""Placements that have not ended, per worker incarnation.
+
+A booking is provisional.  It goes when its attempt is reported as ended, when its worker shows fewer requests
+than are booked on it (an end that nobody reported), when its incarnation is gone, or after a lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stratos.core.fleet import WorkerStatus
+from stratos.core.placement import PlacementRequest
+from stratos.routing.settings import BookingSettings
+from stratos.routing.worker_view import NO_LOAD, BookedLoad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booking:
+    """One placement."""
+
+    handoff_id: str
+    request: PlacementRequest
+    decode_incarnation: str
+    prefill_incarnation: str = ""
+    num_blocks: int
+    cost: float = 0.0
+    """What the tenant was charged for it."""
+    output_tokens: int = 0
+    """Output of one choice that the charge assumed."""
+    at: float
+
+    @property
+    def decode_load(self) -> BookedLoad:
+        """Its load on the decode worker."""
+        return BookedLoad(
+            num_requests=1,
+            num_seqs=max(1, self.request.num_choices),
+            num_blocks=self.num_blocks,
+            num_prefill_tokens=0 if self.prefill_incarnation else self.request.num_prompt_tokens,
+        )
+
+    @property
+    def prefill_load(self) -> BookedLoad:
+        """Its load on the prefill worker."""
+        return BookedLoad(num_requests=1, num_prefill_tokens=self.request.num_prompt_tokens)
+
+
+class BookingLedger:
+    """All bookings of one router."""
+
+    def __init__(self, settings: BookingSettings) -> None:
+        self._settings = settings
+        self._open: dict[str, Booking] = {}
+        self._by_decode: dict[str, dict[str, Booking]] = {}
+        self._by_prefill: dict[str, dict[str, Booking]] = {}
+        self._status_at: dict[str, float] = {}
+        self._num_ended_seqs: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, booking: Booking) -> None:
+        """Book a placement."""
+        self._open[booking.handoff_id] = booking
+        self._by_decode.setdefault(booking.decode_incarnation, {})[booking.handoff_id] = booking
+        if booking.prefill_incarnation:
+            self._by_prefill.setdefault(booking.prefill_incarnation, {})[booking.handoff_id] = booking
+
+    def end(self, handoff_id: str) -> Booking | None:
+        """An attempt was reported as ended; ``None`` when it is not booked (any more)."""
+        booking = self._remove(handoff_id)
+        if booking is not None and not self._is_fresh(booking, booking.decode_incarnation):
+            seqs = self._num_ended_seqs
+            seqs[booking.decode_incarnation] = seqs.get(booking.decode_incarnation, 0) + booking.decode_load.num_seqs
+        return booking
+
+    def on_status(self, status: WorkerStatus, now: float) -> None:
+        """A worker's status replaces what was guessed since the one before."""
+        incarnation = status.worker.incarnation
+        self._status_at[incarnation] = now
+        self._num_ended_seqs.pop(incarnation, None)
+        for handoff_id in [
+            booking.handoff_id
+            for booking in self._by_prefill.get(incarnation, {}).values()
+            if now - booking.at > self._settings.confirm_s
+        ]:
+            del self._by_prefill[incarnation][handoff_id]
+        self._trim(status, now)
+
+    def forget(self, incarnation: str) -> None:
+        """A worker process is gone for good."""
+        for handoff_id in list(self._by_decode.get(incarnation, {})):
+            self._remove(handoff_id)
+        self._by_decode.pop(incarnation, None)
+        self._by_prefill.pop(incarnation, None)
+        self._status_at.pop(incarnation, None)
+        self._num_ended_seqs.pop(incarnation, None)
+
+    def expire(self, now: float) -> int:
+        """Drop bookings whose lease is over; returns how many."""
+        old = [b.handoff_id for b in self._open.values() if now - b.at > self._settings.lease_s]
+        for handoff_id in old:
+            self._remove(handoff_id)
+        return len(old)
+
+    def fresh(self, incarnation: str) -> BookedLoad:
+        """Placements on the worker since its last status."""
+        decode = (
+            b.decode_load for b in self._by_decode.get(incarnation, {}).values() if self._is_fresh(b, incarnation)
+        )
+        prefill = (
+            b.prefill_load for b in self._by_prefill.get(incarnation, {}).values() if self._is_fresh(b, incarnation)
+        )
+        return _sum((*decode, *prefill))
+
+    def held(self, incarnation: str) -> BookedLoad:
+        """All placements on the decode worker that have not ended."""
+        return _sum(b.decode_load for b in self._by_decode.get(incarnation, {}).values())
+
+    def num_ended_seqs(self, incarnation: str) -> int:
+        """Sequences that ended since the last status, which therefore still counts them."""
+        return self._num_ended_seqs.get(incarnation, 0)
+
+    def _is_fresh(self, booking: Booking, incarnation: str) -> bool:
+        return booking.at > self._status_at.get(incarnation, float("-inf"))
+
+    def _trim(self, status: WorkerStatus, now: float) -> None:
+        """Old bookings beyond what the worker shows have ended without a report; the oldest go first."""
+        shown = status.num_running + status.num_waiting + status.num_handoffs + status.num_orphans
+        old = [
+            booking
+            for booking in self._by_decode.get(status.worker.incarnation, {}).values()
+            if now - booking.at > self._settings.confirm_s
+        ]
+        surplus = sum(booking.decode_load.num_seqs for booking in old) - shown
+        for booking in old:
+            num_seqs = booking.decode_load.num_seqs
+            if num_seqs <= surplus:
+                surplus -= num_seqs
+                self._remove(booking.handoff_id)
+
+    def _remove(self, handoff_id: str) -> Booking | None:
+        booking = self._open.pop(handoff_id, None)
+        if booking is not None:
+            self._by_decode.get(booking.decode_incarnation, {}).pop(handoff_id, None)
+            self._by_prefill.get(booking.prefill_incarnation, {}).pop(handoff_id, None)
+        return booking
+
+
+def _sum(loads: Iterable[BookedLoad]) -> BookedLoad:
+    return sum(loads, NO_LOAD)

@@ -1,0 +1,178 @@
+"""The queue of one (model, class): recoveries first, then tenants in fair order, each tenant first in, first out."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Generic, TypeVar
+
+from stratos.core.placement import PlacementRequest
+from stratos.routing.fairness import ServiceCounters
+from stratos.routing.settings import QueueSettings
+
+T = TypeVar("T")
+MAX_SCAN = 32
+"""Requests of one line that are tried when the ones before them fit no live worker."""
+
+
+class Verdict(enum.Enum):
+    """Why a request was not placed."""
+
+    BLOCKED = "blocked"
+    """A worker would take it once it has room."""
+    INELIGIBLE = "ineligible"
+    """No live worker could take it."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Ticket:
+    """A waiting request. Compared by identity."""
+
+    request: PlacementRequest
+    cost: float
+    """Charge on the tenant's service counter at dispatch."""
+    arrived: float
+    """When its wait began, earlier calls included."""
+    expires: float
+    sequence: int = field(default=0)
+    is_waiting: bool = field(default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched(Generic[T]):
+    """A request left the queue with a result."""
+
+    ticket: Ticket
+    result: T
+
+
+Place = Callable[[Ticket], T | Verdict]
+"""Try to place a request now; a result means that it is placed."""
+
+
+class ClassQueue:
+    """Waiting requests of one class; ``PlacementQueue`` bounds it."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
+        self._recoveries: dict[Ticket, None] = {}
+        self._lanes: dict[str, dict[Ticket, None]] = {}
+        self._lane_tokens: dict[str, int] = {}
+        self.service = ServiceCounters()
+        self.num_requests = 0
+        """Recoveries not counted."""
+        self.num_tokens = 0
+        """Recoveries not counted."""
+
+    def __len__(self) -> int:
+        return self.num_requests + len(self._recoveries)
+
+    @property
+    def num_recoveries(self) -> int:
+        """Recoveries that wait."""
+        return len(self._recoveries)
+
+    def tickets(self) -> Iterator[Ticket]:
+        """Every waiting request."""
+        yield from self._recoveries
+        for lane in self._lanes.values():
+            yield from lane
+
+    def heads(self) -> Iterator[Ticket]:
+        """The first request of each line."""
+        for line in (self._recoveries, *self._lanes.values()):
+            yield from islice(line, 1)
+
+    def add(self, ticket: Ticket) -> None:
+        """Append a request to its line."""
+        ticket.is_waiting = True
+        if ticket.request.is_recovery:
+            self._recoveries[ticket] = None
+            return
+        tenant = ticket.request.tenant
+        if tenant not in self._lanes:
+            self.service.arrive(tenant)
+        self._lanes.setdefault(tenant, {})[ticket] = None
+        self._count(ticket, +1)
+
+    def remove(self, ticket: Ticket) -> None:
+        """Take a waiting request out, for whatever reason."""
+        ticket.is_waiting = False
+        if ticket.request.is_recovery:
+            del self._recoveries[ticket]
+            return
+        lane = self._lanes[ticket.request.tenant]
+        del lane[ticket]
+        self._count(ticket, -1)
+        if not lane:
+            del self._lanes[ticket.request.tenant]
+            del self._lane_tokens[ticket.request.tenant]
+
+    def charge(self, ticket: Ticket) -> None:
+        """A request of its tenant is dispatched; recoveries are not the tenant's doing."""
+        if not ticket.request.is_recovery:
+            self.service.charge(ticket.request.tenant, ticket.cost)
+
+    def victims_for(self, ticket: Ticket) -> list[Ticket] | None:
+        """Newest requests of the heaviest tenant that must leave so that the newcomer fits; ``None`` when it must not.
+
+        A tenant that floods the queue loses its own newest requests; it does not lock the others out.
+        """
+        settings, tenant, new_tokens = self._settings, ticket.request.tenant, ticket.request.num_prompt_tokens
+        num_requests, num_tokens = self.num_requests, self.num_tokens
+        victims: list[Ticket] = []
+        by_count = num_requests >= settings.max_requests
+        held = {name: len(lane) for name, lane in self._lanes.items()} if by_count else dict(self._lane_tokens)
+        heaviest = max(held, key=lambda name: held[name], default=tenant)
+        for victim in reversed(self._lanes.get(heaviest, {})):
+            if self._fits(num_requests, num_tokens, new_tokens):
+                break
+            least = held.get(tenant, 0) + (1 if by_count else new_tokens)
+            if heaviest == tenant or held[heaviest] <= least:
+                return None
+            victims.append(victim)
+            num_requests, num_tokens = num_requests - 1, num_tokens - victim.request.num_prompt_tokens
+            held[heaviest] -= 1 if by_count else victim.request.num_prompt_tokens
+        return victims if self._fits(num_requests, num_tokens, new_tokens) else None
+
+    def _fits(self, num_requests: int, num_tokens: int, new_tokens: int) -> bool:
+        """The bounds hold with the newcomer; an empty queue takes a request of any length."""
+        fits_tokens = num_requests == 0 or num_tokens + new_tokens <= self._settings.max_tokens
+        return num_requests < self._settings.max_requests and fits_tokens
+
+    def dispatch(self, now: float, place: Place[T]) -> Dispatched[T] | Verdict | None:
+        """Place one request.
+
+        Returns:
+            What was placed; ``Verdict.BLOCKED`` when a request holds the line until there is room for it;
+            ``None`` when nothing can be placed and others may try.
+        """
+        for line in self._lines():
+            for ticket in islice(line, MAX_SCAN):
+                result = place(ticket)
+                if not isinstance(result, Verdict):
+                    self.remove(ticket)
+                    self.charge(ticket)
+                    return Dispatched(ticket, result)
+                if result is Verdict.BLOCKED:
+                    if self._holds_line(ticket, now):
+                        return Verdict.BLOCKED
+                    break  # first in, first out within a line
+        return None
+
+    def _lines(self) -> Iterator[dict[Ticket, None]]:
+        yield self._recoveries
+        for tenant in sorted(self._lanes, key=lambda t: (self.service[t], next(iter(self._lanes[t])).sequence)):
+            yield self._lanes[tenant]
+
+    def _holds_line(self, ticket: Ticket, now: float) -> bool:
+        """Long enough blocked; one that refuses some workers must not stop the others."""
+        return now - ticket.arrived >= self._settings.hold_after_s and not ticket.request.excluded_incarnations
+
+    def _count(self, ticket: Ticket, sign: int) -> None:
+        tenant, tokens = ticket.request.tenant, ticket.request.num_prompt_tokens
+        self.num_requests += sign
+        self.num_tokens += sign * tokens
+        self._lane_tokens[tenant] = self._lane_tokens.get(tenant, 0) + sign * tokens

@@ -1,0 +1,50 @@
+"""Fair order of tenants: virtual token counters (Sheng et al., OSDI 2024) with start-time lifting.
+
+A tenant is charged when its request is dispatched; the backlogged tenant with the smallest counter is next.
+A tenant that comes back is lifted to the level of the last dispatch, so idling earns no credit.  Two backlogged
+tenants therefore never differ by more than the largest charge of either.
+"""
+
+from __future__ import annotations
+
+MAX_IDLE_TENANTS = 4096
+
+
+class ServiceCounters:
+    """Service received per tenant, in cost units (weighted tokens)."""
+
+    def __init__(self) -> None:
+        self._level = 0.0
+        """Counter, before its charge, of the tenant dispatched last: the system's virtual time."""
+        self._counters: dict[str, float] = {}
+
+    def __getitem__(self, tenant: str) -> float:
+        return max(self._counters.get(tenant, 0.0), 0.0)
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+    def arrive(self, tenant: str) -> None:
+        """A tenant without waiting requests gets one."""
+        self._counters[tenant] = max(self._counters.get(tenant, 0.0), self._level)
+        if len(self._counters) > MAX_IDLE_TENANTS:
+            self._prune(tenant)
+
+    def charge(self, tenant: str, cost: float) -> None:
+        """A request of the tenant is dispatched."""
+        before = self._counters.get(tenant, self._level)
+        self._level = max(self._level, before)
+        self._counters[tenant] = before + cost
+
+    def settle(self, tenant: str, difference: float) -> None:
+        """The real cost became known; what it differs from the charge."""
+        if tenant in self._counters:
+            self._counters[tenant] += difference
+
+    def _prune(self, keep: str) -> None:
+        """Forget tenants that the next arrival would lift anyway, then those with the smallest counters."""
+        self._counters = {t: c for t, c in self._counters.items() if c > self._level or t == keep}
+        surplus = len(self._counters) - MAX_IDLE_TENANTS
+        for tenant in sorted(self._counters, key=lambda t: self._counters[t])[: max(0, surplus)]:
+            if tenant != keep:
+                del self._counters[tenant]

@@ -1,0 +1,103 @@
+"""Who may run a request. Each filter names why a worker may not, or passes it.
+
+Eligibility filters look at what the worker is; capacity filters at what it has left.  The difference matters
+to the queue: a request that waits for capacity keeps its place in line, one that no worker could take does not
+stand in anybody's way.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+from stratos.core.placement import WorkerRole
+from stratos.core.request import KvIdentity
+from stratos.routing.admission import Ask
+from stratos.routing.worker_view import WorkerView
+
+
+class Rejection(enum.StrEnum):
+    """Why a worker was not chosen."""
+
+    ROLE = "role"
+    OUT = "out"
+    MODEL = "model"
+    EXCLUDED = "excluded"
+    IDENTITY = "identity"
+    NEVER_FITS = "never_fits"
+    SEATS = "seats"
+    KV_ROOM = "kv_room"
+
+
+CAPACITY = frozenset({Rejection.SEATS, Rejection.KV_ROOM})
+
+Filter = Callable[[WorkerView, Ask], Rejection | None]
+
+
+def has_role(role: WorkerRole) -> Filter:
+    """Workers of one role."""
+
+    def check(view: WorkerView, ask: Ask) -> Rejection | None:
+        return None if view.worker.role is role else Rejection.ROLE
+
+    return check
+
+
+def is_live(view: WorkerView, ask: Ask) -> Rejection | None:
+    """Answering, ready, not draining."""
+    return Rejection.OUT if view.out_reason or view.status.is_draining or view.status.not_ready_reason else None
+
+
+def serves_model(view: WorkerView, ask: Ask) -> Rejection | None:
+    """The same base model, by digest."""
+    return None if view.status.identity.model_digest == ask.request.model_digest else Rejection.MODEL
+
+
+def is_not_excluded(view: WorkerView, ask: Ask) -> Rejection | None:
+    """Not one of the incarnations that the gateway has had trouble with."""
+    return Rejection.EXCLUDED if view.worker.incarnation in ask.request.excluded_incarnations else None
+
+
+def pairs_with(identity: KvIdentity) -> Filter:
+    """KV may move between the two: everything that names its content is equal."""
+
+    def check(view: WorkerView, ask: Ask) -> Rejection | None:
+        return None if view.status.identity == identity else Rejection.IDENTITY
+
+    return check
+
+
+def has_seat(view: WorkerView, ask: Ask) -> Rejection | None:
+    """A place in the batch."""
+    return None if ask.has_seat(view) else Rejection.SEATS
+
+
+def has_kv_room(view: WorkerView, ask: Ask) -> Rejection | None:
+    """The admission rule."""
+    if ask.never_fits(view):
+        return Rejection.NEVER_FITS
+    return None if ask.has_room(view) else Rejection.KV_ROOM
+
+
+DECODE_FILTERS: tuple[Filter, ...] = (
+    has_role(WorkerRole.DECODE),
+    is_live,
+    serves_model,
+    is_not_excluded,
+    has_kv_room,
+    has_seat,
+)
+
+
+def prefill_filters(identity: KvIdentity) -> tuple[Filter, ...]:
+    """Filters of prefill workers for a decode worker with ``identity``; load orders them, it does not exclude."""
+    return (has_role(WorkerRole.PREFILL), is_live, pairs_with(identity), is_not_excluded)
+
+
+def first_rejection(view: WorkerView, ask: Ask, filters: tuple[Filter, ...]) -> Rejection | None:
+    """The first filter's objection, or ``None`` when the worker passes."""
+    for check in filters:
+        rejection = check(view, ask)
+        if rejection is not None:
+            return rejection
+    return None

@@ -1,0 +1,75 @@
+"""Is a worker alive? Judged by what it says and by its step counter, never by an open port.
+
+A killed worker breaks its status stream: out at once.  A stopped one falls silent: out after ``silent_after_s``.
+One whose process lives but whose step loop stands still while it has work: out after ``hung_after_s``.
+Any of them is in again as soon as its statuses flow and its steps move.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from stratos.core.fleet import WorkerStatus
+from stratos.routing.settings import LivenessSettings
+
+
+class OutReason(enum.StrEnum):
+    """Why a worker may not be chosen; the values are metric labels."""
+
+    UNKNOWN = "unknown"
+    """No status yet."""
+    LOST = "lost"
+    """Its status stream broke."""
+    SILENT = "silent"
+    HUNG = "hung"
+    DRAINING = "draining"
+    NOT_READY = "not_ready"
+
+
+class Liveness:
+    """Verdict on one worker address; a new incarnation starts afresh."""
+
+    def __init__(self, settings: LivenessSettings) -> None:
+        self._settings = settings
+        self._status: WorkerStatus | None = None
+        self._status_at = 0.0
+        self._step_moved_at = 0.0
+        self._is_lost = False
+
+    @property
+    def status(self) -> WorkerStatus | None:
+        """The last status."""
+        return self._status
+
+    @property
+    def status_at(self) -> float:
+        """When the last status arrived."""
+        return self._status_at
+
+    def on_status(self, status: WorkerStatus, now: float) -> None:
+        """A status arrived."""
+        last = self._status
+        is_same = last is not None and last.worker.incarnation == status.worker.incarnation
+        was_computing = is_same and last is not None and last.is_computing
+        if last is None or not is_same or not was_computing or last.engine_step != status.engine_step:
+            self._step_moved_at = now
+        self._status, self._status_at, self._is_lost = status, now, False
+
+    def on_lost(self) -> None:
+        """The status stream broke."""
+        self._is_lost = True
+
+    def out_reason(self, now: float) -> OutReason | None:
+        """Why the worker may not be chosen now; ``None`` when it may."""
+        status = self._status
+        if self._is_lost:
+            return OutReason.LOST
+        if status is None:
+            return OutReason.UNKNOWN
+        if now - self._status_at > self._settings.silent_after_s:
+            return OutReason.SILENT
+        if status.is_computing and now - self._step_moved_at > self._settings.hung_after_s:
+            return OutReason.HUNG
+        if status.is_draining:
+            return OutReason.DRAINING
+        return OutReason.NOT_READY if status.not_ready_reason else None

@@ -1,0 +1,79 @@
+"""Filter, score, pick: first the decode worker, then the prefill workers that can send KV to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from stratos.routing.admission import Ask
+from stratos.routing.filters import CAPACITY, DECODE_FILTERS, Filter, Rejection, first_rejection, prefill_filters
+from stratos.routing.scorers import total_score
+from stratos.routing.settings import ScorerWeights
+from stratos.routing.worker_view import WorkerView
+
+MAX_PREFILL = 2
+SCORE_DIGITS = 9
+"""Scores that agree so far are ties; summation order must not decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where a request may run."""
+
+    decode: WorkerView
+    prefill: tuple[WorkerView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why no decode worker was chosen: number of workers per reason."""
+
+    rejections: Counter[Rejection]
+
+    @property
+    def is_blocked(self) -> bool:
+        """Some worker would take it once it has room."""
+        return any(self.rejections[reason] for reason in CAPACITY)
+
+    @property
+    def never_fits(self) -> bool:
+        """Workers of the model exist, and none of them could ever hold it."""
+        return self.rejections[Rejection.NEVER_FITS] > 0 and not self.is_blocked
+
+    def __str__(self) -> str:
+        counted = [f"{reason}: {count}" for reason, count in self.rejections.items() if reason is not Rejection.ROLE]
+        return ", ".join(counted) or "no decode worker is known"
+
+
+def choose(views: Sequence[WorkerView], ask: Ask, weights: ScorerWeights, rng: Random) -> Choice | Refusal:
+    """Choose the decode worker and up to two prefill workers, best first.
+
+    Args:
+        views: every known worker.
+        ask: the request with its admission numbers.
+        weights: of the scorers.
+        rng: breaks ties between equal scores.
+    """
+    decode, rejections = rank(views, ask, DECODE_FILTERS, weights, rng)
+    if not decode:
+        return Refusal(rejections)
+    prefill, _ = rank(views, ask, prefill_filters(decode[0].status.identity), weights, rng)
+    return Choice(decode[0], tuple(prefill[:MAX_PREFILL]))
+
+
+def rank(
+    views: Sequence[WorkerView], ask: Ask, filters: tuple[Filter, ...], weights: ScorerWeights, rng: Random
+) -> tuple[list[WorkerView], Counter[Rejection]]:
+    """Workers that pass, best first, and how many were rejected for which reason."""
+    rejections: Counter[Rejection] = Counter()
+    scored: list[tuple[float, float, WorkerView]] = []
+    for view in views:
+        rejection = first_rejection(view, ask, filters)
+        if rejection is not None:
+            rejections[rejection] += 1
+            continue
+        scored.append((round(total_score(view, ask, weights), SCORE_DIGITS), rng.random(), view))
+    scored.sort(key=lambda item: item[:2], reverse=True)
+    return [view for _, _, view in scored], rejections

@@ -1,0 +1,213 @@
+"""The router's queues: per model the priority classes with ageing, bounds, time to live.
+
+Life of a ticket: ``push`` (or ``Overloaded``) -> waits -> exactly one of: ``dispatch`` returns it with a result,
+``expire`` returns it, ``remove`` takes it out because its caller left, a later ``push`` displaces it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+
+from stratos.common.errors import Overloaded
+from stratos.core.fleet import QueueDepth
+from stratos.core.placement import PlacementRequest
+from stratos.routing.ageing import AgedQuota, effective_class
+from stratos.routing.class_queue import ClassQueue, Dispatched, Place, T, Ticket, Verdict
+from stratos.routing.settings import QueueSettings
+
+MAX_STALE_EXPIRIES = 256
+
+
+class ModelQueue:
+    """The classes of one model."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
+        self.classes = [ClassQueue(settings) for _ in range(settings.num_classes)]
+        self._quota = AgedQuota(settings.dispatches_per_aged)
+
+    def __len__(self) -> int:
+        return sum(len(queue) for queue in self.classes)
+
+    def of(self, request: PlacementRequest) -> ClassQueue:
+        """The queue of a request; classes below the lowest count as the lowest."""
+        return self.classes[min(request.priority_class, len(self.classes) - 1)]
+
+    def dispatch(self, now: float, place: Place[T]) -> Dispatched[T] | None:
+        """Place one request: an aged one when the quota allows, else by class."""
+        aged = self._aged(now) if self._quota.is_open else None
+        if aged is not None:
+            result = place(aged)
+            if not isinstance(result, Verdict):
+                queue = self.of(aged.request)
+                queue.remove(aged)
+                queue.charge(aged)
+                self._quota.count(is_aged=True)
+                return Dispatched(aged, result)
+        for queue in self.classes:
+            found = queue.dispatch(now, place)
+            if isinstance(found, Dispatched):
+                self._quota.count(is_aged=False)
+                return found
+            if found is Verdict.BLOCKED:
+                return None
+        return None
+
+    def _aged(self, now: float) -> Ticket | None:
+        """The oldest request that has risen to the highest backlogged class from below."""
+        top = next((index for index, queue in enumerate(self.classes) if len(queue)), None)
+        if top is None:
+            return None
+        step_s = self._settings.ageing_step_s
+        risen = [
+            ticket
+            for index in range(top + 1, len(self.classes))
+            for ticket in self.classes[index].heads()
+            if effective_class(index, now - ticket.arrived, step_s) <= top
+        ]
+        return min(risen, key=lambda ticket: (ticket.arrived, ticket.sequence), default=None)
+
+
+class PlacementQueue:
+    """Everything that waits in one router."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
+        self._models: dict[str, ModelQueue] = {}
+        self._expiries: list[tuple[float, int, Ticket]] = []
+        self._sequence = itertools.count()
+
+    def __len__(self) -> int:
+        return sum(len(model) for model in self._models.values())
+
+    def push(self, request: PlacementRequest, now: float, *, output_tokens: int) -> tuple[Ticket, list[Ticket]]:
+        """Queue a request.
+
+        Args:
+            request: what waits.
+            now: monotonic seconds.
+            output_tokens: expected output over all choices, for the tenant's charge.
+
+        Returns:
+            Its ticket, and the tickets that had to leave for it.
+
+        Raises:
+            Overloaded: the queue is full, and its tenant holds its share or more of it.
+        """
+        ticket = self._ticket(request, now, output_tokens)
+        model = self._model(request.model_digest)
+        displaced = self._make_room(model.of(request), ticket, now)
+        model.of(request).add(ticket)
+        heapq.heappush(self._expiries, (ticket.expires, ticket.sequence, ticket))
+        self._compact()
+        return ticket, displaced
+
+    def remove(self, ticket: Ticket) -> bool:
+        """Take out a ticket whose caller left; ``False`` when it does not wait any more."""
+        if not ticket.is_waiting:
+            return False
+        self._models[ticket.request.model_digest].of(ticket.request).remove(ticket)
+        return True
+
+    def expire(self, now: float) -> list[Ticket]:
+        """Take out the tickets whose time to live, or deadline, is over."""
+        expired = []
+        while self._expiries and self._expiries[0][0] <= now:
+            ticket = heapq.heappop(self._expiries)[2]
+            if self.remove(ticket):
+                expired.append(ticket)
+        return expired
+
+    def clear(self) -> list[Ticket]:
+        """Take out everything."""
+        tickets = [t for model in self._models.values() for queue in model.classes for t in list(queue.tickets())]
+        for ticket in tickets:
+            self.remove(ticket)
+        return tickets
+
+    def dispatch(self, now: float, place: Place[T]) -> Iterator[Dispatched[T]]:
+        """Place requests until nothing more can be placed; models take turns."""
+        models = [model for model in self._models.values() if len(model)]
+        while models:
+            still = []
+            for model in models:
+                found = model.dispatch(now, place)
+                if found is not None:
+                    still.append(model)
+                    yield found
+            models = still
+
+    def settle(self, request: PlacementRequest, difference: float) -> None:
+        """Correct the tenant's charge once the real output is known; ``difference`` in output tokens."""
+        model = self._models.get(request.model_digest)
+        if model is not None and not request.is_recovery:
+            model.of(request).service.settle(request.tenant, difference * self._settings.output_token_cost)
+
+    def depths(self, now: float) -> list[QueueDepth]:
+        """One entry per (model, class) with waiting requests."""
+        return [
+            QueueDepth(
+                model_digest=digest,
+                priority_class=index,
+                num_requests=len(queue),
+                num_tokens=sum(ticket.request.num_prompt_tokens for ticket in queue.tickets()),
+                oldest_s=now - min(ticket.arrived for ticket in queue.heads()),
+            )
+            for digest, model in self._models.items()
+            for index, queue in enumerate(model.classes)
+            if len(queue)
+        ]
+
+    def _ticket(self, request: PlacementRequest, now: float, output_tokens: int) -> Ticket:
+        settings = self._settings
+        arrived = now - request.waited_ms / 1000
+        expires = arrived + (settings.recovery_ttl_s if request.is_recovery else settings.ttl_s)
+        if request.deadline_ms is not None:
+            expires = min(expires, now + request.deadline_ms / 1000)
+        prompt_cost = settings.prompt_token_cost * request.num_prompt_tokens
+        return Ticket(
+            request=request,
+            cost=prompt_cost + settings.output_token_cost * output_tokens,
+            arrived=arrived,
+            expires=expires,
+            sequence=next(self._sequence),
+        )
+
+    def _model(self, digest: str) -> ModelQueue:
+        """The queues of a model; idle ones make place, so that unknown digests cannot fill the memory."""
+        model = self._models.get(digest)
+        if model is not None:
+            return model
+        if len(self._models) >= self._settings.max_models:
+            idle = next((name for name, queue in self._models.items() if not len(queue)), None)
+            if idle is None:
+                raise Overloaded("too many models have waiting requests; try again later")
+            del self._models[idle]
+        return self._models.setdefault(digest, ModelQueue(self._settings))
+
+    def _make_room(self, queue: ClassQueue, ticket: Ticket, now: float) -> list[Ticket]:
+        if ticket.request.is_recovery:
+            if queue.num_recoveries >= self._settings.max_recoveries:
+                raise Overloaded(
+                    "too many streams wait for recovery; try again later", after_s=self._after_s(queue, now)
+                )
+            return []
+        victims = queue.victims_for(ticket)
+        if victims is None:
+            raise Overloaded("the queue of this model is full; try again later", after_s=self._after_s(queue, now))
+        for victim in victims:
+            queue.remove(victim)
+        return victims
+
+    @staticmethod
+    def _after_s(queue: ClassQueue, now: float) -> float:
+        """The longest current wait is the honest guess of the next one; the caller adds jitter."""
+        return 1.0 + max((now - ticket.arrived for ticket in queue.heads()), default=0.0)
+
+    def _compact(self) -> None:
+        """Drop entries of tickets that left, before they outnumber the waiting ones."""
+        if len(self._expiries) > 2 * len(self) + MAX_STALE_EXPIRIES:
+            self._expiries = [entry for entry in self._expiries if entry[2].is_waiting]
+            heapq.heapify(self._expiries)
