@@ -24,10 +24,8 @@ class Booking:
     decode_incarnation: str
     prefill_incarnation: str = ""
     num_blocks: int
-    cost: float = 0.0
-    """What the tenant was charged for it."""
     output_tokens: int = 0
-    """Output of one choice that the charge assumed."""
+    """Output over all choices that the tenant was charged for."""
     at: float
 
     @property

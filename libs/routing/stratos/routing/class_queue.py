@@ -33,6 +33,8 @@ class Ticket:
     request: PlacementRequest
     cost: float
     """Charge on the tenant's service counter at dispatch."""
+    output_tokens: int = 0
+    """Output over all choices that the charge assumes."""
     arrived: float
     """When its wait began, earlier calls included."""
     expires: float

@@ -72,21 +72,26 @@ def has_seat(view: WorkerView, ask: Ask) -> Rejection | None:
     return None if ask.has_seat(view) else Rejection.SEATS
 
 
+def can_ever_fit(view: WorkerView, ask: Ask) -> Rejection | None:
+    """The pool is large enough for it alone."""
+    return Rejection.NEVER_FITS if ask.never_fits(view) else None
+
+
 def has_kv_room(view: WorkerView, ask: Ask) -> Rejection | None:
     """The admission rule."""
-    if ask.never_fits(view):
-        return Rejection.NEVER_FITS
     return None if ask.has_room(view) else Rejection.KV_ROOM
 
 
 DECODE_FILTERS: tuple[Filter, ...] = (
     has_role(WorkerRole.DECODE),
-    is_live,
     serves_model,
     is_not_excluded,
+    can_ever_fit,
+    is_live,
     has_kv_room,
     has_seat,
 )
+"""What a worker is comes first, then whether it lives, then what it has left."""
 
 
 def prefill_filters(identity: KvIdentity) -> tuple[Filter, ...]:

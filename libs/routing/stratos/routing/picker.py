@@ -39,8 +39,9 @@ class Refusal:
 
     @property
     def never_fits(self) -> bool:
-        """Workers of the model exist, and none of them could ever hold it."""
-        return self.rejections[Rejection.NEVER_FITS] > 0 and not self.is_blocked
+        """Workers of the model exist, and none of them, live or not, could ever hold it."""
+        others = CAPACITY | {Rejection.OUT, Rejection.EXCLUDED}
+        return self.rejections[Rejection.NEVER_FITS] > 0 and not any(self.rejections[reason] for reason in others)
 
     def __str__(self) -> str:
         counted = [f"{reason}: {count}" for reason, count in self.rejections.items() if reason is not Rejection.ROLE]

@@ -170,6 +170,7 @@ class PlacementQueue:
         return Ticket(
             request=request,
             cost=prompt_cost + settings.output_token_cost * output_tokens,
+            output_tokens=output_tokens,
             arrived=arrived,
             expires=expires,
             sequence=next(self._sequence),

@@ -1,0 +1,1 @@
+"""The router service: placement, queues, worker liveness. Not in the token path, and never imports torch."""

@@ -1,0 +1,167 @@
+"""Which workers exist, and where. Says nothing about whether they live.
+
+    file:///path/workers.json   [{"worker_id", "address", "role"}, ...]; whoever owns the file replaces it atomically
+    static://decode@host:port,prefill@host:port
+
+A malformed or missing file keeps the last good list: a half-done edit must not empty the fleet.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from stratos.core.placement import WorkerRole
+
+_log = logging.getLogger(__name__)
+MAX_FILE_BYTES = 4 * 1024 * 1024
+_KEYS = ("worker_id", "address", "role")
+
+
+class InvalidDiscovery(ValueError):
+    """The setting or the file cannot be understood; the message says where and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One worker that should exist."""
+
+    worker_id: str
+    address: str
+    role: WorkerRole
+
+
+class Discovery(ABC):
+    """A source of members."""
+
+    @abstractmethod
+    def poll(self) -> tuple[Member, ...]:
+        """The members now; quick, and never fails once there was a good list."""
+
+    @property
+    @abstractmethod
+    def problem(self) -> str:
+        """Why there is no list at all yet; empty when there is one."""
+
+
+class StaticDiscovery(Discovery):
+    """A fixed list; the address is the worker's id."""
+
+    problem = ""
+
+    def __init__(self, text: str) -> None:
+        self._members = tuple(self._parse(entry.strip()) for entry in text.split(",") if entry.strip())
+        _check_unique(self._members)
+
+    def poll(self) -> tuple[Member, ...]:
+        """The list."""
+        return self._members
+
+    @staticmethod
+    def _parse(entry: str) -> Member:
+        role, at, address = entry.partition("@")
+        if not at:
+            raise InvalidDiscovery(f"static discovery: {entry!r} is not role@host:port")
+        return Member(address, _address(address), _role(role))
+
+
+class FileDiscovery(Discovery):
+    """A JSON file that is read again when its modification time, size or inode changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._members: tuple[Member, ...] | None = None
+        self._seen: tuple[int, int, int] | None = None
+        self._problem = f"discovery file {path} has not been read yet"
+
+    @property
+    def problem(self) -> str:
+        """Why there is no list at all yet."""
+        return self._problem if self._members is None else ""
+
+    def poll(self) -> tuple[Member, ...]:
+        """The newest good list."""
+        try:
+            stat = self._path.stat()
+            version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if version != self._seen:
+                self._members = self._read(stat.st_size)
+                self._problem = ""
+            self._seen = version
+        except FileNotFoundError:
+            self._report("does not exist")
+            self._seen = None
+        except (OSError, ValueError, RecursionError) as error:
+            self._report(str(error))
+            self._seen = version
+        return self._members or ()
+
+    def _read(self, size: int) -> tuple[Member, ...]:
+        if size > MAX_FILE_BYTES:
+            raise InvalidDiscovery(f"has {size} bytes, at most {MAX_FILE_BYTES} are read")
+        return parse_members(json.loads(self._path.read_bytes()))
+
+    def _report(self, text: str) -> None:
+        problem = f"discovery file {self._path}: {text}"
+        if problem != self._problem:
+            _log.warning("%s; %s", problem, "waiting for it" if self._members is None else "keeping the last good list")
+        self._problem = problem
+
+
+def open_discovery(setting: str) -> Discovery:
+    """The source that a setting names.
+
+    Raises:
+        InvalidDiscovery: not a known scheme, or a malformed static list.
+    """
+    parts = urlsplit(setting)
+    if parts.scheme == "static":
+        return StaticDiscovery(setting.removeprefix("static://"))
+    if parts.scheme == "file" and parts.path and parts.netloc in ("", "localhost"):
+        return FileDiscovery(Path(unquote(parts.path)))
+    raise InvalidDiscovery(
+        f"discovery is {setting!r}; use file:///path/workers.json or static://decode@host:port,prefill@host:port"
+    )
+
+
+def parse_members(document: Any) -> tuple[Member, ...]:
+    """Check a decoded discovery document; unknown keys are ignored.
+
+    Raises:
+        InvalidDiscovery: says which entry is wrong.
+    """
+    if not isinstance(document, list):
+        raise InvalidDiscovery("must be a JSON array of workers")
+    members = []
+    for index, entry in enumerate(document):
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) and entry[key] for key in _KEYS):
+            raise InvalidDiscovery(f"entry {index} must be an object with texts worker_id, address and role")
+        members.append(Member(entry["worker_id"], _address(entry["address"]), _role(entry["role"])))
+    _check_unique(members)
+    return tuple(members)
+
+
+def _check_unique(members: tuple[Member, ...] | list[Member]) -> None:
+    names = [member.worker_id for member in members]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidDiscovery(f"worker_id {twice[0]!r} appears twice")
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InvalidDiscovery(f"{text!r} is not host:port")
+    return text
+
+
+def _role(text: str) -> WorkerRole:
+    try:
+        return WorkerRole(text)
+    except ValueError:
+        raise InvalidDiscovery(f"role {text!r} is neither prefill nor decode") from None

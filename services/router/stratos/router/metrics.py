@@ -1,0 +1,78 @@
+"""The router's metrics; labels come from closed sets, models from the bounded queue table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from stratos.core.fleet import Fleet, QueueDepth
+from stratos.core.placement import WorkerRole
+
+BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+MAX_QUEUE_SERIES = 512
+
+
+class RouterMetrics:
+    """Every series of the router."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._depth = Gauge(
+            "stratos_router_queue_depth", "Requests that wait for a placement", ["model", "class"], registry=registry
+        )
+        self._tokens = Gauge(
+            "stratos_router_queued_tokens",
+            "Prompt tokens of the requests that wait for a placement",
+            ["model", "class"],
+            registry=registry,
+        )
+        self._oldest = Gauge(
+            "stratos_router_queue_oldest_seconds",
+            "Age of the oldest waiting request",
+            ["model", "class"],
+            registry=registry,
+        )
+        self.schedule_seconds = Histogram(
+            "stratos_router_schedule_seconds",
+            "From the call of Schedule to its answer, by outcome",
+            ["outcome"],
+            buckets=BUCKETS_S,
+            registry=registry,
+        )
+        self.placements = Counter(
+            "stratos_router_placements", "Schedule calls by outcome", ["outcome"], registry=registry
+        )
+        self.ends = Counter(
+            "stratos_router_attempts_ended", "Attempts by reported outcome", ["outcome"], registry=registry
+        )
+        self.evictions = Counter(
+            "stratos_router_worker_evictions", "Times a live worker went out", ["role", "reason"], registry=registry
+        )
+        self._workers = Gauge("stratos_router_workers", "Known workers", ["role", "state"], registry=registry)
+        self._bookings = Gauge("stratos_router_bookings", "Placements that have not ended", registry=registry)
+        self._queue_series: set[tuple[str, str]] = set()
+
+    def show(self, fleet: Fleet, num_bookings: int) -> None:
+        """Set the gauges to what is now."""
+        self._bookings.set(num_bookings)
+        self._show_queues(fleet.queues)
+        for role in WorkerRole:
+            of_role = [worker.is_live for worker in fleet.workers if worker.worker.role is role]
+            self._workers.labels(role, "live").set(sum(of_role))
+            self._workers.labels(role, "out").set(len(of_role) - sum(of_role))
+
+    def _show_queues(self, queues: Iterable[QueueDepth]) -> None:
+        """Queues that emptied stay as zeros, so that a scaler sees 0 and not a gap."""
+        shown = {(queue.model_digest, str(queue.priority_class)): queue for queue in queues}
+        for labels, queue in shown.items():
+            self._depth.labels(*labels).set(queue.num_requests)
+            self._tokens.labels(*labels).set(queue.num_tokens)
+            self._oldest.labels(*labels).set(queue.oldest_s)
+        for labels in self._queue_series - shown.keys():
+            for gauge in (self._depth, self._tokens, self._oldest):
+                if len(self._queue_series) > MAX_QUEUE_SERIES:
+                    gauge.remove(*labels)
+                else:
+                    gauge.labels(*labels).set(0)
+        kept = self._queue_series if len(self._queue_series) <= MAX_QUEUE_SERIES else set()
+        self._queue_series = kept | shown.keys()
