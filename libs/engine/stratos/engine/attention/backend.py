@@ -1,0 +1,71 @@
+"""The attention contract: write this step's KV into the pages, then attend over the pages.
+
+A backend is bound to one KV pool.  ``prepare`` turns the rows of a step into whatever index tensors the kernel
+wants, once; ``forward`` runs per layer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from stratos.engine.runner.kv_pages import KvPages
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpan:
+    """Where one row lies in the flat batch, and its context in the pages."""
+
+    begin: int
+    """First token of the row in the flat batch."""
+    num_tokens: int
+    start: int
+    """Absolute position of the first token."""
+    block_table: tuple[int, ...]
+
+    @property
+    def context(self) -> int:
+        """Tokens that the last token of the row sees, itself included."""
+        return self.start + self.num_tokens
+
+
+class AttentionBackend(ABC):
+    """One kernel over one KV pool."""
+
+    name: str
+
+    @abstractmethod
+    def prepare(self, rows: list[RowSpan]) -> Any:
+        """Build the metadata of a step; valid for all layers of that step."""
+
+    @abstractmethod
+    def forward(self, layer: int, query: Tensor, key: Tensor, value: Tensor, metadata: Any) -> Tensor:
+        """Write ``key`` and ``value`` into the pages and attend causally over each row's whole context.
+
+        Args:
+            layer: index of the layer.
+            query: [tokens, heads, head_dim], rotated.
+            key: [tokens, kv_heads, head_dim], rotated.
+            value: [tokens, kv_heads, head_dim].
+            metadata: from ``prepare``.
+
+        Returns:
+            [tokens, heads * head_dim].
+        """
+
+
+def make_attention(name: str, pages: KvPages, num_heads: int) -> AttentionBackend:
+    """Build a backend by name.
+
+    Raises:
+        ValueError: no such backend.
+    """
+    from stratos.engine.attention.paged import TorchPagedAttention
+
+    backends: dict[str, type[TorchPagedAttention]] = {TorchPagedAttention.name: TorchPagedAttention}
+    if name not in backends:
+        raise ValueError(f"attention backend {name!r} is unknown; known: {', '.join(backends)}")
+    return backends[name](pages, num_heads)

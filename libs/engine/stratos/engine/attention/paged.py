@@ -1,0 +1,224 @@
+"""Paged attention in pure torch: gather a context's pages into a contiguous run, then one SDPA call.
+
+Decode rows (one token) are batched: sorted by context, grouped so that padding stays below half of the work, gathered
+through a padded block table and masked.  Rows with more tokens run one by one, in tiles of queries with the causal
+mask.  The heads of a KV group become queries (decode) or a broadcast axis (prefill), so K and V are never repeated.
+
+The pool is seen as rows of one block and one head: the gather of a context is one ``index_select`` whose result already
+is ``[K or V, row, kv_head, token, head_dim]``.  Index tensors are built for layer 0, other layers shift the view.
+Gathers are split by KV heads above ``MAX_GATHER_ELEMENTS``, so a long context costs time, not memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stratos.engine.attention.backend import AttentionBackend, RowSpan
+from stratos.engine.runner.kv_pages import KvPages
+
+MAX_GATHER_ELEMENTS = 1 << 24
+"""K and V elements of one gather: 64 MiB in float32."""
+MAX_MASK_ELEMENTS = 1 << 20
+MAX_QUERY_TILE = 256
+GROUP_SLACK_BLOCKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeGroup:
+    """Rows of one token with contexts of similar length."""
+
+    tokens: Tensor | None
+    """Their places in the flat batch, int64 [rows]; ``None`` when they are the whole batch in order."""
+    pages: Tensor
+    """Page rows of layer 0, int64 [2, rows, kv_heads, blocks]."""
+    context: int
+    """The longest."""
+    mask: Tensor | None
+    """Additive, [rows, 1, 1, context]; ``None`` when all contexts are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillRow:
+    """One row of several tokens."""
+
+    span: RowSpan
+    pages: Tensor
+    """Page rows of layer 0, int64 [2, 1, kv_heads, blocks]."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedMetadata:
+    """Index tensors of one step."""
+
+    slots: Tensor
+    """Where K and V of each token go, rows of head_dim of layer 0: int64 [tokens * 2 * kv_heads]."""
+    decode: list[DecodeGroup]
+    prefill: list[PrefillRow]
+
+
+class TorchPagedAttention(AttentionBackend):
+    """The portable kernel; exact, and slow beside a native one."""
+
+    name = "torch-paged"
+
+    def __init__(self, pages: KvPages, num_heads: int) -> None:
+        geometry = pages.geometry
+        self._num_heads, self._kv_heads = num_heads, geometry.num_kv_heads
+        self._head_dim, self._block_size = geometry.head_dim, geometry.block_size
+        self._block_rows = geometry.num_layers * 2 * self._kv_heads
+        self._layer_rows = 2 * self._kv_heads
+        self._scale = self._head_dim**-0.5
+        self._device, self._dtype = pages.tensor.device, pages.tensor.dtype
+        self._page_rows = pages.tensor.view(-1, self._block_size * self._head_dim)
+        self._slot_rows = pages.tensor.view(-1, self._head_dim)
+
+    # -- once per step -------------------------------------------------------------------------------
+
+    def prepare(self, rows: list[RowSpan]) -> PagedMetadata:
+        """See ``AttentionBackend.prepare``."""
+        decode = sorted((row for row in rows if row.num_tokens == 1), key=lambda row: row.context)
+        is_whole = len(decode) == len(rows)
+        groups = list(self._grouped(decode))
+        return PagedMetadata(
+            slots=self._slots(rows),
+            decode=[self._decode_group(group, is_all=is_whole and len(groups) == 1) for group in groups],
+            prefill=[PrefillRow(row, self._pages([row], row.context)) for row in rows if row.num_tokens > 1],
+        )
+
+    def _slots(self, rows: list[RowSpan]) -> Tensor:
+        size = self._block_size
+        blocks, offsets = [], []
+        for row in rows:
+            positions = np.arange(row.start, row.context)
+            blocks.append(np.asarray(row.block_table, dtype=np.int64)[positions // size])
+            offsets.append(positions % size)
+        page_rows = np.concatenate(blocks)[:, None] * self._block_rows + np.arange(self._layer_rows)
+        slots = page_rows * size + np.concatenate(offsets)[:, None]
+        return torch.from_numpy(slots.reshape(-1)).to(self._device)
+
+    def _pages(self, rows: list[RowSpan], context: int) -> Tensor:
+        """Page rows of several contexts; short tables are padded with their own first block, which the mask hides."""
+        num_blocks = -(-context // self._block_size)
+        table = np.empty((len(rows), num_blocks), dtype=np.int64)
+        for index, row in enumerate(rows):
+            own = row.block_table[:num_blocks]
+            table[index, : len(own)] = own
+            table[index, len(own) :] = own[0]
+        heads = np.arange(self._layer_rows).reshape(2, 1, self._kv_heads, 1)
+        return torch.from_numpy(table[None, :, None, :] * self._block_rows + heads).to(self._device)
+
+    def _grouped(self, rows: list[RowSpan]) -> Iterator[list[RowSpan]]:
+        """Cut rows, sorted by context, where padding or the gather would become too large."""
+        group: list[RowSpan] = []
+        token_elements = self._layer_rows * self._head_dim
+        for row in rows:
+            if group:
+                limit = group[0].context * 3 // 2 + GROUP_SLACK_BLOCKS * self._block_size
+                elements = (len(group) + 1) * row.context * token_elements
+                if row.context > limit or elements > MAX_GATHER_ELEMENTS:
+                    yield group
+                    group = []
+            group.append(row)
+        if group:
+            yield group
+
+    def _decode_group(self, rows: list[RowSpan], *, is_all: bool) -> DecodeGroup:
+        context = rows[-1].context
+        if is_all:
+            rows = sorted(rows, key=lambda row: row.begin)
+        lengths = np.array([row.context for row in rows])
+        mask = None
+        if (lengths != context).any():
+            hidden = torch.from_numpy(np.arange(context) >= lengths[:, None]).to(self._device)
+            mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device).masked_fill_(hidden, -torch.inf)
+            mask = mask[:, None, None, :]
+        tokens = None if is_all else torch.tensor([row.begin for row in rows], device=self._device)
+        return DecodeGroup(tokens, self._pages(rows, context), context, mask)
+
+    # -- once per layer ------------------------------------------------------------------------------
+
+    def forward(self, layer: int, query: Tensor, key: Tensor, value: Tensor, metadata: PagedMetadata) -> Tensor:
+        """See ``AttentionBackend.forward``.
+
+        Non-finite K and V are stored as 0: masked reads of a stale token must not poison a block's next owner.
+        """
+        first_row = layer * self._layer_rows
+        written = torch.cat((key, value), 1).view(-1, self._head_dim).nan_to_num_(0.0, 0.0, 0.0)
+        self._slot_rows[first_row * self._block_size :].index_copy_(0, metadata.slots, written)
+        page_rows = self._page_rows[first_row:]
+        if not metadata.prefill and len(metadata.decode) == 1 and metadata.decode[0].tokens is None:
+            return self._decode(metadata.decode[0], query, page_rows)
+        out = query.new_empty(query.shape[0], self._num_heads * self._head_dim)
+        for group in metadata.decode:
+            assert group.tokens is not None
+            rows = self._decode(group, query.index_select(0, group.tokens), page_rows)
+            out.index_copy_(0, group.tokens, rows)
+        for row in metadata.prefill:
+            self._prefill(row, query, page_rows, out)
+        return out
+
+    def _gathered(self, pages: Tensor, page_rows: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """K and V [rows, kv_heads, tokens, head_dim] of as many KV heads at a time as memory allows."""
+        per_head = pages.numel() // self._kv_heads * self._block_size * self._head_dim
+        step = max(1, min(self._kv_heads, MAX_GATHER_ELEMENTS // per_head))
+        for first in range(0, self._kv_heads, step):
+            heads = slice(first, min(first + step, self._kv_heads))
+            index = pages[:, :, heads]
+            run = page_rows.index_select(0, index.reshape(-1))
+            key, value = run.view(*index.shape[:3], -1, self._head_dim).unbind(0)
+            yield heads, key, value
+
+    def _decode(self, group: DecodeGroup, query: Tensor, page_rows: Tensor) -> Tensor:
+        grouped = query.reshape(query.shape[0], self._kv_heads, -1, self._head_dim)
+        parts = [
+            F.scaled_dot_product_attention(
+                grouped[:, heads],
+                key[:, :, : group.context],
+                value[:, :, : group.context],
+                attn_mask=group.mask,
+                scale=self._scale,
+            )
+            for heads, key, value in self._gathered(group.pages, page_rows)
+        ]
+        out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return out.reshape(query.shape[0], -1)
+
+    def _prefill(self, row: PrefillRow, query: Tensor, page_rows: Tensor, out: Tensor) -> None:
+        span, group_size = row.span, self._num_heads // self._kv_heads
+        tokens = slice(span.begin, span.begin + span.num_tokens)
+        # [kv_heads, group, tokens, head_dim]: the KV head is the batch axis, its query heads share K and V
+        queries = query[tokens].view(-1, self._kv_heads, group_size, self._head_dim).permute(1, 2, 0, 3)
+        outs = out[tokens].view(-1, self._kv_heads, group_size, self._head_dim).permute(1, 2, 0, 3)
+        for heads, key, value in self._gathered(row.pages, page_rows):
+            for begin, end in self._tiles(span):
+                context = span.start + end
+                shape = (-1, group_size, context, self._head_dim)
+                outs[heads, :, begin:end] = F.scaled_dot_product_attention(
+                    queries[heads, :, begin:end],
+                    key[0, :, :context].unsqueeze(1).expand(shape),
+                    value[0, :, :context].unsqueeze(1).expand(shape),
+                    attn_mask=self._causal_mask(span.start + begin, end - begin),
+                    is_causal=span.start + begin == 0,
+                    scale=self._scale,
+                )
+
+    @staticmethod
+    def _tiles(span: RowSpan) -> Iterator[tuple[int, int]]:
+        size = max(16, min(MAX_QUERY_TILE, MAX_MASK_ELEMENTS // span.context))
+        for begin in range(0, span.num_tokens, size):
+            yield begin, min(begin + size, span.num_tokens)
+
+    def _causal_mask(self, first_position: int, num_queries: int) -> Tensor | None:
+        """Additive mask [queries, context]; ``None`` from position 0 on, where the kernel's own causal flag says it."""
+        if first_position == 0:
+            return None
+        mask = torch.full(
+            (num_queries, first_position + num_queries), -torch.inf, dtype=self._dtype, device=self._device
+        )
+        return mask.triu_(first_position + 1)

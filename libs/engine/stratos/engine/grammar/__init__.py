@@ -1,0 +1,1 @@
+"""Structured output: grammar compilers and the token masks that Runner.sample takes will live here."""

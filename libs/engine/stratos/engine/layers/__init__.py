@@ -1,0 +1,1 @@
+"""Building blocks of decoders: linear layers and rotary embeddings."""

@@ -1,0 +1,81 @@
+"""Linear layers: oneDNN pre-packed weights on CPU, plain ``F.linear`` elsewhere or when switched off.
+
+Pre-packing reorders a weight once into the blocked layout that oneDNN's kernels want.  It is two to three
+times as fast at decode batch sizes, and for float32 it avoids MKL, which is slow on AMD processors.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Linear = Callable[[Tensor], Tensor]
+"""Maps [tokens, in_features] to [tokens, out_features]."""
+
+_log = logging.getLogger(__name__)
+
+
+class PlainLinear:
+    """``x @ weight.T + bias`` by the framework's own matrix product."""
+
+    __slots__ = ("bias", "weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Apply to [tokens, in_features]."""
+        return F.linear(x, self.weight, self.bias)
+
+
+class PackedLinear:
+    """The same with a weight in oneDNN's blocked layout (float32 or bfloat16, CPU)."""
+
+    __slots__ = ("_op", "bias", "weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+        self.bias = bias
+        self._op = torch.ops.mkldnn._linear_pointwise.default
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Apply to [tokens, in_features]."""
+        result: Tensor = self._op(x, self.weight, self.bias, "none", [], "")
+        return result
+
+
+class LinearFactory:
+    """Builds every linear layer of one model with the same kernel.
+
+    Args:
+        device: where the weights live.
+        dtype: compute type.
+        enable_prepacked_gemm: ablation switch; only CPU has packed weights.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, *, enable_prepacked_gemm: bool) -> None:
+        self.is_packed = enable_prepacked_gemm and device.type == "cpu" and _can_prepack(dtype)
+        self.kernel_name = "onednn-packed" if self.is_packed else "aten"
+
+    def __call__(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """Take over ``weight`` [out_features, in_features] and ``bias`` [out_features]."""
+        return PackedLinear(weight, bias) if self.is_packed else PlainLinear(weight, bias)
+
+
+def _can_prepack(dtype: torch.dtype) -> bool:
+    """Try the packed kernel on a small matrix: builds of torch and processors differ in what they offer."""
+    weight, x = torch.ones(16, 16, dtype=dtype), torch.ones(1, 16, dtype=dtype)
+    try:
+        is_right = bool((PackedLinear(weight, None)(x) == 16).all())
+    except (RuntimeError, AttributeError) as error:
+        reason = str(error).partition("\n")[0]
+    else:
+        if is_right:
+            return True
+        reason = "it computes wrong results"
+    _log.warning("pre-packed oneDNN matrix products are not available for %s, using F.linear: %s", dtype, reason)
+    return False

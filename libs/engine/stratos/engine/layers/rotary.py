@@ -1,0 +1,66 @@
+"""Rotary position embeddings, half-split as in Hugging Face's Llama: tables in float32, applied in float32.
+
+``q * cos + rotate_half(q) * sin`` is computed as ``q * cos + roll(q, head_dim / 2) * signed_sin``, where the
+sign of ``rotate_half`` is folded into the table.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from stratos.engine.models.config import RopeConfig
+
+
+def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
+    """Angle per position of each dimension pair: float32 [head_dim / 2], scaling applied."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    frequencies = 1.0 / (rope.theta**exponents)
+    if rope.kind == "linear":
+        return frequencies / rope.factor
+    if rope.kind == "llama3":
+        return _llama3_scaled(rope, frequencies)
+    return frequencies
+
+
+def _llama3_scaled(rope: RopeConfig, frequencies: Tensor) -> Tensor:
+    """Long wavelengths are stretched by ``factor``, short ones kept, those between are blended."""
+    wavelengths = 2 * math.pi / frequencies
+    low_wavelength = rope.original_max_position / rope.low_freq_factor
+    high_wavelength = rope.original_max_position / rope.high_freq_factor
+    scaled = torch.where(wavelengths > low_wavelength, frequencies / rope.factor, frequencies)
+    blend = (rope.original_max_position / wavelengths - rope.low_freq_factor) / (
+        rope.high_freq_factor - rope.low_freq_factor
+    )
+    blended = (1 - blend) * scaled / rope.factor + blend * scaled
+    is_between = (wavelengths >= high_wavelength) & (wavelengths <= low_wavelength)
+    return torch.where(is_between, blended, scaled)
+
+
+class RotaryTable:
+    """Cosines and sines of every position up to the model's context."""
+
+    def __init__(self, rope: RopeConfig, head_dim: int, max_positions: int, device: torch.device) -> None:
+        angles = torch.outer(torch.arange(max_positions).float(), inverse_frequencies(rope, head_dim))
+        self._cos = angles.cos().to(device)
+        self._sin = angles.sin().to(device)
+        self._half = head_dim // 2
+
+    def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors for a batch of tokens, shared by all layers of a step.
+
+        Args:
+            positions: int64 [tokens].
+
+        Returns:
+            cos and signed sin, float32 [tokens, 1, head_dim].
+        """
+        cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+        return torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1)
+
+    def apply(self, x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
+        """Rotate ``x`` [tokens, heads, head_dim]; the result has the type of ``x``."""
+        rotated = torch.addcmul(x * cos, torch.roll(x, self._half, -1).to(cos.dtype), signed_sin)
+        return rotated.to(x.dtype)

@@ -1,0 +1,1 @@
+"""Models: configuration, checkpoint reader and the one decoder definition."""

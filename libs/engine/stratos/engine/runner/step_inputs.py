@@ -1,0 +1,101 @@
+"""Turns a plan into the tensors of one forward pass, once per step: numpy on the host, then one copy each.
+
+Rows that cannot run (a token outside of the vocabulary, a position beyond the context, an adapter that is not loaded)
+are reported, and run harmlessly with token 0 and the base model, so that the rest of the batch is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stratos.engine.attention.backend import RowSpan
+from stratos.engine.lora.batch import LoraBatch, LoraGroup
+from stratos.engine.lora.weights import LoraWeights
+from stratos.engine.plan import PlanRow, SampleSpec, StepPlan
+
+FindAdapter = Callable[[str], LoraWeights | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInputs:
+    """Inputs of one forward pass over T tokens."""
+
+    token_ids: Tensor
+    """int64 [T]."""
+    positions: Tensor
+    """int64 [T], absolute."""
+    spans: list[RowSpan]
+    lora: LoraBatch | None
+    sampled_tokens: Tensor | None
+    """Places of the tokens whose logits are needed; ``None`` when it is every token, in order."""
+    sampled_rows: list[tuple[int, SampleSpec]]
+    """(seq_id, how to sample) in the order of ``sampled_tokens``."""
+    errors: dict[int, str]
+
+
+def build_step_inputs(
+    plan: StepPlan, vocab_size: int, max_model_len: int, find_adapter: FindAdapter, device: torch.device
+) -> StepInputs:
+    """Lay the rows of a plan out flat, in plan order."""
+    errors: dict[int, str] = {}
+    spans, begin = [], 0
+    for row in plan.rows:
+        spans.append(RowSpan(begin, len(row.token_ids), row.start, row.block_table))
+        begin += len(row.token_ids)
+    token_ids = np.fromiter((t for row in plan.rows for t in row.token_ids), dtype=np.int64, count=begin)
+    positions = np.concatenate([np.arange(span.start, span.context) for span in spans])
+    if not 0 <= token_ids.min() <= token_ids.max() < vocab_size:
+        _report(
+            errors, plan.rows, spans, (token_ids < 0) | (token_ids >= vocab_size), "a token id is not in the vocabulary"
+        )
+        token_ids[(token_ids < 0) | (token_ids >= vocab_size)] = 0
+    if positions.max() >= max_model_len:
+        _report(errors, plan.rows, spans, positions >= max_model_len, "a position is beyond the model's context")
+        positions = positions.clip(max=max_model_len - 1)
+    last_tokens = [span.begin + span.num_tokens - 1 for row, span in zip(plan.rows, spans, strict=True) if row.sample]
+    return StepInputs(
+        token_ids=torch.from_numpy(token_ids).to(device),
+        positions=torch.from_numpy(positions).to(device),
+        spans=spans,
+        lora=_lora_batch(plan.rows, spans, find_adapter, errors, device),
+        sampled_tokens=None if len(last_tokens) == begin else torch.tensor(last_tokens, dtype=torch.int64).to(device),
+        sampled_rows=[(row.seq_id, row.sample) for row in plan.rows if row.sample],
+        errors=errors,
+    )
+
+
+def _report(
+    errors: dict[int, str], rows: tuple[PlanRow, ...], spans: list[RowSpan], is_bad: np.ndarray, message: str
+) -> None:
+    for row, span in zip(rows, spans, strict=True):
+        if is_bad[span.begin : span.begin + span.num_tokens].any():
+            errors[row.seq_id] = message
+
+
+def _lora_batch(
+    rows: tuple[PlanRow, ...],
+    spans: list[RowSpan],
+    find_adapter: FindAdapter,
+    errors: dict[int, str],
+    device: torch.device,
+) -> LoraBatch | None:
+    """Group tokens by adapter."""
+    places: dict[str, list[np.ndarray]] = {}
+    for row, span in zip(rows, spans, strict=True):
+        if row.adapter_digest:
+            places.setdefault(row.adapter_digest, []).append(np.arange(span.begin, span.begin + span.num_tokens))
+    groups = []
+    num_tokens = spans[-1].begin + spans[-1].num_tokens
+    for digest, parts in places.items():
+        weights = find_adapter(digest)
+        if weights is None:
+            errors.update({row.seq_id: "the adapter is not loaded" for row in rows if row.adapter_digest == digest})
+            continue
+        tokens = np.concatenate(parts)
+        groups.append(LoraGroup(weights, None if len(tokens) == num_tokens else torch.from_numpy(tokens).to(device)))
+    return LoraBatch(tuple(groups)) if groups else None

@@ -1,0 +1,202 @@
+"""The runner that executes plans with torch: one model, one KV pool, one device.
+
+A step: block copies -> inputs (``step_inputs``) -> attention metadata -> decoder -> logits of sampled rows -> sampler.
+On CPU each call does its work at once.  A row whose hidden state or logits are not finite is reported in
+``StepTokens.errors``, whether it samples or not; its neighbours go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.adapter_files import AdapterFiles
+from stratos.core.model_files import read_model_files
+from stratos.core.request import KvGeometry, KvIdentity
+from stratos.engine.attention.backend import AttentionBackend, make_attention
+from stratos.engine.layers.linear import LinearFactory
+from stratos.engine.lora.store import LoraStore
+from stratos.engine.lora.weights import load_lora
+from stratos.engine.models.config import DecoderConfig, parse_decoder_config
+from stratos.engine.models.decoder import Decoder
+from stratos.engine.models.loader import CheckpointReader
+from stratos.engine.plan import SampledToken, StepPlan, StepTokens
+from stratos.engine.runner.base import Runner, RunnerInfo
+from stratos.engine.runner.kv_pages import KvPages, num_blocks_for
+from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
+from stratos.engine.sampling.sampler import Sampler
+from stratos.engine.settings import RunnerConfig
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+ATTENTION = "torch-paged"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class StepHandle:
+    """A launched step."""
+
+    inputs: StepInputs | None
+    """``None`` for a plan without rows."""
+    logits: Tensor | None
+    """float32 [sampled rows, vocab]."""
+    tokens: StepTokens
+
+
+class TorchRunner(Runner):
+    """Use ``TorchRunner.load``."""
+
+    def __init__(
+        self, info: RunnerInfo, decoder: Decoder, attention: AttentionBackend, pages: KvPages, adapters: LoraStore
+    ) -> None:
+        self.info = info
+        self._decoder, self._attention, self._pages, self._adapters = decoder, attention, pages, adapters
+        self._device = pages.tensor.device
+        self._sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device)
+
+    @classmethod
+    @torch.inference_mode()
+    def load(cls, config: RunnerConfig, device: str = "cpu") -> TorchRunner:
+        """Load a model folder and allocate the KV pool.
+
+        Raises:
+            InvalidCheckpoint: the folder, its weights, the type or the memory do not allow it.
+        """
+        if config.dtype not in DTYPES:
+            raise InvalidCheckpoint(f"dtype {config.dtype!r} is not supported; supported: {', '.join(DTYPES)}")
+        if config.num_threads:
+            torch.set_num_threads(config.num_threads)
+        target, dtype = torch.device(device), DTYPES[config.dtype]
+        files = read_model_files(config.model_path)
+        model = parse_decoder_config(files.config)
+        linear = LinearFactory(target, dtype, enable_prepacked_gemm=config.enable_prepacked_gemm)
+        decoder = Decoder(model, CheckpointReader(files, model, dtype, target), linear, target)
+        geometry = _geometry(model, config.block_size, dtype)
+        pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), dtype, target)
+        attention = make_attention(ATTENTION, pages, model.num_heads)
+        info = RunnerInfo(
+            identity=KvIdentity(
+                model_digest=files.digest,
+                kv_dtype=config.dtype,
+                rope_variant=model.rope.variant,
+                numerics_id=_numerics_id(target, config.dtype, f"{attention.name}+{linear.kernel_name}"),
+            ),
+            geometry=geometry,
+            num_blocks=pages.num_blocks,
+            vocab_size=model.vocab_size,
+            max_model_len=model.max_model_len,
+            eos_token_ids=files.eos_token_ids,
+            model_path=config.model_path,
+        )
+        adapters = LoraStore(
+            config.max_resident_adapters, lambda adapter: load_lora(adapter, model, linear, dtype, target)
+        )
+        _log.info("loaded %s: %s, %d KV blocks", config.model_path, info.identity.numerics_id, info.num_blocks)
+        return cls(info, decoder, attention, pages, adapters)
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """See ``Runner.launch``."""
+        if plan.copies:
+            self._pages.copy_blocks(plan.copies)
+        if not plan.rows:
+            return StepHandle(None, None, StepTokens())
+        info = self.info
+        inputs = build_step_inputs(plan, info.vocab_size, info.max_model_len, self._adapters.touch, self._device)
+        metadata = self._attention.prepare(inputs.spans)
+        hidden = self._decoder.forward(inputs.token_ids, inputs.positions, self._attention, metadata, inputs.lora)
+        errors = dict(inputs.errors)
+        _report_non_finite(hidden, plan, inputs, errors)
+        logits = None
+        if inputs.sampled_rows:
+            tokens = inputs.sampled_tokens
+            logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))
+        return StepHandle(inputs, logits, StepTokens(errors=errors))
+
+    @torch.inference_mode()
+    def sample(self, handle: StepHandle, masks: Any = None) -> None:
+        """See ``Runner.sample``; ``masks`` maps a seq_id to int32 words, a bit set per allowed token."""
+        if handle.inputs is None or handle.logits is None:
+            return
+        rows = handle.inputs.sampled_rows
+        by_row = {row: masks[seq_id] for row, (seq_id, _) in enumerate(rows) if seq_id in masks} if masks else None
+        sampled = self._sampler.sample(handle.logits, [spec for _, spec in rows], by_row)
+        tokens = handle.tokens
+        for row, (seq_id, _) in enumerate(rows):
+            if row in sampled.errors:
+                tokens.errors.setdefault(seq_id, sampled.errors[row])
+            if seq_id not in tokens.errors:
+                tokens.tokens.append(SampledToken(seq_id, sampled.token_ids[row], sampled.logprobs.get(row)))
+
+    def collect(self, handle: StepHandle) -> StepTokens:
+        """See ``Runner.collect``."""
+        return handle.tokens
+
+    # -- KV ------------------------------------------------------------------------------------------
+
+    def gather(
+        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
+    ) -> memoryview:
+        """See ``Runner.gather``."""
+        return self._pages.gather(block_table, token_begin, token_end, layer_begin, layer_end)
+
+    def scatter(
+        self,
+        block_table: Sequence[int],
+        token_begin: int,
+        token_end: int,
+        layer_begin: int,
+        layer_end: int,
+        payload: memoryview,
+    ) -> None:
+        """See ``Runner.scatter``."""
+        self._pages.scatter(block_table, token_begin, token_end, layer_begin, layer_end, payload)
+
+    # -- adapters ------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def load_adapter(self, files: AdapterFiles, pinned: frozenset[str] = frozenset()) -> None:
+        """See ``Runner.load_adapter``."""
+        self._adapters.load(files, pinned)
+
+    def unload_adapter(self, digest: str) -> None:
+        """See ``Runner.unload_adapter``."""
+        self._adapters.unload(digest)
+
+    def resident_adapters(self) -> tuple[str, ...]:
+        """See ``Runner.resident_adapters``; least recently used first."""
+        return self._adapters.digests()
+
+
+def _report_non_finite(hidden: Tensor, plan: StepPlan, inputs: StepInputs, errors: dict[int, str]) -> None:
+    """Name every row with a token whose hidden state is not finite, so that its KV is not shared."""
+    is_bad = ~torch.isfinite(hidden.float().sum(1))
+    if not bool(is_bad.any()):
+        return
+    for row, span in zip(plan.rows, inputs.spans, strict=True):
+        if bool(is_bad[span.begin : span.begin + span.num_tokens].any()):
+            errors.setdefault(row.seq_id, "the model's hidden state is not finite")
+
+
+def _geometry(model: DecoderConfig, block_size: int, dtype: torch.dtype) -> KvGeometry:
+    return KvGeometry(
+        num_layers=model.num_layers,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        block_size=block_size,
+        element_bytes=dtype.itemsize,
+    )
+
+
+def _numerics_id(device: torch.device, dtype: str, kernels: str) -> str:
+    """Everything that decides the last bits of a result: equal ids compute equal KV."""
+    unit = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else torch.cuda.get_device_name(device)
+    return f"{device.type}-{unit}/torch-{torch.__version__}/{dtype}/{kernels}"

@@ -1,0 +1,1 @@
+"""Sampling: ``sampler`` is the pipeline, the other modules its stages."""

@@ -1,0 +1,60 @@
+"""Changes to the logits of single rows, before temperature: logit bias, penalties, bans, grammar masks.
+
+Rows that need none are never touched; the functions edit one row [vocab] in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from stratos.core.sampling_params import SamplingParams
+from stratos.engine.plan import SampleSpec
+
+TokenMask = npt.NDArray[np.int32]
+"""Allowed tokens of one row: bit ``t % 32`` of word ``t // 32``."""
+
+
+def needs_edit(spec: SampleSpec) -> bool:
+    """Some edit applies to this row."""
+    params = spec.params
+    return bool(params.logit_bias) or params.has_penalties or spec.num_output_tokens < params.min_tokens
+
+
+def edit_row(row: Tensor, spec: SampleSpec, eos_token_ids: Sequence[int]) -> None:
+    """Apply everything that ``spec`` asks for to float32 logits [vocab], in place."""
+    params = spec.params
+    if params.logit_bias:
+        ids = torch.tensor(list(params.logit_bias), device=row.device)
+        row.index_add_(0, ids, torch.tensor(list(params.logit_bias.values()), dtype=row.dtype, device=row.device))
+    if params.has_penalties:
+        _penalise(row, spec)
+    if spec.num_output_tokens < params.min_tokens:
+        ends = [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)]
+        row[torch.tensor(ends, dtype=torch.int64, device=row.device)] = -torch.inf
+
+
+def _penalise(row: Tensor, spec: SampleSpec) -> None:
+    """Repetition counts prompt and output, presence and frequency count output only."""
+    params: SamplingParams = spec.params
+    output_ids, counts = np.unique(np.asarray(spec.output_ids, dtype=np.int64), return_counts=True)
+    if params.repetition_penalty != 1.0:
+        seen = np.union1d(output_ids, np.asarray(spec.prompt_ids, dtype=np.int64))
+        ids = torch.from_numpy(seen).to(row.device)
+        logits = row[ids]
+        row[ids] = torch.where(logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty)
+    if len(output_ids) and (params.frequency_penalty or params.presence_penalty):
+        penalty = (
+            torch.from_numpy(counts).to(row.device, row.dtype) * params.frequency_penalty + params.presence_penalty
+        )
+        row.index_add_(0, torch.from_numpy(output_ids).to(row.device), -penalty)
+
+
+def apply_mask(row: Tensor, mask: TokenMask) -> None:
+    """Ban every token whose bit is not set, in place."""
+    bits = np.unpackbits(np.ascontiguousarray(mask).view(np.uint8), bitorder="little")[: row.shape[0]]
+    row.masked_fill_(torch.from_numpy(bits == 0).to(row.device), -torch.inf)

@@ -1,0 +1,121 @@
+"""From logits to tokens: edits, temperature, truncation, argmax with counter noise.
+
+Order: logit bias -> penalties -> bans -> grammar mask -> temperature -> min-p -> top-k -> top-p ->
+``argmax(logits + gumbel(seed, choice, position, token))``.  Temperature 0 and top-k 1 are the plain argmax, ties to the
+lowest id.  Rows are independent of each other, so a seeded request gets the same tokens alone and in any batch.
+A stage that no row asks for costs nothing; a row whose logits are not finite fails alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from stratos.core.request import PositionLogprobs
+from stratos.engine.plan import SampleSpec
+from stratos.engine.sampling.counter_rng import gumbel, noise_keys
+from stratos.engine.sampling.edits import TokenMask, apply_mask, edit_row, needs_edit
+from stratos.engine.sampling.filters import min_p_, top_k_top_p_
+from stratos.engine.sampling.logprobs import position_logprobs
+
+NON_FINITE = "the model's logits are not finite"
+ALL_BANNED = "every token is banned by the request's parameters"
+LEAST_TEMPERATURE = 1e-30
+
+
+@dataclass(slots=True)
+class Sampled:
+    """Results by row of the logits; a row is in ``errors`` or has a token that counts."""
+
+    token_ids: list[int]
+    logprobs: dict[int, PositionLogprobs] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+
+
+class Sampler:
+    """Samples one token per row.
+
+    Args:
+        eos_token_ids: banned while ``min_tokens`` asks for more, unless the request ignores them.
+        device: where the logits are.
+    """
+
+    def __init__(self, eos_token_ids: Sequence[int], vocab_size: int, device: torch.device) -> None:
+        self._eos_token_ids, self._device = tuple(eos_token_ids), device
+        self._vocab = torch.arange(vocab_size, dtype=torch.int32, device=device)
+
+    def sample(
+        self, logits: Tensor, specs: Sequence[SampleSpec], masks: Mapping[int, TokenMask] | None = None
+    ) -> Sampled:
+        """Sample every row.
+
+        Args:
+            logits: float32 [rows, vocab]; not changed.
+            specs: one per row.
+            masks: allowed tokens by row; rows without an entry are unconstrained.
+        """
+        errors = dict.fromkeys(_non_finite_rows(logits), NON_FINITE)
+        if errors:
+            logits = logits.clone()
+            logits[list(errors)] = 0.0
+        edited = self._edit(logits, specs, masks or {}, errors)
+        token_ids = edited.argmax(1)
+        random_rows = [r for r, spec in enumerate(specs) if not spec.params.is_greedy and spec.params.top_k != 1]
+        if random_rows:
+            rows = torch.tensor(random_rows, device=self._device)
+            chosen = edited if len(random_rows) == len(specs) else edited.index_select(0, rows)
+            token_ids.index_copy_(0, rows, self._draw(chosen, [specs[row] for row in random_rows]))
+        sampled = Sampled(token_ids.tolist(), errors=errors)
+        self._add_logprobs(sampled, logits, token_ids, specs)
+        return sampled
+
+    def _edit(
+        self, logits: Tensor, specs: Sequence[SampleSpec], masks: Mapping[int, TokenMask], errors: dict[int, str]
+    ) -> Tensor:
+        rows = [row for row, spec in enumerate(specs) if needs_edit(spec) or row in masks]
+        if not rows:
+            return logits
+        edited = logits.clone()
+        for row in rows:
+            edit_row(edited[row], specs[row], self._eos_token_ids)
+            if row in masks:
+                apply_mask(edited[row], masks[row])
+            if bool(edited[row].max() == -torch.inf):
+                errors.setdefault(row, ALL_BANNED)
+                edited[row] = 0.0
+        return edited
+
+    def _draw(self, logits: Tensor, specs: Sequence[SampleSpec]) -> Tensor:
+        params = [spec.params for spec in specs]
+        temperature = self._column([max(p.temperature, LEAST_TEMPERATURE) for p in params], torch.float32)
+        scaled = (logits - logits.amax(1, keepdim=True)).div_(temperature.unsqueeze(1))
+        if any(p.min_p > 0 for p in params):
+            min_p_(scaled, self._column([p.min_p for p in params], torch.float32))
+        if any(p.top_k or p.top_p < 1 for p in params):
+            vocab = scaled.shape[1]
+            top_k = self._column([min(p.top_k or vocab, vocab) for p in params], torch.int64)
+            top_k_top_p_(scaled, top_k, self._column([p.top_p for p in params], torch.float64))
+        keys = noise_keys([(spec.seed, spec.choice, spec.position) for spec in specs], self._device)
+        return gumbel(keys, self._vocab).add_(scaled).argmax(1)
+
+    def _column(self, values: Sequence[float], dtype: torch.dtype) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=self._device)
+
+    def _add_logprobs(self, sampled: Sampled, raw: Tensor, token_ids: Tensor, specs: Sequence[SampleSpec]) -> None:
+        wanted = {
+            row: spec.params.num_logprobs for row, spec in enumerate(specs) if spec.params.num_logprobs is not None
+        }
+        if not wanted:
+            return
+        rows = torch.tensor(list(wanted), device=self._device)
+        records = position_logprobs(raw.index_select(0, rows), token_ids.index_select(0, rows), list(wanted.values()))
+        sampled.logprobs = dict(zip(wanted, records, strict=True))
+
+
+def _non_finite_rows(logits: Tensor) -> list[int]:
+    """A sum is finite if and only if every term is: one pass, no temporary of the size of the logits."""
+    is_bad = ~torch.isfinite(logits.sum(1))
+    return is_bad.nonzero().squeeze(1).tolist() if bool(is_bad.any()) else []
