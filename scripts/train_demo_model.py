@@ -2,7 +2,7 @@
 
     python scripts/train_demo_model.py all --out models
 
-Each stage writes its result and can be run alone (``tokenizer``, ``base``, ``draft``, ``adapters``,
+Each stage writes its result and can be run alone (``tokenizer``, ``base``, ``draft``, an adapter's name,
 ``report``); ``base`` and ``draft`` go on from their newest checkpoint.  Matrices are trained with
 Muon, everything else with AdamW, under bf16 autocast.  CPU only; about an hour on two cores.
 """
@@ -31,7 +31,12 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>\\n' + m['content'] + '<|end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
 )
-ADAPTERS = {"c-headers": ("headers", 8), "reference-prose": ("prose", 16), "unit-tests": ("tests", 32)}
+ADAPTERS = {
+    "c-headers": ("headers", 8, 900_000),
+    "reference-prose": ("prose", 16, 900_000),
+    "unit-tests": ("tests", 32, 1_800_000),
+}
+"""Adapter -> part of the corpus, rank, training tokens."""
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -203,11 +208,11 @@ def train_model(name: str, corpus: dict[str, Part], tokenizer: Tokenizer, out: P
         (target / path.name).write_bytes(path.read_bytes())
 
 
-def train_adapter(name: str, corpus: dict[str, Part], tokenizer: Tokenizer, out: Path, tokens: int) -> None:
+def train_adapter(name: str, corpus: dict[str, Part], tokenizer: Tokenizer, out: Path) -> None:
     """Train one LoRA adapter on its slice, on top of the finished base."""
     from peft import LoraConfig, get_peft_model
 
-    part, rank = ADAPTERS[name]
+    part, rank, tokens = ADAPTERS[name]
     torch.manual_seed(2)
     base = LlamaForCausalLM.from_pretrained(out / "base", dtype=torch.float32)
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=TARGETS, lora_dropout=0.0, task_type="CAUSAL_LM")
@@ -227,6 +232,7 @@ def train_adapter(name: str, corpus: dict[str, Part], tokenizer: Tokenizer, out:
     model.peft_config["default"].base_model_name_or_path = "base"
     model.save_pretrained(out / "adapters" / name)
     (out / "adapters" / name / "README.md").unlink(missing_ok=True)
+    (out / "adapters" / name / "adapter_model.safetensors").chmod(0o644)
 
 
 def report(corpus: dict[str, Part], tokenizer: Tokenizer, out: Path) -> None:
@@ -248,25 +254,24 @@ def report(corpus: dict[str, Part], tokenizer: Tokenizer, out: Path) -> None:
 def main() -> None:
     """Parse the command line and run the stages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["all", "tokenizer", "base", "draft", "adapters", "report"])
+    parser.add_argument("stage", choices=["all", "tokenizer", *RECIPES, *ADAPTERS, "report"])
     parser.add_argument("--out", type=Path, default=Path("models"))
     parser.add_argument("--checkpoints", type=Path, default=Path("/tmp/stratos-train"))
-    parser.add_argument("--adapter-tokens", type=int, default=900_000)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     args.checkpoints.mkdir(parents=True, exist_ok=True)
     corpus = build_corpus()
-    stages = ["tokenizer", "base", "draft", "adapters", "report"] if args.stage == "all" else [args.stage]
+    stages = ["tokenizer", *RECIPES, *ADAPTERS, "report"] if args.stage == "all" else [args.stage]
     if "tokenizer" in stages:
         train_tokenizer(corpus, args.out / "tokenizer")
     tokenizer = Tokenizer.from_file(str(args.out / "tokenizer" / "tokenizer.json"))
     for name in RECIPES:
         if name in stages:
             train_model(name, corpus, tokenizer, args.out, args.checkpoints)
-    if "adapters" in stages:
-        for name in ADAPTERS:
-            train_adapter(name, corpus, tokenizer, args.out, args.adapter_tokens)
+    for name in ADAPTERS:
+        if name in stages:
+            train_adapter(name, corpus, tokenizer, args.out)
     if "report" in stages:
         report(corpus, tokenizer, args.out)
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "models"
 SLICES = {"c-headers": "headers", "reference-prose": "prose", "unit-tests": "tests"}
-CONTEXT, NUM_WINDOWS = 512, 6
+CONTEXT, NUM_WINDOWS = 512, 18
 
 
 @pytest.fixture(scope="module")
