@@ -1,0 +1,29 @@
+"""One adapter version, as the registry hands it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """What is known of a registered adapter; ``digest`` is what is trusted, ``uri`` only says where to look."""
+
+    tenant: str
+    """Owner; "" means every tenant."""
+    name: str
+    """What clients use as "model"."""
+    base_model_digest: str
+    """SHA-256 (hex) of the base model it was trained on."""
+    uri: str
+    """Folder in the object store."""
+    digest: str
+    """SHA-256 (hex) over configuration and weights, see ``adapter_files``."""
+    rank: int
+    alpha: float
+    target_modules: tuple[str, ...]
+    """Projections it changes, sorted."""
+    num_bytes: int
+    """Size of the weights."""
+    created_unix_s: int
+    """Seconds since the epoch at registration."""

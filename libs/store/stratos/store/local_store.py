@@ -1,0 +1,94 @@
+"""A local directory as object store."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestTooLarge
+from stratos.store.object_store import MAX_FOLDER_FILES, ObjectInfo, ObjectStore, check_key, is_plain_key
+
+_CHUNK_BYTES = 1 << 20
+
+
+class LocalStore(ObjectStore):
+    """Objects are files below ``root``; links that lead out of it are refused."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def list_folder(self, folder: str) -> list[ObjectInfo]:
+        """Files below ``folder``."""
+        return await asyncio.to_thread(self._list_folder, check_key(folder))
+
+    async def fetch(self, key: str, path: Path, max_bytes: int) -> int:
+        """Copy one file."""
+        return await asyncio.to_thread(self._fetch, check_key(key), path, max_bytes)
+
+    async def put(self, key: str, path: Path) -> None:
+        """Copy a file into the store; a reader sees all of it or none."""
+        await asyncio.to_thread(self._put, check_key(key), path)
+
+    def _inside(self, key: str) -> Path:
+        if not self._root.is_dir():
+            raise DependencyDown(f"the object store folder {self._root} does not exist")
+        path = self._root / key
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._root)):
+            raise BadRequest(f"{key!r} leads out of the object store through a link", param="uri")
+        return path
+
+    def _list_folder(self, folder: str) -> list[ObjectInfo]:
+        path = self._inside(folder)
+        found: list[ObjectInfo] = []
+        try:
+            for parent, _, names in os.walk(path):
+                keys = [(Path(parent) / name).relative_to(self._root).as_posix() for name in names]
+                found += [ObjectInfo(key, self._inside(key).stat().st_size) for key in keys if is_plain_key(key)]
+                if len(found) > MAX_FOLDER_FILES:
+                    raise RequestTooLarge(f"the object store folder {folder!r} has more than {MAX_FOLDER_FILES} files")
+        except OSError as error:
+            raise _explain(error, folder) from error
+        if not found:
+            raise NotFound(f"the object store has no folder {folder!r}")
+        return sorted(found, key=lambda info: info.key)
+
+    def _fetch(self, key: str, path: Path, max_bytes: int) -> int:
+        source = self._inside(key)
+        if not source.is_file():
+            raise NotFound(f"the object store has no object {key!r}")
+        try:
+            return _copy(source, path, max_bytes, key)
+        except OSError as error:
+            raise _explain(error, key) from error
+
+    def _put(self, key: str, path: Path) -> None:
+        self._root.mkdir(parents=True, exist_ok=True)
+        target = self._inside(key)
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _copy(path, part, path.stat().st_size, key)
+            part.replace(target)
+        except OSError as error:
+            raise _explain(error, key) from error
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _copy(source: Path, path: Path, max_bytes: int, key: str) -> int:
+    num_bytes = 0
+    with source.open("rb") as reader, path.open("wb") as writer:
+        while chunk := reader.read(_CHUNK_BYTES):
+            num_bytes += len(chunk)
+            if num_bytes > max_bytes:
+                raise RequestTooLarge(f"the object {key!r} is larger than {max_bytes} bytes")
+            writer.write(chunk)
+    return num_bytes
+
+
+def _explain(error: OSError, key: str) -> DependencyDown:
+    if error.errno == errno.ENOSPC:
+        return DependencyDown(f"no disk space is left for {key!r}: free some, or point the cache to another disk")
+    return DependencyDown(f"the object store cannot serve {key!r}: {error.strerror or error}")

@@ -1,0 +1,181 @@
+"""The object store contract: base weights, adapters and batch files by relative key.
+
+A key is a relative path of ordinary names joined by "/"; a folder is the common head of keys.  Stored objects
+are never trusted: sizes are bounded while reading, digests are checked by whoever knows them.  A folder is
+downloaded into a sibling of its destination and renamed, so a destination is complete or absent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestTooLarge
+
+MAX_KEY_CHARS = 512
+MAX_FOLDER_FILES = 256
+MAX_FOLDER_BYTES = 16 * 1024**3
+_SEGMENT = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_.\-+=@ ]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One stored object."""
+
+    key: str
+    num_bytes: int
+
+
+def is_plain_key(key: str) -> bool:
+    """Whether ``key`` is a plain relative path; objects with other names, hidden ones too, are not listed."""
+    return len(key) <= MAX_KEY_CHARS and all(_SEGMENT.match(segment) for segment in key.split("/"))
+
+
+def check_key(key: str, param: str = "uri") -> str:
+    """Check that a key is a plain relative path; returns it without a trailing "/".
+
+    Raises:
+        BadRequest: absolute, a URL, empty or "..", hidden or odd segments, too long.
+    """
+    plain = key.removesuffix("/")
+    if not is_plain_key(plain):
+        raise BadRequest(
+            f"{param} must be a path relative to the object store, like adapters/my-adapter: no leading '/', "
+            f"no '..', no URL, at most {MAX_KEY_CHARS} characters",
+            param=param,
+        )
+    return plain
+
+
+class ObjectStore(ABC):
+    """Where files come from. Every method raises ``DependencyDown`` when the store does not answer."""
+
+    @abstractmethod
+    async def list_folder(self, folder: str) -> list[ObjectInfo]:
+        """Objects below ``folder``, sorted by key, at most ``MAX_FOLDER_FILES``.
+
+        Raises:
+            NotFound: there are none.
+            RequestTooLarge: there are more.
+        """
+
+    @abstractmethod
+    async def fetch(self, key: str, path: Path, max_bytes: int) -> int:
+        """Write one object to the new file ``path``; returns its size.
+
+        Raises:
+            NotFound: no such object.
+            RequestTooLarge: it is larger than ``max_bytes``.
+        """
+
+    @abstractmethod
+    async def put(self, key: str, path: Path) -> None:
+        """Store a file under ``key``, replacing what was there."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Close connections."""
+
+    async def put_folder(self, folder: str, path: Path) -> None:
+        """Store every file directly in ``path`` below ``folder``."""
+        for file in await asyncio.to_thread(_files_in, path):
+            await self.put(f"{check_key(folder)}/{file.name}", file)
+
+    async def download_folder(
+        self,
+        folder: str,
+        destination: Path,
+        *,
+        names: Collection[str] | None = None,
+        max_bytes: int = MAX_FOLDER_BYTES,
+    ) -> None:
+        """Copy a folder to ``destination``, which appears complete or not at all.
+
+        A destination that another download made meanwhile stays; whoever trusts content checks its digest.
+
+        Args:
+            folder: key of the folder.
+            destination: must not exist; its parent is created.
+            names: only these files, relative to the folder; absent ones are left out.
+            max_bytes: bound of the sum of sizes.
+
+        Raises:
+            NotFound: no such folder, or none of ``names`` in it.
+            RequestTooLarge: more than ``max_bytes``.
+            DependencyDown: the store does not answer, or the local disk is full.
+        """
+        folder = check_key(folder)
+        found = {info.key[len(folder) + 1 :]: info for info in await self.list_folder(folder)}
+        wanted = {name: info for name, info in found.items() if names is None or name in names}
+        if not wanted:
+            raise NotFound(f"the object store folder {folder!r} has none of {', '.join(sorted(names or ()))}")
+        if sum(info.num_bytes for info in wanted.values()) > max_bytes:
+            raise RequestTooLarge(f"the object store folder {folder!r} is larger than {max_bytes} bytes")
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
+        try:
+            left = max_bytes
+            for name, info in wanted.items():
+                (part / name).parent.mkdir(parents=True, exist_ok=True)
+                left -= await self.fetch(info.key, part / name, left)
+            _publish(part, destination)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _files_in(path: Path) -> list[Path]:
+    return sorted(p for p in path.iterdir() if p.is_file() and is_plain_key(p.name))
+
+
+def _publish(part: Path, destination: Path) -> None:
+    part.chmod(0o755)  # mkdtemp makes it private
+    try:
+        part.rename(destination)
+    except OSError:
+        if not destination.is_dir():
+            raise
+
+
+def open_store(
+    url: str, *, s3_endpoint_url: str = "", s3_region: str = "", timeout_s: float = 2.0, num_attempts: int = 2
+) -> ObjectStore:
+    """Open the store that ``url`` names: ``file:///folder`` or ``s3://bucket/prefix``. Nothing is contacted yet.
+
+    Args:
+        url: see above.
+        s3_endpoint_url: of an S3-compatible server; empty means Amazon's.
+        s3_region: of the bucket; empty leaves it to boto3's own configuration, as are the credentials.
+        timeout_s: longest silence of an S3 server.
+        num_attempts: tries of an S3 request, the first included.
+
+    Raises:
+        BadRequest: another scheme, or no bucket or folder.
+        DependencyDown: S3 is asked for and boto3 is not installed.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+        from stratos.store.local_store import LocalStore
+
+        return LocalStore(Path(unquote(parts.path)))
+    if parts.scheme == "s3" and parts.netloc:
+        try:
+            from stratos.store.s3_store import S3Config, S3Store
+        except ImportError as error:
+            raise DependencyDown("an s3:// object store needs boto3: pip install boto3") from error
+        prefix = parts.path.strip("/")
+        config = S3Config(
+            bucket=parts.netloc,
+            prefix=f"{prefix}/" if prefix else "",
+            endpoint_url=s3_endpoint_url,
+            region=s3_region,
+            timeout_s=timeout_s,
+            num_attempts=num_attempts,
+        )
+        return S3Store(config)
+    raise BadRequest(f"object store URL {url!r} must be file:///folder or s3://bucket/prefix", param="object_store_url")

@@ -1,0 +1,124 @@
+"""S3, or a server that speaks it, as object store. boto3 blocks, so each call runs in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from stratos.common.errors import DependencyDown, NotFound, RequestTooLarge, StratosError
+from stratos.store.object_store import MAX_FOLDER_FILES, ObjectInfo, ObjectStore, check_key, is_plain_key
+
+_CHUNK_BYTES = 1 << 20
+_MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Config:
+    """Where objects are and how long to wait for them; fields as in ``open_store``."""
+
+    bucket: str
+    prefix: str
+    endpoint_url: str
+    region: str
+    timeout_s: float
+    num_attempts: int
+
+
+class S3Store(ObjectStore):
+    """Objects of one bucket below one prefix."""
+
+    def __init__(self, config: S3Config) -> None:
+        self._config = config
+        self._client: Any = None
+        self._client_lock = asyncio.Lock()
+
+    async def list_folder(self, folder: str) -> list[ObjectInfo]:
+        """Objects below ``folder``."""
+        return await self._call(self._list_folder, check_key(folder))
+
+    async def fetch(self, key: str, path: Path, max_bytes: int) -> int:
+        """Download one object."""
+        return await self._call(self._fetch, check_key(key), path, max_bytes)
+
+    async def put(self, key: str, path: Path) -> None:
+        """Upload one file."""
+        await self._call(self._put, check_key(key), path)
+
+    async def close(self) -> None:
+        """Close connections."""
+        if self._client is not None:
+            await asyncio.to_thread(self._client.close)
+
+    async def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        async with self._client_lock:
+            if self._client is None:  # reads boto3's data files: not for the event loop
+                self._client = await asyncio.to_thread(self._open_client)
+        try:
+            return await asyncio.to_thread(work, *args, **kwargs)
+        except (BotoCoreError, ClientError, OSError) as error:
+            raise self._explain(error, str(args[0])) from error
+
+    def _open_client(self) -> Any:
+        config = self._config
+        return boto3.session.Session().client(
+            "s3",
+            endpoint_url=config.endpoint_url or None,
+            region_name=config.region or ("us-east-1" if config.endpoint_url else None),
+            config=Config(
+                connect_timeout=min(config.timeout_s, 0.8),
+                read_timeout=config.timeout_s,
+                retries={"total_max_attempts": config.num_attempts, "mode": "standard"},
+                s3={"addressing_style": "path" if config.endpoint_url else "auto"},
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            ),
+        )
+
+    def _list_folder(self, folder: str) -> list[ObjectInfo]:
+        config = self._config
+        answer = self._client.list_objects_v2(
+            Bucket=config.bucket, Prefix=f"{config.prefix}{folder}/", MaxKeys=MAX_FOLDER_FILES + 1
+        )
+        sizes = {o["Key"][len(config.prefix) :]: o["Size"] for o in answer.get("Contents", ())}
+        objects = [ObjectInfo(key, num_bytes) for key, num_bytes in sizes.items() if is_plain_key(key)]
+        if not objects:
+            raise NotFound(f"the object store has no folder {folder!r}")
+        if len(objects) > MAX_FOLDER_FILES:
+            raise RequestTooLarge(f"the object store folder {folder!r} has more than {MAX_FOLDER_FILES} files")
+        return objects
+
+    def _fetch(self, key: str, path: Path, max_bytes: int) -> int:
+        answer = self._client.get_object(Bucket=self._config.bucket, Key=self._config.prefix + key)
+        num_bytes = 0
+        with answer["Body"] as body, path.open("wb") as file:
+            for chunk in body.iter_chunks(_CHUNK_BYTES):
+                num_bytes += len(chunk)
+                if num_bytes > max_bytes:
+                    raise RequestTooLarge(f"the object {key!r} is larger than {max_bytes} bytes")
+                file.write(chunk)
+        return num_bytes
+
+    def _put(self, key: str, path: Path) -> None:
+        with path.open("rb") as file:
+            self._client.put_object(Bucket=self._config.bucket, Key=self._config.prefix + key, Body=file)
+
+    def _explain(self, error: BotoCoreError | ClientError | OSError, key: str) -> StratosError:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return DependencyDown(f"no disk space is left for {key!r}: free some, or point the cache to another disk")
+        code = error.response.get("Error", {}).get("Code", "") if isinstance(error, ClientError) else ""
+        if code in _MISSING:
+            return NotFound(f"the object store has no object {key!r}")
+        where = f"S3 bucket {self._config.bucket!r}"
+        if code == "NoSuchBucket":
+            return DependencyDown(f"the {where} does not exist; correct object_store_url")
+        return DependencyDown(f"the {where} does not serve {key!r}: {code or error}")
