@@ -1,0 +1,151 @@
+"""Chat messages -> token ids, by the model's own Jinja template, rendered in a sandbox.
+
+Control tokens may come from the template alone.  Steps:
+    1. Spellings of special tokens inside the messages are masked with marks nobody can guess.
+    2. The template is rendered; it sees ordinary text, so trimming and conditions work as written.
+    3. Without marks the result is encoded as a whole, special tokens read, none added.
+    4. With marks it is cut at the special tokens of the template; what lies between is unmasked and encoded
+       as plain text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from stratos.common.errors import BadRequest, InvalidCheckpoint
+from stratos.core.model_files import read_json
+from stratos.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message; ``content`` is the text of all its parts."""
+
+    role: str
+    content: str
+
+
+class _TemplateRefusal(Exception):
+    """The template called ``raise_exception``."""
+
+
+def _raise_exception(message: object) -> NoReturn:
+    raise _TemplateRefusal(str(message))
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+
+def read_template(folder: Path) -> str | None:
+    """Source of the model's chat template, or ``None`` when it has none (a plain base model)."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    config = folder / "tokenizer_config.json"
+    template = read_json(config).get("chat_template") if config.exists() else None
+    if isinstance(template, list):
+        template = next((t.get("template") for t in template if t.get("name") == "default"), None)
+    return template if isinstance(template, str) else None
+
+
+class ChatTemplate:
+    """Renders and encodes conversations of one model.
+
+    Raises:
+        InvalidCheckpoint: the template is not valid Jinja.
+    """
+
+    def __init__(self, source: str, tokenizer: Tokenizer) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise InvalidCheckpoint(f"the chat template is not valid: {error}") from error
+        self._tokenizer = tokenizer
+        self._names = {
+            key: _token_text(tokenizer.config.get(key)) for key in ("bos_token", "eos_token", "unk_token", "pad_token")
+        }
+        spellings = sorted(tokenizer.special_tokens, key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, spellings))) if spellings else None
+        self._cut = re.compile("|".join(f"({self._cut_pattern(s)})" for s in spellings)) if spellings else None
+        self._cut_ids = [tokenizer.special_tokens[s] for s in spellings]
+
+    def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Ids of the conversation, ending where the assistant's answer begins.
+
+        Raises:
+            BadRequest: the template refuses the conversation.
+        """
+        mask = _Mask(self._special)
+        conversation = [{"role": m.role, "content": mask.hide(m.content)} for m in messages]
+        rendered = self._render(conversation)
+        if not mask.hidden:
+            return self._tokenizer.encode(rendered)
+        return self._encode_masked(rendered, mask)
+
+    def _render(self, conversation: list[dict[str, str]]) -> str:
+        try:
+            return self._template.render(messages=conversation, add_generation_prompt=True, tools=None, **self._names)
+        except _TemplateRefusal as error:
+            text = f"the model's chat template refuses these messages: {error}"
+            raise BadRequest(text[:500], param="messages") from error
+        except jinja2.TemplateError as error:
+            raise BadRequest("the model's chat template cannot render these messages", param="messages") from error
+
+    def _encode_masked(self, rendered: str, mask: _Mask) -> list[int]:
+        assert self._cut is not None
+        ids: list[int] = []
+        position = 0
+        for match in self._cut.finditer(rendered):
+            ids += self._encode_text(mask.show(rendered[position : match.start()]))
+            assert match.lastindex is not None
+            ids.append(self._cut_ids[match.lastindex - 1])
+            position = match.end()
+        return ids + self._encode_text(mask.show(rendered[position:]))
+
+    def _encode_text(self, text: str) -> list[int]:
+        return self._tokenizer.encode_plain(text) if text else []
+
+    def _cut_pattern(self, spelling: str) -> str:
+        strips_left, strips_right = self._tokenizer.strip_rules[spelling]
+        return (r"\s*" if strips_left else "") + re.escape(spelling) + (r"\s*" if strips_right else "")
+
+
+class _Mask:
+    """Hides spellings of special tokens from template and tokenizer; the marks hold a nonce per conversation."""
+
+    def __init__(self, special: re.Pattern[str] | None) -> None:
+        self._special = special
+        self._nonce = secrets.token_hex(8)
+        self._mark = re.compile(rf"\ue000{self._nonce}:(\d+)\ue001")
+        self.hidden: list[str] = []
+
+    def hide(self, content: str) -> str:
+        return self._special.sub(self._replace, content) if self._special else content
+
+    def show(self, text: str) -> str:
+        return self._mark.sub(lambda match: self.hidden[int(match[1])], text)
+
+    def _replace(self, match: re.Match[str]) -> str:
+        self.hidden.append(match[0])
+        return f"\ue000{self._nonce}:{len(self.hidden) - 1}\ue001"
+
+
+def _token_text(value: Any) -> str:
+    """``tokenizer_config.json`` names a token by its text or by an object with ``content``."""
+    content = value.get("content") if isinstance(value, dict) else value
+    return content if isinstance(content, str) else ""

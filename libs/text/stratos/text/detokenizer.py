@@ -1,0 +1,44 @@
+"""Text of a growing sequence of token ids.
+
+Law: the pieces returned by ``push`` and ``flush``, put together, equal ``Tokenizer.decode`` of all ids.
+A piece never ends inside of a character: the bytes of an unfinished one are held back.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+
+from stratos.text.tokenizer import Tokenizer
+
+
+class Detokenizer:
+    """State of one choice.
+
+    Args:
+        tokenizer: shared.
+        skip_special: special tokens give no text.
+    """
+
+    __slots__ = ("_bytes_of", "_decoder", "_hidden", "_strip_blank")
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+        self._bytes_of = tokenizer.token_bytes
+        self._hidden: frozenset[int] = tokenizer.special_ids if skip_special else frozenset()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._strip_blank = tokenizer.strips_leading_blank
+
+    def push(self, ids: Iterable[int]) -> str:
+        """Text that is certain after these ids; may be empty."""
+        hidden, bytes_of = self._hidden, self._bytes_of
+        return self._trim(self._decoder.decode(b"".join([bytes_of(i) for i in ids if i not in hidden])))
+
+    def flush(self) -> str:
+        """The rest, at the end of the sequence: an unfinished character becomes U+FFFD."""
+        return self._trim(self._decoder.decode(b"", final=True))
+
+    def _trim(self, text: str) -> str:
+        if self._strip_blank and text:
+            self._strip_blank = False
+            return text.removeprefix(" ")
+        return text

@@ -1,0 +1,103 @@
+"""The tokenizer of a model folder: ids for text, text and bytes for ids.
+
+Two encoders are held over the same files.  ``encode`` reads special tokens in the text (the caller owns the
+whole prompt); ``encode_plain`` treats their spelling as ordinary text (the text comes from somebody who must
+not speak for the template).  Decoding is done from a table of bytes, so that the incremental detokeniser
+and ``decode`` cannot differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.model_files import read_json
+from stratos.text.token_bytes import strips_leading_blank, token_bytes_table
+
+
+class Tokenizer:
+    """Encodes and decodes; safe to share between threads and requests.
+
+    Args:
+        definition: content of ``tokenizer.json``.
+        config: content of ``tokenizer_config.json``; may be empty.
+    """
+
+    def __init__(self, definition: str, config: dict[str, Any] | None = None) -> None:
+        self._aware = _build(definition, knows_special=True)
+        self._plain = _build(definition, knows_special=False)
+        parsed = json.loads(definition)
+        self.config = config or {}
+        self._bytes = token_bytes_table(parsed)
+        self._max_token_bytes = max(map(len, self._bytes), default=1)
+        self.strips_leading_blank = strips_leading_blank(parsed)
+        added = parsed.get("added_tokens", ())
+        self.special_tokens: dict[str, int] = {t["content"]: t["id"] for t in added if t["special"]}
+        self.special_ids = frozenset(self.special_tokens.values())
+        self.strip_rules = {t["content"]: (t["lstrip"], t["rstrip"]) for t in added if t["special"]}
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """Read ``tokenizer.json`` and, if there is one, ``tokenizer_config.json``.
+
+        Raises:
+            InvalidCheckpoint: missing or malformed files, or a kind of tokenizer that is not supported.
+        """
+        path = folder / "tokenizer.json"
+        read_json(path)
+        config = folder / "tokenizer_config.json"
+        try:
+            return cls(path.read_text(encoding="utf-8"), read_json(config) if config.exists() else {})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidCheckpoint(f"{path} is not a tokenizer that can be read: {error!r}") from error
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest token id."""
+        return len(self._bytes)
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Ids of a text in which special tokens are read as such."""
+        return list(self._aware.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Ids of a text whose special tokens are mere spelling; never returns a special id."""
+        return list(self._plain.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """Text of ids; bytes that are not UTF-8 become U+FFFD."""
+        hidden = self.special_ids if skip_special else frozenset()
+        text = b"".join(self.token_bytes(i) for i in ids if i not in hidden).decode("utf-8", "replace")
+        return text[1:] if self.strips_leading_blank and text.startswith(" ") else text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes of one token; empty for an id without a token (padding of the vocabulary)."""
+        return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+
+    def token_text(self, token_id: int) -> str:
+        r"""Name of one token for logprobs: its text, or ``bytes:\x..`` where it is part of a character."""
+        raw = self.token_bytes(token_id)
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+    def least_tokens(self, text: str) -> int:
+        """A bound from below on the length of ``encode(text)``, without encoding: refuses huge texts at once."""
+        return -(-len(text) // self._max_token_bytes)
+
+
+def _build(definition: str, *, knows_special: bool) -> tokenizers.Tokenizer:
+    try:
+        encoder = tokenizers.Tokenizer.from_str(definition)
+    except Exception as error:  # the binding raises plain Exception for any malformed definition
+        raise InvalidCheckpoint(f"tokenizer.json cannot be read: {error}") from error
+    encoder.no_truncation()
+    encoder.no_padding()
+    encoder.encode_special_tokens = not knows_special
+    return encoder
