@@ -1,7 +1,7 @@
 """The limits table and the one validator of generation parameters, for every ingress (HTTP and gRPC).
 
-A limit is a row: name, least, most, kind.  ``check_generation`` walks the table and raises
-``BadRequest`` with ``param`` set; a route that accepts a new parameter adds a row here.
+A limit is a row: name, least, most, kind.  The checks raise ``BadRequest`` with ``param`` set; a route that
+accepts a new parameter adds a row here.
 """
 
 from __future__ import annotations
@@ -44,6 +44,12 @@ MAX_LOGIT_BIAS = 300
 LOGIT_BIAS_LIMIT = Limit(-100.0, 100.0)
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_MESSAGES = 1024
+MAX_CONTENT_PARTS = 256
+MAX_PROMPTS = 64
+"""Prompts of one completions request."""
+MAX_CHOICES = 128
+"""Choices of one request, over all its prompts."""
+MAX_MODEL_NAME_CHARS = 256
 
 
 def check_number(name: str, value: object, param: str | None = None) -> float | int:
@@ -115,6 +121,23 @@ def check_logit_bias(bias: object, vocab_size: int) -> dict[int, float]:
             raise BadRequest(f"logit_bias keys must be token ids in [0, {vocab_size})", param="logit_bias")
         checked[int(key)] = float(_check(LOGIT_BIAS_LIMIT, value, "logit_bias"))
     return checked
+
+
+def check_num_choices(num_prompts: int, num_choices_each: int) -> None:
+    """Bound the work of one request over all its prompts."""
+    if num_prompts > MAX_PROMPTS:
+        raise BadRequest(f"a request may hold at most {MAX_PROMPTS} prompts", param="prompt")
+    if num_prompts * num_choices_each > MAX_CHOICES:
+        raise BadRequest(f"a request may ask for at most {MAX_CHOICES} choices over all its prompts", param="n")
+
+
+def check_model_name(name: object) -> str:
+    """Check the ``model`` parameter."""
+    if not isinstance(name, str) or not name:
+        raise BadRequest("model must be a non-empty string", param="model")
+    if len(name) > MAX_MODEL_NAME_CHARS:
+        raise BadRequest(f"model may have at most {MAX_MODEL_NAME_CHARS} characters", param="model")
+    return name
 
 
 def check_prompt_length(num_prompt_tokens: int, max_input_tokens: int, max_model_len: int, param: str) -> None:

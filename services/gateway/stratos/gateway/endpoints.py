@@ -1,0 +1,123 @@
+"""The two generation routes: a request from bytes to bytes.
+
+    key -> place in the gateway -> body -> checked, encoded, resolved -> generations run -> answer or stream
+
+Everything is released on every way out: the client leaving cancels the work, and its end cancels the
+generations at the workers and gives back the place.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from stratos.common.errors import StratosError
+from stratos.gateway.admission import Admission
+from stratos.gateway.api_errors import error_body
+from stratos.gateway.auth import Authenticator, bearer_key
+from stratos.gateway.fanout import Fanout
+from stratos.gateway.generation import Caller
+from stratos.gateway.http_body import read_json, until_disconnect
+from stratos.gateway.json_response import OrjsonResponse
+from stratos.gateway.openai_responses import Usage
+from stratos.gateway.platform import Platform
+from stratos.gateway.preparation import Prepared
+from stratos.gateway.sse import DONE, EventStream, SlowClient, encode_events
+from stratos.text.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+_TRACEPARENT = re.compile(r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
+
+Prepare = Callable[[dict[str, Any], Caller, str], Awaitable[Prepared]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeLimits:
+    """Bounds of a request that are not about its parameters."""
+
+    max_body_bytes: int
+    body_timeout_s: float
+    write_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """What both routes share."""
+
+    authenticator: Authenticator
+    admission: Admission
+    platform: Platform
+    tokenizer: Tokenizer
+    limits: EdgeLimits
+
+
+class GenerationEndpoint:
+    """ASGI application of one generation route; errors are raised to the edge middleware.
+
+    Args:
+        edge: shared.
+        prepare: of this route.
+    """
+
+    def __init__(self, edge: Edge, prepare: Prepare) -> None:
+        self._edge = edge
+        self._prepare = prepare
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        edge, request = self._edge, Request(scope, receive)
+        caller = await edge.authenticator.authenticate(bearer_key(request.headers))
+        with edge.admission.enter(caller.tenant):
+            limits = edge.limits
+            body = await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+            await until_disconnect(receive, self._answer(request, body, caller, send))
+
+    async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
+        traceparent = request.headers.get("traceparent", "")
+        prepared = await self._prepare(body, caller, traceparent if _TRACEPARENT.match(traceparent) else "")
+        options = prepared.options
+        stop = (options.stop, options.include_stop)
+        fanout = Fanout(prepared.specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
+        try:
+            async with fanout:
+                if options.stream:
+                    await self._stream(fanout, prepared, send)
+                else:
+                    chunks = await fanout.finish()
+                    response = OrjsonResponse(prepared.renderer.body(chunks, _usage(fanout)))
+                    await response(request.scope, request.receive, send)
+        finally:
+            self._count(caller, fanout)
+
+    async def _stream(self, fanout: Fanout, prepared: Prepared, send: Send) -> None:
+        """Errors before the first event have a status of their own; later ones are the last event."""
+        stream, renderer = EventStream(send, self._edge.limits.write_timeout_s), prepared.renderer
+        try:
+            while chunks := await fanout.news():
+                await stream.write(encode_events(renderer.events(chunks)))
+            usage = [renderer.usage_event(_usage(fanout))] if prepared.options.include_usage else []
+            await stream.write(encode_events(usage) + DONE)
+        except StratosError as error:
+            if not stream.is_started:
+                raise
+            _log.warning("stream %s ends with an error: %s", renderer.answer.id, error.code)
+            await stream.write(encode_events([error_body(error)]))
+        except SlowClient:
+            _log.info("stream %s ends: its client does not read", renderer.answer.id)
+            raise
+        await stream.end()
+
+    def _count(self, caller: Caller, fanout: Fanout) -> None:
+        metrics = self._edge.platform.metrics
+        metrics.tokens_in.labels(caller.tenant).inc(fanout.num_prompt_tokens)
+        metrics.tokens_out.labels(caller.tenant).inc(fanout.num_output_tokens)
+
+
+def _usage(fanout: Fanout) -> Usage:
+    return Usage(fanout.num_prompt_tokens, fanout.num_output_tokens, fanout.num_cached_tokens)

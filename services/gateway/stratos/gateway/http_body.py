@@ -1,0 +1,95 @@
+"""Reading a request: the body within its limits, and the moment when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
+
+from stratos.common.errors import BadRequest, RequestTooLarge
+
+_DISCARD_TIMEOUT_S = 1.0
+
+
+async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> dict[str, Any]:
+    """The body as a JSON object.
+
+    Raises:
+        RequestTooLarge: over ``max_bytes``, announced or not.
+        BadRequest: another content type, too slow, not JSON, not an object.
+        ClientDisconnect: the client left in the middle.
+    """
+    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise BadRequest("the content type must be application/json", code="unsupported_content_type")
+    try:
+        async with asyncio.timeout(timeout_s):
+            body = await _read(request, max_bytes)
+    except TimeoutError as error:
+        raise BadRequest(f"the body did not arrive within {timeout_s:g} s", code="request_timeout") from error
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not valid JSON: {str(error)[:200]}", code="invalid_json") from error
+    if not isinstance(parsed, dict):
+        raise BadRequest("the body must be a JSON object", code="invalid_json")
+    return parsed
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    announced = request.headers.get("content-length", "")
+    too_large = announced.isdigit() and int(announced) > max_bytes
+    parts: list[bytes] = []
+    size = 0
+    if not too_large:
+        async for part in request.stream():
+            size += len(part)
+            if size > max_bytes:
+                too_large = True
+                break
+            parts.append(part)
+    if too_large:
+        await _discard(request, 4 * max_bytes)
+        raise RequestTooLarge(f"the body is larger than {max_bytes} bytes")
+    return b"".join(parts)
+
+
+async def _discard(request: Request, most_bytes: int) -> None:
+    """Let a client that is still sending come to the point where it reads our answer."""
+    try:
+        async with asyncio.timeout(_DISCARD_TIMEOUT_S):
+            size = 0
+            while size < most_bytes:
+                message = await request.receive()
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    return
+                size += len(message.get("body", b""))
+    except TimeoutError:
+        return
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Run ``work``; cancel it as soon as the client leaves.
+
+    Raises:
+        ClientDisconnect: the client left first.
+    """
+    task, watch = asyncio.create_task(work), asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        task.result()
+    finally:
+        task.cancel()
+        watch.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,63 @@
+"""Whether a decode worker still moves, judged from what its session says.
+
+Two rules: silence (workers speak every 250 ms, whatever they do), and a step counter that stands still while
+the worker says that it computes.  A step that is merely slow moves the second limit along with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STEPS_OF_GRACE = 4
+_DECAY = 0.99
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivenessConfig:
+    """Longest silence, and least time of a standing step counter, before a worker counts as hung."""
+
+    silence_timeout_s: float
+    step_timeout_s: float
+
+
+class Liveness:
+    """State of one session.
+
+    Args:
+        config: limits.
+        now_s: monotonic seconds.
+    """
+
+    __slots__ = ("_config", "_heard_s", "_is_computing", "_moved_s", "_slowest_s", "_step")
+
+    def __init__(self, config: LivenessConfig, now_s: float) -> None:
+        self._config = config
+        self._step = -1
+        self._is_computing = False
+        self._slowest_s = 0.0
+        self._heard_s = self._moved_s = now_s
+
+    def heard(self, step: int, now_s: float, *, is_computing: bool | None = None) -> None:
+        """A message came; ``is_computing`` is ``None`` when it does not say."""
+        self._heard_s = now_s
+        if step != self._step:
+            if self._is_computing:
+                self._slowest_s = max(now_s - self._moved_s, self._slowest_s * _DECAY)
+            self._step, self._moved_s = step, now_s
+        if is_computing is not None:
+            if not is_computing or not self._is_computing:
+                self._moved_s = now_s
+            self._is_computing = is_computing
+
+    def forgive(self, now_s: float) -> None:
+        """This process itself was held up: give the worker its time again."""
+        self._heard_s = self._moved_s = now_s
+
+    def fault(self, now_s: float) -> str:
+        """Why the worker counts as hung, "" when it does not."""
+        if now_s - self._heard_s > self._config.silence_timeout_s:
+            return f"silent for {now_s - self._heard_s:.1f} s"
+        limit_s = max(self._config.step_timeout_s, STEPS_OF_GRACE * self._slowest_s)
+        if self._is_computing and now_s - self._moved_s > limit_s:
+            return f"step {self._step} stands still for {now_s - self._moved_s:.1f} s"
+        return ""

@@ -1,0 +1,108 @@
+"""From a checked body to what runs: names resolved, prompts encoded, seed drawn, answer shaped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stratos.common.errors import BadRequest
+from stratos.common.ids import new_id, new_seed
+from stratos.core.sampling_params import SamplingParams
+from stratos.gateway.generation import Caller, GenerationSpec
+from stratos.gateway.models import ModelCatalogue, ModelTarget
+from stratos.gateway.openai_requests import GenerationOptions, parse_chat, parse_completion
+from stratos.gateway.openai_responses import Answer, ChatRenderer, CompletionRenderer, Renderer
+from stratos.gateway.served_model import ServedModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request that is ready to run."""
+
+    options: GenerationOptions
+    specs: tuple[GenerationSpec, ...]
+    renderer: Renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """What both generation routes need to make a request ready.
+
+    Args:
+        model: tokenizer, template, limits.
+        catalogue: names of models.
+        default_max_tokens: of a chat request that names none.
+        wall_clock: seconds since the epoch, for ``created``.
+    """
+
+    model: ServedModel
+    catalogue: ModelCatalogue
+    default_max_tokens: int
+    wall_clock: Callable[[], float] = time.time
+
+    async def chat(self, body: dict[str, Any], caller: Caller, traceparent: str) -> Prepared:
+        """/v1/chat/completions; raises ``StratosError`` with the client's answer."""
+        request = parse_chat(body, self.model.base.vocab_size)
+        target = await self.catalogue.resolve(caller.tenant, request.options.model)
+        prompts = [await self.model.encode_chat(request.messages)]
+        specs = self._specs(request.options, prompts, caller, target, traceparent)
+        answer = self._answer("chatcmpl", request.options, prompts)
+        return Prepared(options=request.options, specs=specs, renderer=ChatRenderer(answer, self.model.tokenizer))
+
+    async def completion(self, body: dict[str, Any], caller: Caller, traceparent: str) -> Prepared:
+        """/v1/completions; raises like ``chat``."""
+        request = parse_completion(body, self.model.base.vocab_size)
+        target = await self.catalogue.resolve(caller.tenant, request.options.model)
+        prompts = [await self.model.encode_prompt(prompt) for prompt in request.prompts]
+        tokenizer = self.model.tokenizer
+        echoes = [
+            p if isinstance(p, str) else tokenizer.decode(p, skip_special=False)
+            for p in request.prompts
+            if request.echo
+        ]
+        specs = self._specs(request.options, prompts, caller, target, traceparent)
+        renderer = CompletionRenderer(self._answer("cmpl", request.options, prompts), tokenizer, echoes)
+        return Prepared(options=request.options, specs=specs, renderer=renderer)
+
+    def _specs(
+        self,
+        options: GenerationOptions,
+        prompts: Sequence[tuple[int, ...]],
+        caller: Caller,
+        target: ModelTarget,
+        traceparent: str,
+    ) -> tuple[GenerationSpec, ...]:
+        seed = new_seed() if options.seed is None else options.seed
+        return tuple(
+            GenerationSpec(
+                caller=caller,
+                target=target,
+                prompt_ids=prompt,
+                sampling=self._sampling(options, len(prompt)),
+                seed=seed,
+                traceparent=traceparent,
+            )
+            for prompt in prompts
+        )
+
+    def _sampling(self, options: GenerationOptions, num_prompt_tokens: int) -> SamplingParams:
+        wanted = self.default_max_tokens if options.max_tokens is None else options.max_tokens
+        max_tokens = min(wanted, self.model.max_tokens_left(num_prompt_tokens))
+        if options.sampling.get("min_tokens", 0) > max_tokens:
+            text = f"min_tokens must not be above the {max_tokens} tokens this request may generate"
+            raise BadRequest(text, param="min_tokens")
+        return SamplingParams(max_tokens=max_tokens, num_logprobs=options.num_logprobs, **options.sampling)
+
+    def _answer(self, prefix: str, options: GenerationOptions, prompts: Sequence[tuple[int, ...]]) -> Answer:
+        return Answer(
+            id=new_id(prefix),
+            created=int(self.wall_clock()),
+            model=options.model,
+            wants_logprobs=options.num_logprobs is not None,
+            return_token_ids=options.return_token_ids,
+            include_usage=options.include_usage,
+            prompts=prompts,
+            num_choices=options.n,
+        )

@@ -1,0 +1,101 @@
+"""Session messages <-> records; the only module of the gateway that builds pb2 messages."""
+
+from __future__ import annotations
+
+from stratos.api.common.v1 import common_pb2
+from stratos.api.worker.v1 import decode_pb2
+from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.core.request import FinishReason, PositionLogprobs, RequestKey, TokenLogprob
+from stratos.core.sampling_params import SamplingParams
+from stratos.gateway.session_records import Receipt, Submission
+
+_ROLES = {
+    WorkerRole.PREFILL: common_pb2.WORKER_ROLE_PREFILL,
+    WorkerRole.DECODE: common_pb2.WORKER_ROLE_DECODE,
+}
+FINISH_REASONS: dict[int, FinishReason] = {
+    decode_pb2.FINISH_REASON_STOP: FinishReason.STOP,
+    decode_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    decode_pb2.FINISH_REASON_ABORT: FinishReason.ABORT,
+}
+
+
+def hello(gateway_incarnation: str) -> decode_pb2.SessionRequest:
+    """First message up."""
+    return decode_pb2.SessionRequest(hello=decode_pb2.Hello(gateway_incarnation=gateway_incarnation))
+
+
+def cancel(key: RequestKey, choices: tuple[int, ...] = ()) -> decode_pb2.SessionRequest:
+    """Ends an attempt, or some of its choices."""
+    return decode_pb2.SessionRequest(
+        cancel=decode_pb2.Cancel(request_id=key.request_id, attempt=key.attempt, choice_indexes=choices)
+    )
+
+
+def submit(submission: Submission) -> decode_pb2.SessionRequest:
+    """Starts an attempt."""
+    message = decode_pb2.Submit(
+        request_id=submission.key.request_id,
+        attempt=submission.key.attempt,
+        handoff_id=submission.handoff_id,
+        prompt_ids=submission.prompt_ids,
+        choices=[
+            decode_pb2.ChoiceState(index=c.index, emitted_ids=c.emitted_ids, finished=c.finished)
+            for c in submission.choices
+        ],
+        sampling=_sampling(submission.sampling),
+        seed=submission.seed & (2**64 - 1),
+        model_digest=submission.model_digest,
+        adapter_digest=submission.adapter_digest,
+        adapter_uri=submission.adapter_uri,
+        cache_salt=submission.cache_salt,
+        tenant=submission.tenant,
+        priority_class=submission.priority_class,
+        prefill_endpoints=[_worker_ref(ref) for ref in submission.prefill],
+        traceparent=submission.traceparent,
+    )
+    return decode_pb2.SessionRequest(submit=message)
+
+
+def _sampling(params: SamplingParams) -> decode_pb2.SamplingParams:
+    return decode_pb2.SamplingParams(
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=params.top_k,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        frequency_penalty=params.frequency_penalty,
+        presence_penalty=params.presence_penalty,
+        logit_bias=params.logit_bias,
+        max_tokens=params.max_tokens,
+        min_tokens=params.min_tokens,
+        ignore_eos=params.ignore_eos,
+        stop_token_ids=params.stop_token_ids,
+        num_logprobs=params.num_logprobs,
+    )
+
+
+def _worker_ref(ref: WorkerRef) -> common_pb2.WorkerRef:
+    return common_pb2.WorkerRef(
+        worker_id=ref.worker_id, incarnation=ref.incarnation, address=ref.address, role=_ROLES[ref.role]
+    )
+
+
+def position_logprobs(delta: decode_pb2.ChoiceDelta) -> list[PositionLogprobs]:
+    """Log probabilities of a delta, one entry per token."""
+    return [PositionLogprobs(_logprob(p.sampled), tuple(map(_logprob, p.top))) for p in delta.logprobs]
+
+
+def _logprob(message: decode_pb2.TokenLogprob) -> TokenLogprob:
+    return TokenLogprob(message.token_id, message.logprob, message.rank)
+
+
+def receipt(message: decode_pb2.Receipt) -> Receipt:
+    """A worker's receipt."""
+    path = decode_pb2.PrefillPath.Name(message.prefill_path).removeprefix("PREFILL_PATH_").lower()
+    return Receipt(
+        num_cached_tokens=message.num_cached_tokens,
+        num_transferred_tokens=message.num_transferred_tokens,
+        num_recomputed_tokens=message.num_recomputed_tokens,
+        prefill_path=path,
+    )

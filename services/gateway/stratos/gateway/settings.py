@@ -1,0 +1,60 @@
+"""Settings of the gateway, read from ``STRATOS_GATEWAY_*``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from stratos.core.limits import MAX_BODY_BYTES
+from stratos.rpc.settings import ServiceSettings
+
+
+class GatewaySettings(ServiceSettings):
+    """One gateway process, one base model."""
+
+    model_config = SettingsConfigDict(env_prefix="STRATOS_GATEWAY_")
+
+    http_listen: str = "127.0.0.1:8000"
+    """host:port of the OpenAI API; port 0 picks a free one."""
+    model_path: Path
+    """Folder of the base model: tokenizer, chat template, and the files that its digest is made of."""
+    model_name: str = ""
+    """Name that clients use as "model"; empty takes the folder's name."""
+    max_input_tokens: int = Field(4096, ge=1)
+    """Longest prompt; longer ones get 400 context_length_exceeded."""
+    default_max_tokens: int = Field(512, ge=1)
+    """Output limit of a chat request that names none."""
+    router_address: str
+    """host:port of the router."""
+    registry_address: str = ""
+    """host:port of the lora-registry; empty serves the base model alone."""
+    redis_url: SecretStr
+    """Where the API keys are; secret because it may hold a password."""
+    key_pepper: SecretStr
+    """Secret under which API keys are hashed; the same one that made the keys."""
+    max_open_requests: int = Field(512, ge=1)
+    """Requests open at once; more get 503 overloaded at once."""
+    max_open_requests_per_tenant: int = Field(128, ge=1)
+    """Requests that one tenant may have open at once; more get 429 concurrency_limit."""
+    max_body_bytes: int = Field(MAX_BODY_BYTES, ge=1)
+    """Largest request body."""
+    body_timeout_s: float = Field(10.0, gt=0)
+    """Longest time a client may take to send its body."""
+    write_timeout_s: float = Field(30.0, gt=0)
+    """A stream whose client takes nothing for this long is cancelled."""
+    placement_timeout_s: float = Field(60.0, gt=0)
+    """Longest wait for a placement, over all attempts before the first token."""
+    connect_timeout_s: float = Field(2.0, gt=0)
+    """Longest wait for a decode worker's Welcome."""
+    silence_timeout_s: float = Field(1.5, gt=0)
+    """A session without any message for this long is broken; workers speak every 0.25 s."""
+    step_timeout_s: float = Field(3.0, gt=0)
+    """A worker that says it computes and whose step stands still this long is hung (at least 4 of its slow steps)."""
+    adapter_refresh_s: float = Field(1.0, gt=0)
+    """Age up to which a tenant's list of adapters is used without asking the registry."""
+    health_interval_s: float = Field(5.0, gt=0)
+    """/health runs at most one inference in this time."""
+    health_timeout_s: float = Field(10.0, gt=0)
+    """An inference for /health that takes longer means broken."""
