@@ -1,0 +1,71 @@
+"""Adapters from the command line: checked here, copied into the object store, registered.
+
+A folder is stored under its content's digest, so a new version never overwrites the files of one that runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from stratos.cli.platform_facts import PlatformFacts
+from stratos.cli.registry_client import AdapterView, open_registry
+from stratos.core.adapter_files import CONFIG_NAME, WEIGHTS_NAME, read_adapter_files
+from stratos.core.model_files import read_model_files
+from stratos.store.object_store import ObjectStore, open_store
+
+SHIPPED_FOLDER = "adapters"
+
+
+async def register_adapter(facts: PlatformFacts, *, name: str, path: Path, tenant: str) -> AdapterView:
+    """Upload and register one adapter for the model a platform serves.
+
+    Raises:
+        InvalidAdapter: what is wrong with the folder; nothing was stored.
+    """
+    base = await asyncio.to_thread(read_model_files, Path(facts.model_path))
+    store = open_store(facts.object_store_url, s3_endpoint_url=facts.s3_endpoint_url)
+    try:
+        return await _publish(store, facts.registry_address, name=name, path=path, tenant=tenant, base=base.digest)
+    finally:
+        await store.close()
+
+
+async def list_adapters(facts: PlatformFacts, *, tenant: str) -> list[AdapterView]:
+    """The adapters a tenant may use."""
+    async with open_registry(facts.registry_address) as registry:
+        return await registry.list(tenant)
+
+
+async def delete_adapter(facts: PlatformFacts, *, name: str, tenant: str) -> None:
+    """Take a name away."""
+    async with open_registry(facts.registry_address) as registry:
+        await registry.delete(tenant=tenant, name=name)
+
+
+async def publish_shipped_adapters(
+    model_path: Path, *, store_url: str, s3_endpoint_url: str, registry_address: str
+) -> tuple[str, ...]:
+    """Offer the adapters that ship beside the base model to every tenant; returns their names."""
+    folders = sorted(p.parent for p in (model_path.parent / SHIPPED_FOLDER).glob(f"*/{CONFIG_NAME}"))
+    if not folders:
+        return ()
+    base = await asyncio.to_thread(read_model_files, model_path)
+    store = open_store(store_url, s3_endpoint_url=s3_endpoint_url)
+    try:
+        for folder in folders:
+            await _publish(store, registry_address, name=folder.name, path=folder, tenant="", base=base.digest)
+    finally:
+        await store.close()
+    return tuple(folder.name for folder in folders)
+
+
+async def _publish(
+    store: ObjectStore, registry_address: str, *, name: str, path: Path, tenant: str, base: str
+) -> AdapterView:
+    files = await asyncio.to_thread(read_adapter_files, path)
+    uri = f"{SHIPPED_FOLDER}/{name}-{files.digest[:12]}"
+    for file_name in (CONFIG_NAME, WEIGHTS_NAME):
+        await store.put(f"{uri}/{file_name}", path / file_name)
+    async with open_registry(registry_address) as registry:
+        return await registry.register(tenant=tenant, name=name, base_model_digest=base, uri=uri)

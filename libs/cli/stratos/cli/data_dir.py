@@ -1,0 +1,172 @@
+"""The data directory of a laptop platform: what outlives a run, and one folder per run.
+
+    <data dir>/credentials.json   pepper and API key, mode 0600
+    <data dir>/redis/             append-only file of the embedded Redis (used by the run that holds its lock)
+    <data dir>/store/             object store of the laptop
+    <data dir>/run/<id>/          everything of one run: address files, workers.json, platform.json, logs/
+    /dev/shm/stratos-<id>/        staging rings of the run's workers (a folder of the run if there is no /dev/shm)
+
+A run holds a lock on ``run/<id>/lock`` while it lives, so a later run can tell a living one from the remains of a
+killed one and sweep those away.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from stratos.common.errors import BadRequest, DependencyDown
+from stratos.common.ids import new_id
+
+LEAST_FREE_BYTES = 64 * 1024 * 1024
+SHM_ROOT = Path("/dev/shm")  # noqa: S108 - private folders (0700) with random names are made in it
+
+
+def write_json_atomically(path: Path, content: Any, mode: int = 0o600) -> None:
+    """Replace ``path`` in one step, so that a reader sees the old content or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(content, file)
+    temporary.replace(path)
+
+
+def try_lock(path: Path) -> IO[bytes] | None:
+    """Take the lock of ``path`` until the file object or the process ends; ``None`` when a living process has it."""
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+@dataclass(slots=True)
+class RunDir:
+    """The folder of one run; ``remove`` leaves nothing of it."""
+
+    path: Path
+    shm_path: Path
+    _lock: IO[bytes] = field(repr=False)
+
+    @property
+    def run_id(self) -> str:
+        """Name of the run."""
+        return self.path.name
+
+    @property
+    def workers_file(self) -> Path:
+        """Where the router looks for workers."""
+        return self.path / "workers.json"
+
+    @property
+    def platform_file(self) -> Path:
+        """Where the other commands find this run."""
+        return self.path / "platform.json"
+
+    @property
+    def work_path(self) -> Path:
+        """Files that need not outlive the run, such as adapters while they are checked."""
+        return self.path / "work"
+
+    def log_path(self, name: str) -> Path:
+        """Log of one process, all its restarts together."""
+        return self.path / "logs" / f"{name}.log"
+
+    def address_file(self, name: str) -> Path:
+        """Where a service writes its addresses once it serves."""
+        return self.path / f"{name}.address.json"
+
+    def remove(self, *, keep_logs: bool = False) -> None:
+        """Delete the run; with ``keep_logs`` its log files stay until the next start."""
+        shutil.rmtree(self.shm_path, ignore_errors=True)
+        if keep_logs:
+            for entry in self.path.iterdir():
+                if entry.name not in ("logs", "lock"):
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
+class DataDir:
+    """Layout and care of one data directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+
+    @property
+    def credentials_file(self) -> Path:
+        """Pepper and API key."""
+        return self.path / "credentials.json"
+
+    @property
+    def store_path(self) -> Path:
+        """The laptop's object store."""
+        return self.path / "store"
+
+    def prepare(self) -> None:
+        """Create the directory and check that it can be used.
+
+        Raises:
+            BadRequest: not writable. DependencyDown: the disk is full.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in ("run", "redis", "store"):
+                (self.path / folder).mkdir(exist_ok=True, mode=0o700)
+            probe = self.path / f".probe-{os.getpid()}"
+            probe.write_bytes(b"x")
+            probe.unlink()
+        except OSError as error:
+            raise BadRequest(
+                f"the data directory {self.path} cannot be used ({error.strerror}); "
+                "make it writable, free some space, or choose another one with --data-dir"
+            ) from error
+        free = shutil.disk_usage(self.path).free
+        if free < LEAST_FREE_BYTES:
+            raise DependencyDown(
+                f"only {free // 2**20} MB are free on the disk of {self.path}; at least "
+                f"{LEAST_FREE_BYTES // 2**20} MB are needed: free some space or choose another --data-dir"
+            )
+
+    def new_run(self) -> RunDir:
+        """Sweep the remains of killed runs, then open a folder for this one."""
+        for path in (self.path / "run").iterdir():
+            lock = try_lock(path / "lock") if (path / "lock").exists() else None
+            if lock is not None:
+                RunDir(path, _shm_path(path), lock).remove()
+        path = self.path / "run" / f"{time.strftime('%Y%m%d-%H%M%S')}-{new_id('r')[2:10]}"
+        path.mkdir(mode=0o700)
+        lock = try_lock(path / "lock")
+        assert lock is not None, "a folder that was just made cannot be locked by another process"
+        run = RunDir(path, _shm_path(path), lock)
+        (path / "logs").mkdir(mode=0o700)
+        run.work_path.mkdir(mode=0o700)
+        run.shm_path.mkdir(mode=0o700)
+        return run
+
+    def living_runs(self) -> Iterator[Mapping[str, Any]]:
+        """``platform.json`` of every run whose supervisor lives, newest first."""
+        folder = self.path / "run"
+        for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():
+            lock = path / "lock"
+            if not lock.exists() or not (path / "platform.json").exists():
+                continue
+            held = try_lock(lock)
+            if held is None:
+                yield json.loads((path / "platform.json").read_text(encoding="utf-8"))
+            else:
+                held.close()
+
+
+def _shm_path(run_path: Path) -> Path:
+    return SHM_ROOT / f"stratos-{run_path.name}" if SHM_ROOT.is_dir() else run_path / "shm"

@@ -1,0 +1,227 @@
+"""The ``stratos`` command: parses arguments, calls one function, turns errors of ours into one line.
+
+Imports are local to the commands, so that ``stratos --help`` and ``stratos status`` stay quick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratos.cli.options import UpOptions
+from stratos.common.errors import StratosError
+
+app = typer.Typer(
+    name="stratos",
+    help="Run and talk to a StratosServe platform.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
+adapters_app = typer.Typer(help="LoRA adapters.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
+app.add_typer(adapters_app, name="adapters")
+
+DataDirOption = Annotated[Path, typer.Option("--data-dir", help="Where the platform keeps its data.")]
+RunOption = Annotated[str, typer.Option("--run", help="Which run, if several share the data directory.")]
+TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant the key or adapter belongs to.")]
+DEFAULT_DATA_DIR = Path(".stratos")
+
+
+@contextmanager
+def explained_errors() -> Iterator[None]:
+    """One line and exit code 1 for an error of ours; anything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except StratosError as error:
+        typer.echo(f"error: {error.message}", err=True)
+        raise typer.Exit(1) from error
+
+
+@app.command()
+def up(
+    model: Annotated[Path | None, typer.Option(help="Hugging Face model folder; default: the shipped model.")] = None,
+    prefill: Annotated[int, typer.Option(help="Prefill workers; 0 lets decode workers compute prompts.")] = 1,
+    decode: Annotated[int, typer.Option(help="Decode workers to start with; the autoscaler's minimum.")] = 1,
+    max_decode: Annotated[int, typer.Option(help="Most decode workers; default: one more than --decode.")] = 0,
+    host: Annotated[str, typer.Option(help="Address the gateway listens on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="First port tried for the gateway; busy ones are skipped.")] = 8000,
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    redis_url: Annotated[str, typer.Option(envvar="REDIS_URL", help="Redis to use instead of the embedded one.")] = "",
+    object_store: Annotated[str, typer.Option(help="file:///DIR or s3://BUCKET/PREFIX; default: in --data-dir.")] = "",
+    s3_endpoint: Annotated[str, typer.Option(help="Address of an S3 service that is not AWS.")] = "",
+    engine: Annotated[str, typer.Option(help="torch, or fake: tokens by arithmetic, for tests.")] = "torch",
+    transport: Annotated[str, typer.Option(help="KV transport between workers: shm or gloo.")] = "shm",
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    keep_logs: Annotated[bool, typer.Option(help="Keep the run's log files after a clean stop.")] = False,
+) -> None:
+    """Start the whole platform on this machine; Ctrl-C stops it."""
+    from stratos.cli.preflight import find_shipped_model
+    from stratos.cli.up import run_up
+    from stratos.common.errors import BadRequest
+
+    with explained_errors():
+        shipped = find_shipped_model()
+        if model is None and shipped is None:
+            raise BadRequest("no shipped model was found here; give a Hugging Face model folder with --model PATH")
+        options = UpOptions(
+            model_path=(model or shipped or Path()).resolve(),
+            shipped_model_path=shipped,
+            prefill=prefill,
+            decode=decode,
+            max_decode=max_decode,
+            host=host,
+            port=port,
+            data_dir=data_dir,
+            redis_url=redis_url,
+            object_store_url=object_store,
+            s3_endpoint_url=s3_endpoint,
+            engine=engine,
+            transport=transport,
+            log_level=log_level,
+            keep_logs=keep_logs,
+        )
+    raise typer.Exit(run_up(options))
+
+
+@app.command()
+def status(
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show processes, workers and queues of a running platform."""
+    from rich.console import Console
+
+    from stratos.cli.running import find_platform
+    from stratos.cli.status import print_status, read_status, status_json
+
+    with explained_errors():
+        found = asyncio.run(read_status(find_platform(data_dir, run)))
+    if as_json:
+        typer.echo(json.dumps(status_json(found), indent=2))
+    else:
+        print_status(found, Console())
+
+
+@app.command()
+def chat(
+    model: Annotated[str, typer.Option(help="Model or adapter; default: the base model.")] = "",
+    system: Annotated[str, typer.Option(help="System message.")] = "",
+    max_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Talk to a running platform; Ctrl-C aborts an answer, Ctrl-D ends."""
+    from stratos.cli.chat import chat_client, converse
+    from stratos.cli.running import find_platform
+
+    with explained_errors():
+        client = chat_client(find_platform(data_dir, run), model=model, max_tokens=max_tokens)
+    try:
+        converse(client, ask=lambda: input("> "), write=lambda text: typer.echo(text, nl=False), system=system)
+    finally:
+        client.close()
+
+
+@keys_app.command("create")
+def keys_create(
+    name: Annotated[str, typer.Option(help="What the key is for.")] = "",
+    tenant: TenantOption = "default",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Make an API key; it is shown once."""
+    from stratos.cli.keyring import create_key
+    from stratos.cli.running import find_platform
+
+    with explained_errors():
+        typer.echo(asyncio.run(create_key(find_platform(data_dir, run), data_dir, tenant=tenant, name=name)))
+
+
+@keys_app.command("list")
+def keys_list(data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = "") -> None:
+    """List keys by id; the keys themselves are not stored."""
+    from stratos.cli.keyring import list_keys
+    from stratos.cli.running import find_platform
+
+    with explained_errors():
+        records = asyncio.run(list_keys(find_platform(data_dir, run)))
+    for record in records:
+        typer.echo(
+            f"{record.key_id}  {record.tenant:<20} {'disabled' if record.disabled else 'active':<9} {record.name}"
+        )
+
+
+@keys_app.command("revoke")
+def keys_revoke(
+    key_id: Annotated[str, typer.Argument(help="Id as `stratos keys list` shows it.")],
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Disable a key."""
+    from stratos.cli.keyring import revoke_key
+    from stratos.cli.running import find_platform
+
+    with explained_errors():
+        asyncio.run(revoke_key(find_platform(data_dir, run), data_dir, key_id=key_id))
+    typer.echo(f"{key_id} is revoked")
+
+
+@adapters_app.command("register")
+def adapters_register(
+    name: Annotated[str, typer.Argument(help='Name that clients use as "model".')],
+    path: Annotated[Path, typer.Argument(help="PEFT folder: adapter_config.json, adapter_model.safetensors.")],
+    tenant: TenantOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Copy an adapter into the object store and register it."""
+    from stratos.cli.adapters import register_adapter
+    from stratos.cli.running import find_platform
+
+    with explained_errors():
+        view = asyncio.run(register_adapter(find_platform(data_dir, run), name=name, path=path, tenant=tenant))
+    typer.echo(f"{view.name}  rank {view.rank}  digest {view.digest[:12]}  {view.uri}")
+
+
+@adapters_app.command("list")
+def adapters_list(tenant: TenantOption = "", data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = "") -> None:
+    """List the adapters a tenant may use."""
+    from stratos.cli.adapters import list_adapters
+    from stratos.cli.running import find_platform
+
+    with explained_errors():
+        for view in asyncio.run(list_adapters(find_platform(data_dir, run), tenant=tenant)):
+            owner = view.tenant or "(all)"
+            typer.echo(f"{view.name:<24} {owner:<12} rank {view.rank:<4} {view.num_bytes:>10} B  {view.digest[:12]}")
+
+
+@adapters_app.command("delete")
+def adapters_delete(
+    name: Annotated[str, typer.Argument(help="Name of the adapter.")],
+    tenant: TenantOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Take an adapter's name away; running requests keep what they resolved."""
+    from stratos.cli.adapters import delete_adapter
+    from stratos.cli.running import find_platform
+
+    with explained_errors():
+        asyncio.run(delete_adapter(find_platform(data_dir, run), name=name, tenant=tenant))
+    typer.echo(f"{name} is deleted")
+
+
+def main() -> None:
+    """Entry point of the ``stratos`` command."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    app()

@@ -1,0 +1,75 @@
+"""What ``stratos up`` was asked to do, after checking; everything below receives this and reads no flag itself."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from stratos.common.errors import BadRequest
+
+MAX_WORKERS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """One platform on this machine."""
+
+    model_path: Path
+    shipped_model_path: Path | None = None
+    """The model folder of this repository, if there is one; its adapters are offered with it alone."""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """First port tried for the gateway; busy ones are skipped."""
+    prefill: int = 1
+    decode: int = 1
+    max_decode: int = 0
+    """Most decode workers the autoscaler may run; 0 means one more than ``decode``."""
+    data_dir: Path = Path(".stratos")
+    redis_url: str = ""
+    """Empty starts the embedded one."""
+    object_store_url: str = ""
+    """Empty is a folder in the data directory."""
+    s3_endpoint_url: str = ""
+    engine: str = "torch"
+    transport: str = "shm"
+    log_level: str = "info"
+    keep_logs: bool = False
+    drain_timeout_s: float = 5.0
+    """Longest wait for open streams at the end; a laptop's Ctrl-C should not take half a minute."""
+
+    def __post_init__(self) -> None:
+        """Check ranges; raises ``BadRequest`` with the flag's name."""
+        for flag, value, least in (("--prefill", self.prefill, 0), ("--decode", self.decode, 1)):
+            if not least <= value <= MAX_WORKERS:
+                raise BadRequest(f"{flag} must be between {least} and {MAX_WORKERS}, not {value}", param=flag)
+        if self.max_decode and not self.decode <= self.max_decode <= MAX_WORKERS:
+            raise BadRequest(f"--max-decode must be between --decode and {MAX_WORKERS}", param="--max-decode")
+        if not 1 <= self.port <= 65535:
+            raise BadRequest(f"--port must be between 1 and 65535, not {self.port}", param="--port")
+        for flag, text, allowed in (
+            ("--engine", self.engine, ("torch", "fake")),
+            ("--transport", self.transport, ("shm", "gloo")),
+        ):
+            if text not in allowed:
+                raise BadRequest(f"{flag} must be one of {', '.join(allowed)}, not {text!r}", param=flag)
+
+    @property
+    def most_decode(self) -> int:
+        """Upper bound of decode workers."""
+        return self.max_decode or min(self.decode + 1, MAX_WORKERS)
+
+    @property
+    def model_name(self) -> str:
+        """Name that clients use as "model": the folder's."""
+        return self.model_path.name
+
+    @property
+    def threads_per_worker(self) -> int:
+        """Cores shared by the workers that start with the platform; one thread is the least."""
+        return max(1, (os.cpu_count() or 1) // max(1, self.prefill + self.decode))
+
+    @property
+    def uses_shipped_model(self) -> bool:
+        """The model is the one that came with the repository."""
+        return self.shipped_model_path is not None and self.model_path == self.shipped_model_path

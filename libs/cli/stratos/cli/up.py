@@ -1,0 +1,114 @@
+"""``stratos up``: checks, start, wait for Ctrl-C, end. Owns the process' signals and exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from dataclasses import dataclass, field
+
+from stratos.cli.banner import banner
+from stratos.cli.credentials import load_credentials
+from stratos.cli.data_dir import DataDir, RunDir
+from stratos.cli.options import UpOptions
+from stratos.cli.platform import Platform
+from stratos.cli.preflight import check_options
+from stratos.cli.process import StartFailed
+from stratos.common.errors import StratosError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(slots=True)
+class _StopSignals:
+    """First signal: stop in order. Second: stop at once."""
+
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    is_urgent: bool = False
+
+    def install(self) -> None:
+        loop = asyncio.get_running_loop()
+        for signum in SIGNALS:
+            loop.add_signal_handler(signum, self._on_signal)
+
+    def _on_signal(self) -> None:
+        self.is_urgent = self.stop.is_set()
+        self.stop.set()
+
+
+def run_up(options: UpOptions) -> int:
+    """Run a platform until a signal; returns the exit code."""
+    logging.basicConfig(level=logging.WARNING, format="supervisor: %(message)s")
+    try:
+        check_options(options)
+        data = DataDir(options.data_dir)
+        data.prepare()
+        run = data.new_run()
+    except StratosError as error:
+        return _fail(error.message)
+    except OSError as error:
+        return _fail(f"{error}; free some space or choose another --data-dir")
+    with asyncio.Runner() as runner:
+        return runner.run(_run(options, data, run))
+
+
+async def _run(options: UpOptions, data: DataDir, run: RunDir) -> int:
+    signals = _StopSignals()
+    signals.install()
+    began = time.monotonic()
+    _say(f"starting StratosServe with {options.model_path} (data in {data.path})")
+    exit_code = 1
+    try:
+        platform = Platform(options, data=data, run=run, credentials=load_credentials(data), report=_report)
+        try:
+            exit_code = await _serve(platform, options, signals, began)
+        finally:
+            await platform.stop(is_urgent=lambda: signals.is_urgent)
+    except StartFailed as error:
+        _explain(error)
+    except StratosError as error:
+        _fail(error.message)
+    except OSError as error:
+        _fail(f"{error}; the data directory is {data.path}")
+    finally:
+        run.remove(keep_logs=options.keep_logs or exit_code != 0)
+    _say("stopped")
+    return exit_code
+
+
+async def _serve(platform: Platform, options: UpOptions, signals: _StopSignals, began: float) -> int:
+    start = asyncio.create_task(platform.start(), name="start")
+    stop = asyncio.create_task(signals.stop.wait(), name="stop")
+    await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if not start.done():
+        start.cancel()
+        await asyncio.gather(start, return_exceptions=True)
+        _say("stopped before everything had started")
+        return 0
+    facts = start.result()
+    _say(f"ready in {time.monotonic() - began:.1f} s")
+    _say(banner(facts, num_prefill=options.prefill, num_decode=options.decode))
+    await stop
+    _say("stopping (Ctrl-C again ends open streams at once)")
+    return 0
+
+
+def _explain(error: StartFailed) -> None:
+    _fail(str(error))
+    if error.log_tail:
+        _say(f"the end of its log, {error.log_path}:")
+        _say("\n".join(f"  | {line}" for line in error.log_tail.splitlines()))
+
+
+def _report(line: str) -> None:
+    _say(f"  {line}")
+
+
+def _fail(message: str) -> int:
+    _say(f"error: {message}")
+    return 1
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
