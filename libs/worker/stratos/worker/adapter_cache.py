@@ -1,0 +1,213 @@
+"""Adapters of a worker: fetched on first use, checked, kept on disk, loaded into the engine, pinned while in use.
+
+    hold -> on disk? else fetch into a private folder, check the digest, rename -> load into the engine -> pin
+
+The digest is what is trusted: a folder whose bytes differ is removed and never loaded, and nothing falls back to
+the base model.  Fetches and loads of one adapter are shared by all who wait for it.  When the object store is
+down, adapters on disk go on working.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import errno
+import os
+import re
+import shutil
+from collections.abc import Collection
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from stratos.common.errors import (
+    AdapterMismatch,
+    AdapterUnavailable,
+    BadRequest,
+    Busy,
+    DependencyDown,
+    InvalidAdapter,
+    NotFound,
+    RequestTooLarge,
+    StratosError,
+)
+from stratos.common.ids import new_id
+from stratos.core.adapter_files import CONFIG_NAME, WEIGHTS_NAME, AdapterFiles, read_adapter_files
+from stratos.worker.engine_client import EngineClient
+from stratos.worker.metrics import WorkerMetrics
+
+_DIGEST = re.compile(r"^[0-9a-f]{64}$")
+_PRIVATE_PREFIX = "fetching"
+MAX_PIN_TRIES = 3
+
+
+class AdapterStore(Protocol):
+    """Where adapter folders come from: the part of ``stratos.store.object_store.ObjectStore`` that is used here."""
+
+    async def download_folder(
+        self, folder: str, destination: Path, *, names: Collection[str] | None = None, max_bytes: int = ...
+    ) -> None:
+        """Copy a folder to ``destination``, which appears complete or not at all.
+
+        Raises:
+            DependencyDown: the store does not answer.
+            NotFound: no such folder.
+            RequestTooLarge: more than ``max_bytes``.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterCacheConfig:
+    """Where adapters are kept, and how much of them."""
+
+    directory: Path
+    max_bytes: int
+
+
+class AdapterCache:
+    """Adapters on disk and in the engine. Belongs to the event loop."""
+
+    def __init__(
+        self, store: AdapterStore, engine: EngineClient, config: AdapterCacheConfig, metrics: WorkerMetrics
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._config = config
+        self._metrics = metrics
+        self._checked: dict[str, AdapterFiles] = {}
+        """Folders checked by this process, least recently used first."""
+        self._fetching: dict[str, asyncio.Task[AdapterFiles]] = {}
+        self._loading: dict[str, asyncio.Lock] = {}
+
+    async def hold(self, digest: str, uri: str, stack: AsyncExitStack) -> None:
+        """Have an adapter in the engine until ``stack`` unwinds.
+
+        Raises:
+            AdapterUnavailable: it cannot be fetched now.
+            AdapterMismatch: the store's bytes are not the registered ones.
+            InvalidAdapter: it does not fit the model.
+            Busy: every slot of the engine is in use.
+        """
+        for _ in range(MAX_PIN_TRIES):
+            if await self._engine.pin_adapter(digest):
+                stack.push_async_callback(self._engine.unpin_adapter, digest)
+                return
+            files = await self.fetch(digest, uri)
+            async with self._loading.setdefault(digest, asyncio.Lock()):
+                try:
+                    await self._engine.load_adapter(files)
+                except AdapterUnavailable as error:
+                    raise Busy(error.message) from error
+        raise Busy("adapters are evicted as fast as they are loaded; raise the engine's number of adapter slots")
+
+    async def fetch(self, digest: str, uri: str) -> AdapterFiles:
+        """Have an adapter on disk, checked; shared by all who ask. Raises like ``hold``."""
+        if not _DIGEST.match(digest):
+            raise BadRequest("adapter_digest must be 64 hex digits", param="adapter_digest")
+        if (known := self._checked.pop(digest, None)) is not None:
+            self._checked[digest] = known
+            return known
+        task = self._fetching.get(digest)
+        if task is None:
+            task = self._fetching[digest] = asyncio.create_task(self._fetch(digest, uri), name=f"adapter-{digest[:12]}")
+            task.add_done_callback(lambda done: self._fetched(digest, done))
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """End fetches under way and close the store."""
+        tasks = list(self._fetching.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._store.close()
+
+    def _fetched(self, digest: str, task: asyncio.Task[AdapterFiles]) -> None:
+        del self._fetching[digest]
+        if task.cancelled():
+            return
+        error = task.exception()
+        outcome = error.code if isinstance(error, StratosError) else "bug" if error else "fetched"
+        self._metrics.adapter_loads.labels(outcome).inc()
+
+    async def _fetch(self, digest: str, uri: str) -> AdapterFiles:
+        folder = self._config.directory / digest
+        files = await asyncio.to_thread(_read_checked, folder, digest)
+        if files is None:
+            files = await self._download(digest, uri, folder)
+        self._checked[digest] = files
+        await asyncio.to_thread(self._evict, digest)
+        return files
+
+    async def _download(self, digest: str, uri: str, folder: Path) -> AdapterFiles:
+        private = self._config.directory / new_id(_PRIVATE_PREFIX)
+        try:
+            await self._store.download_folder(
+                uri, private, names=(CONFIG_NAME, WEIGHTS_NAME), max_bytes=self._config.max_bytes
+            )
+            files = await asyncio.to_thread(read_adapter_files, private)
+            if files.digest != digest:
+                raise AdapterMismatch(
+                    f"the adapter at {uri!r} has digest {files.digest[:12]}…, but {digest[:12]}… was registered; "
+                    "register it again"
+                )
+            await asyncio.to_thread(private.rename, folder)
+        except InvalidAdapter as error:
+            raise AdapterMismatch(f"the adapter at {uri!r} is not what was registered: {error.message}") from error
+        except (DependencyDown, NotFound, RequestTooLarge) as error:
+            raise AdapterUnavailable(f"the adapter cannot be fetched: {error.message}") from error
+        except OSError as error:
+            raise AdapterUnavailable(_explain(error, self._config.directory)) from error
+        finally:
+            await asyncio.to_thread(shutil.rmtree, private, ignore_errors=True)
+        return dataclasses.replace(files, path=folder)
+
+    def _evict(self, keep: str) -> None:
+        """Remove the least recently used folders until the rest fits; the engine holds its own copy of weights."""
+        sizes = {
+            path.name: sum(file.stat().st_size for file in path.iterdir())
+            for path in self._config.directory.iterdir()
+            if _DIGEST.match(path.name)
+        }
+        unused = [name for name in sizes if name not in self._checked]
+        total = sum(sizes.values())
+        for name in [*unused, *self._checked]:
+            if total <= self._config.max_bytes:
+                return
+            if name != keep and name in sizes:
+                self._checked.pop(name, None)
+                shutil.rmtree(self._config.directory / name, ignore_errors=True)
+                total -= sizes[name]
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what a killed process left of its fetches; for the start of a worker that owns ``directory``."""
+    for pattern in (f"{_PRIVATE_PREFIX}-*", f".{_PRIVATE_PREFIX}-*"):
+        for path in directory.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _read_checked(folder: Path, digest: str) -> AdapterFiles | None:
+    """What an earlier process left, if it is whole; damaged folders are removed."""
+    if not folder.is_dir():
+        return None
+    try:
+        files = read_adapter_files(folder)
+    except InvalidAdapter:
+        files = None
+    if files is None or files.digest != digest:
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+    return files
+
+
+def _explain(error: OSError, directory: Path) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no disk space for adapters in {directory}; free some, or lower adapter_cache_bytes"
+    return f"adapters cannot be kept in {directory}: {os.strerror(error.errno or 0)}"

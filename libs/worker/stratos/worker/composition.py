@@ -1,0 +1,246 @@
+"""A worker process as a ``Service``: opens the parts, keeps them healthy, drains them.
+
+Both roles hold the same parts and serve ``WorkerService`` and ``KvSourceService``; a decode worker faces gateways
+with ``DecodeService`` as well.  So a change of role is a change of composition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import grpc.aio
+
+from stratos.api.kv.v1 import source_pb2, source_pb2_grpc
+from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc, worker_pb2, worker_pb2_grpc
+from stratos.common.clock import SystemClock
+from stratos.common.errors import Draining
+from stratos.common.ids import new_incarnation
+from stratos.core.fleet import StagingLedger, WorkerStatus
+from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.core.request import ChoiceState, EngineRequest, RequestKey
+from stratos.core.sampling_params import SamplingParams
+from stratos.engine.engine import StepResult
+from stratos.rpc.service import Service
+from stratos.worker.adapter_cache import AdapterStore, remove_leftovers
+from stratos.worker.adapter_store import open_adapter_store
+from stratos.worker.decode_servicer import DecodeServicer
+from stratos.worker.drain_gate import DrainGate
+from stratos.worker.engine_client import EngineClient
+from stratos.worker.engine_factory import make_engine
+from stratos.worker.settings import WorkerSettings
+from stratos.worker.source_servicer import SourceServicer
+from stratos.worker.status import StatusFeed, StatusServicer
+from stratos.worker.step_watch import StepWatch
+from stratos.worker.thread_engine import ThreadEngine
+from stratos.worker.worker_parts import WorkerParts, wire_worker
+
+HOUSEKEEPING_S = 0.25
+PROBE_INTERVAL_S = 1.0
+WARM_UP_KEY = RequestKey("warm-up", 0)
+FLUSH_S = 1.0
+"""Time that handed-back streams get to leave, taken from the drain's own time."""
+
+
+class WorkerProcess(Service):
+    """One worker.
+
+    Args:
+        role: what it does.
+        settings: of the service.
+        make_engine: makes the engine client; called in a thread, may take long.
+        make_store: makes the object store.
+        request_stop: asks the lifecycle to end the process, for the Drain rpc.
+    """
+
+    def __init__(
+        self,
+        role: WorkerRole,
+        settings: WorkerSettings,
+        *,
+        make_engine: Callable[[WorkerSettings], EngineClient],
+        make_store: Callable[[WorkerSettings], AdapterStore],
+        request_stop: Callable[[], None],
+    ) -> None:
+        self.name = f"{role.value}-worker"
+        self.role = role
+        self.incarnation = new_incarnation()
+        self._settings = settings
+        self._make_engine = make_engine
+        self._make_store = make_store
+        self._request_stop = request_stop
+        self._clock = SystemClock()
+        self._gate = DrainGate()
+        self._feed = StatusFeed()
+        self._watch = StepWatch(self._clock)
+        self._drain_timeout_s = settings.drain_timeout_s
+        self._parts: WorkerParts | None = None
+        self._sessions = DecodeServicer(lambda: self.parts.decode)
+
+    @property
+    def parts(self) -> WorkerParts:
+        """The open resources."""
+        assert self._parts is not None, "open() comes first"
+        return self._parts
+
+    def me(self) -> WorkerRef:
+        """This process, as others know it."""
+        return WorkerRef(
+            worker_id=self._settings.worker_id, incarnation=self.incarnation, address=self.address, role=self.role
+        )
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """See ``Service.register``."""
+        source = SourceServicer(lambda: self.parts.source, self._gate)
+        source_pb2_grpc.add_KvSourceServiceServicer_to_server(source, server)
+        status = StatusServicer(self._feed, self.status, self._start_drain)
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(status, server)
+        files, names = [source_pb2, worker_pb2], []
+        if self.role is WorkerRole.DECODE:
+            decode_pb2_grpc.add_DecodeServiceServicer_to_server(self._sessions, server)
+            files.append(decode_pb2)
+        for file in files:
+            names += [service.full_name for service in file.DESCRIPTOR.services_by_name.values()]
+        return names
+
+    async def open(self) -> None:
+        """Load the model, start the step loop, wire everything."""
+        engine = await asyncio.to_thread(self._make_engine, self._settings)
+        await asyncio.to_thread(remove_leftovers, self._settings.adapter_cache_dir)
+        await engine.start()
+        self._parts = wire_worker(
+            self._settings,
+            engine,
+            self._make_store(self._settings),
+            self.me,
+            self.incarnation,
+            registry=self.metrics,
+            clock=self._clock,
+            gate=self._gate,
+        )
+        engine.subscribe(lambda _: self._feed.notify())
+
+    async def warm_up(self) -> None:
+        """Compute one real token, so that nothing is loaded or compiled at a client's cost."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_step(result: StepResult) -> None:
+            if done.done():
+                return
+            if WARM_UP_KEY in result.errors:
+                done.set_exception(result.errors[WARM_UP_KEY])
+            elif WARM_UP_KEY in result.finished_stats:
+                done.set_result(None)
+
+        self.parts.engine.subscribe(on_step)
+        await self.parts.engine.add(
+            EngineRequest(
+                key=WARM_UP_KEY,
+                prompt_ids=(0,),
+                choices=(ChoiceState(index=0),),
+                sampling=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
+                seed=0,
+                arrival_s=self._clock.now(),
+            )
+        )
+        await done
+
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
+        """See ``Service.tasks``."""
+        return {
+            "step loop": self.parts.engine.wait_failed(),
+            "housekeeping": self._keep_house(),
+            "suspect probing": self._probe_suspects(),
+        }
+
+    def not_ready_reason(self) -> str:
+        """See ``Service.not_ready_reason``."""
+        stalled_s = self._watch.stalled_s
+        if self._parts is not None and stalled_s > self._settings.step_stall_timeout_s:
+            return f"the engine has work and its step counter has not moved for {stalled_s:.1f} s"
+        return ""
+
+    def status(self) -> WorkerStatus:
+        """What routers see."""
+        parts = self.parts
+        engine, info, staging = parts.engine.status(), parts.engine.info, parts.transports.ledger()
+        return WorkerStatus(
+            worker=self.me(),
+            engine_step=engine.step,
+            is_computing=engine.is_computing,
+            blocks=engine.blocks,
+            staging=StagingLedger(staging.total, staging.free, staging.granted, staging.quarantined),
+            num_waiting=engine.num_waiting,
+            num_running=engine.num_running,
+            num_queued_tokens=engine.num_queued_tokens,
+            num_handoffs=self._gate.num_handoffs,
+            num_orphans=parts.table.num_orphans,
+            is_draining=self._gate.is_draining,
+            not_ready_reason=self.not_ready_reason(),
+            identity=info.identity,
+            resident_adapters=frozenset(engine.resident_adapters),
+            tokens_by_tenant=engine.tokens_by_tenant,
+            block_size=info.geometry.block_size,
+            max_num_seqs=self._settings.max_num_seqs,
+        )
+
+    async def drain(self) -> None:
+        """Let what runs end; hand streams back to their gateways shortly before the time is over."""
+        self._close_door()
+        parts, left_s = self.parts, min(self._drain_timeout_s, self._settings.drain_timeout_s)
+        try:
+            async with asyncio.timeout(max(left_s - FLUSH_S, left_s / 2)):
+                await parts.table.wait_empty()
+                await self._gate.wait_sources_done()
+        except TimeoutError:
+            parts.table.fail_all(Draining("this worker is leaving; resume the request elsewhere"))
+        await self._sessions.close_sessions()
+
+    async def close(self) -> None:
+        """See ``Service.close``."""
+        if self._parts is not None:
+            await self._parts.close()
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _close_door(self) -> None:
+        self._gate.is_draining = True
+        self.parts.table.is_draining = True
+        self._feed.notify()
+
+    def _start_drain(self, timeout_s: float | None) -> int:
+        if timeout_s is not None:
+            self._drain_timeout_s = timeout_s
+        self._close_door()
+        self._request_stop()
+        return len(self.parts.table)
+
+    async def _keep_house(self) -> None:
+        parts, was = self.parts, (-1, -1, -1)
+        while True:
+            status = parts.engine.status()
+            self._watch.observe(status)
+            parts.metrics.observe_status(status, parts.transports.ledger())
+            parts.table.reap()
+            now = (len(parts.table), parts.table.num_orphans, self._gate.num_handoffs)
+            if now != was:
+                was = now
+                self._feed.notify()
+            await asyncio.sleep(HOUSEKEEPING_S)
+
+    async def _probe_suspects(self) -> None:
+        while True:
+            await self.parts.peers.probe()
+            await asyncio.sleep(PROBE_INTERVAL_S)
+
+
+def worker_service(role: WorkerRole, settings: WorkerSettings, request_stop: Callable[[], None]) -> WorkerProcess:
+    """The service that both ``__main__`` files serve."""
+    return WorkerProcess(
+        role,
+        settings,
+        make_engine=lambda s: ThreadEngine(make_engine(s)),
+        make_store=open_adapter_store,
+        request_stop=request_stop,
+    )

@@ -1,0 +1,40 @@
+"""The door of a worker: whether it takes new work, and how many hand-offs are open at it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class DrainGate:
+    """Shared by everything that accepts work. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self.is_draining = False
+        self.num_source_legs = 0
+        """Hand-offs this worker sends."""
+        self.num_receiver_legs = 0
+        """Hand-offs this worker receives, those included that are being given up."""
+        self._source_left = asyncio.Event()
+
+    @property
+    def num_handoffs(self) -> int:
+        """Hand-offs open here in either direction."""
+        return self.num_source_legs + self.num_receiver_legs
+
+    @contextmanager
+    def source_leg(self) -> Iterator[None]:
+        """Count one hand-off that this worker sends."""
+        self.num_source_legs += 1
+        try:
+            yield
+        finally:
+            self.num_source_legs -= 1
+            self._source_left.set()
+
+    async def wait_sources_done(self) -> None:
+        """Wait until this worker sends nothing any more."""
+        while self.num_source_legs:
+            self._source_left.clear()
+            await self._source_left.wait()

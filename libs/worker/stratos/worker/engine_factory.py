@@ -1,0 +1,60 @@
+"""Makes the engine that the settings name. The torch runner is imported only here, and only when asked for."""
+
+from __future__ import annotations
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.model_files import read_model_files
+from stratos.engine.core import EngineCore
+from stratos.engine.fake import FakeConfig, FakeRunner
+from stratos.engine.runner.base import Runner
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.worker.settings import WorkerSettings
+
+
+def make_engine(settings: WorkerSettings) -> EngineCore:
+    """Load the model and make the engine. Blocks for as long as loading takes.
+
+    Raises:
+        InvalidCheckpoint: the model folder is missing or cannot be served.
+    """
+    scheduler = SchedulerConfig(
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_waiting=settings.max_num_waiting,
+    )
+    runner = _fake_runner(settings) if settings.engine == "fake" else _torch_runner(settings)
+    return EngineCore(runner, scheduler)
+
+
+def _fake_runner(settings: WorkerSettings) -> Runner:
+    files = read_model_files(settings.model_path) if settings.model_path is not None else None
+    return FakeRunner(
+        FakeConfig(
+            worker_weight=settings.fake_worker_weight,
+            num_blocks=settings.fake_num_blocks,
+            block_size=settings.block_size,
+            vocab_size=files.vocab_size if files else settings.fake_vocab_size,
+            max_model_len=files.max_model_len if files else settings.fake_max_model_len,
+            eos_token_ids=files.eos_token_ids if files else (),
+            model_digest=files.digest if files else "fake",
+            step_s=settings.fake_step_s,
+            token_s=settings.fake_token_s,
+        )
+    )
+
+
+def _torch_runner(settings: WorkerSettings) -> Runner:
+    if settings.model_path is None:
+        raise InvalidCheckpoint("the torch engine needs a model: set MODEL_PATH to a Hugging Face model folder")
+    from stratos.engine.runner.torch_runner import TorchRunner
+
+    return TorchRunner.load(
+        RunnerConfig(
+            model_path=settings.model_path,
+            dtype=settings.dtype,
+            block_size=settings.block_size,
+            kv_pool_bytes=settings.kv_pool_bytes,
+            max_resident_adapters=settings.max_resident_adapters,
+            num_threads=settings.num_threads,
+        )
+    )

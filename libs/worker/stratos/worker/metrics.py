@@ -1,0 +1,62 @@
+"""Metrics of a worker. Names and meanings are listed in docs/metrics.md."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from stratos.engine.engine import EngineStatus
+from stratos.kv.transfer import StagingLedger
+
+_STAGE_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class WorkerMetrics:
+    """Counters and gauges of one worker process; ``registry`` is the service's."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._steps_seen = 0
+        self.kv_blocks = Gauge("stratos_kv_blocks", "KV blocks by state.", ("state",), registry=registry)
+        self.staging_slots = Gauge(
+            "stratos_kv_staging_slots", "KV staging slots by state.", ("state",), registry=registry
+        )
+        self.transfer_bytes = Counter(
+            "stratos_kv_transfer_bytes",
+            "KV payload bytes, repeats included.",
+            ("direction", "transport"),
+            registry=registry,
+        )
+        self.handoffs = Counter(
+            "stratos_kv_handoffs", "Ended legs of hand-offs.", ("side", "outcome"), registry=registry
+        )
+        self.integrity_failures = Counter(
+            "stratos_kv_integrity_failures",
+            "KV frames that failed a check at the receiver.",
+            ("cause",),
+            registry=registry,
+        )
+        self.handoff_stage = Histogram(
+            "stratos_kv_handoff_stage_seconds",
+            "Seconds of one stage of a committed hand-off.",
+            ("stage",),
+            buckets=_STAGE_BUCKETS_S,
+            registry=registry,
+        )
+        self.local_prefills = Counter(
+            "stratos_local_prefills", "Prompts computed at the decode worker.", ("reason",), registry=registry
+        )
+        self.adapter_loads = Counter("stratos_adapter_loads", "Fetches of adapters.", ("outcome",), registry=registry)
+        self.engine_steps = Counter("stratos_engine_steps", "Steps of the engine.", registry=registry)
+        self.requests_running = Gauge("stratos_requests_running", "Sequences in the running batch.", registry=registry)
+        self.requests_waiting = Gauge("stratos_requests_waiting", "Sequences waiting for a step.", registry=registry)
+
+    def observe_status(self, status: EngineStatus, staging: StagingLedger) -> None:
+        """Copy a snapshot into the gauges."""
+        blocks = status.blocks
+        for state in ("free", "cached", "allocated", "reserved", "fenced"):
+            self.kv_blocks.labels(state).set(getattr(blocks, state))
+        for state in ("free", "granted", "quarantined"):
+            self.staging_slots.labels(state).set(getattr(staging, state))
+        self.engine_steps.inc(max(status.step - self._steps_seen, 0))
+        self._steps_seen = status.step
+        self.requests_running.set(status.num_running)
+        self.requests_waiting.set(status.num_waiting)

@@ -1,0 +1,202 @@
+"""What a worker keeps of a request: its submission, the log of what it emitted, how its prompt was made.
+
+The log is the buffer of a slow gateway.  ``RequestRecord.take`` returns what lies behind a cursor per choice,
+so deltas that could not be sent coalesce, and ``Attach`` is nothing but setting the cursors back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from dataclasses import dataclass, field
+
+from stratos.common.errors import StratosError
+from stratos.core.placement import WorkerRef
+from stratos.core.request import ChoiceOutput, EngineRequest, FinishReason, PositionLogprobs, RequestKey
+from stratos.engine.engine import RequestStats
+
+
+class PrefillPath(enum.Enum):
+    """Where a prompt's KV came from; names and values are those of the proto enum."""
+
+    UNSPECIFIED = 0
+    HANDOFF = 1
+    LOCAL_SHORT_TAIL = 2
+    LOCAL_NO_ENDPOINT = 3
+    LOCAL_FALLBACK = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A checked Submit."""
+
+    request: EngineRequest
+    handoff_id: str = ""
+    adapter_uri: str = ""
+    prefill_endpoints: tuple[WorkerRef, ...] = ()
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOrigin:
+    """How the prompt's KV came to be here."""
+
+    path: PrefillPath
+    prefill_worker_id: str = ""
+    prefill_ns: int = 0
+    transfer_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What happened to a request at this worker."""
+
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_transferred_tokens: int
+    num_recomputed_tokens: int
+    prefill_path: PrefillPath
+    prefill_worker_id: str
+    queue_ns: int
+    prefill_ns: int
+    transfer_ns: int
+    numerics_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDelta:
+    """What a gateway has not seen yet of one request."""
+
+    key: RequestKey
+    choices: tuple[ChoiceOutput, ...] = ()
+    error: StratosError | None = None
+    receipt: Receipt | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ChoiceLog:
+    """Everything one choice emitted in this attempt, and how much of it the gateway got."""
+
+    index: int
+    base: int
+    """Offset of ``token_ids[0]`` among the choice's emitted tokens: what earlier attempts emitted."""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    num_sent: int = 0
+    is_finish_sent: bool = False
+
+    def take(self) -> ChoiceOutput | None:
+        """What lies behind the cursor; moves it."""
+        has_finish = self.finish_reason is not None and not self.is_finish_sent
+        if self.num_sent == len(self.token_ids) and not has_finish:
+            return None
+        begin, self.num_sent = self.num_sent, len(self.token_ids)
+        self.is_finish_sent = self.finish_reason is not None
+        return ChoiceOutput(
+            key=RequestKey("", 0),
+            index=self.index,
+            offset=self.base + begin,
+            token_ids=self.token_ids[begin:],
+            logprobs=self.logprobs[begin:],
+            finish_reason=self.finish_reason,
+        )
+
+    def rewind(self, num_received: int) -> None:
+        """Set the cursor so that everything behind ``num_received`` emitted tokens is sent again."""
+        self.num_sent = min(max(num_received - self.base, 0), len(self.token_ids))
+        self.is_finish_sent = False
+
+
+class RequestRecord:
+    """One request from Submit to its last output. Belongs to the event loop."""
+
+    def __init__(self, submission: Submission, numerics_id: str) -> None:
+        self.submission = submission
+        self.key = submission.request.key
+        self.origin: PromptOrigin | None = None
+        self.error: StratosError | None = None
+        self.stats: RequestStats | None = None
+        self.orphan_since_s: float | None = None
+        self.is_error_sent = False
+        self.ended = asyncio.Event()
+        self._numerics_id = numerics_id
+        self._choices = {
+            choice.index: ChoiceLog(index=choice.index, base=len(choice.emitted_ids))
+            for choice in submission.request.choices
+            if not choice.finished
+        }
+
+    @property
+    def is_ended(self) -> bool:
+        """Nothing will be appended any more."""
+        return self.ended.is_set()
+
+    @property
+    def is_sent(self) -> bool:
+        """The request is over and the gateway's stream got all of it."""
+        if not self.is_ended:
+            return False
+        return self.is_error_sent or (self.error is None and all(c.is_finish_sent for c in self._choices.values()))
+
+    def append(self, output: ChoiceOutput) -> None:
+        """Log what one step produced for one choice."""
+        choice = self._choices.get(output.index)
+        if choice is None or choice.finish_reason is not None:
+            return
+        assert output.offset == choice.base + len(choice.token_ids), "the engine skipped or repeated a token"
+        choice.token_ids.extend(output.token_ids)
+        choice.logprobs.extend(output.logprobs)
+        choice.finish_reason = output.finish_reason
+        self._check_ended()
+
+    def cancel_choices(self, indexes: tuple[int, ...]) -> None:
+        """End some choices on the gateway's wish."""
+        for index in indexes:
+            if (choice := self._choices.get(index)) and choice.finish_reason is None:
+                choice.finish_reason = FinishReason.ABORT
+        self._check_ended()
+
+    def fail(self, error: StratosError) -> None:
+        """End the request with an error; what was logged before is still sent."""
+        if not self.is_ended:
+            self.error = error
+            self.ended.set()
+
+    def rewind(self, num_received: dict[int, int]) -> None:
+        """Make the next ``take`` return everything the gateway says it lacks."""
+        self.is_error_sent = False
+        for index, choice in self._choices.items():
+            choice.rewind(num_received.get(index, 0))
+
+    def take(self) -> RequestDelta | None:
+        """What the gateway has not got yet, or ``None``; moves the cursors."""
+        choices = tuple(delta for choice in self._choices.values() if (delta := choice.take()) is not None)
+        error = None if self.is_error_sent else self.error
+        if not choices and error is None:
+            return None
+        self.is_error_sent = self.error is not None
+        receipt = self._receipt() if self.is_ended and self.stats is not None else None
+        return RequestDelta(key=self.key, choices=choices, error=error, receipt=receipt)
+
+    def _check_ended(self) -> None:
+        if all(choice.finish_reason is not None for choice in self._choices.values()):
+            self.ended.set()
+
+    def _receipt(self) -> Receipt:
+        assert self.stats is not None
+        origin = self.origin or PromptOrigin(path=PrefillPath.UNSPECIFIED)
+        scheduled_s = self.stats.first_scheduled_s
+        queued_s = 0.0 if scheduled_s is None else max(scheduled_s - self.submission.request.arrival_s, 0.0)
+        return Receipt(
+            num_prompt_tokens=self.stats.num_prompt_tokens,
+            num_cached_tokens=self.stats.num_cached_tokens,
+            num_transferred_tokens=self.stats.num_transferred_tokens,
+            num_recomputed_tokens=self.stats.num_recomputed_tokens,
+            prefill_path=origin.path,
+            prefill_worker_id=origin.prefill_worker_id,
+            queue_ns=round(queued_s * 1e9),
+            prefill_ns=origin.prefill_ns,
+            transfer_ns=origin.transfer_ns,
+            numerics_id=self._numerics_id,
+        )

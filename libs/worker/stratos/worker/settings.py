@@ -1,0 +1,78 @@
+"""Settings of both worker services; each service sets its prefix and its defaults."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from stratos.rpc.settings import ServiceSettings
+
+
+class WorkerSettings(ServiceSettings):
+    """Everything a worker can be told from outside."""
+
+    worker_id: str = "worker-0"
+    """Stable name within the deployment; shown in receipts and logs."""
+    model_path: Path | None = None
+    """Hugging Face model folder; needed by the torch engine. The fake engine takes digest and vocabulary from it."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Compute and KV type; float32 equals the reference implementation token by token."""
+    engine: Literal["torch", "fake"] = "torch"
+    """"fake" is arithmetic by hand: a platform without a model, and tests that see who computed what."""
+    block_size: int = Field(16, ge=1, le=1024)
+    """Tokens per KV block; smaller shares more, larger costs fewer table entries."""
+    kv_pool_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)
+    """Bytes of the KV pool; fits a laptop beside the model."""
+    max_num_seqs: int = Field(64, ge=1)
+    """Sequences in one batch."""
+    max_num_batched_tokens: int = Field(512, ge=1)
+    """Token budget of one step: bounds how long a prefill chunk delays the others."""
+    max_num_waiting: int = Field(1024, ge=1)
+    """Requests that may wait in the engine; more are refused."""
+    num_threads: int = Field(0, ge=0)
+    """Threads of one operation; 0 takes the library's default. On a shared machine: cores / workers."""
+    kv_transports: list[Literal["shm", "gloo"]] = Field(default_factory=lambda: ["shm", "gloo"], min_length=1)  # type: ignore[arg-type]
+    """KV transports, best first; shm is used only between workers of one host."""
+    staging_slots: int = Field(16, ge=1, le=4096)
+    """Staging slots per source: hand-offs one source can have granted at once."""
+    staging_slot_bytes: int = Field(1024 * 1024, ge=4096)
+    """Largest frame; a prompt chunk above it becomes several frames."""
+    shm_dir: Path = Path(f"/dev/shm/stratos-{os.getuid()}")  # noqa: S108 - the transport checks owner and mode
+    """Private directory of the shm transport; the same for all workers of a host."""
+    gloo_host: str = "127.0.0.1"
+    """Address that the Gloo transport listens on; peers must reach it."""
+    local_prefill_max_tokens: int = Field(16, ge=0)
+    """An uncached tail up to this long is computed at the decode worker: one block costs less than a hand-off."""
+    object_store_url: str = ""
+    """file:///dir or s3://bucket/prefix; where adapters come from. Empty: only adapters in the cache."""
+    s3_endpoint_url: str = ""
+    """Endpoint of an S3-compatible store; empty takes AWS."""
+    adapter_cache_dir: Path = Path("/tmp/stratos-adapters")  # noqa: S108 - content is checked by digest
+    """Checked adapters, one folder per digest; each worker of a host needs its own."""
+    adapter_cache_bytes: int = Field(2 * 1024**3, ge=0)
+    """Least recently used adapters beyond this are removed from disk."""
+    max_resident_adapters: int = Field(8, ge=1)
+    """Adapters in the engine at once."""
+    fetch_progress_timeout_s: float = Field(1.0, gt=0)
+    """A source that says nothing for this long is lost; it speaks every 250 ms."""
+    fetch_stall_timeout_s: float = Field(2.0, gt=0)
+    """A source that computes with a step counter that stands still for this long hangs; above the slowest step."""
+    orphan_ttl_s: float = Field(5.0, ge=0)
+    """Requests of a broken session are freed after this long; a gateway reconnects within a second."""
+    step_stall_timeout_s: float = Field(5.0, gt=0)
+    """The worker is not ready when it computes and its step counter stands still for this long."""
+    fake_worker_weight: int = 1
+    """Fake engine: differs per worker, so that tokens tell who computed them."""
+    fake_num_blocks: int = Field(256, ge=1)
+    """Fake engine: KV blocks."""
+    fake_vocab_size: int = Field(4096, ge=2)
+    """Fake engine without a model folder: vocabulary."""
+    fake_max_model_len: int = Field(4096, ge=2)
+    """Fake engine without a model folder: context."""
+    fake_step_s: float = Field(0.0, ge=0)
+    """Fake engine: least duration of a step."""
+    fake_token_s: float = Field(0.0, ge=0)
+    """Fake engine: duration added per token, so that prefill takes time."""

@@ -1,0 +1,73 @@
+"""gRPC edge of ``WorkerService``: the status stream that routers live on, and drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from typing import Any
+
+from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
+from stratos.common.errors import BadRequest
+from stratos.core.fleet import WorkerStatus
+from stratos.rpc.fleet_messages import status_to_pb
+
+DEFAULT_INTERVAL_S = 0.25
+LEAST_INTERVAL_S = 0.05
+"""Changes within this time are reported together."""
+MAX_INTERVAL_MS = 60_000
+
+
+class StatusFeed:
+    """Wakes watchers when something changed. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._watchers: set[asyncio.Event] = set()
+
+    def notify(self) -> None:
+        """Something changed; every watcher will look."""
+        for watcher in self._watchers:
+            watcher.set()
+
+    async def changes(self, interval_s: float) -> AsyncGenerator[None, None]:
+        """Yields at once, then on changes and at least every ``interval_s``, at most 20 times a second."""
+        changed = asyncio.Event()
+        self._watchers.add(changed)
+        try:
+            while True:
+                changed.clear()
+                yield
+                await asyncio.sleep(LEAST_INTERVAL_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), max(interval_s - LEAST_INTERVAL_S, 0.001))
+        finally:
+            self._watchers.discard(changed)
+
+
+class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
+    """Serves routers and the autoscaler."""
+
+    def __init__(
+        self, feed: StatusFeed, status: Callable[[], WorkerStatus], drain: Callable[[float | None], int]
+    ) -> None:
+        self._feed = feed
+        self._status = status
+        self._drain = drain
+
+    async def WatchStatus(
+        self, request: worker_pb2.WatchStatusRequest, context: Any
+    ) -> AsyncIterator[worker_pb2.WorkerStatus]:
+        """The status now, on changes, and at least every interval."""
+        if not 0 <= request.interval_ms <= MAX_INTERVAL_MS:
+            raise BadRequest(f"interval_ms must be in [0, {MAX_INTERVAL_MS}]", param="interval_ms")
+        async with aclosing(self._feed.changes(request.interval_ms / 1000 or DEFAULT_INTERVAL_S)) as changes:
+            async for _ in changes:
+                yield status_to_pb(self._status())
+
+    async def Drain(self, request: worker_pb2.DrainRequest, context: Any) -> worker_pb2.DrainResponse:
+        """Refuse new work from now on; the process ends when what runs has ended or moved."""
+        if request.timeout_ms < 0:
+            raise BadRequest("timeout_ms must not be negative", param="timeout_ms")
+        return worker_pb2.DrainResponse(
+            num_requests=self._drain(request.timeout_ms / 1000 if request.timeout_ms else None)
+        )

@@ -1,0 +1,25 @@
+"""Entry point: ``python -m stratos.decode_worker``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from stratos.core.placement import WorkerRole
+from stratos.decode_worker.settings import DecodeWorkerSettings
+from stratos.rpc.process import serve
+from stratos.rpc.settings import load_settings
+from stratos.worker.composition import worker_service
+
+
+def main() -> int:
+    """Serve until a signal; returns the exit code."""
+    settings = load_settings(DecodeWorkerSettings)
+    return serve(
+        lambda: worker_service(WorkerRole.DECODE, settings, lambda: os.kill(os.getpid(), signal.SIGTERM)), settings
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
