@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from stratos.core.request import PositionLogprobs
+from stratos.core.sampling_params import SamplingParams
 from stratos.engine.plan import SampleSpec
 from stratos.engine.sampling.counter_rng import gumbel, noise_keys
 from stratos.engine.sampling.edits import TokenMask, apply_mask, edit_row, needs_edit
-from stratos.engine.sampling.filters import min_p_, top_k_top_p_
+from stratos.engine.sampling.filters import candidate_counts, keep_top, min_p_
 from stratos.engine.sampling.logprobs import position_logprobs
 
 NON_FINITE = "the model's logits are not finite"
@@ -89,17 +90,43 @@ class Sampler:
         return edited
 
     def _draw(self, logits: Tensor, specs: Sequence[SampleSpec]) -> Tensor:
+        """Scale by temperature, truncate, add noise: int64 [rows]."""
         params = [spec.params for spec in specs]
         temperature = self._column([max(p.temperature, LEAST_TEMPERATURE) for p in params], torch.float32)
         scaled = (logits - logits.amax(1, keepdim=True)).div_(temperature.unsqueeze(1))
+        keys = noise_keys([(spec.seed, spec.choice, spec.position) for spec in specs], self._device)
+        is_truncated = [p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in params]
+        if not any(is_truncated):
+            return self._pick(scaled, keys)
+        if all(is_truncated):
+            return self._pick_truncated(scaled, keys, params)
+        token_ids = torch.empty(len(specs), dtype=torch.int64, device=self._device)
+        rows = torch.tensor(is_truncated, device=self._device)
+        token_ids[~rows] = self._pick(scaled[~rows], keys[~rows])
+        truncated = [p for p, flag in zip(params, is_truncated, strict=True) if flag]
+        token_ids[rows] = self._pick_truncated(scaled[rows], keys[rows], truncated)
+        return token_ids
+
+    def _pick(self, scaled: Tensor, keys: Tensor) -> Tensor:
+        return gumbel(keys, self._vocab).add_(scaled).argmax(1)
+
+    def _pick_truncated(self, scaled: Tensor, keys: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+        """Noise is needed only for tokens that survive."""
+        vocab_size = scaled.shape[1]
         if any(p.min_p > 0 for p in params):
             min_p_(scaled, self._column([p.min_p for p in params], torch.float32))
-        if any(p.top_k or p.top_p < 1 for p in params):
-            vocab = scaled.shape[1]
-            top_k = self._column([min(p.top_k or vocab, vocab) for p in params], torch.int64)
-            top_k_top_p_(scaled, top_k, self._column([p.top_p for p in params], torch.float64))
-        keys = noise_keys([(spec.seed, spec.choice, spec.position) for spec in specs], self._device)
-        return gumbel(keys, self._vocab).add_(scaled).argmax(1)
+        top_k = self._column([min(p.top_k or vocab_size, vocab_size) for p in params], torch.int64)
+        top_p = self._column([p.top_p for p in params], torch.float64)
+        token_ids = torch.empty(len(params), dtype=torch.int64, device=self._device)
+        rows = torch.arange(len(params), device=self._device)
+        for count in candidate_counts(vocab_size, max((p.top_k for p in params if p.top_k < vocab_size), default=0)):
+            kept = keep_top(scaled[rows], top_k[rows], top_p[rows], count)
+            best = gumbel(keys[rows], kept.token_ids.to(torch.int32)).add_(kept.logits).argmax(1, keepdim=True)
+            token_ids[rows] = kept.token_ids.gather(1, best).squeeze(1)
+            if bool(kept.is_complete.all()):
+                break
+            rows = rows[~kept.is_complete]
+        return token_ids
 
     def _column(self, values: Sequence[float], dtype: torch.dtype) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=self._device)
