@@ -25,7 +25,7 @@ class BlockingThreads:
         self._max_threads = max_threads
         self._loop = asyncio.get_running_loop()
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._num_threads = 0
+        self._threads: list[threading.Thread] = []
         self._num_open = 0
         self._num_running = 0
         self._closed: asyncio.Future[None] | None = None
@@ -37,10 +37,11 @@ class BlockingThreads:
         future: asyncio.Future[Any] = self._loop.create_future()
         self._num_open += 1
         self._calls.put(lambda: self._run(future, call, args))
-        if self._num_open > self._num_threads < self._max_threads:
-            self._num_threads += 1
+        if self._num_open > len(self._threads) < self._max_threads:
+            thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
             self._num_running += 1
-            threading.Thread(target=self._work, name=f"{self._name}-{self._num_threads}", daemon=True).start()
+            thread.start()
         return future
 
     def close(self) -> asyncio.Future[None]:
@@ -49,7 +50,7 @@ class BlockingThreads:
             self._closed = self._loop.create_future()
             if not self._num_running:
                 self._closed.set_result(None)
-            for _ in range(self._num_threads):
+            for _ in self._threads:
                 self._calls.put(None)
         return self._closed
 
@@ -84,4 +85,6 @@ class BlockingThreads:
     def _thread_ended(self) -> None:
         self._num_running -= 1
         if self._closed is not None and not self._num_running and not self._closed.done():
+            for thread in self._threads:
+                thread.join()  # at once: telling us was the last thing it did
             self._closed.set_result(None)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from stratos.common.errors import WorkerLost
+from stratos.common.errors import Overloaded, WorkerLost
 from stratos.kv.blocking import BlockingThreads
 from stratos.kv.receiver import Frame, ReceiverConfig, Ring, RingReceiver
 from stratos.kv.sender import CachingSender, checked_payload
@@ -76,7 +76,10 @@ class _Torch:
         """A store on a free port, and the port."""
         # Without a socket of ours the store would listen on every address of the machine.
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        listener = socket.create_server((config.host, 0), family=family)
+        try:
+            listener = socket.create_server((config.host, 0), family=family)
+        except OSError as err:
+            raise Overloaded(f"cannot listen on {config.host} for KV transfers: {err.strerror or err}") from err
         port: int = listener.getsockname()[1]
         return self._store(config, config.host, port, is_master=True, master_listen_fd=listener.detach()), port
 
@@ -117,6 +120,7 @@ class _GlooRing(Ring):
         self._backlog: list[Frame] = []
         """Announced before the sender had joined; at most one frame per slot."""
         self._closed = False
+        self._store: Any
         self._store, port = torch.host_store(gloo)
         self.address = f"{gloo.host}:{port}"
         self._threads = BlockingThreads(f"kv-gloo-{port}", config.slots_per_pair + 1)
@@ -140,6 +144,7 @@ class _GlooRing(Ring):
         self._closed = True
         self._joining.cancel()
         group, self._group = self._group, None
+        self._store = None  # nobody can join any more
         if group is not None:
             self._threads.submit(self._torch.break_group, group, _SENDER_RANK)
         return self._threads.close()

@@ -53,9 +53,9 @@ class _ShmRing(Ring):
         self.address = self._path.name
         try:
             self._memory = memoryview(mmap.mmap(self._fd, slot_bytes * num_slots))
-        except OSError:
+        except OSError as err:
             self.close()
-            raise
+            raise _no_ring(directory, slot_bytes * num_slots, err) from err
 
     def view(self, slot: int) -> memoryview:
         return self._memory[slot * self._slot_bytes : (slot + 1) * self._slot_bytes]
@@ -141,31 +141,40 @@ def _is_unlocked(path: Path) -> bool:
 
 
 def _create(directory: Path, size: int) -> tuple[int, Path]:
-    while True:
-        path = directory / f"kv-{secrets.token_hex(16)}.ring"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            if os.fstat(fd).st_nlink == 0:
-                # Another receiver's clean-up came between creation and lock.
-                os.close(fd)
-                continue
+    """A new file of ``size``, locked; and its path."""
+    try:
+        while True:
+            path = directory / f"kv-{secrets.token_hex(16)}.ring"
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            if _lock_and_fill(fd, path, size):
+                return fd, path
+    except OSError as err:
+        raise _no_ring(directory, size, err) from err
+
+
+def _lock_and_fill(fd: int, path: Path, size: int) -> bool:
+    """Returns ``False`` when another receiver's clean-up came between creation and lock; nothing is left then."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
             os.posix_fallocate(fd, 0, size)
-        except OSError as err:
-            path.unlink(missing_ok=True)
-            os.close(fd)
-            if err.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM):
-                raise Overloaded(_no_space(directory, size)) from err
-            raise
-        return fd, path
+            return True
+    except OSError:
+        path.unlink(missing_ok=True)
+        os.close(fd)
+        raise
+    os.close(fd)
+    return False
 
 
-def _no_space(directory: Path, size: int) -> str:
+def _no_ring(directory: Path, size: int, err: OSError) -> Overloaded:
+    if err.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM):
+        return Overloaded(f"cannot make a staging file in {directory}: {err.strerror}")
     free = os.statvfs(directory)
-    return (
+    return Overloaded(
         f"no room for {size / 2**20:.1f} MiB of KV staging in {directory} "
-        f"({free.f_bavail * free.f_frsize / 2**20:.1f} MiB free); "
-        "enlarge that file system, or lower slot_bytes or slots_per_pair"
+        f"({free.f_bavail * free.f_frsize / 2**20:.1f} MiB free there): {err.strerror}; "
+        "enlarge that file system or the memory limit, or lower slot_bytes or slots_per_pair"
     )
 
 
@@ -175,6 +184,8 @@ def _attach(path: Path, offer: TransportOffer) -> memoryview:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         raise WorkerLost(f"{path} is gone: the KV transfer pair {offer.pair} has ended, or was attached to") from None
+    except OSError as err:
+        raise WorkerLost(f"cannot attach to {path}: {err.strerror}") from err
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -182,6 +193,8 @@ def _attach(path: Path, offer: TransportOffer) -> memoryview:
         if found.st_size != size:
             raise ValueError(f"{path} has {found.st_size} bytes, its offer says {size}")
         memory = memoryview(mmap.mmap(fd, size))
+    except OSError as err:
+        raise WorkerLost(f"cannot map {path}: {err.strerror}") from err
     finally:
         os.close(fd)
     path.unlink(missing_ok=True)
