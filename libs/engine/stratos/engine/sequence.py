@@ -37,6 +37,12 @@ class Sequence:
         return len(self.tokens) - self.num_computed
 
     @property
+    def num_output(self) -> int:
+        """Tokens the choice has emitted, earlier attempts included."""
+        assert self.request is not None
+        return len(self.tokens) - len(self.request.request.prompt_ids)
+
+    @property
     def order_key(self) -> tuple[int, float, int]:
         """Smaller is served first and preempted last."""
         return self.priority_class, self.arrival_s, self.seq_id
@@ -72,6 +78,11 @@ class RequestState:
         return self.request.key
 
     @property
+    def lead_choice(self) -> int:
+        """Index of the choice that computes the prompt for all."""
+        return next(choice.index for choice in self.request.choices if not choice.finished)
+
+    @property
     def num_open_choices(self) -> int:
         """Choices that will still produce tokens."""
         return len(self.sequences) + len(self.siblings)
@@ -104,7 +115,6 @@ class ReservedState:
     """A hand-off that is not committed: referenced prefix plus reserved blocks."""
 
     request: EngineRequest
-    root: bytes
     prefix_blocks: list[int]
     reserved_blocks: list[int]
     num_skip_tokens: int

@@ -1,0 +1,59 @@
+"""What the books of an engine share: configuration, memory, queues, counters."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from stratos.common.clock import Clock
+from stratos.common.errors import ContextLengthExceeded
+from stratos.core.block_hash import chain_root
+from stratos.engine.block_manager import BlockManager
+from stratos.engine.runner.base import RunnerInfo
+from stratos.engine.scheduler import Scheduler
+from stratos.engine.sequence import Sequence
+from stratos.engine.settings import SchedulerConfig
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineContext:
+    """One per engine; guarded by the core's lock."""
+
+    info: RunnerInfo
+    config: SchedulerConfig
+    clock: Clock
+    blocks: BlockManager
+    scheduler: Scheduler
+    seq_ids: Iterator[int] = field(default_factory=itertools.count)
+    tokens_by_tenant: Counter[str] = field(default_factory=Counter)
+
+    def check_size(self, num_tokens: int) -> None:
+        """Raise ``ContextLengthExceeded`` for tokens that could never fit the model's context or the pool."""
+        if num_tokens > self.info.max_model_len:
+            raise ContextLengthExceeded(f"{num_tokens} tokens do not fit the context of {self.info.max_model_len}")
+        if self.blocks.blocks_for(num_tokens) > self.blocks.num_blocks:
+            capacity = self.blocks.num_blocks * self.blocks.block_size
+            raise ContextLengthExceeded(f"{num_tokens} tokens do not fit the KV pool of {capacity} tokens")
+
+    def root(self, adapter_digest: str, cache_salt: bytes) -> bytes:
+        """Root of the block-hash chains of one adapter and tenant salt."""
+        return chain_root(self.info.identity, adapter_digest, cache_salt)
+
+    def cached_prefix(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> list[int]:
+        """Blocks of the prefix cache that cover full blocks of the prompt, its last token excluded."""
+        probe = Sequence(seq_id=-1, tokens=list(prompt_ids), root=self.root(adapter_digest, cache_salt))
+        size = self.blocks.block_size
+        return self.blocks.cache.match(probe.chain((len(prompt_ids) - 1) // size, size))
+
+    def name_blocks(self, sequence: Sequence) -> None:
+        """Offer full, computed blocks of a sequence to the prefix cache."""
+        size = self.blocks.block_size
+        num_full = sequence.num_computed // size
+        if num_full <= sequence.num_named or not self.config.enable_prefix_cache:
+            return
+        names = sequence.chain(num_full, size)
+        for index in range(sequence.num_named, num_full):
+            self.blocks.cache.insert(names[index], sequence.block_table[index])
+        sequence.num_named = num_full

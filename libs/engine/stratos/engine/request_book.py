@@ -1,0 +1,210 @@
+"""Generation requests: their choices, how siblings fork from the prompt, and how choices end."""
+
+from __future__ import annotations
+
+from stratos.common.errors import BadRequest, Overloaded
+from stratos.core.request import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, RequestKey
+from stratos.engine.context import EngineContext
+from stratos.engine.engine import StepResult
+from stratos.engine.plan import PlanRow, SampledToken, SampleSpec
+from stratos.engine.sequence import RequestState, ReservedState, Sequence
+
+
+class RequestBook:
+    """Open requests by key, and the block copies that forks need before the next step."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._states: dict[RequestKey, RequestState] = {}
+        self._copies: list[tuple[int, int, Sequence]] = []
+        """Copy-on-write that the next plan does: source, destination, owner of the destination."""
+
+    def __contains__(self, key: RequestKey) -> bool:
+        return key in self._states
+
+    # -- coming and going --------------------------------------------------------------------------
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request whose prompt is computed here."""
+        scheduler = self._context.scheduler
+        num_open = sum(not choice.finished for choice in request.choices)
+        if len(scheduler.waiting) + num_open > self._context.config.max_num_waiting:
+            raise Overloaded("the worker's waiting queue is full")
+        scheduler.enqueue(self._open(request))
+
+    def adopt(self, reservation: ReservedState) -> None:
+        """Let a committed hand-off join the batch at its last prompt token."""
+        lead = self._open(reservation.request)
+        state = lead.request
+        assert state is not None
+        state.num_cached_tokens = reservation.num_skip_tokens
+        state.num_transferred_tokens = reservation.num_tokens - reservation.num_skip_tokens
+        lead.block_table = reservation.block_table
+        lead.num_computed = reservation.num_tokens
+        lead.num_named = len(reservation.prefix_blocks)
+        self._context.name_blocks(lead)
+        self._context.scheduler.run_now(lead)
+        self._fork_siblings(lead)
+
+    def _open(self, request: EngineRequest) -> Sequence:
+        """Enter a request; returns the sequence of its first open choice, the others wait for the prompt."""
+        open_choices = [choice for choice in request.choices if not choice.finished]
+        if not open_choices:
+            raise BadRequest("every choice of the request is finished already", param="choices")
+        state = RequestState(request, self._context.root(request.adapter_digest, request.cache_salt))
+        state.siblings = open_choices[1:]
+        self._states[request.key] = state
+        return self._start_choice(state, open_choices[0])
+
+    def _start_choice(self, state: RequestState, choice: ChoiceState) -> Sequence:
+        request = state.request
+        sequence = state.sequences[choice.index] = Sequence(
+            seq_id=next(self._context.seq_ids),
+            tokens=[*request.prompt_ids, *choice.emitted_ids],
+            root=state.root,
+            adapter_digest=request.adapter_digest,
+            priority_class=request.priority_class,
+            arrival_s=request.arrival_s,
+            deadline_s=request.deadline_s,
+            request=state,
+            choice=choice.index,
+        )
+        return sequence
+
+    def abort(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
+        """End a request, or some of its choices; unknown keys are ignored."""
+        state = self._states.get(key)
+        if state is None:
+            return
+        state.siblings = [c for c in state.siblings if choice_indexes and c.index not in choice_indexes]
+        doomed = [i for i in state.sequences if not choice_indexes or i in choice_indexes]
+        if state.siblings and len(doomed) == len(state.sequences):
+            # the choice that computes the prompt goes: the next one starts from the prefix cache
+            self._context.scheduler.enqueue(self._start_choice(state, state.siblings.pop(0)))
+        for index in doomed:
+            self._context.scheduler.remove(state.sequences.pop(index))
+        self._drop_dead_copies()
+        if not state.num_open_choices:
+            del self._states[key]
+
+    # -- one step ----------------------------------------------------------------------------------
+
+    def take_copies(self) -> tuple[tuple[int, int], ...]:
+        """Copies the next plan must do; each holds a reference on its source until ``end_copies``."""
+        self._drop_dead_copies()
+        copies = tuple((source, destination) for source, destination, _ in self._copies)
+        self._copies = []
+        return copies
+
+    def _drop_dead_copies(self) -> None:
+        """Forget copies whose owner was aborted or preempted since they were planned."""
+        live = [copy for copy in self._copies if copy[1] in copy[2].block_table]
+        dead = [copy for copy in self._copies if copy[1] not in copy[2].block_table]
+        self._context.blocks.release([source for source, _, _ in dead])
+        self._copies = live
+
+    def end_copies(self, copies: tuple[tuple[int, int], ...]) -> None:
+        """The plan is done: its copies no longer need their sources."""
+        self._context.blocks.release([source for source, _ in copies])
+
+    def row(self, sequence: Sequence, count: int) -> PlanRow:
+        """The plan row that runs the next ``count`` tokens of a sequence."""
+        start, state = sequence.num_computed, sequence.request
+        if state is not None and state.first_scheduled_s is None:
+            state.first_scheduled_s = self._context.clock.now()
+            state.num_cached_tokens = start if state.num_cached_tokens is None else state.num_cached_tokens
+        return PlanRow(
+            seq_id=sequence.seq_id,
+            token_ids=tuple(sequence.tokens[start : start + count]),
+            start=start,
+            block_table=tuple(sequence.block_table[: self._context.blocks.blocks_for(start + count)]),
+            adapter_digest=sequence.adapter_digest,
+            sample=_sample_spec(sequence, state) if state and count == sequence.remaining else None,
+        )
+
+    def advance(self, sequence: Sequence, begin: int, token: SampledToken | None, result: StepResult) -> None:
+        """Tokens from ``begin`` on are computed; append the sampled one, if the row sampled."""
+        state = sequence.request
+        assert state is not None
+        num_prompt = len(state.request.prompt_ids)
+        self._context.name_blocks(sequence)
+        if sequence.num_computed >= num_prompt - 1:
+            self._fork_siblings(sequence)
+        if sequence.choice == state.lead_choice:
+            state.num_recomputed_tokens += max(0, min(sequence.num_computed, num_prompt) - begin)
+        if token is not None:
+            self._append(sequence, state, token, result)
+
+    def _fork_siblings(self, lead: Sequence) -> None:
+        """Start the other choices on the prompt's blocks; the block that is not full is copied."""
+        state, blocks, scheduler = lead.request, self._context.blocks, self._context.scheduler
+        assert state is not None
+        num_tokens = len(state.request.prompt_ids) - 1
+        num_shared, num_partial = divmod(num_tokens, blocks.block_size)
+        for choice in state.siblings:
+            sequence = self._start_choice(state, choice)
+            private = blocks.allocate(1 if num_partial else 0) if scheduler.num_free_seqs > 0 else None
+            if private is None:
+                scheduler.enqueue(sequence)  # recomputes from the prefix cache when there is room
+                continue
+            shared = lead.block_table[:num_shared]
+            blocks.reference(shared)
+            if private:
+                source = lead.block_table[num_shared]
+                blocks.reference([source])  # until the copy is done
+                self._copies.append((source, private[0], sequence))
+            sequence.block_table = shared + private
+            sequence.num_computed = num_tokens
+            sequence.num_named = min(num_shared, lead.num_named)
+            scheduler.run_now(sequence)
+        state.siblings = []
+
+    def _append(self, sequence: Sequence, state: RequestState, token: SampledToken, result: StepResult) -> None:
+        request = state.request
+        output = ChoiceOutput(request.key, sequence.choice, sequence.num_output, [token.token_id])
+        if token.logprobs is not None:
+            output.logprobs.append(token.logprobs)
+        sequence.tokens.append(token.token_id)
+        self._context.tokens_by_tenant[request.tenant] += 1
+        output.finish_reason = self._finish_reason(sequence, request, token.token_id)
+        result.outputs.append(output)
+        if output.finish_reason is not None:
+            self._close(sequence, state, result)
+
+    def _finish_reason(self, sequence: Sequence, request: EngineRequest, token_id: int) -> FinishReason | None:
+        params, info = request.sampling, self._context.info
+        ends = token_id in info.eos_token_ids and not params.ignore_eos
+        if (ends or token_id in params.stop_token_ids) and sequence.num_output > params.min_tokens:
+            return FinishReason.STOP
+        if sequence.num_output >= params.max_tokens or len(sequence.tokens) >= info.max_model_len:
+            return FinishReason.LENGTH
+        return None
+
+    def finish(self, sequence: Sequence, reason: FinishReason, result: StepResult) -> None:
+        """End a choice between tokens."""
+        state = sequence.request
+        assert state is not None
+        output = ChoiceOutput(state.key, sequence.choice, sequence.num_output, [], finish_reason=reason)
+        result.outputs.append(output)
+        self._close(sequence, state, result)
+
+    def _close(self, sequence: Sequence, state: RequestState, result: StepResult) -> None:
+        self._context.scheduler.remove(sequence)
+        del state.sequences[sequence.choice]
+        if not state.num_open_choices:
+            del self._states[state.key]
+            result.finished_stats[state.key] = state.stats()
+
+
+def _sample_spec(sequence: Sequence, state: RequestState) -> SampleSpec:
+    request, num_prompt = state.request, len(state.request.prompt_ids)
+    return SampleSpec(
+        key=request.key,
+        choice=sequence.choice,
+        seed=request.seed,
+        position=len(sequence.tokens),
+        params=request.sampling,
+        prompt_ids=request.prompt_ids,
+        output_ids=tuple(sequence.tokens[num_prompt:]) if request.sampling.has_penalties else (),
+        num_output_tokens=sequence.num_output,
+    )

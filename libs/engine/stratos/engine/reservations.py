@@ -1,0 +1,65 @@
+"""Hand-offs at the receiver that are not committed: prefix referenced, blocks reserved, places in the batch held."""
+
+from __future__ import annotations
+
+from stratos.core.request import EngineRequest, RequestKey
+from stratos.engine.context import EngineContext
+from stratos.engine.engine import Reservation
+from stratos.engine.sequence import ReservedState
+
+
+class ReservationBook:
+    """Reservations by request."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._states: dict[RequestKey, ReservedState] = {}
+
+    def __contains__(self, key: RequestKey) -> bool:
+        return key in self._states
+
+    def take(self, request: EngineRequest) -> Reservation | None:
+        """Take everything a hand-off needs, or nothing."""
+        context, blocks = self._context, self._context.blocks
+        num_choices = sum(not choice.finished for choice in request.choices)
+        if context.scheduler.num_free_seqs < num_choices:
+            return None
+        prefix = context.cached_prefix(request.prompt_ids, request.adapter_digest, request.cache_salt)
+        blocks.reference(prefix)
+        num_tokens = len(request.prompt_ids) - 1
+        missing = blocks.blocks_for(num_tokens) - len(prefix)
+        has_room = blocks.num_available >= missing + num_choices
+        reserved = blocks.allocate(missing, reserved=True) if has_room else None
+        if reserved is None:
+            blocks.release(prefix)
+            return None
+        skip = len(prefix) * blocks.block_size
+        self._states[request.key] = ReservedState(request, prefix, reserved, skip, num_tokens, num_choices)
+        context.scheduler.num_reserved_seqs += num_choices
+        return Reservation(key=request.key, num_skip_tokens=skip, num_tokens=num_tokens)
+
+    def check_range(
+        self, key: RequestKey, token_begin: int, token_end: int, layer_begin: int, layer_end: int
+    ) -> ReservedState:
+        """The reservation, if the range lies inside of what it still expects."""
+        state = self._states[key]
+        if not state.num_skip_tokens <= token_begin < token_end <= state.num_tokens:
+            raise ValueError(f"tokens [{token_begin}, {token_end}) are outside of the reservation")
+        if not 0 <= layer_begin < layer_end <= self._context.info.geometry.num_layers:
+            raise ValueError(f"no layers [{layer_begin}, {layer_end}) in this model")
+        return state
+
+    def commit(self, key: RequestKey) -> ReservedState:
+        """End a reservation; its blocks are allocated now and belong to the caller."""
+        state = self._remove(key)
+        self._context.blocks.publish(state.reserved_blocks)
+        return state
+
+    def drop(self, key: RequestKey) -> None:
+        """End a reservation and give everything back; what a scatter still writes stays fenced until it returns."""
+        self._context.blocks.release(self._remove(key).block_table)
+
+    def _remove(self, key: RequestKey) -> ReservedState:
+        state = self._states.pop(key)
+        self._context.scheduler.num_reserved_seqs -= state.num_choices
+        return state
