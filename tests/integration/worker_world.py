@@ -14,6 +14,9 @@ import grpc.aio
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.decode_worker.settings import DecodeWorkerSettings
+from stratos.engine.core import EngineCore
+from stratos.engine.fake import FakeConfig, FakeRunner
+from stratos.kv.faults import Fault, FaultPlan, FaultySender
 from stratos.prefill_worker.settings import PrefillWorkerSettings
 from stratos.rpc import channel, serve_async, wait_serving
 from stratos.rpc.fleet_messages import ref_to_pb
@@ -66,6 +69,13 @@ class Worker:
     async def wait_baseline(self, timeout_s: float = TIMEOUT_S) -> None:
         await eventually(self.assert_baseline, f"{self.process.name} back to baseline: {self.blocks}", timeout_s)
 
+    def inject(self, transport: str, faults: dict[int, Fault]) -> FaultPlan:
+        """Let frames that this worker sends from now on suffer ``faults``."""
+        plan = FaultPlan(faults=faults)
+        transports = self.process.parts.transports
+        transports._senders[transport] = FaultySender(transports.sender(transport), plan)
+        return plan
+
     def metric(self, name: str, **labels: str) -> float:
         return self.process.metrics.get_sample_value(name, labels) or 0.0
 
@@ -87,6 +97,15 @@ def make_settings(role: WorkerRole, tmp_path: Path, **overrides: Any) -> WorkerS
     return (PrefillWorkerSettings if is_prefill else DecodeWorkerSettings)(**(values | overrides))
 
 
+def _make_engine(settings: WorkerSettings, change_fake: Callable[[FakeConfig], FakeConfig] | None) -> EngineCore:
+    engine = make_engine(settings)
+    if change_fake is not None:
+        runner = engine._runner
+        assert isinstance(runner, FakeRunner)
+        runner.config = change_fake(runner.config)
+    return engine
+
+
 class World:
     """Starts workers; stops them in the end."""
 
@@ -95,18 +114,17 @@ class World:
         self._stack = stack
 
     async def start(
-        self, role: WorkerRole, prepare: Callable[[WorkerProcess], None] = lambda _: None, **overrides: Any
+        self, role: WorkerRole, change_fake: Callable[[FakeConfig], FakeConfig] | None = None, **overrides: Any
     ) -> Worker:
         settings = make_settings(role, self._tmp_path, **overrides)
         stop = asyncio.Event()
         process = WorkerProcess(
             role,
             settings,
-            make_engine=lambda s: ThreadEngine(make_engine(s)),
+            make_engine=lambda s: ThreadEngine(_make_engine(s, change_fake)),
             make_store=open_adapter_store,
             request_stop=stop.set,
         )
-        prepare(process)
         worker = Worker(process, stop, asyncio.create_task(serve_async(process, settings, stop=stop)))
         self._stack.push_async_callback(self._stop, worker)
         await eventually(lambda: process.address or worker.exit_code.done(), "listening")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.core.model_files import read_model_files
+from stratos.core.model_files import read_json, read_model_files
 from stratos.engine.core import EngineCore
 from stratos.engine.fake import FakeConfig, FakeRunner
 from stratos.engine.runner.base import Runner
@@ -46,6 +46,7 @@ def _fake_runner(settings: WorkerSettings) -> Runner:
 def _torch_runner(settings: WorkerSettings) -> Runner:
     if settings.model_path is None:
         raise InvalidCheckpoint("the torch engine needs a model: set MODEL_PATH to a Hugging Face model folder")
+    read_json(settings.model_path / "config.json")  # a wrong path is told before torch takes its seconds to load
     from stratos.engine.runner.torch_runner import TorchRunner
 
     return TorchRunner.load(

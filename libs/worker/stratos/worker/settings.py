@@ -60,6 +60,8 @@ class WorkerSettings(ServiceSettings):
     """A source that says nothing for this long is lost; it speaks every 250 ms."""
     fetch_stall_timeout_s: float = Field(2.0, gt=0)
     """A source that computes with a step counter that stands still for this long hangs; above the slowest step."""
+    fetch_frame_timeout_s: float = Field(10.0, gt=0)
+    """An announced frame must be complete within this time: one slot takes milliseconds on any network."""
     orphan_ttl_s: float = Field(5.0, ge=0)
     """Requests of a broken session are freed after this long; a gateway reconnects within a second."""
     step_stall_timeout_s: float = Field(5.0, gt=0)

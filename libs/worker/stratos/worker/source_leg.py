@@ -221,8 +221,10 @@ class SourceLeg:
     # -- frames ------------------------------------------------------------------------------------
 
     async def _send_new(self, sender: PairSender, frame: FrameRange) -> None:
-        await self._answer_nacks(sender)
-        await self._wait_for(lambda: bool(self._credits), "Credit")
+        while not self._credits or self._nacks:
+            # A damaged frame keeps its slot until it is repeated, so credits may depend on the repeat.
+            await self._wait_for(lambda: bool(self._credits or self._nacks), "Credit")
+            await self._answer_nacks(sender)
         seq = len(self._frames)
         payload = await self._gather(frame)
         check = await asyncio.to_thread(checksum, payload)

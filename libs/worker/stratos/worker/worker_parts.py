@@ -70,7 +70,9 @@ def wire_worker(
     config = AdapterCacheConfig(directory=settings.adapter_cache_dir, max_bytes=settings.adapter_cache_bytes)
     adapters = AdapterCache(store, engine, config, metrics)
     leg_config = ReceiverLegConfig(
-        progress_timeout_s=settings.fetch_progress_timeout_s, stall_timeout_s=settings.fetch_stall_timeout_s
+        progress_timeout_s=settings.fetch_progress_timeout_s,
+        stall_timeout_s=settings.fetch_stall_timeout_s,
+        frame_timeout_s=settings.fetch_frame_timeout_s,
     )
     room = StagingRoom(leg_config.slot_wait_s)
     peers = SourcePeers(transports, room, clock)

@@ -1,0 +1,171 @@
+"""Every failure of a hand-off by name: the answer is right, the failure is counted, nothing stays behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, eventually, open_world
+
+from stratos.api.worker.v1 import decode_pb2
+from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.engine.fake import fake_generate
+from stratos.kv.faults import Fault
+
+PROMPT = [(7 * i) % 4096 for i in range(100)]
+HANDED_OVER = fake_generate(PROMPT, 4, prefill_weight=PREFILL_WEIGHT, decode_weight=DECODE_WEIGHT)
+COMPUTED_HERE = fake_generate(PROMPT, 4, prefill_weight=0, decode_weight=DECODE_WEIGHT, num_prefilled=0)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as opened:
+        yield opened
+
+
+async def start_pair(world: World, **decode_settings: object) -> tuple[Worker, Worker]:
+    return await world.start(WorkerRole.PREFILL), await world.start(WorkerRole.DECODE, **decode_settings)
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected", "num_failures"),
+    [
+        ({}, HANDED_OVER, 0),
+        ({99: Fault.BIT_FLIP}, HANDED_OVER, 0),
+        ({0: Fault.BIT_FLIP}, HANDED_OVER, 1),
+        ({1: Fault.BIT_FLIP}, HANDED_OVER, 1),
+        ({0: Fault.TRUNCATE}, HANDED_OVER, 1),
+        ({0: Fault.DROP}, HANDED_OVER, 1),
+        ({0: Fault.REORDER}, HANDED_OVER, 1),
+        ({0: Fault.BIT_FLIP, 1: Fault.BIT_FLIP}, COMPUTED_HERE, 2),
+    ],
+)
+async def test_damaged_frames(world: World, faults: dict[int, Fault], expected: list[int], num_failures: int) -> None:
+    prefill, decode = await start_pair(world, staging_slots=2)
+    plan = prefill.inject("shm", faults)
+    gateway = await world.gateway(decode)
+    stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
+    assert stream.error is None
+    assert stream.tokens[0] == expected
+    assert plan.injected.total() == len([frame for frame in faults if frame < 99])
+    assert decode.metric("stratos_kv_integrity_failures_total", cause="checksum") == num_failures
+    assert decode.metric("stratos_local_prefills_total", reason="local_fallback") == (expected == COMPUTED_HERE)
+    await prefill.wait_baseline()
+    await decode.wait_baseline()
+
+
+async def test_frame_that_never_completes(world: World) -> None:
+    prefill, decode = await start_pair(world, fetch_frame_timeout_s=0.3)
+    plan = prefill.inject("shm", {0: Fault.HANG})
+    gateway = await world.gateway(decode)
+    stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
+    assert stream.tokens[0] == COMPUTED_HERE
+    assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_FALLBACK
+    assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome="worker_lost") == 1
+    plan.released.set()
+    await prefill.wait_baseline()
+    await decode.wait_baseline()
+
+
+async def test_dead_endpoint_and_the_second_takes_over(world: World) -> None:
+    prefill, decode = await start_pair(world)
+    dead = WorkerRef(worker_id="gone", incarnation="inc-gone", address="127.0.0.1:9", role=WorkerRole.PREFILL)
+    gateway = await world.gateway(decode)
+    stream = await (await gateway.submit(PROMPT, prefill=(dead, prefill))).over()
+    assert stream.tokens[0] == HANDED_OVER
+    assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome="worker_lost") == 1
+    again = await (await gateway.submit(PROMPT[1:], prefill=(dead,), request_id="again")).over()
+    assert again.receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_FALLBACK
+    assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome="avoided") == 1
+
+
+async def test_second_source_goes_on_behind_the_verified_prefix(world: World) -> None:
+    prompt = [(13 * i) % 4096 for i in range(300)]
+    first = await world.start(WorkerRole.PREFILL, fake_step_s=0.05)
+    second = await world.start(WorkerRole.PREFILL, worker_id="prefill-1", fake_worker_weight=11)
+    decode = await world.start(WorkerRole.DECODE, fetch_frame_timeout_s=0.3)
+    plan = first.inject("shm", {2: Fault.HANG})
+    gateway = await world.gateway(decode)
+    stream = await (await gateway.submit(prompt, prefill=(first, second))).over()
+    received = second.metric("stratos_kv_transfer_bytes_total", direction="sent", transport="shm") // 8
+    verified = len(prompt) - 1 - int(received)
+    assert plan.injected[Fault.HANG] == 1
+    assert verified > 0, "the first source's frames were not kept"
+    kv_sources = [PREFILL_WEIGHT] * verified + [11] * int(received) + [DECODE_WEIGHT]
+    total = sum(w * (t + 1) + p for p, (t, w) in enumerate(zip(prompt, kv_sources, strict=True)))
+    assert stream.tokens[0][0] == (total + 31 * DECODE_WEIGHT) % 4096
+    assert stream.receipt.prefill_worker_id == "prefill-1"
+    plan.released.set()
+    for worker in (first, second, decode):
+        await worker.wait_baseline()
+
+
+async def test_identity_mismatch_is_not_paired(world: World) -> None:
+    prefill, decode = await start_pair(world)
+    engine = prefill.process.parts.engine
+    other = dataclasses.replace(engine.info.identity, numerics_id="another instruction set")
+    engine.info = dataclasses.replace(engine.info, identity=other)
+    gateway = await world.gateway(decode)
+    stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
+    assert stream.tokens[0] == COMPUTED_HERE
+    assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome="identity_mismatch") == 1
+
+
+async def test_no_room_is_busy_and_takes_nothing(world: World) -> None:
+    prefill, decode = await start_pair(world, fake_num_blocks=10, fake_step_s=0.02)
+    gateway = await world.gateway(decode)
+    long = await gateway.submit(PROMPT, prefill=(prefill,), max_tokens=60, request_id="long")
+    await long.wait_tokens(1)
+    stream = await (await gateway.submit(PROMPT[::-1], prefill=(prefill,), request_id="late")).over()
+    assert stream.error.code == "busy"
+    assert (await long.over()).finish[0] == decode_pb2.FINISH_REASON_LENGTH
+    await prefill.wait_baseline()
+    await decode.wait_baseline()
+
+
+PHASES: dict[str, Callable[[Worker, Worker], bool]] = {
+    "at once": lambda p, d: True,
+    "queued": lambda p, d: p.process.parts.engine.status().num_prefill_jobs == 1,
+    "granted": lambda p, d: d.blocks.reserved > 0,
+    "receiving": lambda p, d: d.metric("stratos_kv_transfer_bytes_total", direction="received", transport="shm") > 0,
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+async def test_cancel_in_each_phase_frees_both_workers(world: World, phase: str) -> None:
+    prefill = await world.start(WorkerRole.PREFILL, fake_step_s=0.03)
+    decode = await world.start(WorkerRole.DECODE)
+    prompt = [(7 * i) % 4096 for i in range(900)]
+    gateway = await world.gateway(decode)
+    stream = await gateway.submit(prompt, prefill=(prefill,))
+    await eventually(lambda: PHASES[phase](prefill, decode), phase)
+    await gateway.cancel("req-1")
+    begun_s = time.monotonic()
+    await eventually(lambda: not decode.process.parts.table.num_open_tasks, "the request's end")
+    await prefill.wait_baseline()
+    await decode.wait_baseline()
+    assert time.monotonic() - begun_s < 2.0  # 0.2 s on an idle machine
+    assert not stream.tokens
+    assert stream.error is None
+
+
+async def test_cancel_while_decoding(world: World) -> None:
+    prefill, decode = await start_pair(world, fake_step_s=0.005)
+    gateway = await world.gateway(decode)
+    stream = await gateway.submit(PROMPT, prefill=(prefill,), max_tokens=500)
+    await stream.wait_tokens(3)
+    await gateway.cancel("req-1")
+    await decode.wait_baseline()
+    assert 3 <= len(stream.tokens[0]) < 500
+
+
+async def test_source_that_drains_refuses_new_hand_offs(world: World) -> None:
+    prefill, decode = await start_pair(world)
+    prefill.process._close_door()
+    gateway = await world.gateway(decode)
+    stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
+    assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_FALLBACK
+    assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome="draining") == 1

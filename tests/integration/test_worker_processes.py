@@ -1,0 +1,141 @@
+"""Both worker services as real processes: started by ``python -m``, killed and stopped in the middle of a hand-off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, World, eventually, make_settings, open_world
+
+from stratos.api.worker.v1 import decode_pb2, worker_pb2, worker_pb2_grpc
+from stratos.core.fleet import WorkerStatus
+from stratos.core.placement import WorkerRole
+from stratos.engine.fake import fake_generate
+from stratos.rpc import channel
+from stratos.rpc.fleet_messages import status_from_pb
+
+PROMPT = [(7 * i) % 4096 for i in range(900)]
+
+
+class Process:
+    """A worker service in a process of its own."""
+
+    def __init__(self, role: WorkerRole, tmp_path: Path, **overrides: Any) -> None:
+        self._address_file = tmp_path / f"{role.value}.json"
+        fields = make_settings(role, tmp_path, address_file=str(self._address_file), **overrides).model_dump(
+            mode="json", exclude_unset=True
+        )
+        prefix = f"STRATOS_{role.value.upper()}_WORKER_"
+        environ = {f"{prefix}{k.upper()}": v if isinstance(v, str) else json.dumps(v) for k, v in fields.items()}
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", f"stratos.{role.value}_worker"], env=os.environ | environ, stderr=subprocess.PIPE
+        )
+
+    @property
+    def is_serving(self) -> bool:
+        assert self.popen.poll() is None, (self.popen.stderr or sys.stderr).read()
+        return self._address_file.exists()
+
+    @property
+    def address(self) -> str:
+        return str(json.loads(self._address_file.read_text())["address"])
+
+    async def status(self) -> WorkerStatus:
+        async with channel(self.address) as peer:
+            watch = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest())
+            return status_from_pb(await watch.read())
+
+    async def exited(self) -> int:
+        return await asyncio.to_thread(self.popen.wait, 20)
+
+    def end(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()
+        if self.popen.stderr is not None:
+            self.popen.stderr.close()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as opened:
+        yield opened
+
+
+async def test_both_services_run_and_stop_on_sigterm(tmp_path: Path, world: World) -> None:
+    processes = [Process(WorkerRole.PREFILL, tmp_path), Process(WorkerRole.DECODE, tmp_path)]
+    try:
+        await eventually(lambda: all(p.is_serving for p in processes), "both serve")
+        prefill, decode = [await p.status() for p in processes]
+        assert (prefill.worker.role, decode.worker.role) == (WorkerRole.PREFILL, WorkerRole.DECODE)
+        gateway = await world.gateway(decode.worker.address)
+        stream = await (await gateway.submit(PROMPT, prefill=(prefill.worker,))).over()
+        assert stream.tokens[0] == fake_generate(PROMPT, 4, prefill_weight=PREFILL_WEIGHT, decode_weight=DECODE_WEIGHT)
+        assert stream.receipt.num_transferred_tokens == len(PROMPT) - 1
+        await gateway.close()
+        for process in processes:
+            process.popen.send_signal(signal.SIGTERM)
+            assert await process.exited() == 0
+    finally:
+        for process in processes:
+            process.end()
+    assert not list((tmp_path / "shm").glob("*")), "staging files stayed behind"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_source_is_lost_in_the_middle(tmp_path: Path, world: World, number: signal.Signals) -> None:
+    prefill = Process(WorkerRole.PREFILL, tmp_path, fake_step_s=0.1)
+    decode = await world.start(WorkerRole.DECODE)
+    try:
+        await eventually(lambda: prefill.is_serving, "the prefill worker serves")
+        source = (await prefill.status()).worker
+        gateway = await world.gateway(decode)
+        stream = await gateway.submit(PROMPT, prefill=(source,))
+        received = {"direction": "received", "transport": "shm"}
+        await eventually(lambda: decode.metric("stratos_kv_transfer_bytes_total", **received) > 0, "the first frame")
+        assert not stream.tokens, "no token before the commit"
+        prefill.popen.send_signal(number)
+        await stream.over()
+        assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_FALLBACK
+        assert stream.tokens[0] == fake_generate(
+            PROMPT, 4, prefill_weight=0, decode_weight=DECODE_WEIGHT, num_prefilled=0
+        )
+        assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome="worker_lost") == 1
+        if number is signal.SIGSTOP:
+            await eventually(lambda: decode.process.parts.transports.ledger().quarantined > 0, "quarantine")
+            prefill.popen.send_signal(signal.SIGCONT)
+        await decode.wait_baseline()
+        assert decode.process.parts.peers.num_suspects == 0
+        if number is signal.SIGSTOP:
+            async with asyncio.timeout(20):
+                while (status := await prefill.status()).num_handoffs:
+                    continue
+            assert status.blocks.allocated == 0, "the zombie freed what it held"
+    finally:
+        prefill.end()
+
+
+async def test_bad_settings_say_what_to_do(tmp_path: Path) -> None:
+    for environ, text in (
+        (
+            {"STRATOS_DECODE_WORKER_MODEL_PATH": str(tmp_path / "none")},
+            f"is {tmp_path / 'none'} a Hugging Face model folder",
+        ),
+        ({}, "needs a model"),
+        ({"STRATOS_DECODE_WORKER_MODEL_PAHT": "x"}, "did you mean STRATOS_DECODE_WORKER_MODEL_PATH"),
+    ):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "stratos.decode_worker", env=os.environ | environ, stderr=asyncio.subprocess.PIPE
+        )
+        _, stderr = await process.communicate()
+        assert process.returncode == 1
+        assert text in stderr.decode()
+        assert "Traceback" not in stderr.decode()
