@@ -57,7 +57,8 @@ class KvPages:
         self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
     ) -> memoryview:
         """Read KV in wire layout ``[layers, 2, kv_heads, tokens, head_dim]``; the caller owns the bytes."""
-        run = torch.empty(self._wire_shape(token_end - token_begin, layer_end - layer_begin), dtype=self.tensor.dtype)
+        shape = self._wire_shape(block_table, token_begin, token_end, layer_begin, layer_end)
+        run = torch.empty(shape, dtype=self.tensor.dtype)
         for tokens, page in self._pieces(block_table, token_begin, token_end, layer_begin, layer_end):
             run[:, :, :, tokens] = page
         return memoryview(run.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy hides the protocol
@@ -77,7 +78,7 @@ class KvPages:
         Raises:
             ValueError: ``payload`` does not have the size of the range.
         """
-        shape = self._wire_shape(token_end - token_begin, layer_end - layer_begin)
+        shape = self._wire_shape(block_table, token_begin, token_end, layer_begin, layer_end)
         expected = torch.Size(shape).numel() * self.tensor.element_size()
         if payload.nbytes != expected:
             raise ValueError(f"the payload has {payload.nbytes} bytes, the range needs {expected}")
@@ -88,17 +89,20 @@ class KvPages:
         for tokens, page in self._pieces(block_table, token_begin, token_end, layer_begin, layer_end):
             page.copy_(run[:, :, :, tokens])
 
-    def _wire_shape(self, num_tokens: int, num_layers: int) -> tuple[int, ...]:
+    def _wire_shape(
+        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
+    ) -> tuple[int, ...]:
+        if not 0 <= token_begin <= token_end <= len(block_table) * self.geometry.block_size:
+            raise ValueError(f"tokens [{token_begin}, {token_end}) are outside of the block table")
+        if not 0 <= layer_begin <= layer_end <= self.geometry.num_layers:
+            raise ValueError(f"layers [{layer_begin}, {layer_end}) are outside of the model")
+        num_layers, num_tokens = layer_end - layer_begin, token_end - token_begin
         return (num_layers, 2, self.geometry.num_kv_heads, num_tokens, self.geometry.head_dim)
 
     def _pieces(
         self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
     ) -> Iterator[tuple[slice, Tensor]]:
         """Per block: tokens of the run, and the view [layers, 2, kv_heads, tokens, head_dim] of the page."""
-        if not 0 <= token_begin <= token_end <= len(block_table) * self.geometry.block_size:
-            raise ValueError(f"tokens [{token_begin}, {token_end}) are outside of the block table")
-        if not 0 <= layer_begin <= layer_end <= self.geometry.num_layers:
-            raise ValueError(f"layers [{layer_begin}, {layer_end}) are outside of the model")
         size, position = self.geometry.block_size, token_begin
         while position < token_end:
             index, offset = divmod(position, size)

@@ -1,0 +1,104 @@
+"""Paged attention against a dense float64 reference, with every way of cutting the work."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from stratos.core.request import KvGeometry
+from stratos.engine.attention import paged
+from stratos.engine.attention.backend import RowSpan, make_attention
+from stratos.engine.runner.kv_pages import KvPages
+
+LAYERS, KV_HEADS, GROUP, DIM, BLOCK = 2, 2, 3, 6, 4
+GEOMETRY = KvGeometry(num_layers=LAYERS, num_kv_heads=KV_HEADS, head_dim=DIM, block_size=BLOCK, element_bytes=4)
+
+
+class World:
+    """Pages filled for several contexts, and the dense KV of each."""
+
+    def __init__(self, shapes: list[tuple[int, int]], poison: bool = False) -> None:
+        torch.manual_seed(0)
+        self.pages = KvPages(GEOMETRY, 400, torch.float32, torch.device("cpu"))
+        self.kernel = make_attention("torch-paged", self.pages, KV_HEADS * GROUP)
+        if poison:
+            self.pages.tensor.fill_(1e30)
+        free = list(range(400))
+        random.Random(1).shuffle(free)
+        self.spans, begin = [], 0
+        for start, count in shapes:
+            table = tuple(free.pop() for _ in range(-(-(start + count) // BLOCK)))
+            self.spans.append(RowSpan(begin, count, start, table))
+            begin += count
+        self.total = begin
+        self.dense = [torch.randn(LAYERS, 2, KV_HEADS, span.context, DIM) for span in self.spans]
+        self.query = torch.randn(LAYERS, begin, KV_HEADS * GROUP, DIM)
+        for span, kv in zip(self.spans, self.dense, strict=True):
+            past = kv[:, :, :, : span.start].contiguous().numpy()
+            self.pages.scatter(span.block_table, 0, span.start, 0, LAYERS, memoryview(past.tobytes()))
+
+    def run(self, layer: int) -> torch.Tensor:
+        fresh = torch.cat([kv[layer, :, :, s.start :] for s, kv in zip(self.spans, self.dense, strict=True)], 2)
+        key, value = (fresh[i].transpose(0, 1).contiguous() for i in (0, 1))
+        return self.kernel.forward(layer, self.query[layer], key, value, self.kernel.prepare(self.spans))
+
+    def expected(self, layer: int) -> torch.Tensor:
+        rows = []
+        for span, kv in zip(self.spans, self.dense, strict=True):
+            for index in range(span.num_tokens):
+                seen = span.start + index + 1
+                for head in range(KV_HEADS * GROUP):
+                    key, value = kv[layer, :, head // GROUP, :seen].double()
+                    weights = torch.softmax(key @ self.query[layer, span.begin + index, head].double() / DIM**0.5, 0)
+                    rows.append(weights @ value)
+        return torch.stack(rows).view(self.total, -1).float()
+
+
+SHAPES = [(0, 1), (7, 1), (3, 5), (0, 9), (100, 1), (8, 1), (30, 21), (99, 2), (15, 1)]
+
+
+@pytest.mark.parametrize("layer", range(LAYERS))
+@pytest.mark.parametrize("shapes", [SHAPES, [(9, 1), (3, 1)], [(40, 1)], [(0, 17)], [(16, 1), (16, 1)]])
+def test_equals_the_dense_reference(shapes: list[tuple[int, int]], layer: int) -> None:
+    world = World(shapes)
+    assert torch.allclose(world.run(layer), world.expected(layer), atol=1e-5)
+
+
+def test_small_limits_cut_gathers_and_tiles_without_changing_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged, "MAX_GATHER_ELEMENTS", 1500)
+    monkeypatch.setattr(paged, "MAX_MASK_ELEMENTS", 16)
+    world = World(SHAPES)
+    metadata = world.kernel.prepare(world.spans)
+    assert len(metadata.decode) > 2
+    assert torch.allclose(world.run(1), world.expected(1), atol=1e-5)
+
+
+def test_huge_stale_values_behind_a_context_do_not_matter() -> None:
+    world = World(SHAPES, poison=True)
+    assert torch.allclose(world.run(0), world.expected(0), atol=1e-5)
+
+
+def test_only_the_slots_of_the_rows_are_written() -> None:
+    world = World([(3, 2)])
+    before = world.pages.tensor.clone()
+    world.run(1)
+    changed = (world.pages.tensor != before).any(-1).nonzero()
+    table = world.spans[0].block_table
+    assert {(int(b), int(layer), int(offset)) for b, layer, _, _, offset in changed} == {
+        (table[0], 1, 3),
+        (table[1], 1, 0),
+    }
+
+
+def test_values_that_are_not_finite_never_reach_the_pages() -> None:
+    world = World([(3, 2)])
+    key = torch.full((2, KV_HEADS, DIM), float("nan"))
+    world.kernel.forward(0, world.query[0], key, key * 0 + float("inf"), world.kernel.prepare(world.spans))
+    assert bool(torch.isfinite(world.pages.tensor).all())
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(ValueError, match="known: torch-paged"):
+        make_attention("flash-7", World([(0, 1)]).pages, 6)
