@@ -6,7 +6,7 @@ import json
 
 from stratos.cli.platform_facts import PlatformFacts
 
-PROMPT = "Write a Python function that reads a JSON file and returns its keys."
+PROMPT = "Write the function read_lines. Return a list of all lines of a file."
 
 
 def banner(facts: PlatformFacts, *, num_prefill: int, num_decode: int) -> str:

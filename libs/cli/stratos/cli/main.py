@@ -99,17 +99,12 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show processes, workers and queues of a running platform."""
-    from rich.console import Console
-
     from stratos.cli.running import find_platform
-    from stratos.cli.status import print_status, read_status, status_json
+    from stratos.cli.status import read_status, status_json, status_text
 
     with explained_errors():
         found = asyncio.run(read_status(find_platform(data_dir, run)))
-    if as_json:
-        typer.echo(json.dumps(status_json(found), indent=2))
-    else:
-        print_status(found, Console())
+    typer.echo(json.dumps(status_json(found), indent=2) if as_json else status_text(found))
 
 
 @app.command()

@@ -7,6 +7,7 @@ that does not need an address of another process starts at once: importing torch
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import secrets
 from collections.abc import Callable
@@ -164,7 +165,9 @@ class Platform:
                 self._report(f"port {self._options.port} is busy: the gateway takes {port}")
             settings = topology.gateway_settings(self._options, ends, port)
             try:
-                await self._supervisor.launch(self._spec("gateway", "gateway", settings))
+                spec = self._spec("gateway", "gateway", settings)
+                spec = dataclasses.replace(spec, public_address=settings["HTTP_LISTEN"])
+                await self._supervisor.launch(spec)
             except StartFailed:
                 if is_free(self._options.host, port):
                     raise

@@ -76,7 +76,7 @@ class ManagedProcess:
         return ProcessView(
             name=self.name,
             pid=self.pid,
-            address=self.address,
+            address=self.spec.public_address or self.address,
             metrics_address=self.metrics_address,
             state=self.state,
             role=self.spec.role,

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from stratos.cli.platform_facts import PlatformFacts
 from stratos.cli.process import ProcessView
 from stratos.cli.running import list_processes
 from stratos.common.errors import StratosError
-from stratos.core.fleet import Fleet, FleetWorker
+from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.rpc.router_client import RouterClient
+
+_LEDGER = ("free", "cached", "allocated", "reserved", "fenced")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,52 +70,46 @@ def _worker_json(worker: FleetWorker) -> dict[str, Any]:
     return content
 
 
-def print_status(status: PlatformStatus, console: Console) -> None:
+def status_text(status: PlatformStatus) -> str:
     """Two tables and the queues."""
-    console.print(f"{status.facts.base_url}   run {status.facts.run_id}", highlight=False)
-    console.print(_process_table(status.processes))
+    lines = [f"{status.facts.base_url}   run {status.facts.run_id}", "", *_process_table(status.processes), ""]
     if status.fleet is None:
-        console.print(f"the router does not answer: {status.fleet_error}", style="red")
-        return
-    console.print(_worker_table(status.fleet))
-    if not status.fleet.queues:
-        console.print("queue: empty")
-    for queue in status.fleet.queues:
-        console.print(
-            f"queue: class {queue.priority_class} of model {queue.model_digest[:12]}: {queue.num_requests} requests, "
-            f"{queue.num_tokens} tokens, oldest {queue.oldest_s:.1f} s"
-        )
+        return "\n".join([*lines, f"the router does not answer: {status.fleet_error}"])
+    queues = [_queue_line(queue) for queue in status.fleet.queues] or ["queue: empty"]
+    return "\n".join([*lines, *_worker_table(status.fleet), "", *queues])
 
 
-def _process_table(processes: list[ProcessView]) -> Table:
-    table = Table("process", "state", "pid", "address", "metrics", "restarts", box=None, pad_edge=False)
-    for process in processes:
-        style = "" if process.state == "serving" else "red" if process.state == "stopped" else "yellow"
-        table.add_row(
-            process.name,
-            process.state,
-            str(process.pid or "-"),
-            process.address,
-            process.metrics_address,
-            str(process.num_restarts),
-            style=style,
-        )
-    return table
-
-
-def _worker_table(fleet: Fleet) -> Table:
-    columns = ("worker", "role", "live", "running", "waiting", "booked", "step")
-    blocks = ("free", "cached", "allocated", "reserved", "fenced", "total")
-    table = Table(
-        *columns, *(f"{name} blocks" if name == "free" else name for name in blocks), box=None, pad_edge=False
+def _queue_line(queue: QueueDepth) -> str:
+    return (
+        f"queue: class {queue.priority_class} of model {queue.model_digest[:12]}: {queue.num_requests} requests, "
+        f"{queue.num_tokens} tokens, oldest {queue.oldest_s:.1f} s"
     )
-    for worker in fleet.workers:
-        live = "yes" if worker.is_live else worker.out_reason or "no"
-        if worker.status is None:
-            table.add_row(worker.worker.worker_id, worker.worker.role.value, live)
-            continue
-        s, ledger = worker.status, worker.status.blocks
-        counts = (s.num_running, s.num_waiting, worker.num_booked, s.engine_step)
-        sizes = (ledger.free, ledger.cached, ledger.allocated, ledger.reserved, ledger.fenced, ledger.total)
-        table.add_row(worker.worker.worker_id, worker.worker.role.value, live, *map(str, (*counts, *sizes)))
-    return table
+
+
+def _process_table(processes: list[ProcessView]) -> list[str]:
+    header = ("process", "state", "pid", "address", "metrics", "restarts")
+    rows = [
+        (p.name, p.state, str(p.pid or "-"), p.address or "-", p.metrics_address or "-", str(p.num_restarts))
+        for p in processes
+    ]
+    return _aligned([header, *rows])
+
+
+def _worker_table(fleet: Fleet) -> list[str]:
+    header = ("worker", "role", "state", "running", "waiting", "booked", "step", "KV blocks", *_LEDGER)
+    return _aligned([header, *(_worker_row(worker) for worker in fleet.workers)])
+
+
+def _worker_row(worker: FleetWorker) -> tuple[str, ...]:
+    state = "live" if worker.is_live else worker.out_reason or "out"
+    head = (worker.worker.worker_id, worker.worker.role.value, state)
+    if (status := worker.status) is None:
+        return (*head, *("-" for _ in range(5 + len(_LEDGER))))
+    ledger = dataclasses.asdict(status.blocks)
+    counts = (status.num_running, status.num_waiting, worker.num_booked, status.engine_step, ledger["total"])
+    return (*head, *map(str, counts), *(str(ledger[name]) for name in _LEDGER))
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -74,7 +74,8 @@ class Supervisor:
             await process.stop(0)
             self._processes.pop(spec.name, None)
             raise
-        self._report(f"{spec.name:<14} serving   {self._clock.now() - began:5.1f} s   {process.address}")
+        took_s = self._clock.now() - began
+        self._report(f"{spec.name:<14} serving   {took_s:5.1f} s   {process.view().address}".rstrip())
         self._keepers[spec.name] = asyncio.create_task(self._keep_alive(process), name=f"keep-{spec.name}")
         self.write_workers_file()
         return process.view()

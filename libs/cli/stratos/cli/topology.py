@@ -34,6 +34,8 @@ class ProcessSpec:
     role: Role = ""
     listen_env: str = ""
     """Variable that holds the address the process announces; a restart listens there again."""
+    public_address: str = ""
+    """What clients dial, where that is not the gRPC server: the gateway's HTTP address."""
     readiness: Readiness = "address_file"
     start_timeout_s: float = 120.0
     """A process that does not serve after this long is given up; torch on a busy laptop needs a while."""

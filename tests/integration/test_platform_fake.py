@@ -1,0 +1,228 @@
+"""`stratos up` as a real process over the fake engine: what it prints, what it survives, what it leaves."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import psutil
+import pytest
+from platform_process import PlatformProcess, gone, launch_platform, running_platform, wait_until
+
+GUARD = Path(__file__).parents[1] / "fixtures" / "network_guard"
+SERVICES = {"redis", "lora-registry", "prefill-0", "decode-0", "decode-1", "router", "autoscaler", "gateway"}
+STEP_S = 0.01
+
+
+@pytest.fixture(scope="module")
+def guard_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("guard")
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory, guard_dir: Path) -> Iterator[PlatformProcess]:
+    env = {
+        "PYTHONPATH": str(GUARD),
+        "NETWORK_GUARD_DIR": str(guard_dir),
+        "STRATOS_DECODE_WORKER_FAKE_STEP_S": str(STEP_S),
+    }
+    data_dir = tmp_path_factory.mktemp("platform")
+    with running_platform(data_dir, "--engine", "fake", "--decode", "2", "--max-decode", "2", env=env) as running:
+        yield running
+
+
+def client_of(platform: PlatformProcess) -> openai.OpenAI:
+    return openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=60)
+
+
+def token_ids(platform: PlatformProcess, num_tokens: int) -> list[int]:
+    answer = client_of(platform).completions.create(
+        model="base",
+        prompt="the quick brown fox jumps over the lazy dog and runs away from here",
+        max_tokens=num_tokens,
+        temperature=0,
+        extra_body={"ignore_eos": True, "return_token_ids": True},
+    )
+    return answer.choices[0].token_ids
+
+
+def test_every_service_is_a_process_that_serves(platform: PlatformProcess) -> None:
+    status = platform.status()
+    assert {p["name"]: p["state"] for p in status["processes"]} == dict.fromkeys(SERVICES, "serving")
+    assert len({p["pid"] for p in status["processes"]}) == len(SERVICES)
+    assert {w["worker_id"] for w in status["workers"] if w["is_live"]} == {"prefill-0", "decode-0", "decode-1"}
+    for worker in status["workers"]:
+        ledger = worker["blocks"]
+        assert sum(ledger[k] for k in ("free", "cached", "allocated", "reserved", "fenced")) == ledger["total"] > 0
+    assert platform.api_key not in str(status)
+    shown = platform.stratos("status").stdout
+    assert all(name in shown for name in SERVICES)
+    assert "Traceback" not in shown
+
+
+def test_the_first_url_is_the_base_url_and_it_answers(platform: PlatformProcess) -> None:
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/v1", platform.base_url)
+    names = {model.id for model in client_of(platform).models.list()}
+    assert names == {"base"}
+
+
+def test_the_printed_curl_line_streams_when_pasted(platform: PlatformProcess) -> None:
+    (line,) = [line for line in platform.lines if line.startswith("curl ")]
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+    events = [event for event in done.stdout.split("\n\n") if event]
+    assert events[-1] == "data: [DONE]"
+    assert len(events) > 3
+
+
+def test_the_printed_snippet_runs_when_pasted(platform: PlatformProcess) -> None:
+    start = platform.output.index("from openai import OpenAI")
+    code = platform.output[start : platform.output.index("\n\nIn another terminal")]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_keys_are_made_listed_and_revoked(platform: PlatformProcess) -> None:
+    key = platform.stratos("keys", "create", "--tenant", "acme", "--name", "for a test").stdout.strip()
+    key_id = key.split("-")[1]
+    assert any(key_id in line and "active" in line for line in platform.stratos("keys", "list").stdout.splitlines())
+    url, headers = f"{platform.base_url}/models", {"Authorization": f"Bearer {key}"}
+    assert httpx.get(url, headers=headers).status_code == 200
+    platform.stratos("keys", "revoke", key_id)
+    wait_until(lambda: httpx.get(url, headers=headers).status_code == 401, what="the end of a revoked key")
+
+
+def test_chat_streams_an_answer(platform: PlatformProcess) -> None:
+    done = platform.stratos("chat", "--max-tokens", "8", stdin="hello there\n")
+    assert len(done.stdout.strip()) > 2
+    assert "error" not in done.stdout
+
+
+def test_chat_tells_of_an_unknown_model(platform: PlatformProcess) -> None:
+    done = platform.stratos("chat", "--model", "no-such-model", stdin="hello\n")
+    assert "no-such-model" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_broken_adapter_is_refused_with_a_reason(platform: PlatformProcess, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8, "lora_alpha": 16}')
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"not a safetensors file")
+    done = platform.stratos("adapters", "register", "broken", str(tmp_path), check=False)
+    assert done.returncode == 1
+    assert "not a safetensors file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_killed_decode_worker_loses_no_token(platform: PlatformProcess) -> None:
+    expected = token_ids(platform, 150)
+    stream = client_of(platform).completions.create(
+        model="base",
+        prompt="the quick brown fox jumps over the lazy dog and runs away from here",
+        max_tokens=150,
+        temperature=0,
+        stream=True,
+        extra_body={"ignore_eos": True, "return_token_ids": True},
+    )
+    received: list[int] = []
+    killed = ""
+    for chunk in stream:
+        received += getattr(chunk.choices[0], "token_ids", None) or [] if chunk.choices else []
+        if len(received) >= 20 and not killed:
+            killed = next(
+                w["worker_id"] for w in platform.status()["workers"] if w["role"] == "decode" and w["num_running"]
+            )
+            os.kill(platform.processes()[killed]["pid"], signal.SIGKILL)
+    assert killed, "the stream ended before a worker could be killed"
+    assert received == expected
+    wait_until(
+        lambda: [w for w in platform.status()["workers"] if w["worker_id"] == killed and w["is_live"]],
+        what="the return of the killed worker",
+    )
+    assert platform.processes()[killed]["num_restarts"] == 1
+
+
+@pytest.mark.parametrize("name", ["router", "lora-registry", "autoscaler", "redis", "gateway"])
+def test_a_crashed_service_comes_back_where_it_was(platform: PlatformProcess, name: str) -> None:
+    before = platform.processes()[name]
+    os.kill(before["pid"], signal.SIGKILL)
+    wait_until(
+        lambda: (now := platform.processes()[name])["state"] == "serving" and now["pid"] != before["pid"],
+        what=f"the restart of {name}",
+    )
+    after = platform.processes()[name]
+    assert (after["num_restarts"], after["address"]) == (before["num_restarts"] + 1, before["address"])
+    wait_until(
+        lambda: [w["is_live"] for w in platform.status()["workers"]] == [True] * 3,
+        what="a router that sees all",
+    )
+    assert len(wait_until(lambda: _try_tokens(platform), what="an answer after the crash")) == 5
+
+
+def _try_tokens(platform: PlatformProcess) -> list[int]:
+    try:
+        return token_ids(platform, 5)
+    except openai.OpenAIError:
+        return []
+
+
+def test_a_second_platform_takes_the_next_port(platform: PlatformProcess) -> None:
+    port = int(platform.base_url.rsplit(":")[-1].split("/")[0])
+    other = launch_platform(platform.data_dir, "--engine", "fake", "--port", str(port))
+    try:
+        other.wait_for("Ctrl-C here", 60)
+        assert f"port {port} is busy" in other.output
+        assert other.base_url != platform.base_url
+        assert other.api_key == platform.api_key
+        for running in (platform, other):
+            assert client_of(running).models.list().data[0].id == "base"
+        children, shm = other.children(), other.shm_dir()
+        assert shm.is_dir()
+    finally:
+        code = other.stop()
+    assert code == 0
+    assert gone(children)
+    assert not shm.exists()
+    assert "stopped" in other.output
+    assert token_ids(platform, 5)
+
+
+def test_nothing_connects_to_the_outside(platform: PlatformProcess, guard_dir: Path) -> None:
+    assert token_ids(platform, 5)
+    loaded = {int(p.name.split("-")[1]) for p in guard_dir.glob("loaded-*")}
+    services = {p["pid"] for name, p in platform.processes().items() if name != "redis"}
+    assert services <= loaded, "the guard was not active everywhere"
+    assert not list(guard_dir.glob("blocked-*")), [p.read_text() for p in guard_dir.glob("blocked-*")]
+    for process in [psutil.Process(platform.popen.pid), *platform.children()]:
+        for connection in process.net_connections("inet"):
+            assert connection.laddr.ip in ("127.0.0.1", "::1", "::ffff:127.0.0.1"), (process.name(), connection)
+
+
+def test_the_guard_itself_refuses(guard_dir: Path, tmp_path: Path) -> None:
+    code = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=1)"
+    env = {**os.environ, "PYTHONPATH": str(GUARD), "NETWORK_GUARD_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert "the network guard refused" in done.stderr
+    assert list(tmp_path.glob("blocked-*"))
+
+
+def test_ctrl_c_leaves_nothing_behind(platform: PlatformProcess) -> None:
+    # Last in this file: it ends the shared platform.
+    children, run_dir, shm_dir = platform.children(), platform.run_dir(), platform.shm_dir()
+    assert len(children) >= len(SERVICES)
+    port = int(platform.base_url.rsplit(":")[-1].split("/")[0])
+    assert platform.stop(signal.SIGINT) == 0
+    assert gone(children)
+    assert not run_dir.exists()
+    assert not shm_dir.exists()
+    assert not list((platform.data_dir / "run").iterdir())
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", port))

@@ -1,0 +1,165 @@
+"""A platform of ``stratos up`` as a child process, for integration tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from stratos.cli.running import find_platform
+from stratos.cli.status import read_status, status_json
+
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 40.0
+READY_LINE = "Ctrl-C here stops everything"
+
+
+@dataclass
+class PlatformProcess:
+    """One running ``stratos up`` and what it printed."""
+
+    popen: subprocess.Popen[str]
+    data_dir: Path
+    lines: list[str]
+    _reader: threading.Thread
+    _queue: queue.Queue[str | None]
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    @property
+    def base_url(self) -> str:
+        return re.search(r"https?://\S+", self.output)[0]
+
+    @property
+    def api_key(self) -> str:
+        return re.search(r"sk-[0-9a-f]{12}-[0-9a-f]{40}", self.output)[0]
+
+    def wait_for(self, text: str, timeout_s: float) -> None:
+        """Read output until a line holds ``text``; fails when it ends before."""
+        deadline = time.monotonic() + timeout_s
+        while not any(text in line for line in self.lines):
+            try:
+                line = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"{text!r} was not printed in {timeout_s} s:\n{self.output}") from None
+            assert line is not None, f"stratos up ended without printing {text!r}:\n{self.output}"
+            self.lines.append(line)
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.popen.pid).children(recursive=True)
+
+    def run_dir(self) -> Path:
+        return self.data_dir / "run" / self.run_id
+
+    def shm_dir(self) -> Path:
+        return Path("/dev/shm") / f"stratos-{self.run_id}"
+
+    def facts(self) -> dict[str, Any]:
+        return json.loads((self.run_dir() / "platform.json").read_text())
+
+    def status(self) -> dict[str, Any]:
+        """What `stratos status --json` prints, without starting a process for it."""
+        return status_json(asyncio.run(read_status(find_platform(self.data_dir, self.run_id))))
+
+    @property
+    def run_id(self) -> str:
+        """The run of this process, among those of the data directory."""
+        runs = [json.loads(p.read_text()) for p in (self.data_dir / "run").glob("*/platform.json")]
+        return next(run["run_id"] for run in runs if run["pid"] == self.popen.pid)
+
+    def processes(self) -> dict[str, dict[str, Any]]:
+        return {process["name"]: process for process in self.status()["processes"]}
+
+    def stratos(self, *arguments: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Another ``stratos`` command against this platform."""
+        argv = [sys.executable, "-m", "stratos.cli", *arguments, "--data-dir", str(self.data_dir)]
+        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def stop(self, signum: int = signal.SIGINT) -> int:
+        """Send a signal and wait for the end; returns the exit code."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signum)
+        code = self.popen.wait(STOP_TIMEOUT_S)
+        self._reader.join(5)
+        while not self._queue.empty():
+            if (line := self._queue.get()) is not None:
+                self.lines.append(line)
+        return code
+
+
+def launch_platform(
+    data_dir: Path, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> PlatformProcess:
+    """Start ``stratos up``; nothing is waited for."""
+    argv = [sys.executable, "-m", "stratos.cli", "up", "--data-dir", str(data_dir), *arguments]
+    popen = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        cwd=cwd,
+        start_new_session=True,
+    )
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        for line in popen.stdout:
+            lines.put(line)
+        lines.put(None)
+        popen.stdout.close()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    return PlatformProcess(popen=popen, data_dir=data_dir, lines=[], _reader=reader, _queue=lines)
+
+
+@contextmanager
+def running_platform(
+    data_dir: Path, *arguments: str, env: Mapping[str, str] | None = None
+) -> Iterator[PlatformProcess]:
+    """A platform that serves; ended, by force if need be, at the end."""
+    platform = launch_platform(data_dir, *arguments, env=env)
+    try:
+        platform.wait_for(READY_LINE, START_TIMEOUT_S)
+        yield platform
+    finally:
+        try:
+            platform.stop()
+        except subprocess.TimeoutExpired:
+            platform.popen.kill()
+            platform.popen.wait()
+            raise
+
+
+def wait_until(condition, timeout_s: float = 30.0, what: str = "the condition") -> Any:
+    """Poll until ``condition()`` is truthy; returns its value."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come true in {timeout_s} s"
+        time.sleep(0.05)
+    return value
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    """None of the processes lives; zombies count as ended."""
+    return not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
