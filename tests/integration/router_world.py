@@ -120,11 +120,19 @@ async def service_process(
             await process.wait()
 
 
+class AddressedClient(RouterClient):
+    """A client that remembers whom it calls."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+
 @asynccontextmanager
-async def router_process(tmp_path: Path, discovery: str, **settings: str) -> AsyncIterator[RouterClient]:
+async def router_process(tmp_path: Path, discovery: str, **settings: str) -> AsyncIterator[AddressedClient]:
     async with (
         service_process("stratos.router", tmp_path, {"discovery": discovery, **settings}) as found,
-        RouterClient(found["address"]) as client,
+        AddressedClient(found["address"]) as client,
     ):
         yield client
 

@@ -1,0 +1,1 @@
+"""How large a pool of workers should be: pure decisions; acting on them is the autoscaler's part."""

@@ -1,0 +1,85 @@
+"""What the planner looks at, taken from the router's view of the fleet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratos.core.fleet import Fleet, FleetWorker
+from stratos.core.placement import WorkerRole
+
+MAX_AGE_S = 10.0
+"""A worker that was draining and has been silent for so long is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLoad:
+    """One worker of the pool."""
+
+    worker_id: str
+    incarnation: str = ""
+    is_live: bool = True
+    is_draining: bool = False
+    num_seqs: int = 0
+    """Running, waiting, on their way there."""
+    num_queued_tokens: int = 0
+    num_used_blocks: int = 0
+    num_total_blocks: int = 0
+    block_size: int = 16
+    max_num_seqs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolObservation:
+    """One pool at one moment."""
+
+    workers: tuple[WorkerLoad, ...] = ()
+    queue_depth: int = 0
+    """Requests that wait at the router for this pool."""
+    queued_tokens: int = 0
+    """Their prompt tokens."""
+    num_starting: int = 0
+    """Workers that were asked for and are not among ``workers`` yet."""
+    num_leaving: int = 0
+    """Workers that drain and are not among ``workers`` any more."""
+
+    @property
+    def staying(self) -> tuple[WorkerLoad, ...]:
+        """Workers that do not drain."""
+        return tuple(worker for worker in self.workers if not worker.is_draining)
+
+
+def observe(fleet: Fleet, role: WorkerRole, *, num_starting: int = 0, num_leaving: int = 0) -> PoolObservation:
+    """The pool of one role. Requests for models that none of its workers serve are not its backlog."""
+    of_role = [worker for worker in fleet.workers if worker.worker.role is role]
+    models = {worker.status.identity.model_digest for worker in of_role if worker.status is not None}
+    queues = [queue for queue in fleet.queues if not models or queue.model_digest in models]
+    return PoolObservation(
+        workers=tuple(_load(worker) for worker in of_role),
+        queue_depth=sum(queue.num_requests for queue in queues),
+        queued_tokens=sum(queue.num_tokens for queue in queues),
+        num_starting=num_starting,
+        num_leaving=num_leaving,
+    )
+
+
+def _load(worker: FleetWorker) -> WorkerLoad:
+    status = worker.status
+    if status is None:
+        return WorkerLoad(worker_id=worker.worker.worker_id, is_live=False)
+    is_draining = status.is_draining and worker.age_s < MAX_AGE_S
+    if not worker.is_live and not is_draining:
+        # its requests are being moved elsewhere and are counted there
+        return WorkerLoad(worker_id=worker.worker.worker_id, incarnation=status.worker.incarnation, is_live=False)
+    blocks = status.blocks
+    return WorkerLoad(
+        worker_id=worker.worker.worker_id,
+        incarnation=status.worker.incarnation,
+        is_live=worker.is_live,
+        is_draining=is_draining,
+        num_seqs=status.num_running + status.num_waiting + status.num_handoffs + worker.num_booked,
+        num_queued_tokens=status.num_queued_tokens,
+        num_used_blocks=blocks.allocated + blocks.reserved + blocks.fenced,
+        num_total_blocks=blocks.total,
+        block_size=status.block_size,
+        max_num_seqs=status.max_num_seqs,
+    )

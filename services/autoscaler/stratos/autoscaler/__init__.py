@@ -1,0 +1,1 @@
+"""The autoscaler service: watches queue and workers, keeps the pools between their bounds."""

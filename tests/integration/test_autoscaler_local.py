@@ -1,0 +1,125 @@
+"""A real autoscaler and a real router: a backlog brings a worker, quiet drains it, a lost peer changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+from router_world import (
+    FakeWorker,
+    entry,
+    make_status,
+    router_process,
+    service_process,
+    until,
+    until_live,
+    write_discovery,
+)
+from test_router_placement import ask
+
+from stratos.api.common.v1 import common_pb2
+from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
+from stratos.core.placement import Outcome, WorkerRole
+
+
+class Supervisor(supervisor_pb2_grpc.SupervisorServiceServicer):
+    """Starts fake workers in this process and keeps the discovery file."""
+
+    def __init__(self, discovery: Path) -> None:
+        self.discovery = discovery
+        self.workers: dict[str, FakeWorker] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.server = grpc.aio.server()
+        supervisor_pb2_grpc.add_SupervisorServiceServicer_to_server(self, self.server)
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+
+    async def start(self) -> None:
+        await self.server.start()
+        await self._add("decode-0")
+
+    async def stop(self) -> None:
+        await self.server.stop(None)
+        for worker in self.workers.values():
+            await worker.stop()
+
+    async def _add(self, name: str) -> FakeWorker:
+        worker = self.workers[name] = FakeWorker(make_status(name, WorkerRole.DECODE, max_num_seqs=2))
+        await worker.start()
+        write_discovery(self.discovery, *map(entry, self.workers.values()))
+        return worker
+
+    async def ListProcesses(self, request: Any, context: Any) -> Any:
+        role = common_pb2.WORKER_ROLE_DECODE
+        processes = [supervisor_pb2.Process(name="gateway", state="serving")]
+        processes += [supervisor_pb2.Process(name=name, state="serving", role=role) for name in self.workers]
+        return supervisor_pb2.ListProcessesResponse(processes=processes)
+
+    async def StartWorker(self, request: Any, context: Any) -> Any:
+        name = f"decode-{len(self.workers)}"
+        self.calls.append(("start", name))
+        assert request.role == common_pb2.WORKER_ROLE_DECODE
+        worker = await self._add(name)
+        return supervisor_pb2.StartWorkerResponse(process=supervisor_pb2.Process(name=name, address=worker.address))
+
+    async def DrainWorker(self, request: Any, context: Any) -> Any:
+        self.calls.append(("drain", request.name))
+        self.workers[request.name].set(is_draining=True)
+        return supervisor_pb2.DrainWorkerResponse()
+
+
+def _status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def _page(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path / "workers.json")
+    await supervisor.start()
+    try:
+        async with router_process(tmp_path, f"file://{supervisor.discovery}", max_waiting_per_worker="0") as client:
+            await until_live(client, "decode-0")
+            (tmp_path / "scaler").mkdir()
+            settings = {
+                "router_address": client.address,
+                "supervisor_address": supervisor.address,
+                "poll_interval_s": "0.1",
+                "quiet_s": "1",
+                "cooldown_down_s": "0.5",
+                "not_ready_after_s": "0.5",
+            }
+            async with service_process("stratos.autoscaler", tmp_path / "scaler", settings) as found:
+                base = f"http://{found['metrics_address']}"
+                first = [await client.schedule(ask(f"req-{index}")) for index in range(2)]
+                waiting = await asyncio.wait_for(client.schedule(ask("req-2")), 10)
+                assert supervisor.calls == [("start", "decode-1")]
+                assert waiting.decode.worker_id == "decode-1"
+                supervisor.workers["decode-1"].set(num_running=1)
+                for placement in first:
+                    await client.complete(placement.handoff_id, Outcome.FINISHED)
+                await until(lambda: len(supervisor.calls) == 2)
+                assert supervisor.calls[1] == ("drain", "decode-0"), "the one without requests leaves"
+                page = await asyncio.to_thread(_page, f"{base}/metrics")
+                assert 'stratos_autoscaler_desired_workers{role="decode"} 1.0' in page
+                assert 'decisions_total{direction="up",reason="queue",role="decode"} 1.0' in page
+                assert await asyncio.to_thread(_status, f"{base}/readyz") == 200
+                await supervisor.server.stop(None)
+
+                async def is_not_ready() -> bool:
+                    return await asyncio.to_thread(_status, f"{base}/readyz") == 503
+
+                await until(is_not_ready)
+                assert len(supervisor.calls) == 2
+    finally:
+        await supervisor.stop()

@@ -1,0 +1,167 @@
+"""The control loop with a fake router and a fake backend: starts, drains, failures, lost peers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client import CollectorRegistry
+
+from stratos.autoscaler.backends.base import Backend, BackendWorker
+from stratos.autoscaler.metrics import AutoscalerMetrics
+from stratos.autoscaler.scaler import Scaler
+from stratos.autoscaler.settings import AutoscalerSettings
+from stratos.common.clock import FakeClock
+from stratos.common.errors import Overloaded, WorkerLost
+from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus
+from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.core.request import BlockLedger, KvIdentity
+
+IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
+BLOCKS = BlockLedger(total=100, free=100, cached=0, allocated=0, reserved=0, fenced=0)
+
+
+class FakeFleet:
+    """A router whose workers and queue are set by the test."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = list(names)
+        self.waiting = 0
+        self.seqs: dict[str, int] = {}
+        self.is_down = False
+
+    async def fleet(self) -> Fleet:
+        if self.is_down:
+            raise WorkerLost("the router did not answer")
+        queue = QueueDepth(model_digest="m", priority_class=0, num_requests=self.waiting, num_tokens=0, oldest_s=1.0)
+        return Fleet(queues=(queue,) if self.waiting else (), workers=tuple(map(self._worker, self.names)))
+
+    def _worker(self, name: str) -> FleetWorker:
+        role = WorkerRole(name.partition("-")[0])
+        ref = WorkerRef(worker_id=name, incarnation=name, address="a:1", role=role)
+        status = WorkerStatus(
+            worker=ref, blocks=BLOCKS, identity=IDENTITY, num_running=self.seqs.get(name, 0), max_num_seqs=4
+        )
+        return FleetWorker(worker=ref, status=status, is_live=True)
+
+
+class FakeBackend(Backend):
+    """Starts take until the test lets them."""
+
+    def __init__(self) -> None:
+        self.started: list[asyncio.Future[str]] = []
+        self.drained: list[str] = []
+        self.leaving: list[str] = []
+        self.is_down = False
+
+    async def workers(self) -> tuple[BackendWorker, ...]:
+        if self.is_down:
+            raise WorkerLost("the supervisor did not answer")
+        return tuple(BackendWorker(worker_id=name, role=WorkerRole.DECODE, is_draining=True) for name in self.leaving)
+
+    async def start(self, role: WorkerRole) -> str:
+        self.started.append(asyncio.get_running_loop().create_future())
+        return await self.started[-1]
+
+    async def drain(self, worker_id: str) -> None:
+        self.drained.append(worker_id)
+
+    async def close(self) -> None:
+        pass
+
+
+class World:
+    def __init__(self, **changes: object) -> None:
+        self.clock, self.router, self.backend = FakeClock(), FakeFleet("decode-0"), FakeBackend()
+        self.registry = CollectorRegistry()
+        settings = AutoscalerSettings(
+            router_address="r:1", supervisor_address="s:1", max_decode_workers=3, quiet_s=5, **changes
+        )
+        metrics = AutoscalerMetrics(self.registry)
+        self.scaler = Scaler(self.router, self.backend, settings, metrics, self.clock)
+
+    async def turn(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.clock.advance(1)
+            await self.scaler.turn()
+            await asyncio.sleep(0)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"stratos_autoscaler_{name}", {"role": "decode", **labels})
+
+
+async def test_a_start_counts_until_the_router_shows_the_worker_and_then_the_pool_is_drained_again() -> None:
+    world = World()
+    world.router.waiting = 1
+    await world.turn(10)
+    assert len(world.backend.started) == 1, "one start at a time"
+    assert world.value("workers", state="starting") == 1
+    world.backend.started[0].set_result("decode-1")
+    await world.turn(2)
+    assert len(world.backend.started) == 1, "it serves, but the router does not show it yet"
+    world.router.names.append("decode-1")
+    world.router.waiting = 0
+    world.router.seqs = {"decode-0": 1}
+    await world.turn(4)
+    assert world.backend.drained == []
+    await world.turn(20)
+    assert world.backend.drained[0] == "decode-1"
+    world.router.names.remove("decode-1")
+    count = len(world.backend.drained)
+    await world.turn(20)
+    assert len(world.backend.drained) == count, "never below the minimum"
+    assert world.value("desired_workers") == 1
+    assert world.value("decisions_total", direction="up", reason="queue") == 1
+    assert world.value("actions_total", action="start", outcome="done") == 1
+
+
+async def test_no_drain_while_the_backend_still_ends_a_worker_that_the_router_forgot() -> None:
+    world = World()
+    world.router.names = ["decode-0", "decode-1"]
+    world.backend.leaving = ["decode-2"]
+    await world.turn(30)
+    assert world.backend.drained == []
+    world.backend.leaving = []
+    await world.turn()
+    assert world.backend.drained == ["decode-1"]
+
+
+async def test_a_failed_start_is_tried_again_after_a_pause() -> None:
+    world = World()
+    world.router.waiting = 1
+    await world.turn()
+    world.backend.started[0].set_exception(Overloaded("no memory"))
+    await world.turn(3)
+    assert len(world.backend.started) == 1
+    await world.turn(4)
+    assert len(world.backend.started) == 2
+    assert world.value("actions_total", action="start", outcome="failed") == 1
+    await world.scaler.close()
+
+
+async def test_a_lost_router_or_supervisor_keeps_the_last_decision_and_is_reported() -> None:
+    for peer in ("router", "backend"):
+        world = World()
+        world.router.names = ["decode-0", "decode-1"]
+        await world.turn(3)
+        assert world.value("desired_workers") == 2
+        getattr(world, peer).is_down = True
+        world.router.waiting = 50
+        await world.turn(9)
+        assert world.scaler.not_ready_reason() == ""
+        await world.turn(3)
+        assert "did not answer" in world.scaler.not_ready_reason()
+        assert world.value("desired_workers") == 2
+        assert (world.backend.started, world.backend.drained) == ([], [])
+        getattr(world, peer).is_down = False
+        await world.turn()
+        assert world.scaler.not_ready_reason() == ""
+        assert len(world.backend.started) == 1
+        await world.scaler.close()
+
+
+async def test_an_unmanaged_pool_is_left_alone() -> None:
+    world = World()
+    world.router.names = ["prefill-0", "prefill-1", "decode-0"]
+    await world.turn(30)
+    assert world.backend.drained == []
+    assert world.registry.get_sample_value("stratos_autoscaler_desired_workers", {"role": "prefill"}) is None

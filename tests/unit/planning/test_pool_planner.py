@@ -1,0 +1,300 @@
+"""Decisions about pool sizes under a fake clock: scenarios, and properties over random loads."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stratos.common.clock import FakeClock
+from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus
+from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.core.request import BlockLedger, KvIdentity
+from stratos.planning.demand import Reason
+from stratos.planning.observation import PoolObservation, WorkerLoad, observe
+from stratos.planning.planner import Decision, Direction, PoolPlanner
+from stratos.planning.settings import PoolSettings
+
+SETTINGS = PoolSettings(role=WorkerRole.DECODE, min_workers=1, max_workers=4)
+UP, DOWN, HOLD = Direction.UP, Direction.DOWN, Direction.HOLD
+
+
+def load(name: str = "decode-0", **changes: Any) -> WorkerLoad:
+    return dataclasses.replace(
+        WorkerLoad(worker_id=name, incarnation=name, num_total_blocks=1000, max_num_seqs=8), **changes
+    )
+
+
+def pool(*workers: WorkerLoad, **changes: Any) -> PoolObservation:
+    return PoolObservation(workers=workers, **changes)
+
+
+class World:
+    """A planner that decides once a second."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.clock = FakeClock()
+        self.planner = PoolPlanner(dataclasses.replace(SETTINGS, **changes))
+
+    def decide(self, observation: PoolObservation | None, *, after_s: float = 1.0) -> Decision:
+        self.clock.advance(after_s)
+        return self.planner.decide(observation, self.clock.now())
+
+    def settle(self, observation: PoolObservation | None, seconds: int) -> list[Decision]:
+        return [self.decide(observation) for _ in range(seconds)]
+
+
+@pytest.mark.parametrize(
+    ("observation", "reason", "num_start"),
+    [
+        (pool(load(num_seqs=7)), Reason.SEATS, 1),
+        (pool(load(num_seqs=8), queue_depth=20), Reason.SEATS, 3),
+        (pool(load(num_seqs=2), queue_depth=1), Reason.QUEUE, 1),
+        (pool(load(num_used_blocks=850)), Reason.KV_BLOCKS, 1),
+        (pool(load(num_used_blocks=700), queued_tokens=16 * 300), Reason.KV_BLOCKS, 1),
+    ],
+)
+def test_more_load_than_seats_blocks_or_patience_starts_workers_at_once(observation, reason, num_start) -> None:
+    decision = World().decide(observation)
+    assert (decision.direction, decision.reason, decision.num_start) == (UP, reason, num_start)
+    assert decision.desired == 1 + num_start
+
+
+def test_prefill_pools_follow_queued_tokens() -> None:
+    world = World(role=WorkerRole.PREFILL)
+    assert world.decide(pool(load(num_queued_tokens=6000, num_seqs=50))).direction is HOLD
+    decision = world.decide(pool(load(num_queued_tokens=10_000)))
+    assert (decision.direction, decision.reason) == (UP, Reason.PREFILL_TOKENS)
+
+
+def test_never_above_the_maximum_and_not_again_while_one_starts_or_in_a_cooldown() -> None:
+    world, busy = World(max_workers=3), load(num_seqs=8)
+    assert world.decide(pool(busy, queue_depth=100)).num_start == 2
+    assert world.decide(pool(busy, queue_depth=100, num_starting=1)).reason is Reason.STARTING
+    assert world.decide(pool(busy, queue_depth=100, num_starting=2)).reason is Reason.AT_MAX
+    world = World()
+    assert world.decide(pool(busy)).direction is UP
+    assert world.decide(pool(busy)).reason is Reason.COOLDOWN
+
+
+def test_scales_down_one_at_a_time_only_after_a_quiet_window() -> None:
+    world = World()
+    idle = pool(load("decode-0"), load("decode-1"), load("decode-2"))
+    decisions = world.settle(idle, 61)
+    assert [d.direction for d in decisions] == [HOLD] * 60 + [DOWN]
+    assert decisions[0].reason is Reason.STABILISING
+    assert (decisions[-1].desired, decisions[-1].reason) == (2, Reason.QUIET)
+    assert [d.reason for d in world.settle(pool(load("decode-0"), load("decode-1")), 9)] == [Reason.COOLDOWN] * 9
+    assert world.decide(pool(load("decode-0"), load("decode-1"))).direction is DOWN
+    assert all(d.direction is HOLD for d in world.settle(pool(load("decode-0")), 200))
+
+
+def test_a_peak_inside_the_window_keeps_everyone() -> None:
+    world, idle = World(), pool(load("decode-0"), load("decode-1"))
+    world.settle(idle, 50)
+    assert world.decide(pool(load("decode-0", num_seqs=6), load("decode-1"))).reason is Reason.STEADY
+    assert all(d.direction is HOLD for d in world.settle(idle, 60))
+    assert world.decide(idle).direction is DOWN
+
+
+def test_survivors_must_be_able_to_carry_the_load() -> None:
+    world = World()
+    # 5 of 8 seats on one survivor is above 0.6, so the pool would swing
+    decisions = world.settle(pool(load("decode-0", num_seqs=3), load("decode-1", num_seqs=2)), 200)
+    assert {d.direction for d in decisions} == {HOLD}
+    assert decisions[-1].reason is Reason.STEADY
+
+
+def test_the_victim_has_the_fewest_requests_and_is_the_newest_of_those() -> None:
+    world = World(quiet_s=5, cooldown_down_s=0)
+    old, new = load("decode-0"), load("decode-1")
+    world.settle(pool(old), 3)
+    assert world.settle(pool(old, new), 6)[-1].victim == "decode-1"
+    world = World(quiet_s=5)
+    busy = dataclasses.replace(new, num_seqs=1)
+    assert world.settle(pool(old, busy), 6)[-1].victim == "decode-0"
+
+
+def test_no_drain_while_another_is_in_progress_or_a_backlog_waits() -> None:
+    world = World(quiet_s=5)
+    idle = [load("decode-0"), load("decode-1"), load("decode-2")]
+    draining = pool(*idle, load("decode-3", is_draining=True, is_live=False))
+    assert world.settle(draining, 20)[-1].reason is Reason.DRAIN_IN_PROGRESS
+    assert world.decide(pool(*idle, num_leaving=1)).reason is Reason.DRAIN_IN_PROGRESS
+    assert world.decide(pool(*idle, queue_depth=1)).direction is HOLD
+    assert world.decide(pool(*idle)).direction is DOWN
+
+
+def test_no_data_holds_the_last_size_and_a_gap_starts_the_window_again() -> None:
+    world, idle = World(), pool(load("decode-0"), load("decode-1"))
+    world.settle(idle, 55)
+    missing = world.settle(None, 30)
+    assert {(d.direction, d.reason, d.desired) for d in missing} == {(HOLD, Reason.NO_DATA, 2)}
+    assert {d.direction for d in world.settle(idle, 60)} == {HOLD}
+    assert world.decide(idle).direction is DOWN
+    world = World()
+    world.settle(idle, 55)
+    assert world.decide(idle, after_s=30).direction is HOLD, "30 s without a look are a gap as well"
+
+
+def test_below_the_minimum_is_repaired_once_it_is_confirmed() -> None:
+    world = World(min_workers=2)
+    world.decide(pool(load("decode-0"), load("decode-1")))
+    assert [d.direction for d in world.settle(pool(load("decode-0")), 4)] == [HOLD, HOLD, HOLD, UP]
+    world = World(min_workers=2)
+    assert [d.direction for d in world.settle(pool(), 3)] == [HOLD] * 3, "a router that just started knows nobody"
+
+
+def test_above_the_maximum_is_repaired_without_a_quiet_window() -> None:
+    world = World(max_workers=1)
+    decision = world.decide(pool(load("decode-0", num_seqs=4), load("decode-1", num_seqs=3)))
+    assert (decision.direction, decision.reason, decision.victim) == (DOWN, Reason.ABOVE_MAX, "decode-1")
+
+
+def test_a_worker_that_is_out_is_replaced_only_when_it_stays_out_and_is_missed() -> None:
+    world = World()
+    out = pool(load("decode-0", num_seqs=5), load("decode-1", is_live=False), queue_depth=0)
+    busy = pool(load("decode-0", num_seqs=7), load("decode-1", is_live=False))
+    assert {d.direction for d in world.settle(out, 10)} == {HOLD}
+    world = World()
+    assert [d.direction for d in world.settle(busy, 4)] == [HOLD, HOLD, HOLD, UP]
+
+
+def test_the_last_live_workers_are_never_drained() -> None:
+    world = World(quiet_s=5)
+    decisions = world.settle(pool(load("decode-0"), load("decode-1", is_live=False)), 30)
+    assert {d.direction for d in decisions} == {HOLD}
+
+
+def test_failed_starts_are_repeated_with_growing_pauses() -> None:
+    world, busy = World(cooldown_up_s=0), pool(load(num_seqs=8))
+    tries = []
+    for second in range(60):
+        if world.decide(busy).direction is UP:
+            tries.append(second)
+            world.planner.start_failed(world.clock.now())
+    assert tries == [0, 5, 15, 35]
+
+
+def test_from_zero_a_waiting_request_starts_the_first_worker() -> None:
+    world = World(min_workers=0)
+    assert world.decide(pool(), after_s=1).direction is HOLD
+    assert world.decide(pool(queue_depth=1)).direction is UP
+    world = World(min_workers=0, quiet_s=5)
+    assert world.settle(pool(load()), 7)[5].direction is DOWN
+
+
+def test_a_square_wave_changes_the_pool_at_most_once_in_a_quiet_window() -> None:
+    world, workers, changes = World(), ["decode-0"], []
+    for second in range(400):
+        per_worker = 14 // len(workers) if (second // 10) % 2 else 0
+        decision = world.decide(pool(*(load(name, num_seqs=min(8, per_worker)) for name in workers)))
+        if decision.direction is UP:
+            workers += [f"decode-{len(workers) + i}" for i in range(decision.num_start)]
+            changes.append(second)
+        elif decision.direction is DOWN:
+            workers.remove(decision.victim)
+            changes.append(second)
+    assert all(later - earlier >= 60 or later < 60 for earlier, later in itertools.pairwise(changes))
+    assert len(changes) <= 3
+
+
+def test_settings_with_impossible_bounds_are_refused() -> None:
+    with pytest.raises(ValueError, match="min 3 <= max 2"):
+        PoolSettings(role=WorkerRole.DECODE, min_workers=3, max_workers=2)
+
+
+observations = st.one_of(
+    st.none(),
+    st.tuples(
+        st.lists(
+            st.tuples(st.booleans(), st.booleans(), st.integers(0, 20), st.integers(0, 1000)), min_size=0, max_size=7
+        ),
+        st.integers(0, 50),
+        st.integers(0, 3),
+        st.integers(0, 1),
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    steps=st.lists(st.tuples(observations, st.sampled_from([0.5, 1.0, 7.0, 70.0])), max_size=40),
+    least=st.integers(0, 3),
+    extra=st.integers(0, 3),
+)
+def test_bounds_hold_whatever_is_observed(steps, least, extra) -> None:
+    world = World(min_workers=least, max_workers=least + extra, quiet_s=20, cooldown_down_s=0, cooldown_up_s=0)
+    for observed, after_s in steps:
+        observation = None
+        if observed is not None:
+            workers, queue_depth, num_starting, num_leaving = observed
+            observation = pool(
+                *(
+                    load(
+                        f"w{i}",
+                        is_live=live and not draining,
+                        is_draining=draining,
+                        num_seqs=seqs,
+                        num_used_blocks=used,
+                    )
+                    for i, (live, draining, seqs, used) in enumerate(workers)
+                ),
+                queue_depth=queue_depth,
+                num_starting=num_starting,
+                num_leaving=num_leaving,
+            )
+        decision = world.decide(observation, after_s=after_s)
+        if observation is None:
+            assert decision.direction is HOLD
+            continue
+        staying = len(observation.staying)
+        if decision.direction is UP:
+            assert decision.num_start >= 1
+            assert staying + observation.num_starting + decision.num_start <= least + extra
+        if decision.direction is DOWN:
+            victim = next(w for w in observation.workers if w.worker_id == decision.victim)
+            live = [w for w in observation.staying if w.is_live]
+            assert victim in live
+            assert len(live) - 1 >= least
+            assert not observation.num_leaving
+            assert staying == len(observation.workers), "another drain is in progress"
+            assert victim.num_seqs == min(w.num_seqs for w in live)
+
+
+def test_observation_is_taken_from_the_fleet() -> None:
+    identity = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
+    ref = WorkerRef(worker_id="decode-0", incarnation="i", address="a:1", role=WorkerRole.DECODE)
+    blocks = BlockLedger(total=100, free=10, cached=20, allocated=40, reserved=20, fenced=10)
+    status = WorkerStatus(worker=ref, blocks=blocks, identity=identity, num_running=3, num_waiting=1, max_num_seqs=8)
+    draining = dataclasses.replace(status, is_draining=True)
+    unknown = dataclasses.replace(ref, worker_id="decode-4", incarnation="")
+    fleet = Fleet(
+        queues=(
+            QueueDepth(model_digest="m", priority_class=0, num_requests=2, num_tokens=50, oldest_s=1.0),
+            QueueDepth(model_digest="unknown", priority_class=0, num_requests=9, num_tokens=900, oldest_s=1.0),
+        ),
+        workers=(
+            FleetWorker(worker=ref, status=status, is_live=True, num_booked=2),
+            FleetWorker(worker=dataclasses.replace(ref, worker_id="decode-1"), status=draining, is_live=False),
+            FleetWorker(
+                worker=dataclasses.replace(ref, worker_id="decode-2"), status=draining, is_live=False, age_s=60.0
+            ),
+            FleetWorker(worker=dataclasses.replace(ref, worker_id="decode-3"), status=status, is_live=False, age_s=2.0),
+            FleetWorker(worker=unknown, status=None, is_live=False),
+            FleetWorker(worker=dataclasses.replace(ref, role=WorkerRole.PREFILL), status=status, is_live=True),
+        ),
+    )
+    found = observe(fleet, WorkerRole.DECODE)
+    assert (found.queue_depth, found.queued_tokens) == (2, 50)
+    assert [(w.worker_id, w.is_live, w.is_draining, w.num_seqs, w.num_used_blocks) for w in found.workers] == [
+        ("decode-0", True, False, 6, 70),
+        ("decode-1", False, True, 4, 70),
+        ("decode-2", False, False, 0, 0),
+        ("decode-3", False, False, 0, 0),
+        ("decode-4", False, False, 0, 0),
+    ]
