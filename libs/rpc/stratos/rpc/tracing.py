@@ -9,11 +9,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from stratos.rpc.binding import StartError
+
 TRACEPARENT = "traceparent"
-
-
-class MissingExporter(SystemExit):
-    """Tracing is on and the exporter is not installed; uncaught, it prints its message and exits with code 1."""
 
 
 class Tracing:
@@ -70,14 +68,14 @@ def open_tracing(otlp_endpoint: str, service: str) -> Tracing:
     """Tracing that exports to ``otlp_endpoint``; an empty endpoint turns it off.
 
     Raises:
-        MissingExporter: the extra "otlp" is not installed.
+        StartError: the extra "otlp" is not installed.
     """
     if not otlp_endpoint:
         return Tracing()
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     except ImportError:
-        raise MissingExporter(
+        raise StartError(
             "otlp_endpoint is set and the OTLP exporter is not installed: pip install 'stratosserve[otlp]', "
             "or leave otlp_endpoint empty"
         ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -100,7 +101,7 @@ class S3Store(ObjectStore):
     def _fetch(self, key: str, path: Path, max_bytes: int) -> int:
         answer = self._client.get_object(Bucket=self._config.bucket, Key=self._config.prefix + key)
         num_bytes = 0
-        with answer["Body"] as body, path.open("wb") as file:
+        with closing(answer["Body"]) as body, path.open("wb") as file:
             for chunk in body.iter_chunks(_CHUNK_BYTES):
                 num_bytes += len(chunk)
                 if num_bytes > max_bytes:

