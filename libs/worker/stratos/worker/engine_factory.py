@@ -22,7 +22,10 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_num_waiting=settings.max_num_waiting,
     )
-    runner = _fake_runner(settings) if settings.engine == "fake" else _torch_runner(settings)
+    try:
+        runner = _fake_runner(settings) if settings.engine == "fake" else _torch_runner(settings)
+    except InvalidCheckpoint as error:
+        raise InvalidCheckpoint(error.message) from None  # the message says all; its cause would print a traceback
     return EngineCore(runner, scheduler)
 
 

@@ -1,0 +1,172 @@
+"""The adapter cache: shared fetches, checks, LRU by bytes, outages, full disks."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import struct
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from stratos.common.errors import AdapterMismatch, AdapterUnavailable, BadRequest, DependencyDown
+from stratos.core.adapter_files import read_adapter_files
+from stratos.engine.core import EngineCore
+from stratos.engine.fake import FakeConfig, FakeRunner
+from stratos.engine.settings import SchedulerConfig
+from stratos.store.local_store import LocalStore
+from stratos.worker.adapter_cache import AdapterCache, AdapterCacheConfig, remove_leftovers
+from stratos.worker.metrics import WorkerMetrics
+from stratos.worker.thread_engine import ThreadEngine
+
+
+class CountingStore(LocalStore):
+    """A local store that can be down, slow or without disk."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.num_downloads = 0
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+        self.error: Exception | None = None
+
+    async def download_folder(
+        self, folder: str, destination: Path, *, names: Collection[str] | None = None, max_bytes: int = 1 << 30
+    ) -> None:
+        self.num_downloads += 1
+        await self.may_go_on.wait()
+        if self.error is not None:
+            raise self.error
+        await super().download_folder(folder, destination, names=names, max_bytes=max_bytes)
+
+
+class Bench:
+    def __init__(self, tmp_path: Path, max_bytes: int = 1 << 20) -> None:
+        self.root = tmp_path / "store"
+        self.directory = tmp_path / "cache"
+        self.registry = CollectorRegistry()
+        self.store = CountingStore(self.root)
+        self.engine = ThreadEngine(EngineCore(FakeRunner(FakeConfig()), SchedulerConfig()))
+        self.max_bytes = max_bytes
+        self.cache = self.new_cache()
+
+    def new_cache(self) -> AdapterCache:
+        config = AdapterCacheConfig(directory=self.directory, max_bytes=self.max_bytes)
+        return AdapterCache(self.store, self.engine, config, WorkerMetrics(CollectorRegistry()))
+
+    def register(self, name: str, value: float) -> str:
+        """Write a rank-1 adapter; returns its digest."""
+        folder = self.root / name
+        folder.mkdir(parents=True)
+        tensor = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+        header = json.dumps({
+            f"{tensor}A.weight": {"dtype": "F32", "shape": [1, 4], "data_offsets": [0, 16]},
+            f"{tensor}B.weight": {"dtype": "F32", "shape": [4, 1], "data_offsets": [16, 32]},
+        }).encode()  # fmt: skip
+        data = struct.pack("<8f", *[value] * 8)
+        (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
+        (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 1, "lora_alpha": 2}))
+        return read_adapter_files(folder).digest
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    made = Bench(tmp_path)
+    await made.engine.start()
+    yield made
+    await made.cache.close()
+    await made.engine.close()
+
+
+async def test_concurrent_uses_share_one_fetch_and_pins_count(bench: Bench) -> None:
+    digest = bench.register("a", 1.0)
+    async with AsyncExitStack() as stack:
+        await asyncio.gather(*[bench.cache.hold(digest, "a", stack) for _ in range(5)])
+        assert bench.store.num_downloads == 1
+        assert bench.engine._engine._adapter_pins[digest] == 5  # type: ignore[attr-defined]
+    assert not bench.engine._engine._adapter_pins  # type: ignore[attr-defined]
+
+
+async def test_one_waiter_that_leaves_does_not_stop_the_fetch(bench: Bench) -> None:
+    digest = bench.register("a", 1.0)
+    bench.store.may_go_on.clear()
+    leaving, staying = [asyncio.create_task(bench.cache.fetch(digest, "a")) for _ in range(2)]
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait({leaving})
+    bench.store.may_go_on.set()
+    assert (await staying).digest == digest
+    assert bench.store.num_downloads == 1
+
+
+async def test_other_bytes_are_refused_and_removed(bench: Bench) -> None:
+    digest = bench.register("a", 1.0)
+    bench.register("b", 2.0)
+    with pytest.raises(AdapterMismatch):
+        await bench.cache.fetch(digest, "b")
+    (bench.root / "a/adapter_model.safetensors").write_bytes(b"junk")
+    with pytest.raises(AdapterMismatch):
+        await bench.cache.fetch(digest, "a")
+    assert list(bench.directory.iterdir()) == []
+
+
+async def test_outage_spares_what_is_on_disk(bench: Bench) -> None:
+    digest, other = bench.register("a", 1.0), bench.register("b", 2.0)
+    await bench.cache.fetch(digest, "a")
+    bench.store.error = DependencyDown("the store is down")
+    restarted = bench.new_cache()
+    assert (await restarted.fetch(digest, "a")).digest == digest
+    with pytest.raises(AdapterUnavailable, match="down"):
+        await restarted.fetch(other, "b")
+    bench.store.error = None
+    assert (await restarted.fetch(other, "b")).digest == other
+
+
+async def test_folder_damaged_on_disk_is_fetched_again(bench: Bench) -> None:
+    digest = bench.register("a", 1.0)
+    files = await bench.cache.fetch(digest, "a")
+    weights = files.path / "adapter_model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    restarted = bench.new_cache()
+    assert (await restarted.fetch(digest, "a")).digest == digest
+    assert read_adapter_files(files.path).digest == digest
+    assert bench.store.num_downloads == 2
+
+
+async def test_least_recently_used_goes_first(bench: Bench) -> None:
+    digests = [bench.register(name, value) for value, name in enumerate("abc")]
+    one_size = sum(file.stat().st_size for file in (bench.root / "a").iterdir())
+    bench.max_bytes = 2 * one_size
+    cache = bench.new_cache()
+    for digest, name in zip(digests[:2], "ab", strict=True):
+        await cache.fetch(digest, name)
+    await cache.fetch(digests[0], "a")
+    await cache.fetch(digests[2], "c")
+    assert {path.name for path in bench.directory.iterdir()} == {digests[0], digests[2]}
+
+
+async def test_full_disk_says_what_to_do(bench: Bench) -> None:
+    digest = bench.register("a", 1.0)
+    bench.store.error = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(AdapterUnavailable, match="no disk space"):
+        await bench.cache.fetch(digest, "a")
+
+
+@pytest.mark.parametrize("digest", ["", "../../etc/passwd", "A" * 64])
+async def test_digest_is_a_digest(bench: Bench, digest: str) -> None:
+    with pytest.raises(BadRequest):
+        await bench.cache.fetch(digest, "a")
+
+
+async def test_leftovers_of_a_killed_process_are_removed(bench: Bench) -> None:
+    digest = bench.register("a", 1.0)
+    await bench.cache.fetch(digest, "a")
+    (bench.directory / "fetching-1").mkdir()
+    remove_leftovers(bench.directory)
+    assert [path.name for path in bench.directory.iterdir()] == [digest]
