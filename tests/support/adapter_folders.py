@@ -121,6 +121,8 @@ BREAKAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "config not JSON": (lambda f: (f / CONFIG).write_text("{r: 8}") and None, "cannot be read as JSON"),
     "config not an object": (lambda f: (f / CONFIG).write_text("[1]") and None, "must hold a JSON object"),
     "config not text": (lambda f: (f / CONFIG).write_bytes(b"\xff\xfe\x00") and None, "cannot be read as JSON"),
+    "config deep": (lambda f: (f / CONFIG).write_text("[" * 200_000) and None, "cannot be read as JSON"),
+    "config huge": (lambda f: (f / CONFIG).write_bytes(b" " * (2 << 20)) and None, "is larger than 1048576 bytes"),
     "no config": (_remove(CONFIG), "has no adapter_config.json"),
     "no weights": (_remove(WEIGHTS), "has no adapter_model.safetensors"),
 }

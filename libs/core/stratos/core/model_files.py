@@ -53,7 +53,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InvalidCheckpoint(f"{path} does not exist; is {path.parent} a Hugging Face model folder?") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidCheckpoint(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
         raise InvalidCheckpoint(f"{path} must hold a JSON object")

@@ -23,6 +23,8 @@ from stratos.store.object_store import ObjectStore, check_key
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_MAX_CONFIG_BYTES = 1 << 20
+"""It is read into memory as a whole."""
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -126,7 +128,7 @@ class Registrar:
 
     async def _check_folder(self, uri: str) -> None:
         try:
-            found = {info.key[len(uri) + 1 :] for info in await self._store.list_folder(uri)}
+            found = {info.key[len(uri) + 1 :]: info.num_bytes for info in await self._store.list_folder(uri)}
         except RequestTooLarge as error:
             raise InvalidAdapter(f"{uri} is not an adapter folder: {error.message}", param="uri") from error
         if WEIGHTS_NAME not in found:
@@ -135,3 +137,5 @@ class Registrar:
             raise InvalidAdapter(f"{uri} has no {WEIGHTS_NAME}{why}", param="uri")
         if CONFIG_NAME not in found:
             raise InvalidAdapter(f"{uri} has no {CONFIG_NAME}", param="uri")
+        if found[CONFIG_NAME] > _MAX_CONFIG_BYTES:
+            raise InvalidAdapter(f"{uri}: {CONFIG_NAME} is larger than {_MAX_CONFIG_BYTES} bytes", param="uri")
