@@ -28,7 +28,7 @@ from stratos.cli.servicer import SupervisorService, SupervisorSettings
 from stratos.cli.supervisor import Report, Supervisor
 from stratos.cli.topology import Endpoints, ProcessSpec, Role, RunPaths
 from stratos.common.clock import SystemClock
-from stratos.common.errors import DependencyDown, StratosError
+from stratos.common.errors import DependencyDown, Overloaded, StratosError
 from stratos.rpc.process import serve_async
 from stratos.rpc.router_client import RouterClient
 
@@ -53,6 +53,7 @@ class Platform:
         self._redis_url = options.redis_url
         self._store_url = options.object_store_url or f"file://{data.store_path}"
         self._supervisor_address = ""
+        self._is_started = False
 
     def views(self) -> list[ProcessView]:
         """Every process."""
@@ -60,6 +61,8 @@ class Platform:
 
     async def start_worker(self, role: str) -> ProcessView:
         """One more worker, for the autoscaler."""
+        if not self._is_started:
+            raise Overloaded("the platform is still starting; its own workers come first")
         limit = self._options.most_decode if role == "decode" else max(1, self._options.prefill)
         return await self._supervisor.start_worker(role, partial(self._worker_spec, role), limit)
 
@@ -104,6 +107,7 @@ class Platform:
             )
             port_task = tasks.create_task(self._launch_gateway(ends))
         await self._wait_fleet(router.address)
+        self._is_started = True
         facts = PlatformFacts(
             run_id=self._run.run_id,
             pid=os.getpid(),

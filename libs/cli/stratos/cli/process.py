@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from stratos.cli.embedded_redis import answers
+from stratos.cli.log_tail import log_tail, logged_reason
 from stratos.cli.topology import ProcessSpec
 from stratos.rpc.address_file import read_address_file
 
@@ -161,14 +162,6 @@ class ManagedProcess:
         """SIGKILL, without waiting."""
         self._signal(signal.SIGKILL)
 
-    def log_tail(self, num_lines: int = 12) -> str:
-        """The last lines of the log."""
-        try:
-            lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
-            return ""
-        return "\n".join(lines[-num_lines:])
-
     def _signal(self, signum: int) -> None:
         if self._process is not None and self._process.returncode is None:
             try:
@@ -177,7 +170,8 @@ class ManagedProcess:
                 return
 
     def _failure(self, reason: str) -> StartFailed:
-        return StartFailed(self.name, reason, self.log_tail(), self.log_path)
+        logged = logged_reason(self.log_path)
+        return StartFailed(self.name, logged or reason, log_tail(self.log_path), self.log_path)
 
 
 def _describe_exit(code: int) -> str:

@@ -56,9 +56,10 @@ class SupervisorServicer(supervisor_pb2_grpc.SupervisorServiceServicer):
         role = next((name for name, number in _ROLES.items() if number == request.role), None)
         if role is None:
             raise BadRequest("role must be prefill or decode", param="role")
+        work = asyncio.create_task(self._control.start_worker(role), name=f"start-{role}")
+        work.add_done_callback(_retrieve)
         # Shielded: a caller that gives up must not leave half a worker behind.
-        view = await asyncio.shield(self._control.start_worker(role))
-        return supervisor_pb2.StartWorkerResponse(process=_message(view))
+        return supervisor_pb2.StartWorkerResponse(process=_message(await asyncio.shield(work)))
 
     async def DrainWorker(self, request: Any, context: Any) -> supervisor_pb2.DrainWorkerResponse:
         """Drain one worker and end it."""
@@ -83,6 +84,12 @@ class SupervisorService(Service):
     async def warm_up(self) -> None:
         """Tell whoever waits that ``address`` is known."""
         self.is_listening.set()
+
+
+def _retrieve(work: asyncio.Task[Any]) -> None:
+    """Take the outcome, which nobody waits for any more once the caller is gone."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _message(view: ProcessView) -> supervisor_pb2.Process:

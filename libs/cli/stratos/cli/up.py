@@ -97,7 +97,7 @@ async def _serve(platform: Platform, options: UpOptions, signals: _StopSignals, 
 def _explain(error: StartFailed) -> None:
     _fail(str(error))
     if error.log_tail:
-        _say(f"the end of its log, {error.log_path}:")
+        _say(f"the end of its log (all of it: {error.log_path}):")
         _say("\n".join(f"  | {line}" for line in error.log_tail.splitlines()))
 
 

@@ -1,0 +1,142 @@
+"""`stratos up` that cannot start says why in words, and a killed supervisor takes everything with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from platform_process import gone, launch_platform, running_platform, wait_until
+
+SHIPPED = Path(__file__).parents[2] / "models" / "base"
+
+
+def failing_start(data_dir: Path, *arguments: str) -> str:
+    """Output of a start that must fail with exit code 1, no traceback and no process left."""
+    platform = launch_platform(data_dir, *arguments)
+    seen: dict[int, psutil.Process] = {}
+    while platform.popen.poll() is None:
+        with suppress(psutil.NoSuchProcess, subprocess.TimeoutExpired):
+            seen |= {child.pid: child for child in platform.children()}
+            platform.popen.wait(0.05)
+    code = platform.stop()
+    assert code == 1, platform.output
+    assert "Traceback" not in platform.output, platform.output
+    assert gone(list(seen.values()))
+    return platform.output
+
+
+def copy_model(folder: Path, change: Callable[[Path], None]) -> Path:
+    shutil.copytree(SHIPPED, folder)
+    change(folder)
+    return folder
+
+
+def set_architecture(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["BertForMaskedLM"], "model_type": "bert"}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_a_wrong_model_path(tmp_path: Path) -> None:
+    output = failing_start(tmp_path / "data", "--model", str(tmp_path / "nowhere"))
+    assert "there is no such folder" in output
+    assert "--model" in output
+
+
+def test_weights_that_are_no_safetensors(tmp_path: Path) -> None:
+    model = copy_model(tmp_path / "model", lambda p: (p / "model.safetensors").rename(p / "pytorch_model.bin"))
+    assert "safetensors" in failing_start(tmp_path / "data", "--model", str(model))
+
+
+def test_an_unsupported_architecture_is_named(tmp_path: Path) -> None:
+    model = copy_model(tmp_path / "model", set_architecture)
+    output = failing_start(tmp_path / "data", "--model", str(model))
+    assert "could not start" in output
+    assert "BertForMaskedLM" in output or "bert" in output
+
+
+def test_truncated_weights(tmp_path: Path) -> None:
+    def truncate(folder: Path) -> None:
+        with (folder / "model.safetensors").open("r+b") as file:
+            file.truncate(100_000)
+
+    output = failing_start(tmp_path / "data", "--model", str(copy_model(tmp_path / "model", truncate)))
+    assert "could not start" in output
+    assert "model.safetensors" in output
+
+
+def test_an_unusable_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    output = failing_start(tmp_path / "file" / "data")
+    assert "data directory" in output
+    assert "--data-dir" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("--decode", "0"), "--decode must be between 1 and 16"),
+        (("--max-decode", "1", "--decode", "2"), "--max-decode"),
+        (("--engine", "magic"), "--engine must be one of torch, fake"),
+        (("--object-store", "ftp://x"), "--object-store must be"),
+    ],
+)
+def test_wrong_flags(tmp_path: Path, arguments: tuple[str, ...], hint: str) -> None:
+    assert hint in failing_start(tmp_path / "data", *arguments)
+
+
+def test_a_redis_that_does_not_answer(tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"redis://127.0.0.1:{nobody.getsockname()[1]}/0"
+        output = failing_start(tmp_path / "data", "--engine", "fake", "--redis-url", url)
+    assert "Redis" in output
+
+
+def test_an_external_redis_is_used_and_stays(tmp_path: Path, redis_url: str) -> None:
+    with running_platform(tmp_path / "data", "--engine", "fake", "--redis-url", redis_url) as platform:
+        assert "redis" not in platform.processes()
+        assert platform.facts()["redis_url"] == redis_url
+        assert platform.api_key.split("-")[1] in platform.stratos("keys", "list").stdout
+
+
+def test_a_killed_supervisor_takes_every_process_with_it(tmp_path: Path) -> None:
+    platform = launch_platform(tmp_path / "data", "--engine", "fake")
+    platform.wait_for("Ctrl-C here", 60)
+    children = platform.children()
+    assert {"valkey-server"} <= {child.name() for child in children}
+    platform.popen.send_signal(signal.SIGKILL)
+    platform.popen.wait(10)
+    wait_until(lambda: gone(children), what="the end of every process")
+    left_behind = platform.shm_dir()
+    with running_platform(tmp_path / "data", "--engine", "fake") as again:
+        assert not left_behind.exists(), "the next start sweeps what a killed one left in memory"
+        assert again.api_key == platform.api_key
+        assert len(list((tmp_path / "data" / "run").iterdir())) == 1
+
+
+def test_a_supervisor_killed_while_it_starts_takes_every_process_with_it(tmp_path: Path) -> None:
+    platform = launch_platform(tmp_path / "data", "--engine", "fake")
+    platform.wait_for("redis ", 60)
+    children = wait_until(lambda: [c for c in platform.children() if len(platform.children()) >= 4])
+    platform.popen.send_signal(signal.SIGKILL)
+    platform.popen.wait(10)
+    wait_until(lambda: gone(children), what="the end of every process")
+
+
+def test_ctrl_c_while_it_starts(tmp_path: Path) -> None:
+    platform = launch_platform(tmp_path / "data", "--engine", "fake")
+    platform.wait_for("redis ", 60)
+    children = platform.children()
+    assert platform.stop(signal.SIGINT) == 0
+    assert gone(children)
+    assert "Traceback" not in platform.output
+    assert not list((tmp_path / "data" / "run").iterdir())
