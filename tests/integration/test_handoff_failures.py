@@ -16,6 +16,8 @@ from stratos.engine.fake import fake_generate
 from stratos.kv.faults import Fault
 
 PROMPT = [(7 * i) % 4096 for i in range(100)]
+LONG_PROMPT = [(7 * i) % 4096 for i in range(900)]
+"""Two frames of at most 512 tokens, whatever the chunks are."""
 HANDED_OVER = fake_generate(PROMPT, 4, prefill_weight=PREFILL_WEIGHT, decode_weight=DECODE_WEIGHT)
 COMPUTED_HERE = fake_generate(PROMPT, 4, prefill_weight=0, decode_weight=DECODE_WEIGHT, num_prefilled=0)
 
@@ -31,28 +33,32 @@ async def start_pair(world: World, **decode_settings: object) -> tuple[Worker, W
 
 
 @pytest.mark.parametrize(
-    ("faults", "expected", "num_failures"),
+    ("faults", "is_computed_here", "num_failures"),
     [
-        ({}, HANDED_OVER, 0),
-        ({99: Fault.BIT_FLIP}, HANDED_OVER, 0),
-        ({0: Fault.BIT_FLIP}, HANDED_OVER, 1),
-        ({1: Fault.BIT_FLIP}, HANDED_OVER, 1),
-        ({0: Fault.TRUNCATE}, HANDED_OVER, 1),
-        ({0: Fault.DROP}, HANDED_OVER, 1),
-        ({0: Fault.REORDER}, HANDED_OVER, 1),
-        ({0: Fault.BIT_FLIP, 1: Fault.BIT_FLIP}, COMPUTED_HERE, 2),
+        ({}, False, 0),
+        ({99: Fault.BIT_FLIP}, False, 0),
+        ({0: Fault.BIT_FLIP}, False, 1),
+        ({1: Fault.BIT_FLIP}, False, 1),
+        ({0: Fault.TRUNCATE}, False, 1),
+        ({0: Fault.DROP}, False, 1),
+        ({0: Fault.REORDER}, False, 1),
+        ({0: Fault.BIT_FLIP, 1: Fault.BIT_FLIP}, True, 2),
     ],
 )
-async def test_damaged_frames(world: World, faults: dict[int, Fault], expected: list[int], num_failures: int) -> None:
-    prefill, decode = await start_pair(world, staging_slots=2)
+async def test_damaged_frames(
+    world: World, faults: dict[int, Fault], is_computed_here: bool, num_failures: int
+) -> None:
+    prefill, decode = await start_pair(world, staging_slots=2, staging_slot_bytes=4096)
     plan = prefill.inject("shm", faults)
     gateway = await world.gateway(decode)
-    stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
+    stream = await (await gateway.submit(LONG_PROMPT, prefill=(prefill,))).over()
     assert stream.error is None
-    assert stream.tokens[0] == expected
+    weights = {"decode_weight": DECODE_WEIGHT, "prefill_weight": PREFILL_WEIGHT}
+    boundary = 0 if is_computed_here else None
+    assert stream.tokens[0] == fake_generate(LONG_PROMPT, 4, **weights, num_prefilled=boundary)
     assert plan.injected.total() == len([frame for frame in faults if frame < 99])
     assert decode.metric("stratos_kv_integrity_failures_total", cause="checksum") == num_failures
-    assert decode.metric("stratos_local_prefills_total", reason="local_fallback") == (expected == COMPUTED_HERE)
+    assert decode.metric("stratos_local_prefills_total", reason="local_fallback") == is_computed_here
     await prefill.wait_baseline()
     await decode.wait_baseline()
 
@@ -83,10 +89,11 @@ async def test_dead_endpoint_and_the_second_takes_over(world: World) -> None:
 
 
 async def test_second_source_goes_on_behind_the_verified_prefix(world: World) -> None:
-    prompt = [(13 * i) % 4096 for i in range(300)]
-    first = await world.start(WorkerRole.PREFILL, fake_step_s=0.05)
-    second = await world.start(WorkerRole.PREFILL, worker_id="prefill-1", fake_worker_weight=11)
-    decode = await world.start(WorkerRole.DECODE, fetch_frame_timeout_s=0.3)
+    prompt = [(13 * i) % 4096 for i in range(1800)]
+    blocks = {"fake_num_blocks": 160}
+    first = await world.start(WorkerRole.PREFILL, **blocks)
+    second = await world.start(WorkerRole.PREFILL, worker_id="prefill-1", fake_worker_weight=11, **blocks)
+    decode = await world.start(WorkerRole.DECODE, fetch_frame_timeout_s=0.3, staging_slot_bytes=4096, **blocks)
     plan = first.inject("shm", {2: Fault.HANG})
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(prompt, prefill=(first, second))).over()
@@ -127,7 +134,7 @@ async def test_no_room_is_busy_and_takes_nothing(world: World) -> None:
 
 
 PHASES: dict[str, Callable[[Worker, Worker], bool]] = {
-    "at once": lambda p, d: True,
+    "at once": lambda p, d: d.process.parts.table.num_open_tasks == 1,
     "queued": lambda p, d: p.process.parts.engine.status().num_prefill_jobs == 1,
     "granted": lambda p, d: d.blocks.reserved > 0,
     "receiving": lambda p, d: d.metric("stratos_kv_transfer_bytes_total", direction="received", transport="shm") > 0,

@@ -137,7 +137,8 @@ async def test_poisoned_request_fails_alone(world: World) -> None:
 async def test_dead_step_loop_ends_the_process(world: World) -> None:
     decode = await world.start(WorkerRole.DECODE, lambda fake: dataclasses.replace(fake, fail_at_step=4))
     gateway = await world.gateway(decode)
-    await gateway.submit(PROMPT, max_tokens=50)
+    stream = await (await gateway.submit(PROMPT, max_tokens=50)).over()
+    assert stream.error.code == "worker_lost"
     await eventually(decode.exit_code.done, "the process' end")
     assert decode.exit_code.result() == 1
 

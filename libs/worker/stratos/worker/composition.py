@@ -15,7 +15,7 @@ import grpc.aio
 from stratos.api.kv.v1 import source_pb2, source_pb2_grpc
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc, worker_pb2, worker_pb2_grpc
 from stratos.common.clock import SystemClock
-from stratos.common.errors import Draining
+from stratos.common.errors import Draining, WorkerLost
 from stratos.common.ids import new_incarnation
 from stratos.core.fleet import StagingLedger, WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
@@ -75,6 +75,7 @@ class WorkerProcess(Service):
         self._feed = StatusFeed()
         self._watch = StepWatch(self._clock)
         self._drain_timeout_s = settings.drain_timeout_s
+        self._has_failed = False
         self._parts: WorkerParts | None = None
         self._sessions = DecodeServicer(lambda: self.parts.decode)
 
@@ -149,7 +150,7 @@ class WorkerProcess(Service):
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """See ``Service.tasks``."""
         return {
-            "step loop": self.parts.engine.wait_failed(),
+            "step loop": self._watch_step_loop(),
             "housekeeping": self._keep_house(),
             "suspect probing": self._probe_suspects(),
         }
@@ -189,6 +190,8 @@ class WorkerProcess(Service):
         """Let what runs end; hand streams back to their gateways shortly before the time is over."""
         self._close_door()
         parts, left_s = self.parts, min(self._drain_timeout_s, self._settings.drain_timeout_s)
+        if self._has_failed:
+            parts.table.fail_all(WorkerLost("this worker's engine failed; resume the request elsewhere"))
         try:
             async with asyncio.timeout(max(left_s - FLUSH_S, left_s / 2)):
                 await parts.table.wait_empty()
@@ -215,6 +218,13 @@ class WorkerProcess(Service):
         self._close_door()
         self._request_stop()
         return len(self.parts.table)
+
+    async def _watch_step_loop(self) -> None:
+        try:
+            await self.parts.engine.wait_failed()
+        except Exception:
+            self._has_failed = True  # the process ends with what is raised; until then nothing waits for the engine
+            raise
 
     async def _keep_house(self) -> None:
         parts, was = self.parts, (-1, -1, -1)

@@ -116,7 +116,7 @@ class ThreadEngine(EngineClient):
         while self._commands:
             self._commands.popleft()()
 
-    def _to_loop(self, function: Callable[..., None], *args: Any) -> None:
+    def _to_loop(self, function: Callable[..., object], *args: Any) -> None:
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *args)
