@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from stratos.rpc.errors import translate_errors
 
 __all__ = ["MAX_MESSAGE_BYTES", "channel", "is_serving", "translate_errors", "wait_serving"]

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
+
 from stratos.api.common.v1 import common_pb2
 from stratos.common.errors import (
     BadRequest,

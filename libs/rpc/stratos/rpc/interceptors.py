@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+
 from stratos.common.errors import Internal, StratosError
 from stratos.common.ids import new_id
 from stratos.rpc.errors import ERROR_METADATA_KEY, status_code, to_error_detail

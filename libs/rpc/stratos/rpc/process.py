@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 
 import uvloop
+
 from stratos.common.errors import StratosError
 from stratos.rpc.binding import StartError
 from stratos.rpc.lifecycle import Lifecycle

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
 from stratos.rpc.binding import check_bindable, explain_bind_failure
 from stratos.rpc.client import MAX_MESSAGE_BYTES
 from stratos.rpc.interceptors import EdgeInterceptor
