@@ -17,7 +17,7 @@ _ROLE_TO_PB = {
     WorkerRole.PREFILL: common_pb2.WORKER_ROLE_PREFILL,
     WorkerRole.DECODE: common_pb2.WORKER_ROLE_DECODE,
 }
-_ROLE_FROM_PB = {number: role for role, number in _ROLE_TO_PB.items()}
+_ROLE_FROM_PB: dict[int, WorkerRole] = {number: role for role, number in _ROLE_TO_PB.items()}
 
 
 def role_to_pb(role: WorkerRole) -> common_pb2.WorkerRole:
@@ -33,7 +33,7 @@ def role_from_pb(number: int) -> WorkerRole:
     """
     if number not in _ROLE_FROM_PB:
         raise BadRequest(f"unknown worker role {number}", param="role")
-    return _ROLE_FROM_PB[common_pb2.WorkerRole.ValueType(number)]
+    return _ROLE_FROM_PB[number]
 
 
 def ref_to_pb(ref: WorkerRef) -> common_pb2.WorkerRef:
