@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from stratos.common.errors import Internal, NotFound, StratosError
+from stratos.common.errors import Draining, Internal, NotFound, StratosError
 from stratos.common.ids import new_id
 from stratos.gateway.api_errors import error_body, public_error, retry_headers
 from stratos.gateway.auth import Authenticator, bearer_key
@@ -56,6 +57,8 @@ class GatewayApp:
             status = exchange.status
         except (ClientDisconnect, SlowClient):
             _log.debug("the client of %s left", exchange.request_id)
+        except asyncio.CancelledError:  # the process ends and has waited long enough
+            status = await self._fail(Draining("this gateway is leaving; try again"), exchange, scope, receive)
         except Exception as error:  # the edge of the process: whatever happened, the client gets an answer
             status = await self._fail(error, exchange, scope, receive)
         finally:

@@ -1,0 +1,188 @@
+"""The edge: bad input, limits, clients that leave or do not read, health."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from gateway_world import KEY, OTHER_KEY, TOKENIZER, World, eventually, gateway_world, say
+
+from stratos.common.errors import Overloaded, QueueTimeout, StratosError
+
+ENDLESS = [TOKENIZER.encode_plain("word ")[0]] * 4000
+BODY = {"model": "base", "prompt": "x"}
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with gateway_world() as made:
+        yield made
+
+
+def check_error(response: Any, status: int, code: str, param: str | None = None) -> None:
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (response.status_code, error["code"], error["param"]) == (status, code, param)
+    assert error["message"]
+    assert response.headers["x-request-id"]
+
+
+async def test_every_kind_of_bad_request_has_its_answer(world: World) -> None:
+    http, url = world.http, "/v1/completions"
+    check_error(await http.get("/nothing"), 404, "unknown_route")
+    check_error(await http.get(url), 405, "method_not_allowed")
+    check_error(await http.post(url, json=BODY, headers={"authorization": ""}), 401, "invalid_api_key")
+    check_error(await http.post(url, json=BODY, headers={"authorization": "Bearer sk-no"}), 401, "invalid_api_key")
+    check_error(await http.post(url, content=b"{"), 400, "invalid_json")
+    check_error(await http.post(url, content=b"[]"), 400, "invalid_json")
+    check_error(await http.post(url, content=b'{"model": NaN}'), 400, "invalid_json")
+    check_error(await http.post(url, content=b"{" * 100_000), 400, "invalid_json")
+    check_error(
+        await http.post(url, content=b"{}", headers={"content-type": "text/plain"}), 400, "unsupported_content_type"
+    )
+    check_error(await http.post(url, json={**BODY, "model": "gpt-9"}), 404, "model_not_found", "model")
+    check_error(await http.post(url, json={**BODY, "temprature": 1}), 400, "unknown_parameter", "temprature")
+    check_error(await http.post(url, json={**BODY, "prompt": ""}), 400, "invalid_request", "prompt")
+    check_error(await http.post(url, json={**BODY, "prompt": [5000]}), 400, "invalid_request", "prompt")
+    long = await http.post(url, json={**BODY, "prompt": "word " * 5000})
+    check_error(long, 400, "context_length_exceeded", "prompt")
+    check_error(await http.get("/v1/models/nothing"), 404, "model_not_found", "model")
+    assert world.worker.submits == []
+
+
+async def test_bodies_over_the_limit_with_and_without_a_length() -> None:
+    async with gateway_world(max_body_bytes=1000) as world:
+        big = json.dumps({**BODY, "prompt": "x" * 5000}).encode()
+        announced = await world.http.post("/v1/completions", content=big, headers={"content-type": "application/json"})
+        check_error(announced, 413, "request_too_large")
+
+        async def parts() -> AsyncIterator[bytes]:
+            for begin in range(0, len(big), 500):
+                yield big[begin : begin + 500]
+
+        headers = {"content-type": "application/json"}
+        check_error(
+            await world.http.post("/v1/completions", content=parts(), headers=headers), 413, "request_too_large"
+        )
+
+
+async def test_request_ids_are_echoed_when_sane(world: World) -> None:
+    sane = await world.http.get("/v1/models", headers={"x-request-id": "client-1.2:3"})
+    assert sane.headers["x-request-id"] == "client-1.2:3"
+    odd = await world.http.get("/v1/models", headers={"x-request-id": "a b" * 100})
+    assert odd.headers["x-request-id"].startswith("req-")
+    await world.http.post("/v1/completions", json=BODY, headers={"x-request-id": "mine"})
+    assert world.worker.submits[0].request_id != "mine"
+
+
+async def test_caps_of_gateway_and_tenant() -> None:
+    async with gateway_world(max_open_requests=3, max_open_requests_per_tenant=2) as world:
+        world.worker.script = lambda submit, choice: ENDLESS
+        world.worker.step_s = 0.01
+        endless = {**BODY, "max_tokens": 3000}
+        other = {"authorization": f"Bearer {OTHER_KEY}"}
+        running = [asyncio.create_task(world.http.post("/v1/completions", json=endless)) for _ in range(2)]
+        await eventually(lambda: len(world.worker.submits) == 2, "two run")
+        full_tenant = await world.http.post("/v1/completions", json=BODY)
+        check_error(full_tenant, 429, "concurrency_limit")
+        assert full_tenant.headers["retry-after"]
+        running.append(asyncio.create_task(world.http.post("/v1/completions", json=endless, headers=other)))
+        await eventually(lambda: len(world.worker.submits) == 3, "three run")
+        full = await world.http.post("/v1/completions", json=BODY, headers=other)
+        check_error(full, 503, "overloaded")
+        assert 1 <= int(full.headers["retry-after"]) <= 30
+        for task in running:
+            task.cancel()
+        await world.wait_idle()
+        world.worker.script = say("free again")
+        assert (await world.http.post("/v1/completions", json=BODY)).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_is_cancelled_at_the_worker_soon(world: World, stream: bool) -> None:
+    world.worker.script = lambda submit, choice: ENDLESS
+    world.worker.step_s = 0.005
+    body = json.dumps({**BODY, "max_tokens": 3000, "stream": stream}).encode()
+    reader, writer = await raw_post(world, body)
+    await eventually(lambda: world.worker.submits, "it runs")
+    if stream:
+        await reader.readuntil(b"data: ")
+    writer.close()
+    left_s = time.monotonic()
+    await eventually(lambda: world.worker.cancels, "cancelled")
+    assert time.monotonic() - left_s < 0.2
+    assert not world.worker.cancels[0].choice_indexes
+    await world.wait_idle()
+    assert world.metric("stratos_requests_total", route="/v1/completions", status="499") == 1
+
+
+async def test_a_client_that_leaves_in_the_queue_is_forgotten(world: World) -> None:
+    world.router.workers = []
+    _, writer = await raw_post(world, json.dumps(BODY).encode())
+    await eventually(lambda: world.router.requests, "it waits for a placement")
+    writer.close()
+    await eventually(lambda: world.metric("stratos_requests_open") == 0, "nothing is open")
+    assert world.worker.submits == []
+
+
+async def test_slow_readers_cost_nobody_else_anything() -> None:
+    async with gateway_world(write_timeout_s=1.0) as world:
+        world.worker.script = lambda submit, choice: ENDLESS
+        body = json.dumps({**BODY, "max_tokens": 3000, "stream": True, "n": 8}).encode()
+        slow = [await raw_post(world, body) for _ in range(4)]
+        await eventually(lambda: len(world.worker.submits) == 4, "the slow ones run")
+        answer = await world.http.post("/v1/completions", json={**BODY, "max_tokens": 50})
+        assert answer.json()["usage"]["completion_tokens"] == 50
+        for _, writer in slow:
+            writer.close()
+        await eventually(lambda: world.metric("stratos_requests_open") == 0, "nothing is open")
+
+
+async def raw_post(world: World, body: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = world.service.http_address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=2**12)
+    head = ["POST /v1/completions HTTP/1.1", "host: x", f"authorization: Bearer {KEY}", f"content-length: {len(body)}"]
+    writer.write("\r\n".join([*head, "", ""]).encode() + body)
+    await writer.drain()
+    return reader, writer
+
+
+async def test_health_is_a_real_inference_and_is_cached(world: World) -> None:
+    for _ in range(3):
+        response = await world.http.get("/health", headers={"authorization": ""})
+        assert (response.status_code, response.json()["status"]) == (200, "ok")
+    assert len(world.worker.submits) == 1
+    assert world.worker.submits[0].sampling.max_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "state"),
+    [(Overloaded("full"), 200, "full"), (QueueTimeout("nobody there"), 503, "broken")],
+)
+async def test_full_is_not_broken(world: World, error: StratosError, status: int, state: str) -> None:
+    world.router.errors = [error]
+    response = await world.http.get("/health")
+    assert (response.status_code, response.json()["status"]) == (status, state)
+
+
+async def test_probes_and_metrics(world: World) -> None:
+    await world.http.post("/v1/completions", json={**BODY, "stream": True})
+    assert (await world.http.get("/livez")).status_code == 200
+    assert (await world.http.get("/readyz")).status_code == 200
+    text = (await world.http.get("/metrics")).text
+    assert 'stratos_requests_total{route="/v1/completions",status="200"} 1.0' in text
+    assert 'stratos_output_tokens_total{tenant="one"}' in text
+    assert "stratos_request_ttft_seconds_count 1.0" in text
+    assert "gen-" not in text
+
+
+async def test_nothing_of_prompts_or_keys_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger="stratos")
+    await world.http.post("/v1/completions", json={**BODY, "prompt": "MARKER-IN-PROMPT"})
+    await world.http.post("/v1/completions", json={**BODY, "MARKER-IN-PROMPT": 1})
+    assert "MARKER" not in caplog.text
+    assert KEY not in caplog.text

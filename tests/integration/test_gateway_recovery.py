@@ -1,0 +1,200 @@
+"""Streams go on, token by token, when decode workers do not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+from gateway_world import END_ID, TOKENIZER, World, eventually, gateway_world, say
+
+from stratos.common.errors import AdapterUnavailable, Overloaded, WorkerLost
+from stratos.core.placement import Outcome
+
+TEXT = "".join(f"value_{i} = {i}\n" for i in range(12)) + "é \U0001f600"
+IDS = [*TOKENIZER.encode_plain(TEXT), END_ID]
+
+
+async def stream_ids(world: World, **more: Any) -> tuple[str, list[int], str | None]:
+    stream = await world.openai.completions.create(
+        **{"model": "base", "prompt": "x", "max_tokens": 1000, "stream": True, **more},
+        extra_body={"return_token_ids": True},
+    )
+    text, ids, reason = "", [], None
+    async for chunk in stream:
+        choice = chunk.choices[0]
+        text += choice.text
+        ids += choice.model_dump()["token_ids"]
+        reason = choice.finish_reason or reason
+    return text, ids, reason
+
+
+FAULTS = {
+    "broken": {"die_after": 7},
+    "hang": {"hang_after": 7},
+    "drain": {"drain_after": 7},
+    "conflict": {"skip_after": 7},
+}
+
+
+@pytest.mark.parametrize("cause", FAULTS)
+async def test_a_stream_goes_on_at_the_token_where_its_worker_was_lost(cause: str) -> None:
+    async with gateway_world(2, silence_timeout_s=0.6) as world:
+        for worker in world.workers:
+            worker.script = say(TEXT)
+        for name, value in FAULTS[cause].items():
+            setattr(world.worker, name, value)
+        assert await stream_ids(world) == (TEXT, IDS, "stop")
+        first, second = world.workers[0].submits[0], world.workers[1].submits[0]
+        assert second.request_id == first.request_id
+        assert (first.attempt, second.attempt) == (0, 1)
+        assert second.seed == first.seed
+        assert list(second.choices[0].emitted_ids) == IDS[:7]
+        recovery = world.router.requests[1]
+        assert recovery.is_recovery
+        assert recovery.excluded_incarnations == {world.worker.ref.incarnation}
+        assert recovery.num_prompt_tokens == len(first.prompt_ids) + 7
+        assert world.metric("stratos_recoveries_total", cause=cause) == 1
+        await world.wait_idle()
+        assert [outcome for _, outcome in world.router.completed] == [Outcome.FAILED, Outcome.FINISHED]
+
+
+async def test_a_standing_step_counter_is_a_hang() -> None:
+    async with gateway_world(2, step_timeout_s=0.4) as world:
+        for worker in world.workers:
+            worker.script = say(TEXT)
+        world.worker.freeze_after = 3
+        assert await stream_ids(world) == (TEXT, IDS, "stop")
+        assert world.metric("stratos_recoveries_total", cause="hang") == 1
+
+
+async def test_an_idle_worker_may_stand_still() -> None:
+    async with gateway_world(1, step_timeout_s=0.2) as world:
+        world.worker.script = say(TEXT)
+        await stream_ids(world)
+        await asyncio.sleep(0.6)  # longer than the limit, with signs of life all the time
+        await stream_ids(world)
+        assert world.metric("stratos_recoveries_total", cause="hang") == 0
+
+
+async def test_finished_choices_stay_finished_after_a_recovery() -> None:
+    async with gateway_world(2) as world:
+        short, long = [*TOKENIZER.encode_plain("a"), END_ID], IDS
+        for worker in world.workers:
+            worker.script = lambda submit, choice: [short, long, long][choice]
+        world.worker.die_after = 10
+        answer = await world.openai.completions.create(
+            model="base", prompt="x", n=3, stop=["value_9 "], max_tokens=1000
+        )
+        expected = TEXT.partition("value_9 ")[0]
+        assert [c.text for c in answer.choices] == ["a", expected, expected]
+        resumed = world.workers[1].submits[0].choices
+        assert [c.finished for c in resumed] == [True, False, False]
+        assert [len(c.emitted_ids) for c in resumed] == [2, 10, 10]
+
+
+async def test_stop_string_that_spans_a_recovery() -> None:
+    async with gateway_world(2) as world:
+        ids = TOKENIZER.encode_plain("one two three four")
+        cut = next(n for n in range(1, len(ids)) if TOKENIZER.decode(ids[:n]).endswith(" tw") or n == len(ids) // 2)
+        for worker in world.workers:
+            worker.script = lambda submit, choice: [*ids, END_ID]
+        world.worker.die_after = cut
+        stop = TOKENIZER.decode(ids[cut - 1 : cut + 1])
+        text, _, reason = await stream_ids(world, stop=[stop])
+        assert (text, reason) == ("one two three four".partition(stop)[0], "stop")
+
+
+async def test_busy_asks_again_without_excluding_or_counting_a_death() -> None:
+    async with gateway_world(1) as world:
+        world.worker.script = say(TEXT)
+        world.worker.busy_times = 5
+        assert await stream_ids(world) == (TEXT, IDS, "stop")
+        assert world.metric("stratos_recoveries_total", cause="busy") == 5
+        assert all(not r.excluded_incarnations for r in world.router.requests)
+        assert [r.attempt for r in world.router.requests] == [0, 1, 2, 3, 4, 5]
+        assert all(r.is_recovery for r in world.router.requests[1:])
+
+
+async def test_a_request_that_loses_two_workers_is_refused() -> None:
+    async with gateway_world(3) as world:
+        for worker in world.workers:
+            worker.die_after = 0
+        with pytest.raises(openai.InternalServerError) as caught:
+            await world.openai.completions.create(model="base", prompt="x")
+        assert (caught.value.status_code, caught.value.code) == (503, "overloaded")
+        assert 1 <= int(caught.value.response.headers["retry-after"]) <= 30
+        assert [len(w.submits) for w in world.workers] == [1, 1, 0]
+
+
+async def test_an_error_after_the_first_token_is_the_last_event() -> None:
+    async with gateway_world(2) as world:
+        for worker in world.workers:
+            worker.script = say(TEXT)
+        world.workers[0].die_after = 3
+        world.workers[1].die_after = 5
+        response = await world.http.post("/v1/completions", json={"model": "base", "prompt": "x", "stream": True})
+        events = response.text.strip().split("\n\n")
+        assert response.status_code == 200
+        assert '"error"' in events[-1]
+        assert "[DONE]" not in response.text
+
+
+async def test_the_sdk_raises_an_error_that_comes_in_mid_stream() -> None:
+    async with gateway_world(1) as world:
+        world.worker.script, world.worker.step_s = say(TEXT), 0.02
+        stream = await world.openai.completions.create(model="base", prompt="x", stream=True)
+        world.router.errors = [Overloaded("full")]
+        world.worker.die_after = 0
+        with pytest.raises(openai.APIError) as caught:
+            async for _ in stream:
+                pass
+        assert caught.value.code == "overloaded"
+
+
+async def test_an_error_of_the_worker_has_its_own_status() -> None:
+    async with gateway_world(1) as world:
+        world.worker.error = AdapterUnavailable("the object store does not answer")
+        with pytest.raises(openai.InternalServerError) as caught:
+            await world.openai.completions.create(model="base", prompt="x")
+        assert (caught.value.status_code, caught.value.code) == (503, "adapter_unavailable")
+        assert len(world.worker.submits) == 1
+
+
+async def test_a_router_that_is_away_for_a_moment_costs_nothing() -> None:
+    async with gateway_world(1) as world:
+        world.router.errors = [WorkerLost("no router")] * 3
+        answer = await world.openai.completions.create(model="base", prompt="x")
+        assert answer.choices[0].text == "hello world"
+
+
+async def test_unreachable_workers_are_gone_around() -> None:
+    async with gateway_world(2) as world:
+        await world.worker.die()
+        answer = await world.openai.completions.create(model="base", prompt="x")
+        assert answer.choices[0].text == "hello world"
+        assert world.metric("stratos_recoveries_total", cause="unreachable") == 1
+
+
+async def test_thirty_two_streams_survive_the_death_of_one_of_two_workers() -> None:
+    async with gateway_world(2) as world:
+        for worker in world.workers:
+            worker.script, worker.step_s = say(TEXT), 0.002
+        world.worker.die_after = 20
+        results = await asyncio.gather(*(stream_ids(world) for _ in range(32)))
+        assert results == [(TEXT, IDS, "stop")] * 32
+        await world.wait_idle()
+
+
+async def test_drain_of_the_gateway_lets_streams_end_and_refuses_new_ones() -> None:
+    async with gateway_world(1, drain_timeout_s=10) as world:
+        world.worker.script, world.worker.step_s = say(TEXT), 0.005
+        running = asyncio.create_task(stream_ids(world))
+        await eventually(lambda: world.worker.submits, "the stream runs")
+        world.stop.set()
+        await eventually(lambda: world.service.not_ready_reason(), "draining")
+        response = await world.http.post("/v1/completions", json={"model": "base", "prompt": "x"})
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "draining")
+        assert await running == (TEXT, IDS, "stop")
+        assert await world.exit_code == 0

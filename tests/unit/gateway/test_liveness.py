@@ -1,0 +1,43 @@
+from stratos.gateway.liveness import Liveness, LivenessConfig
+
+CONFIG = LivenessConfig(silence_timeout_s=1.5, step_timeout_s=3.0)
+
+
+def test_silence_is_a_fault_after_its_time() -> None:
+    liveness = Liveness(CONFIG, 0.0)
+    assert not liveness.fault(1.5)
+    assert "silent" in liveness.fault(1.6)
+    liveness.heard(1, 1.6)
+    assert not liveness.fault(3.0)
+
+
+def test_a_standing_step_counts_only_while_computing() -> None:
+    liveness = Liveness(CONFIG, 0.0)
+    for tenth in range(100):
+        liveness.heard(7, tenth / 10, is_computing=False)
+    assert not liveness.fault(10.0)
+    for tenth in range(100, 140):
+        liveness.heard(7, tenth / 10, is_computing=True)
+    assert "stands still" in liveness.fault(13.9)
+    liveness.heard(8, 14.0, is_computing=True)
+    assert not liveness.fault(14.0)
+
+
+def test_slow_steps_move_the_limit() -> None:
+    liveness = Liveness(CONFIG, 0.0)
+    now_s = 0.0
+    for step in range(3):
+        for _ in range(8):
+            now_s += 0.25
+            liveness.heard(step, now_s, is_computing=True)
+    end_s = now_s + 6.0
+    while now_s < end_s:
+        now_s += 0.25
+        liveness.heard(2, now_s, is_computing=True)
+    assert not liveness.fault(now_s)
+
+
+def test_a_stall_of_ones_own_is_forgiven() -> None:
+    liveness = Liveness(CONFIG, 0.0)
+    liveness.forgive(10.0)
+    assert not liveness.fault(10.5)

@@ -1,0 +1,195 @@
+"""Every generation route x every row of the limits table, through the whole application."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.routing import Route
+
+from stratos.common.clock import SystemClock
+from stratos.core.limits import (
+    LIMITS,
+    MAX_CHOICES,
+    MAX_CONTENT_PARTS,
+    MAX_LOGIT_BIAS,
+    MAX_MESSAGES,
+    MAX_MODEL_NAME_CHARS,
+    MAX_PROMPTS,
+    MAX_STOP_STRING_CHARS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+)
+from stratos.gateway.admission import Admission
+from stratos.gateway.app import GatewayApp, build_routes
+from stratos.gateway.endpoints import Edge, EdgeLimits, GenerationEndpoint
+from stratos.gateway.generation import Caller
+from stratos.gateway.metrics import GatewayMetrics
+from stratos.gateway.models import ModelCatalogue
+from stratos.gateway.platform import Platform
+from stratos.gateway.preparation import Preparation
+from stratos.gateway.served_model import ServedModel
+
+MODEL = ServedModel.load(Path(__file__).parents[3] / "models" / "base", "base", 4096)
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
+    "/v1/completions": {"model": "base", "prompt": "x"},
+}
+NAMES = {
+    ("/v1/chat/completions", "num_logprobs"): ("top_logprobs", {"logprobs": True}),
+    ("/v1/completions", "num_logprobs"): ("logprobs", {}),
+}
+
+
+class Anybody:
+    async def authenticate(self, key: str) -> Caller:
+        return Caller(tenant="t", cache_salt=b"", priority_class=0)
+
+
+def make_routes() -> tuple[list[Any], GatewayMetrics]:
+    metrics = GatewayMetrics(CollectorRegistry())
+    catalogue = ModelCatalogue(MODEL.base, None, SystemClock(), 1.0)
+    preparation = Preparation(model=MODEL, catalogue=catalogue, default_max_tokens=16)
+    unreached = cast("Any", None)
+    edge = Edge(
+        authenticator=Anybody(),
+        admission=Admission(8, 8, metrics),
+        platform=cast("Platform", unreached),
+        tokenizer=MODEL.tokenizer,
+        limits=EdgeLimits(max_body_bytes=10**6, body_timeout_s=5, write_timeout_s=5),
+    )
+    routes = build_routes(
+        chat=GenerationEndpoint(edge, preparation.chat),
+        completion=GenerationEndpoint(edge, preparation.completion),
+        authenticator=Anybody(),
+        catalogue=catalogue,
+        health=unreached,
+        registry=CollectorRegistry(),
+        not_ready_reason=str,
+    )
+    return routes, metrics
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    routes, metrics = make_routes()
+    transport = httpx.ASGITransport(GatewayApp(routes, metrics, Random(0)))
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://x", headers={"authorization": "Bearer k"}
+    ) as made:
+        yield made
+
+
+def test_every_route_that_takes_a_body_is_walked() -> None:
+    posts = {r.path for r in make_routes()[0] if isinstance(r, Route) and "POST" in (r.methods or ())}
+    assert posts == set(BODIES)
+
+
+def bad_values(row: str) -> list[Any]:
+    limit = LIMITS[row]
+    values: list[Any] = ["text", True, [], {}, limit.most * 2 + 1]
+    values.append(limit.least if limit.excludes_least else limit.least - max(abs(limit.least), 1))
+    if limit.is_integer:
+        values.append(1.5)
+    return values
+
+
+async def refused(client: httpx.AsyncClient, route: str, param: str, **fields: Any) -> None:
+    response = await client.post(route, json={**BODIES[route], **fields})
+    error = response.json()["error"]
+    assert response.status_code == 400, f"{route} accepts {fields}"
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
+    assert len(error["message"]) < 300
+
+
+@pytest.mark.parametrize("route", BODIES)
+@pytest.mark.parametrize("row", LIMITS)
+async def test_numbers_out_of_range_are_refused_by_name(client: httpx.AsyncClient, route: str, row: str) -> None:
+    param, more = NAMES.get((route, row), (row, {}))
+    for value in bad_values(row):
+        await refused(client, route, param, **{**more, param: value})
+
+
+@pytest.mark.parametrize("route", BODIES)
+async def test_lists_and_texts_over_their_limit_are_refused_by_name(client: httpx.AsyncClient, route: str) -> None:
+    cases: list[tuple[str, Any]] = [
+        ("stop", ["a"] * (MAX_STOP_STRINGS + 1)),
+        ("stop", "a" * (MAX_STOP_STRING_CHARS + 1)),
+        ("stop", [""]),
+        ("stop", 5),
+        ("stop_token_ids", [1] * (MAX_STOP_TOKEN_IDS + 1)),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", [MODEL.base.vocab_size]),
+        ("logit_bias", {str(i): 1 for i in range(MAX_LOGIT_BIAS + 1)}),
+        ("logit_bias", {"5": 101}),
+        ("logit_bias", {"-5": 1}),
+        ("model", "m" * (MAX_MODEL_NAME_CHARS + 1)),
+        ("model", None),
+        ("stream", 1),
+        ("stream_options", {"include_usage": True}),
+        ("n", 17),
+    ]
+    for param, value in cases:
+        await refused(client, route, param, **{param: value})
+
+
+async def test_limits_of_one_route(client: httpx.AsyncClient) -> None:
+    chat, completion = BODIES
+    message = {"role": "user", "content": "x"}
+    await refused(client, chat, "messages", messages=[message] * (MAX_MESSAGES + 1))
+    parts = [{"type": "text", "text": "x"}] * (MAX_CONTENT_PARTS + 1)
+    await refused(client, chat, "messages[0].content", messages=[{"role": "user", "content": parts}])
+    await refused(client, completion, "prompt", prompt=["x"] * (MAX_PROMPTS + 1))
+    await refused(client, completion, "n", prompt=["x"] * MAX_PROMPTS, n=MAX_CHOICES // MAX_PROMPTS + 1)
+    await refused(client, completion, "min_tokens", min_tokens=9, max_tokens=8)
+
+
+@pytest.mark.parametrize(
+    ("route", "param", "value"),
+    [
+        ("/v1/chat/completions", "tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("/v1/chat/completions", "tool_choice", "required"),
+        ("/v1/chat/completions", "response_format", {"type": "json_object"}),
+        ("/v1/chat/completions", "audio", {"voice": "x"}),
+        ("/v1/chat/completions", "modalities", ["text", "audio"]),
+        ("/v1/completions", "suffix", "x"),
+        ("/v1/completions", "best_of", 3),
+    ],
+)
+async def test_features_that_are_not_there_are_refused(
+    client: httpx.AsyncClient, route: str, param: str, value: Any
+) -> None:
+    response = await client.post(route, json={**BODIES[route], param: value})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"], error["code"]) == (400, param, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        None,
+        [],
+        "x",
+        [1],
+        [{"content": "x"}],
+        [{"role": "robot", "content": "x"}],
+        [{"role": "user"}],
+        [{"role": "user", "content": 5}],
+        [{"role": "user", "content": [{"type": "image_url"}]}],
+        [{"role": "assistant", "content": "", "tool_calls": [1]}],
+    ],
+)
+async def test_malformed_messages_are_refused(client: httpx.AsyncClient, messages: Any) -> None:
+    response = await client.post("/v1/chat/completions", json={"model": "base", "messages": messages})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"].startswith("messages")
+
+
+def test_the_table_has_no_limit_that_is_not_finite() -> None:
+    assert all(math.isfinite(limit.least) and math.isfinite(limit.most) for limit in LIMITS.values())
