@@ -114,7 +114,7 @@ def engine_alone(concurrency: int, num_requests: int, seed: int) -> dict[str, fl
     from stratos.engine.runner.torch_runner import TorchRunner
     from stratos.engine.settings import RunnerConfig, SchedulerConfig
 
-    engine = EngineCore(TorchRunner.load(RunnerConfig(model_path=MODEL)), SchedulerConfig())
+    engine = EngineCore(TorchRunner.load(RunnerConfig(model_path=MODEL, num_threads=1)), SchedulerConfig())
     rng = random.Random(seed)
     params = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUT, ignore_eos=True)
 

@@ -25,6 +25,7 @@ class Reference:
     def __init__(self, adapter: str | None = None) -> None:
         from transformers import LlamaForCausalLM
 
+        torch.set_num_threads(1)  # the platform under test needs the other cores
         self.model = LlamaForCausalLM.from_pretrained(MODELS / "base", dtype=torch.float32)
         if adapter:
             from peft import PeftModel
@@ -45,7 +46,7 @@ class Reference:
     def logits(self, prompt: list[int], tokens: list[int]) -> torch.Tensor:
         """Teacher-forced logits at the positions that predict ``tokens``: float32 [len(tokens), vocab]."""
         ids = torch.tensor([prompt + tokens[:-1]])
-        return self.model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 :].float()
+        return self.model(input_ids=ids, use_cache=False, logits_to_keep=len(tokens)).logits[0].float()
 
     def check(self, verdict: Verdict, prompt: list[int], tokens: list[int], logprobs: list[float]) -> None:
         """Compare one output; raises ``AssertionError`` on a difference that is no tie."""
