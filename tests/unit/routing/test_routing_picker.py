@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stratos.core.placement import WorkerRole
 from stratos.routing.admission import OutputLengths, make_ask
 from stratos.routing.filters import Rejection
-from stratos.routing.picker import Choice, Refusal, choose
+from stratos.routing.picker import Choice, Refusal, choose, never_fits
 from stratos.routing.settings import AdmissionSettings, ScorerWeights
 from stratos.routing.worker_view import BookedLoad
 
@@ -56,7 +56,7 @@ def test_each_filter_rejects_for_its_reason(view, reason) -> None:
     assert isinstance(refusal, Refusal)
     assert refusal.rejections == {reason: 1}
     assert refusal.is_blocked == (reason in (Rejection.SEATS, Rejection.KV_ROOM))
-    assert refusal.never_fits == (reason is Rejection.NEVER_FITS)
+    assert never_fits([view], make_sample_ask()) == (reason is Rejection.NEVER_FITS)
 
 
 def test_cached_blocks_and_ended_sequences_count_as_free() -> None:
@@ -65,9 +65,11 @@ def test_cached_blocks_and_ended_sequences_count_as_free() -> None:
 
 
 def test_a_worker_that_is_out_keeps_a_request_from_being_called_impossible() -> None:
-    refusal = pick(make_view("small", blocks=ledger(5)), make_view("big", out_reason="lost"))
-    assert isinstance(refusal, Refusal)
-    assert not refusal.never_fits
+    small, big = make_view("small", blocks=ledger(5)), make_view("big", out_reason="lost")
+    assert never_fits([small], make_sample_ask())
+    assert not never_fits([small, big], make_sample_ask())
+    assert not never_fits([], make_sample_ask())
+    assert isinstance(pick(small, big), Refusal)
 
 
 @given(

@@ -7,8 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from stratos.core.placement import WorkerRole
 from stratos.routing.admission import Ask
-from stratos.routing.filters import CAPACITY, DECODE_FILTERS, Filter, Rejection, first_rejection, prefill_filters
+from stratos.routing.filters import (
+    CAPACITY,
+    DECODE_FILTERS,
+    Filter,
+    Rejection,
+    first_rejection,
+    has_role,
+    prefill_filters,
+    serves_model,
+)
 from stratos.routing.scorers import total_score
 from stratos.routing.settings import ScorerWeights
 from stratos.routing.worker_view import WorkerView
@@ -37,12 +47,6 @@ class Refusal:
         """Some worker would take it once it has room."""
         return any(self.rejections[reason] for reason in CAPACITY)
 
-    @property
-    def never_fits(self) -> bool:
-        """Workers of the model exist, and none of them, live or not, could ever hold it."""
-        others = CAPACITY | {Rejection.OUT, Rejection.EXCLUDED}
-        return self.rejections[Rejection.NEVER_FITS] > 0 and not any(self.rejections[reason] for reason in others)
-
     def __str__(self) -> str:
         counted = [f"{reason}: {count}" for reason, count in self.rejections.items() if reason is not Rejection.ROLE]
         return ", ".join(counted) or "no decode worker is known"
@@ -62,6 +66,17 @@ def choose(views: Sequence[WorkerView], ask: Ask, weights: ScorerWeights, rng: R
         return Refusal(rejections)
     prefill, _ = rank(views, ask, prefill_filters(decode[0].status.identity), weights, rng)
     return Choice(decode[0], tuple(prefill[:MAX_PREFILL]))
+
+
+def never_fits(views: Sequence[WorkerView], ask: Ask) -> bool:
+    """Decode workers of the model are known, and none of them, live or not, could ever hold the request."""
+    is_known = False
+    for view in views:
+        if has_role(WorkerRole.DECODE)(view, ask) is None and serves_model(view, ask) is None:
+            if not ask.never_fits(view):
+                return False
+            is_known = True
+    return is_known
 
 
 def rank(

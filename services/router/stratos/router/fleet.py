@@ -28,6 +28,8 @@ class _Record:
         self.member = member
         self.liveness = Liveness(settings)
         self.was_live = False
+        self.view: WorkerView | None = None
+        """Made anew when the status, the bookings or the verdict changed."""
 
     def ref(self) -> WorkerRef:
         """Discovery's name and address, the worker's own incarnation and role."""
@@ -54,12 +56,12 @@ class FleetState:
         self._bookings = bookings
         self._metrics = metrics
         self._records: dict[str, _Record] = {}
-        self._version = 0
-        self._cached: tuple[int, float, tuple[WorkerView, ...]] = (-1, 0.0, ())
+        self.version = 0
+        """Moves whenever placement could turn out differently."""
 
     def set_members(self, members: Sequence[Member]) -> None:
         """Discovery has a new list. A member at another address starts afresh."""
-        self._version += 1
+        self.version += 1
         wanted = {member.worker_id: member for member in members}
         for worker_id, record in list(self._records.items()):
             if wanted.get(worker_id) != record.member:
@@ -76,8 +78,8 @@ class FleetState:
         record = self._records.get(worker_id)
         if record is None:
             return
-        self._version += 1
-        last = record.liveness.status
+        self.version += 1
+        last, record.view = record.liveness.status, None
         record.liveness.on_status(status, now)
         self._bookings.on_status(status, now)
         if last is not None and last.worker.incarnation != status.worker.incarnation:
@@ -89,7 +91,7 @@ class FleetState:
         """The status stream of a worker broke."""
         record = self._records.get(worker_id)
         if record is not None:
-            self._version += 1
+            self.version += 1
             record.liveness.on_lost()
             self._note(record, now)
 
@@ -100,44 +102,60 @@ class FleetState:
 
     def book(self, booking: Booking) -> None:
         """A placement was made."""
-        self._version += 1
         self._bookings.add(booking)
+        self._booked(booking)
 
     def end(self, handoff_id: str) -> Booking | None:
         """An attempt ended."""
-        self._version += 1
-        return self._bookings.end(handoff_id)
+        booking = self._bookings.end(handoff_id)
+        if booking is not None:
+            self._booked(booking)
+        return booking
+
+    def expire(self, now: float) -> None:
+        """Drop bookings whose lease is over."""
+        if self._bookings.expire(now):
+            self.version += 1
+            for record in self._records.values():
+                record.view = None
 
     def views(self, now: float) -> tuple[WorkerView, ...]:
         """Every worker that has ever sent a status, live or not."""
-        version, at, views = self._cached
-        if (version, at) != (self._version, now):
-            by_incarnation = {view.worker.incarnation: view for view in self._make_views(now)}
-            views = tuple(by_incarnation.values())  # two members may name one process
-            self._cached = (self._version, now, views)
-        return views
+        views: dict[str, WorkerView] = {}
+        for record in self._records.values():
+            view = self._view(record, now)
+            if view is not None:
+                views[view.worker.incarnation] = view  # two members may name one process
+        return tuple(views.values())
 
     def workers(self, now: float) -> tuple[FleetWorker, ...]:
         """Every member, for people and for the autoscaler."""
         return tuple(self._describe(record, now) for record in self._records.values())
 
-    def _make_views(self, now: float) -> list[WorkerView]:
-        views = []
+    def _view(self, record: _Record, now: float) -> WorkerView | None:
+        status = record.liveness.status
+        if status is None:
+            return None
+        out_reason = record.liveness.out_reason(now) or ""
+        if record.view is None or record.view.out_reason != out_reason:
+            ref = record.ref()
+            record.view = WorkerView(
+                worker=ref,
+                status=replace(status, worker=ref),
+                out_reason=out_reason,
+                age_s=now - record.liveness.status_at,
+                fresh=self._bookings.fresh(ref.incarnation),
+                held=self._bookings.held(ref.incarnation),
+                num_ended_seqs=self._bookings.num_ended_seqs(ref.incarnation),
+            )
+        return record.view
+
+    def _booked(self, booking: Booking) -> None:
+        self.version += 1
         for record in self._records.values():
-            status, ref = record.liveness.status, record.ref()
-            if status is not None:
-                views.append(
-                    WorkerView(
-                        worker=ref,
-                        status=replace(status, worker=ref),
-                        out_reason=record.liveness.out_reason(now) or "",
-                        age_s=now - record.liveness.status_at,
-                        fresh=self._bookings.fresh(ref.incarnation),
-                        held=self._bookings.held(ref.incarnation),
-                        num_ended_seqs=self._bookings.num_ended_seqs(ref.incarnation),
-                    )
-                )
-        return views
+            view = record.view
+            if view and view.worker.incarnation in (booking.decode_incarnation, booking.prefill_incarnation):
+                record.view = None
 
     def _describe(self, record: _Record, now: float) -> FleetWorker:
         liveness, ref = record.liveness, record.ref()

@@ -31,7 +31,8 @@ from stratos.routing.admission import Ask, OutputLengths, make_ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.class_queue import Ticket, Verdict
 from stratos.routing.filters import Rejection
-from stratos.routing.picker import Choice, Refusal, choose
+from stratos.routing.full_models import FullModels
+from stratos.routing.picker import Choice, Refusal, choose, never_fits
 from stratos.routing.queue import PlacementQueue
 
 TICK_S = 0.05
@@ -73,6 +74,7 @@ class Scheduler:
         self._rng = rng
         self._wake = asyncio.Event()
         self._calls: dict[Ticket, asyncio.Future[Placement]] = {}
+        self._full = FullModels()
         self._is_draining = False
 
     async def schedule(self, request: PlacementRequest) -> Placement:
@@ -139,7 +141,7 @@ class Scheduler:
             self._turn(now)
             if now >= next_show:
                 next_show = now + SHOW_S
-                self._bookings.expire(now)
+                self._fleet.expire(now)
                 self._metrics.show(self.fleet(), len(self._bookings))
             await self._pause()
 
@@ -190,10 +192,13 @@ class Scheduler:
         if call is None or call.done():
             return Verdict.INELIGIBLE  # its caller is about to leave
         ask = make_ask(request, self._lengths, self._admission)
+        if self._full.covers(ask, self._fleet.version):
+            return Verdict.BLOCKED
         choice = choose(self._fleet.views(now), ask, self._weights, self._rng)
-        if isinstance(choice, Refusal):
-            return Verdict.BLOCKED if choice.is_blocked else Verdict.INELIGIBLE
-        return self._book(choice, ask, ticket, now)
+        if isinstance(choice, Choice):
+            return self._book(choice, ask, ticket, now)
+        self._full.learn(ask, choice, self._fleet.version)
+        return Verdict.BLOCKED if choice.is_blocked else Verdict.INELIGIBLE
 
     def _book(self, choice: Choice, ask: Ask, ticket: Ticket, now: float) -> Placement:
         handoff_id = new_id("handoff")
@@ -219,8 +224,7 @@ class Scheduler:
 
     def _refuse_impossible(self, ask: Ask, now: float) -> None:
         """Alone over the mark on every worker of the model: waiting would not help."""
-        choice = choose(self._fleet.views(now), ask, self._weights, self._rng)
-        if isinstance(choice, Refusal) and choice.never_fits:
+        if never_fits(self._fleet.views(now), ask):
             raise ContextLengthExceeded(
                 f"{ask.request.num_prompt_tokens} prompt tokens and the expected output do not fit into "
                 f"{ask.kv_mark:.0%} of any worker's KV pool; shorten the prompt or lower max_tokens",

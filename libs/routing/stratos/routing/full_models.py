@@ -1,0 +1,45 @@
+"""Models all of whose workers have no seat left, so that a long queue is not tried against them one by one.
+
+Exact, not a guess: when a request was refused for want of seats alone, every request that needs as many seats and
+no more KV room, and that excludes no worker, would be refused for the same reason, until the fleet changes.
+"""
+
+from __future__ import annotations
+
+from stratos.routing.admission import Ask
+from stratos.routing.filters import Rejection
+from stratos.routing.picker import Refusal
+
+_NOT_CANDIDATES = frozenset({Rejection.ROLE, Rejection.MODEL, Rejection.OUT, Rejection.SEATS})
+
+
+class FullModels:
+    """Refusals for want of seats at one version of the fleet."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._refused: dict[str, Ask] = {}
+
+    def learn(self, ask: Ask, refusal: Refusal, version: int) -> None:
+        """A request was refused."""
+        if version != self._version:
+            self._version = version
+            self._refused.clear()
+        if (
+            not ask.request.excluded_incarnations
+            and refusal.is_blocked
+            and refusal.rejections.keys() <= _NOT_CANDIDATES
+        ):
+            self._refused[ask.request.model_digest] = ask
+
+    def covers(self, ask: Ask, version: int) -> bool:
+        """A refusal of this request for want of seats follows from an earlier one."""
+        refused = self._refused.get(ask.request.model_digest) if version == self._version else None
+        return (
+            refused is not None
+            and not ask.request.excluded_incarnations
+            and ask.request.num_choices == refused.request.num_choices
+            and ask.output_tokens <= refused.output_tokens
+            and ask.request.num_prompt_tokens <= refused.request.num_prompt_tokens
+            and ask.kv_mark >= refused.kv_mark
+        )

@@ -1,0 +1,86 @@
+"""Discovery: what is understood, what is refused, and what a broken file does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from stratos.core.placement import WorkerRole
+from stratos.router.discovery import FileDiscovery, InvalidDiscovery, Member, open_discovery, parse_members
+
+ENTRY = {"worker_id": "decode-0", "address": "127.0.0.1:1234", "role": "decode"}
+MEMBER = Member("decode-0", "127.0.0.1:1234", WorkerRole.DECODE)
+
+
+def replace_with(path: Path, text: str) -> None:
+    staged = path.with_suffix(".tmp")
+    staged.write_text(text)
+    staged.replace(path)
+
+
+def test_static_lists() -> None:
+    found = open_discovery("static://decode@a:1, prefill@[::1]:2").poll()
+    assert found == (Member("a:1", "a:1", WorkerRole.DECODE), Member("[::1]:2", "[::1]:2", WorkerRole.PREFILL))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["", "workers.json", "http://host/x", "file://", "file://host/x", "static://a:1", "static://router@a:1",
+     "static://decode@a", "static://decode@a:0", "static://decode@a:99999", "static://decode@a:1,decode@a:1"],
+)  # fmt: skip
+def test_settings_that_cannot_work_are_refused(setting) -> None:
+    with pytest.raises(InvalidDiscovery):
+        open_discovery(setting)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{}, [1], [{}], [{**ENTRY, "role": "router"}], [{**ENTRY, "address": "nowhere"}], [{**ENTRY, "worker_id": ""}],
+     [{**ENTRY, "worker_id": 3}], [ENTRY, ENTRY]],
+)  # fmt: skip
+def test_malformed_documents_are_refused(document) -> None:
+    with pytest.raises(InvalidDiscovery):
+        parse_members(document)
+
+
+def test_unknown_keys_are_ignored() -> None:
+    assert parse_members([{**ENTRY, "pid": 1}]) == (MEMBER,)
+
+
+def test_a_file_is_read_when_it_appears_and_again_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "workers.json"
+    source = open_discovery(f"file://{path}")
+    assert source.poll() == ()
+    assert "does not exist" in source.problem
+    replace_with(path, json.dumps([ENTRY]))
+    assert source.poll() == (MEMBER,)
+    assert source.problem == ""
+    # same size, same modification time: only the inode tells
+    stat = path.stat()
+    replace_with(path, json.dumps([{**ENTRY, "worker_id": "decode-1"}]))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert [member.worker_id for member in source.poll()] == ["decode-1"]
+    replace_with(path, "[]")
+    assert source.poll() == ()
+
+
+@pytest.mark.parametrize("text", ["", "[{", "{}", "[" * 100_000, '[{"worker_id": 1}]', "\x00\xff"])
+def test_a_broken_file_keeps_the_last_good_list_and_is_reported_once(tmp_path: Path, caplog, text) -> None:
+    path = tmp_path / "workers.json"
+    replace_with(path, json.dumps([ENTRY]))
+    source = FileDiscovery(path)
+    source.poll()
+    with caplog.at_level(logging.WARNING):
+        replace_with(path, text)
+        assert [source.poll() for _ in range(3)] == [(MEMBER,)] * 3
+        assert len(caplog.records) == 1
+        assert "keeping the last good list" in caplog.text
+        path.unlink()
+        assert source.poll() == (MEMBER,)
+    replace_with(path, "[]")
+    assert source.poll() == ()
+    assert source.problem == ""
