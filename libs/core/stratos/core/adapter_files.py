@@ -22,7 +22,8 @@ MAX_HEADER_BYTES = 16 * 1024 * 1024
 SUPPORTED_TARGETS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"})
 _DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}
 _TENSOR_NAME = re.compile(
-    r"^base_model\.model\.model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+_proj)\.lora_([AB])\.weight$"
+    r"^base_model\.model\.model\.layers\.(\d+)\."
+    r"(?:self_attn\.(?=[qkvo]_)|mlp\.(?=gate_|up_|down_))(\w+_proj)\.lora_([AB])\.weight$"
 )
 
 

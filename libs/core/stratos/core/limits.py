@@ -62,6 +62,11 @@ def check_number(name: str, value: object, param: str | None = None) -> float | 
     return _check(limit, value, param)
 
 
+def _plain(bound: float) -> str:
+    """A bound as a person writes it: 1048576, not 1.04858e+06."""
+    return str(int(bound)) if float(bound).is_integer() else str(bound)
+
+
 def _check(limit: Limit, value: object, param: str) -> float | int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadRequest(f"{param} must be a number", param=param)
@@ -74,7 +79,7 @@ def _check(limit: Limit, value: object, param: str) -> float | int:
     too_low = value <= limit.least if limit.excludes_least else value < limit.least
     if too_low or value > limit.most:
         bracket = "(" if limit.excludes_least else "["
-        raise BadRequest(f"{param} must be in {bracket}{limit.least:g}, {limit.most:g}]", param=param)
+        raise BadRequest(f"{param} must be in {bracket}{_plain(limit.least)}, {_plain(limit.most)}]", param=param)
     return value
 
 
