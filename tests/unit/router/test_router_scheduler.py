@@ -38,12 +38,13 @@ class World:
         self.bookings = BookingLedger(settings.booking_settings())
         self.fleet = FleetState(settings.liveness_settings(), self.bookings, metrics)
         self.scheduler = Scheduler(self.fleet, self.bookings, settings, metrics, self.clock, Random(1))
-        self.fleet.set_members([Member(name, f"{name}:1", WorkerRole.DECODE) for name in names])
+        self.fleet.set_members([Member(name, f"{name}:1", WorkerRole(name.partition("-")[0])) for name in names])
         for name in names:
             self.status(name)
 
     def status(self, name: str, incarnation: str = "", **changes: Any) -> None:
-        ref = WorkerRef(worker_id=name, incarnation=incarnation or name, address="", role=WorkerRole.DECODE)
+        role = WorkerRole(name.partition("-")[0])
+        ref = WorkerRef(worker_id=name, incarnation=incarnation or name, address="", role=role)
         status = WorkerStatus(worker=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=2)
         self.fleet.on_status(name, dataclasses.replace(status, **changes), self.clock.now())
 
@@ -208,3 +209,19 @@ async def test_evictions_are_counted_once_and_by_reason() -> None:
     world.fleet.on_lost("decode-0", world.clock.now())
     labels["reason"] = "lost"
     assert world.registry.get_sample_value("stratos_router_worker_evictions_total", labels) == 1
+
+
+async def test_the_next_attempt_prefers_the_prefill_worker_that_has_the_prompt() -> None:
+    world = World("decode-0", "decode-1", *(f"prefill-{index}" for index in range(6)))
+    first = await world.call(request_id="moved")
+    await world.turn()
+    prefill = first.result().prefill[0]
+    world.clock.advance(0.1)
+    world.status(prefill.worker_id, num_queued_tokens=2000)
+    excluded = frozenset({first.result().decode.incarnation})
+    second = await world.call(request_id="moved", attempt=1, is_recovery=True, excluded_incarnations=excluded)
+    other = await world.call(request_id="other")
+    await world.turn()
+    assert second.result().prefill[0] == prefill
+    assert second.result().decode != first.result().decode
+    assert other.result().prefill[0] != prefill

@@ -15,6 +15,7 @@ from stratos.core.placement import WorkerRole
 from stratos.routing.admission import OutputLengths, make_ask
 from stratos.routing.filters import Rejection
 from stratos.routing.picker import Choice, Refusal, choose, never_fits
+from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.settings import AdmissionSettings, ScorerWeights
 from stratos.routing.worker_view import BookedLoad
 
@@ -156,3 +157,20 @@ def test_a_chosen_worker_always_passes_every_bound(loads, seed) -> None:
         assert choice.decode in passing
     else:
         assert passing == []
+
+
+def test_a_recovery_returns_to_the_prefill_worker_that_has_its_prompt() -> None:
+    views = [make_view(), make_view("p0", PREFILL, num_queued_tokens=900), make_view("p1", PREFILL)]
+    choice = choose(views, make_sample_ask(), WEIGHTS, Random(0), preferred_prefill="inc-p0")
+    assert isinstance(choice, Choice)
+    assert [view.worker.worker_id for view in choice.prefill] == ["p0", "p1"]
+    gone = choose(views, make_sample_ask(), WEIGHTS, Random(0), preferred_prefill="inc-gone")
+    assert isinstance(gone, Choice)
+    assert [view.worker.worker_id for view in gone.prefill] == ["p1", "p0"]
+
+
+def test_the_memory_of_prompts_is_bounded() -> None:
+    memory = PrefillMemory(max_requests=2)
+    for name in "abc":
+        memory.note(name, f"inc-{name}")
+    assert [memory.recall(name) for name in "abc"] == ["", "inc-b", "inc-c"]

@@ -52,7 +52,9 @@ class Refusal:
         return ", ".join(counted) or "no decode worker is known"
 
 
-def choose(views: Sequence[WorkerView], ask: Ask, weights: ScorerWeights, rng: Random) -> Choice | Refusal:
+def choose(
+    views: Sequence[WorkerView], ask: Ask, weights: ScorerWeights, rng: Random, *, preferred_prefill: str = ""
+) -> Choice | Refusal:
     """Choose the decode worker and up to two prefill workers, best first.
 
     Args:
@@ -60,11 +62,14 @@ def choose(views: Sequence[WorkerView], ask: Ask, weights: ScorerWeights, rng: R
         ask: the request with its admission numbers.
         weights: of the scorers.
         rng: breaks ties between equal scores.
+        preferred_prefill: incarnation that has computed this prompt before; first among those that pass, because its
+            prefix cache makes the prompt a re-send instead of a recompute.
     """
     decode, rejections = rank(views, ask, DECODE_FILTERS, weights, rng)
     if not decode:
         return Refusal(rejections)
     prefill, _ = rank(views, ask, prefill_filters(decode[0].status.identity), weights, rng)
+    prefill.sort(key=lambda view: view.worker.incarnation != preferred_prefill)  # stable: the others keep their order
     return Choice(decode[0], tuple(prefill[:MAX_PREFILL]))
 
 

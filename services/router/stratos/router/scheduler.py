@@ -33,6 +33,7 @@ from stratos.routing.class_queue import Ticket, Verdict
 from stratos.routing.filters import Rejection
 from stratos.routing.full_models import FullModels
 from stratos.routing.picker import Choice, Refusal, choose, never_fits
+from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.queue import PlacementQueue
 
 TICK_S = 0.05
@@ -75,6 +76,7 @@ class Scheduler:
         self._wake = asyncio.Event()
         self._calls: dict[Ticket, asyncio.Future[Placement]] = {}
         self._full = FullModels()
+        self._prefill_memory = PrefillMemory()
         self._is_draining = False
 
     async def schedule(self, request: PlacementRequest) -> Placement:
@@ -194,7 +196,8 @@ class Scheduler:
         ask = make_ask(request, self._lengths, self._admission)
         if self._full.covers(ask, self._fleet.version):
             return Verdict.BLOCKED
-        choice = choose(self._fleet.views(now), ask, self._weights, self._rng)
+        preferred = self._prefill_memory.recall(request.request_id) if request.is_recovery else ""
+        choice = choose(self._fleet.views(now), ask, self._weights, self._rng, preferred_prefill=preferred)
         if isinstance(choice, Choice):
             return self._book(choice, ask, ticket, now)
         self._full.learn(ask, choice, self._fleet.version)
@@ -202,6 +205,8 @@ class Scheduler:
 
     def _book(self, choice: Choice, ask: Ask, ticket: Ticket, now: float) -> Placement:
         handoff_id = new_id("handoff")
+        if choice.prefill:
+            self._prefill_memory.note(ask.request.request_id, choice.prefill[0].worker.incarnation)
         self._fleet.book(
             Booking(
                 handoff_id=handoff_id,
