@@ -1,0 +1,123 @@
+"""The whole platform over the shipped models: answers, adapters, recovery and scaling with real KV."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+from platform_process import PlatformProcess, running_platform, wait_until
+
+PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return "
+NUM_LONG = 400
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
+    env = {
+        "STRATOS_DECODE_WORKER_MAX_NUM_SEQS": "3",
+        "STRATOS_AUTOSCALER_POLL_INTERVAL_S": "0.2",
+        "STRATOS_AUTOSCALER_DOWN_UTILISATION": "0.75",
+        "STRATOS_AUTOSCALER_QUIET_S": "1.5",
+        "STRATOS_AUTOSCALER_COOLDOWN_UP_S": "0.5",
+        "STRATOS_AUTOSCALER_COOLDOWN_DOWN_S": "0.5",
+    }
+    with running_platform(tmp_path_factory.mktemp("platform"), env=env) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(platform: PlatformProcess) -> openai.OpenAI:
+    return openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=120)
+
+
+def complete(client: openai.OpenAI, num_tokens: int, model: str = "base") -> str:
+    answer = client.completions.create(
+        model=model, prompt=PROMPT, max_tokens=num_tokens, temperature=0, extra_body={"ignore_eos": True}
+    )
+    return answer.choices[0].text
+
+
+def stream(client: openai.OpenAI, num_tokens: int) -> Iterator[str]:
+    for chunk in client.completions.create(
+        model="base", prompt=PROMPT, max_tokens=num_tokens, temperature=0, stream=True, extra_body={"ignore_eos": True}
+    ):
+        if chunk.choices:
+            yield chunk.choices[0].text
+
+
+@pytest.fixture(scope="module")
+def undisturbed(client: openai.OpenAI) -> str:
+    return complete(client, NUM_LONG)
+
+
+def test_curl_and_snippet_work_when_pasted(platform: PlatformProcess) -> None:
+    (line,) = [line for line in platform.lines if line.startswith("curl ")]
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.rstrip().endswith("data: [DONE]")
+    start = platform.output.index("from openai import OpenAI")
+    code = platform.output[start : platform.output.index("\n\nIn another terminal")]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_shipped_adapters_are_models_with_their_own_answers(client: openai.OpenAI) -> None:
+    models = {model.id: model for model in client.models.list()}
+    adapters = {name for name in models if name != "base"}
+    assert adapters == {"c-headers", "reference-prose", "unit-tests"}
+    assert {models[name].parent for name in adapters} == {"base"}
+    answers = {name: complete(client, 24, name) for name in models}
+    assert len(set(answers.values())) == len(models), answers
+
+
+def test_a_long_prompt_was_computed_in_the_prefill_worker(platform: PlatformProcess, client: openai.OpenAI) -> None:
+    def steps() -> dict[str, int]:
+        return {w["worker_id"]: w["engine_step"] for w in platform.status()["workers"]}
+
+    before = steps()
+    client.completions.create(model="base", prompt="import os\nimport sys\n" * 40, max_tokens=1, temperature=0)
+    wait_until(lambda: steps()["prefill-0"] > before["prefill-0"], what="a step of the prefill worker")
+
+
+def test_a_stream_survives_the_death_of_the_only_decode_worker(
+    platform: PlatformProcess, client: openai.OpenAI, undisturbed: str
+) -> None:
+    pid = platform.processes()["decode-0"]["pid"]
+    received = ""
+    for piece in stream(client, NUM_LONG):
+        if not received:
+            os.kill(pid, signal.SIGKILL)
+        received += piece
+    assert received == undisturbed
+    after = wait_until(lambda: platform.processes().get("decode-0"), what="the restarted worker")
+    assert after["pid"] != pid
+
+
+def test_load_adds_a_decode_worker_and_quiet_drains_it_without_cutting_a_stream(
+    platform: PlatformProcess, client: openai.OpenAI, undisturbed: str
+) -> None:
+    # A decode worker seats 3 streams (see the fixture): ten at once must bring a second one. Two go on at all times
+    # while it is quiet enough for one worker, so the one that leaves has a stream to finish or to hand over.
+    wait_until(lambda: len(decode_workers(platform)) == 1, what="one decode worker")
+    with ThreadPoolExecutor(10) as pool:  # a thread per stream
+        answers = [pool.submit(lambda: "".join(stream(client, NUM_LONG))) for _ in range(10)]
+        wait_until(lambda: len(decode_workers(platform)) == 2, what="a second decode worker")
+        assert {answer.result(timeout=120) for answer in answers} == {undisturbed}
+        wait_until(lambda: set(decode_workers(platform).values()) != {"starting"}, what="workers that serve")
+        for _ in range(30):
+            pair = [pool.submit(lambda: "".join(stream(client, NUM_LONG))) for _ in range(2)]
+            assert {answer.result(timeout=120) for answer in pair} == {undisturbed}
+            if len(decode_workers(platform)) == 1:
+                break
+    assert list(decode_workers(platform).values()) == ["serving"]
+    assert sum(w["role"] == "decode" for w in platform.status()["workers"]) == 1
+
+
+def decode_workers(platform: PlatformProcess) -> dict[str, str]:
+    return {name: p["state"] for name, p in platform.processes().items() if name.startswith("decode")}
