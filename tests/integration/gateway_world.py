@@ -68,6 +68,8 @@ class FakeDecodeWorker(decode_pb2_grpc.DecodeServiceServicer):
     freeze_after: int | None = None
     """The same, but signs of life go on with a standing step counter."""
     die_after: int | None = None
+    reset_after: int | None = None
+    """Once, after so many tokens of a choice, the session ends while the worker lives."""
     skip_after: int | None = None
     """A token is left out after so many."""
     cached_tokens: int = 0
@@ -82,6 +84,7 @@ class FakeDecodeWorker(decode_pb2_grpc.DecodeServiceServicer):
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         self.step = 0
         self.write_lock = asyncio.Lock()
+        self.reset = asyncio.Event()
         self.running: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     @property
@@ -103,11 +106,18 @@ class FakeDecodeWorker(decode_pb2_grpc.DecodeServiceServicer):
         ref = common_pb2.WorkerRef(worker_id=self.worker_id, incarnation=self.ref.incarnation)
         await context.write(decode_pb2.SessionResponse(welcome=decode_pb2.Welcome(worker=ref)))
         life = asyncio.create_task(self._live(context))
+        reads = asyncio.create_task(self._read(context))
+        resets = asyncio.create_task(self.reset.wait())
         try:
-            while (message := await context.read()) is not grpc.aio.EOF:
-                self._handle(message, context)
+            await asyncio.wait({reads, resets}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            life.cancel()
+            for task in (life, reads, resets):
+                task.cancel()
+            self.reset.clear()
+
+    async def _read(self, context: Any) -> None:
+        while (message := await context.read()) is not grpc.aio.EOF:
+            self._handle(message, context)
 
     def _handle(self, message: decode_pb2.SessionRequest, context: Any) -> None:
         if message.HasField("submit"):
@@ -152,6 +162,10 @@ class FakeDecodeWorker(decode_pb2_grpc.DecodeServiceServicer):
         if self.die_after is not None and position >= self.die_after:
             task = asyncio.create_task(self.die())
             await asyncio.shield(asyncio.gather(task, return_exceptions=True))
+            return True
+        if self.reset_after is not None and position >= self.reset_after:
+            self.reset_after = None
+            self.reset.set()
             return True
         if self.hang_after is not None and position >= self.hang_after:
             self.is_hung = True

@@ -69,6 +69,15 @@ async def test_a_standing_step_counter_is_a_hang() -> None:
         assert world.metric("stratos_recoveries_total", cause="hang") == 1
 
 
+async def test_a_lost_connection_to_the_only_worker_is_made_again() -> None:
+    async with gateway_world(1) as world:
+        world.worker.script = say(TEXT)
+        world.worker.reset_after = 4
+        assert await stream_ids(world) == (TEXT, IDS, "stop")
+        assert [s.attempt for s in world.worker.submits] == [0, 1]
+        assert not world.router.requests[1].excluded_incarnations
+
+
 async def test_an_idle_worker_may_stand_still() -> None:
     async with gateway_world(1, step_timeout_s=0.2) as world:
         world.worker.script = say(TEXT)

@@ -4,8 +4,9 @@
     2. Submit; deltas go from the session straight into the journals of the choices
     3. all choices ended -> the placement is completed
     4. anything else that ends an attempt -> the next attempt resumes from the journals, at the head of its
-       queue: "busy" asks again after a short wait, "draining" goes elsewhere; a broken session or a hang counts
-       as a death, and a request that saw ``MAX_DEATHS`` of them is refused: it may be their cause
+       queue.  "busy" asks again after a short wait, "draining" goes elsewhere.  A broken session or a hang counts
+       as a death, and a request that saw ``MAX_DEATHS`` of them is refused: it may be their cause.  The same
+       worker may be chosen again if only its connection was lost.
 
 ``run`` is the only task of a generation; it sleeps while tokens flow.
 """
@@ -17,7 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stratos.common.errors import Internal, Overloaded, QueueTimeout, StratosError, WorkerLost
+from stratos.common.errors import Draining, Internal, Overloaded, QueueTimeout, StratosError, WorkerLost
 from stratos.common.ids import new_id
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.request import ChoiceState, FinishReason, PositionLogprobs, RequestKey
@@ -101,6 +102,8 @@ class Generation:
             _log.exception("bug while generating, reported to the client as %s", error_id)
             self.error = Internal(f"internal error {error_id}")
         finally:
+            if self.error is None and not self._is_complete:
+                self.error = Draining("this gateway is leaving; try again")  # cancelled
             self.is_ended = True
             self._notify()
 
@@ -147,7 +150,7 @@ class Generation:
                 return await self._platform.router.schedule(
                     self._placement_request(), timeout_s=self._platform.placement_timeout_s
                 )
-            except WorkerLost as error:
+            except (WorkerLost, Draining) as error:
                 if self._waited_s > self._platform.placement_timeout_s:
                     raise QueueTimeout("no placement: the router does not answer; try again") from error
                 await asyncio.sleep(RETRY_WAIT_S)
@@ -166,7 +169,7 @@ class Generation:
         self._num_deaths += cause.is_death
         if self._num_deaths >= MAX_DEATHS:
             raise Overloaded(f"{MAX_DEATHS} workers were lost while they ran this request; it is not tried again")
-        if cause.excludes_worker:
+        if cause.excludes_worker and not (cause is Cause.BROKEN and await self._platform.sessions.is_back(decode)):
             self._excluded.add(decode.incarnation)
         self._platform.metrics.recoveries.labels(cause).inc()
         _log.info("request %s goes on elsewhere: %s at %s", self.request_id, cause, decode.worker_id)
@@ -242,9 +245,8 @@ class Generation:
         return choice.is_finished and finish_reason is None
 
     def accept_receipt(self, receipt: Receipt) -> None:
-        """Keep what the worker says about the prompt; that of the first attempt is what the client pays for."""
-        if self._number == 0:
-            self.num_cached_tokens = receipt.num_cached_tokens
+        """Keep what the worker says about the prompt; a resumed one may find more than the prompt in its cache."""
+        self.num_cached_tokens = min(receipt.num_cached_tokens, len(self.spec.prompt_ids))
         self._platform.metrics.observe_receipt(receipt)
 
     def publish(self) -> bool:

@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 from stratos.common.clock import Clock
+from stratos.common.errors import WorkerLost
 from stratos.core.placement import WorkerRef
 from stratos.gateway.session import WorkerSession
 
 WATCH_INTERVAL_S = 0.1
+RETURN_TIMEOUT_S = 0.25
+"""A worker that is alive answers a new session within this time; a recovery waits no longer for it."""
 LATE_S = 0.5
 """A watch round that comes this late was held up by this process, not by the workers."""
 
@@ -52,6 +55,15 @@ class SessionPool:
         session = await asyncio.shield(task)
         self._on_change(len(self._sessions))
         return session
+
+    async def is_back(self, worker: WorkerRef) -> bool:
+        """Whether a worker process whose session broke takes a new one at once: only the connection was lost."""
+        try:
+            async with asyncio.timeout(RETURN_TIMEOUT_S):
+                await self.get(worker)
+        except (WorkerLost, TimeoutError):
+            return False
+        return True
 
     async def run(self) -> None:
         """Root task: watch the workers' progress, and put broken sessions away."""
