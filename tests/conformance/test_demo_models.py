@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "models"
-SLICES = {"c-headers": "headers", "reference-prose": "prose", "unit-tests": "tests"}
+SLICES = {"c-headers": "headers", "reference-prose": "prose", "unit-tests": "unit_tests"}
 CONTEXT, NUM_WINDOWS = 512, 18
 
 

@@ -72,7 +72,7 @@ def held_out_ids() -> list[int]:
 
     tokenizer = Tokenizer.from_file(str(MODELS / "base" / "tokenizer.json"))
     folder = Path(__file__).resolve().parents[1] / "fixtures" / "held_out"
-    text = "\n".join((folder / f"{name}.txt").read_text() for name in ("tests", "headers", "prose"))
+    text = "\n".join((folder / f"{name}.txt").read_text() for name in ("unit_tests", "headers", "prose"))
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
