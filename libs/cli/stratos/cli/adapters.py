@@ -6,18 +6,21 @@ A folder is stored under its content's digest, so a new version never overwrites
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from stratos.cli.platform_facts import PlatformFacts
-from stratos.cli.registry_client import AdapterView, open_registry
+from stratos.core.adapter import Adapter
 from stratos.core.adapter_files import CONFIG_NAME, WEIGHTS_NAME, read_adapter_files
 from stratos.core.model_files import read_model_files
+from stratos.rpc.registry_client import RegistryClient
 from stratos.store.object_store import ObjectStore, open_store
 
 SHIPPED_FOLDER = "adapters"
 
 
-async def register_adapter(facts: PlatformFacts, *, name: str, path: Path, tenant: str) -> AdapterView:
+async def register_adapter(facts: PlatformFacts, *, name: str, path: Path, tenant: str) -> Adapter:
     """Upload and register one adapter for the model a platform serves.
 
     Raises:
@@ -31,16 +34,16 @@ async def register_adapter(facts: PlatformFacts, *, name: str, path: Path, tenan
         await store.close()
 
 
-async def list_adapters(facts: PlatformFacts, *, tenant: str) -> list[AdapterView]:
+async def list_adapters(facts: PlatformFacts, *, tenant: str) -> tuple[Adapter, ...]:
     """The adapters a tenant may use."""
-    async with open_registry(facts.registry_address) as registry:
+    async with _registry(facts.registry_address) as registry:
         return await registry.list(tenant)
 
 
 async def delete_adapter(facts: PlatformFacts, *, name: str, tenant: str) -> None:
     """Take a name away."""
-    async with open_registry(facts.registry_address) as registry:
-        await registry.delete(tenant=tenant, name=name)
+    async with _registry(facts.registry_address) as registry:
+        await registry.delete(tenant, name)
 
 
 async def publish_shipped_adapters(
@@ -62,10 +65,19 @@ async def publish_shipped_adapters(
 
 async def _publish(
     store: ObjectStore, registry_address: str, *, name: str, path: Path, tenant: str, base: str
-) -> AdapterView:
+) -> Adapter:
     files = await asyncio.to_thread(read_adapter_files, path)
     uri = f"{SHIPPED_FOLDER}/{name}-{files.digest[:12]}"
     for file_name in (CONFIG_NAME, WEIGHTS_NAME):
         await store.put(f"{uri}/{file_name}", path / file_name)
-    async with open_registry(registry_address) as registry:
+    async with _registry(registry_address) as registry:
         return await registry.register(tenant=tenant, name=name, base_model_digest=base, uri=uri)
+
+
+@asynccontextmanager
+async def _registry(address: str) -> AsyncIterator[RegistryClient]:
+    client = RegistryClient(address, timeout_s=10.0)
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -29,7 +29,7 @@ class ProcessSpec:
 
     name: str
     argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Added to the supervisor's environment."""
     role: Role = ""
     listen_env: str = ""
@@ -45,7 +45,7 @@ class ProcessSpec:
 class Endpoints:
     """Addresses known when a process is started; empty until then."""
 
-    redis_url: str = ""
+    redis_url: str = field(default="", repr=False)
     object_store_url: str = ""
     router: str = ""
     registry: str = ""

@@ -1,0 +1,45 @@
+"""What a process imports: no torch in front of the workers, nothing of the training stack in them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+TORCH_FREE = {
+    "stratos.gateway.__main__",
+    "stratos.router.__main__",
+    "stratos.lora_registry.__main__",
+    "stratos.autoscaler.__main__",
+    "stratos.cli.up",
+    "stratos.cli.main",
+    "stratos.engine.scheduler",
+    "stratos.engine.block_manager",
+    "stratos.engine.prefix_cache",
+    "stratos.engine.fake",
+}
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("module", sorted(TORCH_FREE))
+def test_is_free_of_torch(module: str) -> None:
+    modules = modules_after(f"import {module}")
+    assert module in modules
+    assert not modules & {"torch", "transformers", "peft", "safetensors.torch"}
+
+
+def test_workers_import_neither_transformers_nor_peft() -> None:
+    modules = modules_after(
+        "import stratos.prefill_worker.__main__, stratos.decode_worker.__main__\n"
+        "import stratos.engine.runner.torch_runner, stratos.worker.engine_factory"
+    )
+    assert "torch" in modules, "the control: the workers do import torch"
+    assert not modules & {"transformers", "peft", "accelerate", "stratos.cli", "stratos.gateway", "stratos.router"}
