@@ -46,3 +46,14 @@ def test_platform_output_equals_transformers(real_platform, adapter):
     worst = verdict.worst_logprob_error
     print(f"{verdict.num_prompts} prompts, ties {verdict.ties}, worst log probability error {worst:.1e}")
     assert len(verdict.ties) <= 1
+
+
+def test_usage_tells_cached_tokens_even_when_a_stop_string_ends_the_stream(real_platform):
+    headers = {"authorization": f"Bearer {real_platform.api_key}"}
+    body = {"model": "base", "prompt": list(range(100, 180)), "max_tokens": 32, "temperature": 0, "ignore_eos": True}
+    with httpx.Client(base_url=real_platform.base_url, headers=headers, timeout=60) as client:
+        text = client.post("/completions", json=body).json()["choices"][0]["text"]
+        answer = client.post("/completions", json={**body, "stop": text[4:7]}).json()
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["usage"]["completion_tokens"] < 32
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 64

@@ -159,11 +159,13 @@ class Stream:
     finish: dict[int, int] = field(default_factory=dict)
     error: Any = None
     receipt: Any = None
+    num_choices: int = 1
+    """Open choices of the request."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_over(self) -> bool:
-        return self.error is not None or self.receipt is not None
+        return self.error is not None or (len(self.finish) == self.num_choices)
 
     async def over(self) -> Stream:
         await eventually(lambda: self.is_over, "the request's end")
@@ -197,7 +199,8 @@ class Gateway:
 
     async def submit(self, prompt: list[int], **fields: Any) -> Stream:
         message = make_submit(prompt, **fields)
-        stream = self.streams[message.request_id, message.attempt] = Stream()
+        num_choices = sum(not choice.finished for choice in message.choices)
+        stream = self.streams[message.request_id, message.attempt] = Stream(num_choices=max(num_choices, 1))
         await self.call.write(decode_pb2.SessionRequest(submit=message))
         return stream
 

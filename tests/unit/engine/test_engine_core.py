@@ -62,7 +62,7 @@ def test_tokens_do_not_depend_on_chunks(budget, length):
     tokens, reasons, results = drain(engine)
     assert tokens["r", 0] == expected(prompt, 20)
     assert reasons["r", 0] is FinishReason.LENGTH
-    (stats,) = [s for r in results for s in r.finished_stats.values()]
+    (stats,) = [s for r in results for s in r.started_stats.values()]
     assert (stats.num_prompt_tokens, stats.num_cached_tokens, stats.num_recomputed_tokens) == (length, 0, length)
     assert engine.status().blocks.allocated == 0
 
@@ -107,7 +107,7 @@ def test_prefix_cache_hits_full_blocks_only_and_never_the_last_token():
     engine.add(make_request(prompt, "b"))
     tokens, _, results = drain(engine)
     assert tokens["b", 0] == expected(prompt, 8)
-    (stats,) = [s for r in results for s in r.finished_stats.values()]
+    (stats,) = [s for r in results for s in r.started_stats.values()]
     assert (stats.num_cached_tokens, stats.num_recomputed_tokens) == (48, 16)
 
 
@@ -117,7 +117,7 @@ def test_choices_share_the_prompt_and_go_their_own_way():
     engine.add(make_request(prompt, n=3, max_tokens=10))
     tokens, _, results = drain(engine)
     assert tokens == {("r", i): expected(prompt, 10) for i in range(3)}
-    (stats,) = [s for r in results for s in r.finished_stats.values()]
+    (stats,) = [s for r in results for s in r.started_stats.values()]
     assert stats.num_recomputed_tokens == len(prompt)
     assert sum(r.num_rows for r in results) == 1 + 2 * 10 + 9
 
@@ -199,7 +199,7 @@ def test_hand_off_proves_who_computed_what(n):
     right = fake_generate(prompt, 8, prefill_weight=5, decode_weight=2)
     assert tokens == {("r", i): right for i in range(n)}
     assert right != expected(prompt, 8, 2)
-    (stats,) = [s for r in results for s in r.finished_stats.values()]
+    (stats,) = [s for r in results for s in r.started_stats.values()]
     assert (stats.num_transferred_tokens, stats.num_recomputed_tokens) == (29, 1)
     assert source.status().blocks.allocated == target.status().blocks.allocated == 0
 

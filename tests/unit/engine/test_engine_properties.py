@@ -30,7 +30,7 @@ class EngineMachine(RuleBasedStateMachine):
         )
         fake = FakeConfig(worker_weight=TARGET_WEIGHT, num_blocks=num_blocks, block_size=4)
         self.target = EngineCore(FakeRunner(fake), config)
-        self.requests, self.tokens, self.done = {}, {}, set()
+        self.requests, self.tokens, self.ended = {}, {}, {}
         self.legs, self.reserved = {}, {}
 
     def new_request(self, length, n, max_tokens):
@@ -77,9 +77,10 @@ class EngineMachine(RuleBasedStateMachine):
             got = self.tokens.setdefault((output.key, output.index), [])
             assert output.offset == len(got)
             got.extend(output.token_ids)
-        for key in result.finished_stats:
-            self.check_tokens(key)
-            self.done.add(key)
+            if output.finish_reason:
+                self.ended.setdefault(output.key, set()).add(output.index)
+                if len(self.ended[output.key]) == len(self.requests[output.key][0].choices):
+                    self.check_tokens(output.key)
 
     def check_tokens(self, key):
         request, prefill_weight = self.requests.pop(key)

@@ -60,14 +60,10 @@ def test_skipped_token_is_a_bug() -> None:
         record.append(output(0, 1, 5))
 
 
-def test_receipt_comes_with_the_last_output_only() -> None:
+def test_receipt_comes_with_the_first_output_only() -> None:
     record = make_record(ChoiceState(index=0), ChoiceState(index=1))
     record.origin = PromptOrigin(path=PrefillPath.HANDOFF, prefill_worker_id="p")
     record.append(output(0, 0, 5, finish=FinishReason.STOP))
-    first = record.take()
-    assert first is not None
-    assert (first.receipt, record.is_ended) == (None, False)
-    record.append(output(1, 0, 6, finish=FinishReason.LENGTH))
     record.stats = RequestStats(
         num_prompt_tokens=2,
         num_cached_tokens=0,
@@ -75,12 +71,20 @@ def test_receipt_comes_with_the_last_output_only() -> None:
         num_recomputed_tokens=1,
         first_scheduled_s=10.5,
     )
-    assert not record.is_sent
+    first = record.take()
+    assert first is not None
+    assert first.receipt is not None
+    assert (first.receipt.queue_ns, first.receipt.prefill_path) == (500_000_000, PrefillPath.HANDOFF)
+    assert not record.is_ended
+    record.append(output(1, 0, 6, finish=FinishReason.LENGTH))
     last = record.take()
     assert last is not None
-    assert last.receipt is not None
-    assert (last.receipt.queue_ns, last.receipt.prefill_path) == (500_000_000, PrefillPath.HANDOFF)
+    assert last.receipt is None
     assert record.is_sent
+    record.rewind({})
+    again = record.take()
+    assert again is not None
+    assert again.receipt == first.receipt
 
 
 def test_error_ends_after_what_was_emitted() -> None:

@@ -204,7 +204,6 @@ class EngineCore(Engine):
         assert sequence.request is not None
         key = sequence.request.key
         result.errors[key] = error
-        result.finished_stats[key] = sequence.request.stats()
         self._requests.abort(key)
 
     # -- the rest ----------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class PrefillEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStats:
-    """What the engine did for a request; read after its first output."""
+    """What the engine did for a request up to its first token."""
 
     num_prompt_tokens: int
     num_cached_tokens: int
@@ -63,8 +63,8 @@ class StepResult:
     prefill_events: list[PrefillEvent] = field(default_factory=list)
     errors: dict[RequestKey, StratosError] = field(default_factory=dict)
     prefill_errors: dict[str, StratosError] = field(default_factory=dict)
-    finished_stats: dict[RequestKey, RequestStats] = field(default_factory=dict)
-    """For requests whose last choice ended, or failed, in this step."""
+    started_stats: dict[RequestKey, RequestStats] = field(default_factory=dict)
+    """For requests that got their first token in this step: where the prompt's KV came from is settled then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,8 +168,11 @@ class RequestBook:
         self._context.tokens_by_tenant[request.tenant] += 1
         output.finish_reason = self._finish_reason(sequence, request, token.token_id)
         result.outputs.append(output)
+        if not state.has_started:
+            state.has_started = True
+            result.started_stats[state.key] = state.stats()
         if output.finish_reason is not None:
-            self._close(sequence, state, result)
+            self._close(sequence, state)
 
     def _finish_reason(self, sequence: Sequence, request: EngineRequest, token_id: int) -> FinishReason | None:
         params, info = request.sampling, self._context.info
@@ -186,14 +189,13 @@ class RequestBook:
         assert state is not None
         output = ChoiceOutput(state.key, sequence.choice, sequence.num_output, [], finish_reason=reason)
         result.outputs.append(output)
-        self._close(sequence, state, result)
+        self._close(sequence, state)
 
-    def _close(self, sequence: Sequence, state: RequestState, result: StepResult) -> None:
+    def _close(self, sequence: Sequence, state: RequestState) -> None:
         self._context.scheduler.remove(sequence)
         del state.sequences[sequence.choice]
         if not state.num_open_choices:
             del self._states[state.key]
-            result.finished_stats[state.key] = state.stats()
 
 
 def _sample_spec(sequence: Sequence, state: RequestState) -> SampleSpec:

@@ -71,6 +71,8 @@ class RequestState:
     num_transferred_tokens: int = 0
     num_recomputed_tokens: int = 0
     first_scheduled_s: float | None = None
+    has_started: bool = False
+    """Some choice got a token."""
 
     @property
     def key(self) -> RequestKey:

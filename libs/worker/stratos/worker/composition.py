@@ -131,7 +131,7 @@ class WorkerProcess(Service):
                 return
             if WARM_UP_KEY in result.errors:
                 done.set_exception(result.errors[WARM_UP_KEY])
-            elif WARM_UP_KEY in result.finished_stats:
+            elif any(output.key == WARM_UP_KEY for output in result.outputs):
                 done.set_result(None)
 
         self.parts.engine.subscribe(on_step)

@@ -119,6 +119,7 @@ class RequestRecord:
         self.stats: RequestStats | None = None
         self.orphan_since_s: float | None = None
         self.is_error_sent = False
+        self.is_receipt_sent = False
         self.ended = asyncio.Event()
         self._numerics_id = numerics_id
         self._choices = {
@@ -165,7 +166,7 @@ class RequestRecord:
 
     def rewind(self, num_received: dict[int, int]) -> None:
         """Make the next ``take`` return everything the gateway says it lacks."""
-        self.is_error_sent = False
+        self.is_error_sent = self.is_receipt_sent = False
         for index, choice in self._choices.items():
             choice.rewind(num_received.get(index, 0))
 
@@ -176,7 +177,8 @@ class RequestRecord:
         if not choices and error is None:
             return None
         self.is_error_sent = self.error is not None
-        receipt = self._receipt() if self.is_ended and self.stats is not None else None
+        receipt = self._receipt() if self.stats is not None and not self.is_receipt_sent else None
+        self.is_receipt_sent = self.stats is not None
         return RequestDelta(key=self.key, choices=choices, error=error, receipt=receipt)
 
     def _check_ended(self) -> None:

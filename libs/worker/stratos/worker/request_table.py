@@ -155,14 +155,13 @@ class RequestTable:
     def on_step(self, result: StepResult) -> None:
         """Take over what one engine step produced."""
         touched: dict[RequestKey, RequestRecord] = {}
+        for key, stats in result.started_stats.items():
+            if (record := self._find(key)) is not None:
+                record.stats = stats
         for output in result.outputs:
             if (record := self._find(output.key)) is not None:
                 record.append(output)
                 touched[output.key] = record
-        for key, stats in result.finished_stats.items():
-            if (record := self._find(key)) is not None:
-                record.stats = stats
-                touched[key] = record
         for key, error in result.errors.items():
             if (record := self._find(key)) is not None:
                 record.fail(error)

@@ -99,7 +99,7 @@ class ThreadEngine(EngineClient):
                 self._wake.wait(IDLE_POLL_S)
 
     def _deliver(self, result: StepResult) -> None:
-        if result.outputs or result.prefill_events or result.errors or result.prefill_errors or result.finished_stats:
+        if result.outputs or result.prefill_events or result.errors or result.prefill_errors:
             self._to_loop(self._publish, result)
 
     def _publish(self, result: StepResult) -> None:

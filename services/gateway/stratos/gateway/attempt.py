@@ -117,7 +117,7 @@ class Attempt:
             self._settle(Cause.CONFLICT)
 
     def on_receipt(self, receipt: Receipt) -> None:
-        """The worker is done with the request."""
+        """Where the prompt was computed."""
         self._owner.accept_receipt(receipt)
 
     def on_step_end(self) -> None:
