@@ -66,7 +66,7 @@ def spec(run: RunDir, name: str, code: str = SERVES, role: str = "") -> ProcessS
 
 async def until(condition) -> None:
     async with asyncio.timeout(20):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
