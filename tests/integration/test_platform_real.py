@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import openai
 import pytest
@@ -15,6 +16,7 @@ from platform_process import PlatformProcess, running_platform, wait_until
 
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return "
 NUM_LONG = 400
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,21 @@ def test_curl_and_snippet_work_when_pasted(platform: PlatformProcess) -> None:
     code = platform.output[start : platform.output.index("\n\nIn another terminal")]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("example", sorted(p.name for p in EXAMPLES.iterdir() if p.suffix in (".py", ".sh")))
+def test_examples_run(platform: PlatformProcess, example: str) -> None:
+    interpreter = sys.executable if example.endswith(".py") else "bash"
+    done = subprocess.run(
+        [interpreter, str(EXAMPLES / example)],
+        env={**os.environ, "BASE_URL": platform.base_url, "API_KEY": platform.api_key},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
 
 
