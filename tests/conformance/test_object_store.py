@@ -7,34 +7,17 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import boto3
 import pytest
-from botocore.config import Config
-from moto.server import ThreadedMotoServer
+from s3_server import BUCKET, s3_server
 
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestTooLarge, StratosError
 from stratos.store.object_store import MAX_FOLDER_FILES, ObjectStore, open_store
 
-BUCKET = "weights"
-
 
 @pytest.fixture(scope="module")
 def s3_endpoint() -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "testing")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-        server.start()
-        host, port = server.get_host_and_port()
-        url = f"http://{host}:{port}"
-        client = boto3.session.Session().client(
-            "s3", endpoint_url=url, region_name="us-east-1", config=Config(s3={"addressing_style": "path"})
-        )
-        client.create_bucket(Bucket=BUCKET)
-        client.close()
+    with s3_server() as url:
         yield url
-        server.stop()
 
 
 @pytest.fixture(params=["local", "s3"])
