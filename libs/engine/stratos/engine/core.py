@@ -215,19 +215,18 @@ class EngineCore(Engine):
 
     def load_adapter(self, files: AdapterFiles) -> None:
         """Load an adapter; when every slot is taken the least recently used one without a pin makes room."""
-        with self._lock:
-            pinned = frozenset(self._adapter_pins)
-        self._runner.load_adapter(files, pinned)
+        self._runner.load_adapter(files, self._adapter_pins)  # live: what is pinned while it loads must stay too
         with self._changing():
             pass  # the snapshot shows it
 
     def pin_adapter(self, digest: str) -> bool:
         """Keep a loaded adapter; pins count."""
         with self._lock:
-            if digest not in self._runner.resident_adapters():
-                return False
-            self._adapter_pins[digest] += 1
-            return True
+            self._adapter_pins[digest] += 1  # before the look: a load in another thread may be choosing a victim
+            if digest in self._runner.resident_adapters():
+                return True
+            self.unpin_adapter(digest)
+            return False
 
     def unpin_adapter(self, digest: str) -> None:
         """Take one pin back."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,7 +173,7 @@ class FakeRunner(Runner):
         for index, position in enumerate(range(token_begin, token_end)):
             self._pages[self._slot(block_table, position)] = values[index]
 
-    def load_adapter(self, files: AdapterFiles, pinned: frozenset[str] = frozenset()) -> None:
+    def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
         """Remember the digest."""
         self._adapters[files.digest] = None
 

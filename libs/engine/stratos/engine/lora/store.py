@@ -1,14 +1,16 @@
 """Residency of adapters: a bounded map in order of use.
 
 An adapter's tensors are built before it is published by one assignment, so loading never disturbs a step.  The
-caller says which adapters have sequences (``pinned``); the least recently used of the others makes room.
+caller says which adapters have sequences (``pinned``); the least recently used of the others makes room.  Whoever
+wants to keep an adapter pins it first and looks then whether it is resident: victims are chosen under the same lock
+as ``digests`` reads.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from stratos.common.errors import AdapterUnavailable
 from stratos.core.adapter_files import AdapterFiles
@@ -28,7 +30,7 @@ class LoraStore:
         self._loaded: OrderedDict[str, LoraWeights] = OrderedDict()
         self._lock = threading.Lock()
 
-    def load(self, files: AdapterFiles, pinned: frozenset[str] = frozenset()) -> None:
+    def load(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
         """Load an adapter, or only mark it as used when it is resident.
 
         Raises:
@@ -47,7 +49,7 @@ class LoraStore:
                 del self._loaded[victim]
             self._loaded[files.digest] = weights
 
-    def _victim(self, pinned: frozenset[str]) -> str | None:
+    def _victim(self, pinned: Container[str]) -> str | None:
         """Who makes room: ``None`` when a slot is free."""
         if len(self._loaded) < self._capacity:
             return None

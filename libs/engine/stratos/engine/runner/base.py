@@ -12,7 +12,7 @@ another thread than the step loop, for blocks that no launched step writes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,10 +84,11 @@ class Runner(ABC):
         """
 
     @abstractmethod
-    def load_adapter(self, files: AdapterFiles, pinned: frozenset[str] = frozenset()) -> None:
+    def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
         """Load a checked adapter so that plans may name its digest; may run beside a step. Loading it again is a no-op.
 
-        When every slot is taken the least recently used adapter that is not in ``pinned`` makes room.
+        When every slot is taken the least recently used adapter that is not in ``pinned`` makes room. ``pinned`` is
+        looked at when that happens and may have changed since the call: loading takes a while.
 
         Raises:
             InvalidAdapter: its shapes do not fit this model.

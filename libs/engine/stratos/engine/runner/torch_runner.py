@@ -8,7 +8,7 @@ On CPU each call does its work at once.  A row whose hidden state or logits are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,7 +163,7 @@ class TorchRunner(Runner):
     # -- adapters ------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def load_adapter(self, files: AdapterFiles, pinned: frozenset[str] = frozenset()) -> None:
+    def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
         """See ``Runner.load_adapter``."""
         self._adapters.load(files, pinned)
 
