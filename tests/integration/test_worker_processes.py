@@ -90,6 +90,24 @@ async def test_both_services_run_and_stop_on_sigterm(tmp_path: Path, world: Worl
     assert not list((tmp_path / "shm").glob("*")), "staging files stayed behind"
 
 
+async def test_a_signal_behind_the_drain_rpc_does_not_cut_streams(tmp_path: Path, world: World) -> None:
+    """An orchestrator asks for the drain and then sends SIGTERM as for every process."""
+    process = Process(WorkerRole.DECODE, tmp_path, fake_step_s=0.01)
+    try:
+        await eventually(lambda: process.is_serving, "it serves")
+        gateway = await world.gateway(process.address)
+        stream = await gateway.submit(PROMPT, max_tokens=60)
+        await stream.wait_tokens(1)
+        async with channel(process.address) as peer:
+            await worker_pb2_grpc.WorkerServiceStub(peer).Drain(worker_pb2.DrainRequest())
+        process.popen.send_signal(signal.SIGTERM)
+        assert (await stream.over()).error is None
+        assert len(stream.tokens[0]) == 60
+        assert await process.exited() == 0
+    finally:
+        process.end()
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_source_is_lost_in_the_middle(tmp_path: Path, world: World, number: signal.Signals) -> None:
     prefill = Process(WorkerRole.PREFILL, tmp_path, fake_step_s=0.1)

@@ -123,7 +123,6 @@ class World:
             settings,
             make_engine=lambda s: ThreadEngine(_make_engine(s, change_fake)),
             make_store=open_adapter_store,
-            request_stop=stop.set,
         )
         worker = Worker(process, stop, asyncio.create_task(serve_async(process, settings, stop=stop)))
         self._stack.push_async_callback(self._stop, worker)

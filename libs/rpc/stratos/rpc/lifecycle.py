@@ -56,6 +56,7 @@ class Lifecycle:
         self._service = service
         self._settings = settings
         self._stop = stop
+        service.request_stop = stop.set
         self._force = force
         self._readiness = Readiness(SystemClock(), settings.stall_timeout_s, service.not_ready_reason)
         self._tasks: dict[str, asyncio.Task[Any]] = {}

@@ -42,14 +42,17 @@ async def serve_async(service: Service, settings: ServiceSettings, *, stop: asyn
 async def _run_with_signals(factory: Callable[[], Service], settings: ServiceSettings) -> int:
     loop, stop, force = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     numbers = (signal.SIGTERM, signal.SIGINT)
+    has_signal = False
 
     def on_signal() -> None:
-        if stop.is_set():
+        nonlocal has_signal
+        if has_signal:  # a stop that the service asked for itself is no signal: one that follows must not cut it short
             _log.warning("second signal: stopping without drain; a third one kills")
             force.set()
             for number in numbers:
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_DFL)
+        has_signal = True
         stop.set()
 
     for number in numbers:

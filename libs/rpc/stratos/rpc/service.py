@@ -8,7 +8,7 @@ Order of calls: ``register`` and ``open`` -> the server listens, ``address`` is 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,8 @@ class Service(ABC):
     """host:port that peers dial; set by the lifecycle before ``tasks`` and ``warm_up``."""
     metrics_address: str = ""
     """host:port of /metrics, /livez and /readyz; set together with ``address``."""
+    request_stop: Callable[[], None]
+    """Ends the process with a drain, like a first signal but without counting as one; set by the lifecycle."""
 
     @cached_property
     def metrics(self) -> CollectorRegistry:

@@ -51,7 +51,6 @@ class WorkerProcess(Service):
         settings: of the service.
         make_engine: makes the engine client; called in a thread, may take long.
         make_store: makes the object store.
-        request_stop: asks the lifecycle to end the process, for the Drain rpc.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class WorkerProcess(Service):
         *,
         make_engine: Callable[[WorkerSettings], EngineClient],
         make_store: Callable[[WorkerSettings], AdapterStore],
-        request_stop: Callable[[], None],
     ) -> None:
         self.name = f"{role.value}-worker"
         self.role = role
@@ -69,7 +67,6 @@ class WorkerProcess(Service):
         self._settings = settings
         self._make_engine = make_engine
         self._make_store = make_store
-        self._request_stop = request_stop
         self._clock = SystemClock()
         self._gate = DrainGate()
         self._feed = StatusFeed()
@@ -216,7 +213,7 @@ class WorkerProcess(Service):
         if timeout_s is not None:
             self._drain_timeout_s = timeout_s
         self._close_door()
-        self._request_stop()
+        self.request_stop()
         return len(self.parts.table)
 
     async def _watch_step_loop(self) -> None:
@@ -245,12 +242,11 @@ class WorkerProcess(Service):
             await asyncio.sleep(PROBE_INTERVAL_S)
 
 
-def worker_service(role: WorkerRole, settings: WorkerSettings, request_stop: Callable[[], None]) -> WorkerProcess:
+def worker_service(role: WorkerRole, settings: WorkerSettings) -> WorkerProcess:
     """The service that both ``__main__`` files serve."""
     return WorkerProcess(
         role,
         settings,
         make_engine=lambda s: ThreadEngine(make_engine(s)),
         make_store=open_adapter_store,
-        request_stop=request_stop,
     )

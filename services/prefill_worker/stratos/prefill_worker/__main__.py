@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 
 from stratos.core.placement import WorkerRole
@@ -16,9 +14,7 @@ from stratos.worker.composition import worker_service
 def main() -> int:
     """Serve until a signal; returns the exit code."""
     settings = load_settings(PrefillWorkerSettings)
-    return serve(
-        lambda: worker_service(WorkerRole.PREFILL, settings, lambda: os.kill(os.getpid(), signal.SIGTERM)), settings
-    )
+    return serve(lambda: worker_service(WorkerRole.PREFILL, settings), settings)
 
 
 if __name__ == "__main__":
