@@ -29,8 +29,9 @@ run: setup ## Start the whole platform on this machine (Ctrl-C stops it)
 
 test: setup check pytest ## Everything that must pass: checks, then all tests
 
+# One torch thread per test process: more of them than cores wait for each other.
 pytest:
-	@$(BIN)/python -m pytest $(XDIST) $(TESTS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) $(TESTS)
 
 test-unit: setup ## Unit tests only
 	@$(BIN)/python -m pytest tests/unit $(TESTS)

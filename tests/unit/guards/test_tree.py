@@ -30,6 +30,12 @@ def test_no_file_outgrows_one_noun() -> None:
     assert {name: size for name, size in sizes.items() if size > MAX_LINES} == {}
 
 
+def test_test_files_have_names_of_their_own() -> None:
+    # tests/ has no packages, so pytest imports by base name.
+    names = [p.name for p in (ROOT / "tests").rglob("*.py") if p.name not in ("conftest.py", "sitecustomize.py")]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_no_drawer_modules() -> None:
     drawers = {"utils.py", "util.py", "helpers.py", "misc.py"}
     assert [str(p) for p in source_files() if p.name in drawers] == []

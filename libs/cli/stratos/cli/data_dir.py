@@ -6,8 +6,8 @@
     <data dir>/run/<id>/          everything of one run: address files, workers.json, platform.json, logs/
     /dev/shm/stratos-<id>/        staging rings of the run's workers (a folder of the run if there is no /dev/shm)
 
-A run holds a lock on ``run/<id>/lock`` while it lives, so a later run can tell a living one from the remains of a
-killed one and sweep those away.
+A run holds a lock on ``lock`` in both of its folders while it lives, so a later run can tell a living one from the
+remains of a killed one and sweep those away.  A folder gets its name only once it is locked.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -23,10 +24,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from stratos.common.errors import BadRequest, DependencyDown
-from stratos.common.ids import new_id
 
 LEAST_FREE_BYTES = 64 * 1024 * 1024
 SHM_ROOT = Path("/dev/shm")  # noqa: S108 - private folders (0700) with random names are made in it
+SHM_PREFIX = "stratos-"
 
 
 def write_json_atomically(path: Path, content: Any, mode: int = 0o600) -> None:
@@ -49,13 +50,36 @@ def try_lock(path: Path) -> IO[bytes] | None:
     return file
 
 
+def make_locked_folder(path: Path) -> IO[bytes]:
+    """Make a private folder that nobody ever sees without its lock held; returns the lock."""
+    hidden = path.with_name(f".{path.name}")
+    hidden.mkdir(mode=0o700)
+    lock = try_lock(hidden / "lock")
+    assert lock is not None, "a folder that nobody knows of cannot be locked by another process"
+    hidden.rename(path)
+    return lock
+
+
+def sweep(folder: Path, pattern: str) -> None:
+    """Delete the folders of this user whose lock nobody holds any more."""
+    for path in folder.glob(pattern):
+        try:
+            is_ours = path.stat().st_uid == os.getuid() and (path / "lock").exists()
+            lock = try_lock(path / "lock") if is_ours else None
+        except FileNotFoundError:
+            continue  # its run has just ended
+        if lock is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            lock.close()
+
+
 @dataclass(slots=True)
 class RunDir:
     """The folder of one run; ``remove`` leaves nothing of it."""
 
     path: Path
     shm_path: Path
-    _lock: IO[bytes] = field(repr=False)
+    _locks: tuple[IO[bytes], ...] = field(repr=False)
 
     @property
     def run_id(self) -> str:
@@ -94,7 +118,8 @@ class RunDir:
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
         else:
             shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.close()
+        for lock in self._locks:
+            lock.close()
 
 
 class DataDir:
@@ -140,18 +165,15 @@ class DataDir:
 
     def new_run(self) -> RunDir:
         """Sweep the remains of killed runs, then open a folder for this one."""
-        for path in (self.path / "run").iterdir():
-            lock = try_lock(path / "lock") if (path / "lock").exists() else None
-            if lock is not None:
-                RunDir(path, _shm_path(path), lock).remove()
-        path = self.path / "run" / f"{time.strftime('%Y%m%d-%H%M%S')}-{new_id('r')[2:10]}"
-        path.mkdir(mode=0o700)
-        lock = try_lock(path / "lock")
-        assert lock is not None, "a folder that was just made cannot be locked by another process"
-        run = RunDir(path, _shm_path(path), lock)
+        sweep(self.path / "run", "*")
+        if SHM_ROOT.is_dir():
+            sweep(SHM_ROOT, f"{SHM_PREFIX}*")
+        path = self.path / "run" / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+        lock = make_locked_folder(path)
+        shm_path = SHM_ROOT / f"{SHM_PREFIX}{path.name}" if SHM_ROOT.is_dir() else path / "shm"
+        run = RunDir(path, shm_path, (lock, make_locked_folder(shm_path)))
         (path / "logs").mkdir(mode=0o700)
         run.work_path.mkdir(mode=0o700)
-        run.shm_path.mkdir(mode=0o700)
         return run
 
     def living_runs(self) -> Iterator[Mapping[str, Any]]:
@@ -166,7 +188,3 @@ class DataDir:
                 yield json.loads((path / "platform.json").read_text(encoding="utf-8"))
             else:
                 held.close()
-
-
-def _shm_path(run_path: Path) -> Path:
-    return SHM_ROOT / f"stratos-{run_path.name}" if SHM_ROOT.is_dir() else run_path / "shm"

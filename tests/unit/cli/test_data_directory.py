@@ -60,11 +60,26 @@ def test_a_living_run_is_found_and_kept(data: DataDir) -> None:
 def test_the_remains_of_a_killed_run_are_swept(data: DataDir) -> None:
     run = data.new_run()
     (run.shm_path / "ring").write_bytes(b"x")
-    run._lock.close()  # what the kernel does when the process dies
+    for lock in run._locks:
+        lock.close()  # what the kernel does when the process dies
     successor = data.new_run()
     assert not run.path.exists()
     assert not run.shm_path.exists()
     successor.remove()
+
+
+def test_the_memory_of_a_killed_run_is_swept_by_any_data_directory(data: DataDir, tmp_path: Path) -> None:
+    run, living = data.new_run(), data.new_run()
+    for lock in run._locks:
+        lock.close()
+    shutil.rmtree(data.path / "run" / run.run_id)
+    elsewhere = DataDir(tmp_path / "elsewhere")
+    elsewhere.prepare()
+    other = elsewhere.new_run()
+    assert not run.shm_path.exists()
+    assert living.shm_path.exists()
+    for each in (living, other):
+        each.remove()
 
 
 def test_logs_of_a_failed_run_stay_until_the_next_start(data: DataDir) -> None:
