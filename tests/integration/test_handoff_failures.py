@@ -76,6 +76,20 @@ async def test_frame_that_never_completes(world: World) -> None:
     await decode.wait_baseline()
 
 
+async def test_a_pair_that_the_source_lost_is_replaced(world: World) -> None:
+    prefill, decode = await start_pair(world)
+    plan = prefill.inject("shm", {0: Fault.DIE})
+    gateway = await world.gateway(decode)
+    first = await (await gateway.submit(PROMPT, request_id="first", prefill=(prefill,))).over()
+    assert plan.injected[Fault.DIE] == 1
+    assert first.tokens[0] == COMPUTED_HERE
+    await decode.wait_baseline()
+    decode.process.parts.peers.report_committed(prefill.ref)  # its breaker is not the subject here
+    again = await gateway.submit(PROMPT, request_id="again", prefill=(prefill,), cache_salt=b"another tenant")
+    assert (await again.over()).tokens[0] == HANDED_OVER
+    await decode.wait_baseline()
+
+
 async def test_dead_endpoint_and_the_second_takes_over(world: World) -> None:
     prefill, decode = await start_pair(world)
     dead = WorkerRef(worker_id="gone", incarnation="inc-gone", address="127.0.0.1:9", role=WorkerRole.PREFILL)

@@ -23,7 +23,8 @@ from stratos.kv.framing import Coverage, FrameRange
 from stratos.worker.adapter_cache import AdapterCache
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.handoff_messages import Finish, Intent
-from stratos.worker.receiver_leg import DamagedFrameError, ReceiverLeg, ReceiverParts, TargetRefusedError
+from stratos.worker.receiver_leg import DamagedFrameError, ReceiverLeg, TargetRefusedError
+from stratos.worker.receiver_parts import ReceiverParts
 from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class HandoffTarget:
         return self.coverage.verified_tokens
 
     async def take_blocks(self) -> int:
-        """See ``receiver_leg.Target``."""
+        """See ``receiver_parts.Target``."""
         if self._gate.is_draining:
             raise Draining("this worker is leaving; ask the router for a new placement")
         submission = self._record.submission
@@ -71,13 +72,13 @@ class HandoffTarget:
         return skip
 
     async def scatter(self, frame: FrameRange, payload: memoryview) -> None:
-        """See ``receiver_leg.Target``."""
+        """See ``receiver_parts.Target``."""
         await self._parts.engine.scatter(
             self._record.key, frame.token_begin, frame.token_end, frame.layer_begin, frame.layer_end, payload
         )
 
     async def commit(self, source: WorkerRef, finish: Finish, transfer_s: float) -> None:
-        """See ``receiver_leg.Target``."""
+        """See ``receiver_parts.Target``."""
         # Written before the commit: the first output may be the last one, and it carries the receipt.
         self._record.origin = PromptOrigin(
             path=PrefillPath.HANDOFF,

@@ -14,16 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol
 
 from stratos.common.errors import Busy, Overloaded, StratosError, WorkerLost
 from stratos.core.placement import WorkerRef
-from stratos.kv.framing import Coverage, FrameRange, checksum, digest_of, frame_bytes
+from stratos.kv.framing import FrameRange, checksum, digest_of, frame_bytes
 from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
-from stratos.worker.engine_client import EngineClient
 from stratos.worker.handoff_messages import (
     Abort,
     AbortAck,
@@ -36,95 +33,17 @@ from stratos.worker.handoff_messages import (
     NoRoom,
     Progress,
     Ready,
-    ReceiverMessage,
     Refused,
     Sent,
     SourceMessage,
     SourcePhase,
 )
-from stratos.worker.metrics import WorkerMetrics
-from stratos.worker.source_peers import SourcePeers
-from stratos.worker.staging_room import StagingRoom
-from stratos.worker.transports import Transports
+from stratos.worker.receiver_parts import FetchStream, ReceiverParts, Target
 
 GRACE_S = 0.05
 """After a timeout: what had arrived but was not yet delivered by a busy event loop gets its chance."""
 COPY_BESIDE_BYTES = 64 * 1024
 """Payloads from this size are copied and hashed in a thread."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverLegConfig:
-    """Deadlines of the phases, and how many slots a leg asks for."""
-
-    progress_timeout_s: float = 1.0
-    """A source that says nothing for this long is lost; it promises a message every 250 ms."""
-    stall_timeout_s: float = 2.0
-    """A source that says it computes, with a step counter that stands still for this long, hangs."""
-    frame_timeout_s: float = 10.0
-    """An announced frame must be complete within this time."""
-    abort_timeout_s: float = 1.0
-    """Longest wait for AbortAck, and for the source to leave after Ack."""
-    slot_wait_s: float = 2.0
-    """Longest wait for a staging slot; those who hold one give it back within a transfer's time."""
-    num_slots: int = 2
-    """Credits asked for: one frame on the wire while the one before it is scattered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverParts:
-    """What all legs of a worker share."""
-
-    me: Callable[[], WorkerRef]
-    engine: EngineClient
-    transports: Transports
-    peers: SourcePeers
-    room: StagingRoom
-    metrics: WorkerMetrics
-    config: ReceiverLegConfig
-
-
-class FetchStream(Protocol):
-    """The Fetch stream, as records; failures are ``StratosError``."""
-
-    async def send(self, message: ReceiverMessage) -> None:
-        """Write one message."""
-        ...
-
-    async def receive(self) -> SourceMessage | None:
-        """The next message, ``None`` at the end."""
-        ...
-
-    async def finish(self) -> None:
-        """Half-close."""
-        ...
-
-    def cancel(self) -> None:
-        """Break the stream."""
-        ...
-
-
-class Target(Protocol):
-    """The request that wants the KV: takes and holds its resources over several legs."""
-
-    coverage: Coverage
-
-    async def take_blocks(self) -> int:
-        """Take adapter and blocks, if they are not taken yet; returns tokens [0, n) that are there.
-
-        Raises:
-            Busy: no room.
-            StratosError: the adapter cannot be had.
-        """
-        ...
-
-    async def scatter(self, frame: FrameRange, payload: memoryview) -> None:
-        """Write checked KV into the reserved blocks."""
-        ...
-
-    async def commit(self, source: WorkerRef, finish: Finish, transfer_s: float) -> None:
-        """Make everything visible."""
-        ...
 
 
 class DamagedFrameError(Exception):
@@ -165,6 +84,8 @@ class ReceiverLeg:
         """The stream has ended."""
         self._is_settled = False
         """The source said that nothing of this leg is under way any more."""
+        self._is_pair_lost = False
+        """The source could not reach or use the pair's slots, and would not be able to next time."""
         self._is_refused = False
         """The source was told that there is no room."""
 
@@ -236,6 +157,7 @@ class ReceiverLeg:
                 self._finish = message
             case Refused():
                 self._is_over = self._is_settled = True
+                self._is_pair_lost = isinstance(message.error, WorkerLost)
                 raise message.error
             case AbortAck():
                 self._is_over = self._is_settled = True
@@ -324,7 +246,7 @@ class ReceiverLeg:
                 raise WorkerLost("the source had only a part of the prompt")
             return False
         checks = [self._checks.get(seq) for seq in range(finish.num_frames)]
-        if None in checks or len(checks) != len(self._checks):
+        if None in checks or len(checks) != len(self._checks) or self._headers:
             raise DamagedFrameError("order")
         if digest_of(check for check in checks if check is not None) != finish.digest:
             raise DamagedFrameError("digest")
@@ -364,11 +286,13 @@ class ReceiverLeg:
         self._stream.cancel()
         await self._settle_pending()
         assert self._source is not None
-        if is_settled:
+        if self._is_pair_lost:
+            receiver.end_incarnation(self._source.incarnation)
+        elif is_settled:
             receiver.settle(offer.pair, self._intent.leg)
-            self._parts.room.freed()
         else:
             self._parts.peers.suspect(self._source)
+        self._parts.room.freed()
         self._closed()
 
     async def _read_abort_ack(self, receiver: Receiver, offer: TransportOffer) -> bool:

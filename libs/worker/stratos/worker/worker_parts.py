@@ -20,7 +20,7 @@ from stratos.worker.handoff_receiver import HandoffReceiver
 from stratos.worker.metrics import WorkerMetrics
 from stratos.worker.prefill_jobs import PrefillJobs
 from stratos.worker.prompt_placer import PlacerConfig, PromptPlacer
-from stratos.worker.receiver_leg import ReceiverLegConfig, ReceiverParts
+from stratos.worker.receiver_parts import ReceiverLegConfig, ReceiverParts
 from stratos.worker.request_table import RequestTable, RequestTableConfig
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.source_leg import SourceConfig, SourceParts
