@@ -35,8 +35,10 @@ from stratos.worker.handoff_messages import (
     SourcePhase,
 )
 from stratos.worker.pairing import check_pairing, choose_transport
+from stratos.worker.source_peers import MAX_CHANNELS, SourcePeers
 from stratos.worker.staging_room import StagingRoom
 from stratos.worker.step_watch import StepWatch
+from stratos.worker.transports import Transports
 
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="default", numerics_id="cpu")
 SHAPE = KvGeometry(num_layers=2, num_kv_heads=1, head_dim=4, block_size=16, element_bytes=0)
@@ -177,3 +179,14 @@ def test_refusal_keeps_its_class() -> None:
     answer = response_from_pb(response_to_pb(Refused(Busy("full"))))
     assert isinstance(answer, Refused)
     assert isinstance(answer.error, Busy)
+
+
+async def test_new_sources_are_met_for_ever() -> None:
+    peers = SourcePeers(Transports({}), StagingRoom(1.0), FakeClock())
+    for number in range(MAX_CHANNELS + 2):
+        ref = WorkerRef(worker_id="p", incarnation="i", address=f"127.0.0.1:{number + 1}", role=WorkerRole.PREFILL)
+        peers.open_fetch(ref).cancel()
+    assert len(peers._channels) == MAX_CHANNELS
+    await peers.close()
+    assert not peers._channels
+    assert not peers._closing

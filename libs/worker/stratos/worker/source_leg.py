@@ -130,7 +130,7 @@ class SourceLeg:
     async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)  # the first one's error is raised by ``run``
         await self._parts.engine.release_prefill(self._intent.leg)
         if self._sending is not None:
             # The payload is a copy: the blocks are free already while the frame is completed.

@@ -7,8 +7,7 @@ slots are dropped at once; alive again means they are dropped when no leg of it 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from contextlib import suppress
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +28,7 @@ BREAKER_FIRST_S = 30.0
 BREAKER_MOST_S = 300.0
 PROBE_TIMEOUT_S = 1.0
 MAX_CHANNELS = 256
+"""Restarted sources have new addresses; the channel not used for longest makes room."""
 
 
 class GrpcFetchStream:
@@ -75,7 +75,9 @@ class SourcePeers:
         self._transports = transports
         self._room = room
         self._clock = clock
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: OrderedDict[str, grpc.aio.Channel] = OrderedDict()
+        """By address, least recently used first."""
+        self._closing: set[asyncio.Task[None]] = set()
         self._breakers: dict[str, _Breaker] = {}
         self._suspects: dict[str, WorkerRef] = {}
         self._legs: Counter[str] = Counter()
@@ -148,15 +150,22 @@ class SourcePeers:
 
     async def close(self) -> None:
         """Close all channels."""
-        for open_channel in self._channels.values():
-            with suppress(grpc.aio.AioRpcError):
-                await open_channel.close()
-        self._channels.clear()
+        while self._channels:
+            self._close_oldest()
+        if self._closing:
+            await asyncio.wait(set(self._closing))
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         known = self._channels.get(address)
         if known is None:
             if len(self._channels) >= MAX_CHANNELS:
-                raise WorkerLost(f"this worker has met {MAX_CHANNELS} sources and opens no channel to another one")
+                self._close_oldest()
             known = self._channels[address] = channel(address)
+        self._channels.move_to_end(address)
         return known
+
+    def _close_oldest(self) -> None:
+        _, oldest = self._channels.popitem(last=False)
+        task = asyncio.create_task(oldest.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

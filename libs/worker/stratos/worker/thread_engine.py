@@ -142,7 +142,7 @@ class ThreadEngine(EngineClient):
             except Exception as error:
                 self._to_loop(_set_exception, future, error)
 
-        if not self._thread.is_alive():
+        if self._is_closing or not self._thread.is_alive():
             raise RuntimeError("the step loop is not running")
         self._post(run)
         return await future
