@@ -137,6 +137,21 @@ async def test_an_emptied_redis_is_an_outage_not_the_end_of_all_keys(redis: Redi
         await store.authenticate(unseen)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("priority_class", "high"), ("priority_class", "16"), ("cache_salt", "no hex")]
+)
+async def test_a_malformed_tenant_stops_its_own_keys_only(redis: Redis, field: str, value: str) -> None:
+    store = KeyStore(redis, PEPPER)
+    spoilt, healthy = await store.create_key("spoilt", "k"), await store.create_key("healthy", "k")
+    assert (await store.authenticate(spoilt)).tenant.name == "spoilt"
+    assert (await store.authenticate(healthy)).tenant.name == "healthy"
+    await redis.hset("stratos:tenant:spoilt", field, value)
+    await store.refresh()
+    with pytest.raises(InvalidApiKey):
+        await store.authenticate(spoilt)
+    assert (await store.authenticate(healthy)).tenant.name == "healthy"
+
+
 async def test_the_snapshot_is_bounded(redis: Redis) -> None:
     store = KeyStore(redis, PEPPER, max_known=2)
     keys = [await store.create_key("acme", str(i)) for i in range(4)]

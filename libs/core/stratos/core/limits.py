@@ -50,6 +50,8 @@ MAX_PROMPTS = 64
 MAX_CHOICES = 128
 """Choices of one request, over all its prompts."""
 MAX_MODEL_NAME_CHARS = 256
+NUM_PRIORITY_CLASSES = 16
+"""Priority classes are 0 (most urgent) to 15; a router may treat the lower ones alike."""
 
 
 def check_number(name: str, value: object, param: str | None = None) -> float | int:

@@ -21,6 +21,7 @@ from stratos.store.keys import (
     MARKER,
     KeyRecord,
     Tenant,
+    check_priority_class,
     check_tenant,
     key_mac,
     mint_key,
@@ -64,6 +65,7 @@ class KeyStore:
             key: text made earlier by ``mint_key``; storing it again changes nothing but name and tenant.
         """
         check_tenant(tenant)
+        check_priority_class(priority_class)
         key = key or mint_key()
         key_id = parse_key(key)
         with translate_redis_errors():
@@ -166,15 +168,21 @@ class KeyStore:
             for name in ordered:
                 pipe.hgetall(redis_tenant(name))
             hashes = await pipe.execute()
-        return {
-            name: Tenant(
-                name=name,
-                cache_salt=bytes.fromhex(h["cache_salt"]),
-                priority_class=int(h.get("priority_class", "0")),
-            )
-            for name, h in zip(ordered, hashes, strict=True)
-            if h.get("cache_salt")
-        }
+        found = [_tenant(name, h) for name, h in zip(ordered, hashes, strict=True)]
+        return {tenant.name: tenant for tenant in found if tenant is not None}
+
+
+def _tenant(name: str, stored: Mapping[str, str]) -> Tenant | None:
+    """A tenant, unless its record is not whole: one slip of an operator must not stop everybody's gateway."""
+    if not stored.get("cache_salt"):
+        return None
+    try:
+        salt, priority_class = bytes.fromhex(stored["cache_salt"]), int(stored.get("priority_class", "0"))
+        check_priority_class(priority_class)
+    except (ValueError, BadRequest) as error:
+        _log.warning("the record of tenant %s is malformed, its keys are not accepted: %s", name, error)
+        return None
+    return Tenant(name=name, cache_salt=salt, priority_class=priority_class)
 
 
 def _record(key_id: str, stored: Mapping[str, str], tenants: Mapping[str, Tenant]) -> KeyRecord | None:

@@ -17,6 +17,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from stratos.common.errors import BadRequest, InvalidApiKey
+from stratos.core.limits import NUM_PRIORITY_CLASSES
 
 _KEY = re.compile(r"sk-(?P<key_id>[0-9a-f]{12})-[0-9a-f]{40}\Z")
 _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
@@ -76,6 +77,17 @@ def check_tenant(name: str) -> str:
             "a tenant's name has 1 to 64 characters of a-z 0-9 . _ - and starts with a letter or digit", param="tenant"
         )
     return name
+
+
+def check_priority_class(priority_class: int) -> int:
+    """Check a tenant's priority class.
+
+    Raises:
+        BadRequest: no such class.
+    """
+    if not 0 <= priority_class < NUM_PRIORITY_CLASSES:
+        raise BadRequest(f"a priority class is a number from 0 to {NUM_PRIORITY_CLASSES - 1}", param="priority_class")
+    return priority_class
 
 
 def redis_key(key_id: str) -> str:

@@ -25,7 +25,6 @@ from stratos.worker.records import Receipt, RequestDelta, Submission
 
 MAX_ID_CHARS = 200
 MAX_SALT_BYTES = 64
-NUM_PRIORITY_CLASSES = 16
 MAX_PREFILL_ENDPOINTS = 2
 
 _FINISH_REASONS = {
@@ -63,8 +62,8 @@ def submission_from_pb(submit: decode_pb2.Submit, info: RunnerInfo, now_s: float
     sampling = sampling_from_pb(submit.sampling, info.vocab_size)
     if len(submit.cache_salt) > MAX_SALT_BYTES:
         raise BadRequest(f"cache_salt may have at most {MAX_SALT_BYTES} bytes", param="cache_salt")
-    if submit.priority_class >= NUM_PRIORITY_CLASSES:
-        raise BadRequest(f"priority_class must be below {NUM_PRIORITY_CLASSES}", param="priority_class")
+    if submit.priority_class >= limits.NUM_PRIORITY_CLASSES:
+        raise BadRequest(f"priority_class must be below {limits.NUM_PRIORITY_CLASSES}", param="priority_class")
     if submit.HasField("deadline_ms") and submit.deadline_ms <= 0:
         raise QueueTimeout("the request's deadline passed before it reached the worker")
     return Submission(
