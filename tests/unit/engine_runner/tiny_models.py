@@ -106,8 +106,8 @@ def save_tiny(
 ) -> Any:
     """Write a random model to ``path``; returns it in evaluation mode, float32.
 
-    ``is_stacked`` writes experts in the layout of transformers 5 instead of the published one.  ``head_dim=None`` leaves
-    the field out.
+    ``is_stacked`` writes experts in the layout of transformers 5 instead of the published one; ``head_dim=None``
+    leaves the field out.
     """
     import transformers
 
