@@ -92,6 +92,7 @@ def test_layers_with_experts() -> None:
         ("qwen2", {"use_sliding_window": True, "max_window_layers": "x"}, "max_window_layers must be an integer"),
         ("qwen3", {"layer_types": ["full_attention"]}, "layer_types must name one of full_attention"),
         ("qwen3", {"layer_types": ["chunked_attention"] * 32}, "layer_types must name one of full_attention"),
+        ("qwen3", {"layer_types": [{}] * 32}, "layer_types must name one of full_attention"),
         ("qwen3", {"layer_types": ["sliding_attention"] * 32}, "sliding_window is not in use"),
         ("mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok is 9, but there are 8 experts"),
         ("mixtral", {"num_local_experts": 0}, "num_local_experts must be a positive integer"),

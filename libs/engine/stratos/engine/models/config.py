@@ -181,7 +181,7 @@ def _windows(fields: Fields, family: Family, num_layers: int) -> tuple[int | Non
         if size is not None and (isinstance(first, bool) or not isinstance(first, int)):
             raise InvalidCheckpoint(f"config.json: max_window_layers must be an integer, not {first!r}")
         return tuple(size if first is not None and layer >= first else None for layer in range(num_layers))
-    if not isinstance(types, list) or len(types) != num_layers or not all(t in _LAYER_TYPES for t in types):
+    if not isinstance(types, list) or len(types) != num_layers or any(str(t) not in _LAYER_TYPES for t in types):
         known = ", ".join(_LAYER_TYPES)
         raise InvalidCheckpoint(f"config.json: layer_types must name one of {known} for each of {num_layers} layers")
     if size is None and any(_LAYER_TYPES[name] for name in types):
