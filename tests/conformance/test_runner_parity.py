@@ -10,12 +10,16 @@ import pytest
 import torch
 
 from stratos.core.adapter_files import read_adapter_files
-from stratos.core.sampling_params import SamplingParams
 from stratos.engine.runner.torch_runner import TorchRunner
-from tests.unit.engine_runner.plan_driver import Driver, load_runner
-from tests.unit.engine_runner.tiny_models import SHAPES, reference_logprobs, save_adapter, save_tiny_llama
+from tests.unit.engine_runner.plan_driver import FULL, Driver, load_runner, teacher_forced
+from tests.unit.engine_runner.tiny_models import (
+    SHAPES,
+    greedy_reference,
+    reference_logprobs,
+    save_adapter,
+    save_tiny_llama,
+)
 
-FULL = SamplingParams(temperature=0.0, num_logprobs=97)
 PROMPT = [(i * 37 + 11) % 97 for i in range(41)]
 TOLERANCE = 1e-4
 
@@ -25,34 +29,6 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A reference model, the runner of the same folder, and the folder."""
     path = tmp_path_factory.mktemp(request.param)
     return save_tiny_llama(path, **SHAPES[request.param]), load_runner(path), path
-
-
-def teacher_forced(runner: TorchRunner, ids: list[int], chunk: int, adapter: str = "") -> torch.Tensor:
-    """Log probabilities behind every token that ends a chunk: [chunks, vocab]."""
-    driver = Driver(runner)
-    stream = driver.stream(ids, params=FULL, adapter=adapter)
-    rows = []
-    for end in [*range(chunk, len(ids), chunk), len(ids)]:
-        stream.tokens = ids[:end]
-        driver.step([(stream, stream.row(chunk))])
-        record = stream.sampled[-1].logprobs
-        assert record is not None
-        row = torch.empty(len(record.top))
-        row[[t.token_id for t in record.top]] = torch.tensor([t.logprob for t in record.top])
-        rows.append(row)
-    return torch.stack(rows)
-
-
-def greedy_reference(model: Any, ids: list[int], num_tokens: int) -> list[int]:
-    out = model.generate(
-        torch.tensor([ids]),
-        attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
-        do_sample=False,
-        max_new_tokens=num_tokens,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    return out[0, len(ids) :].tolist()
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 41])

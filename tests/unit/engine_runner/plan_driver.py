@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from stratos.core.request import RequestKey
 from stratos.core.sampling_params import SamplingParams
 from stratos.engine.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
@@ -14,6 +16,8 @@ from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig
 
 GREEDY = SamplingParams(temperature=0.0)
+FULL = SamplingParams(temperature=0.0, num_logprobs=97)
+"""Greedy, with the log probability of every token of the tiny models' vocabulary."""
 BLOCK_SIZE = 4
 
 
@@ -97,3 +101,21 @@ class Driver:
         while open_streams := [s for s in streams if len(s.sampled) < num_tokens]:
             tokens = self.step([(stream, stream.row(chunk)) for stream in open_streams])
             assert not tokens.errors, tokens.errors
+
+
+def all_logprobs(token: SampledToken) -> torch.Tensor:
+    """Log probabilities of the whole vocabulary where ``token``, requested as ``FULL``, was sampled."""
+    assert token.logprobs is not None
+    return torch.tensor([t.logprob for t in sorted(token.logprobs.top, key=lambda t: t.token_id)])
+
+
+def teacher_forced(runner: TorchRunner, ids: list[int], chunk: int, adapter: str = "") -> torch.Tensor:
+    """Log probabilities behind every token that ends a chunk: [chunks, vocab]."""
+    driver = Driver(runner)
+    stream = driver.stream(ids, params=FULL, adapter=adapter)
+    rows = []
+    for end in [*range(chunk, len(ids), chunk), len(ids)]:
+        stream.tokens = ids[:end]
+        driver.step([(stream, stream.row(chunk))])
+        rows.append(all_logprobs(stream.sampled[-1]))
+    return torch.stack(rows)

@@ -16,13 +16,19 @@ LAYERS, KV_HEADS, GROUP, DIM, BLOCK = 2, 2, 3, 6, 4
 GEOMETRY = KvGeometry(num_layers=LAYERS, num_kv_heads=KV_HEADS, head_dim=DIM, block_size=BLOCK, element_bytes=4)
 
 
+Windows = tuple[int | None, ...]
+
+
 class World:
     """Pages filled for several contexts, and the dense KV of each."""
 
-    def __init__(self, shapes: list[tuple[int, int]], poison: bool = False) -> None:
+    def __init__(
+        self, shapes: list[tuple[int, int]], poison: bool = False, windows: Windows = (None,) * LAYERS
+    ) -> None:
         torch.manual_seed(0)
         self.pages = KvPages(GEOMETRY, 400, torch.float32, torch.device("cpu"))
-        self.kernel = make_attention("torch-paged", self.pages, KV_HEADS * GROUP)
+        self.kernel = make_attention("torch-paged", self.pages, KV_HEADS * GROUP, windows)
+        self.windows = windows
         if poison:
             self.pages.tensor.fill_(1e30)
         free = list(range(400))
@@ -48,9 +54,10 @@ class World:
         rows = []
         for span, kv in zip(self.spans, self.dense, strict=True):
             for index in range(span.num_tokens):
-                seen = span.start + index + 1
+                end = span.start + index + 1
+                begin = max(0, end - (self.windows[layer] or end))
                 for head in range(KV_HEADS * GROUP):
-                    key, value = kv[layer, :, head // GROUP, :seen].double()
+                    key, value = kv[layer, :, head // GROUP, begin:end].double()
                     weights = torch.softmax(key @ self.query[layer, span.begin + index, head].double() / DIM**0.5, 0)
                     rows.append(weights @ value)
         return torch.stack(rows).view(self.total, -1).float()
@@ -66,12 +73,36 @@ def test_equals_the_dense_reference(shapes: list[tuple[int, int]], layer: int) -
     assert torch.allclose(world.run(layer), world.expected(layer), atol=1e-5)
 
 
+@pytest.mark.parametrize("window", [1, 3, 4, 5, 9, 33, 200])
+@pytest.mark.parametrize("shapes", [SHAPES, [(9, 1), (3, 1)], [(40, 1)], [(0, 17)], [(16, 1), (16, 1)], [(64, 40)]])
+def test_a_window_hides_older_tokens_in_its_layers_alone(shapes: list[tuple[int, int]], window: int) -> None:
+    world = World(shapes, windows=(window, None), poison=True)
+    for layer in range(LAYERS):
+        assert torch.allclose(world.run(layer), world.expected(layer), atol=1e-5)
+
+
+def test_a_window_gathers_only_the_blocks_that_hold_it() -> None:
+    world = World([(400, 1), (390, 1), (200, 8)], windows=(8, None))
+    views = world.kernel.prepare(world.spans).views
+    windowed = [group.pages.shape[-1] for group in views[8].decode] + [row.pages.shape[-1] for row in views[8].prefill]
+    assert windowed == [3, 4]
+    assert [group.pages.shape[-1] for group in views[None].decode] == [101]
+
+
+def test_small_limits_cut_tiles_within_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged, "MAX_GATHER_ELEMENTS", 1500)
+    monkeypatch.setattr(paged, "MAX_MASK_ELEMENTS", 16)
+    world = World([*SHAPES, (20, 70)], windows=(23, 11))
+    for layer in range(LAYERS):
+        assert torch.allclose(world.run(layer), world.expected(layer), atol=1e-5)
+
+
 def test_small_limits_cut_gathers_and_tiles_without_changing_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged, "MAX_GATHER_ELEMENTS", 1500)
     monkeypatch.setattr(paged, "MAX_MASK_ELEMENTS", 16)
     world = World(SHAPES)
     metadata = world.kernel.prepare(world.spans)
-    assert len(metadata.decode) > 2
+    assert len(metadata.views[None].decode) > 2
     assert torch.allclose(world.run(1), world.expected(1), atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Tiny random Llama models in odd shapes, and LoRA adapters for them, written as Hugging Face folders."""
+"""Tiny random models of every family in odd shapes, and LoRA adapters for them, as Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -45,18 +45,91 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def save_tiny_llama(path: Path, seed: int = 0, max_shard_size: str = "1GB", **changes: Any) -> Any:
-    """Write a random model to ``path``; returns it in evaluation mode, float32."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+UNTIED = {"tie_word_embeddings": False}
+EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {"attention_bias": True, "num_attention_heads": 3, "num_key_value_heads": 3}),
+    "mistral-window": ("Mistral", {"sliding_window": 9, **UNTIED}),
+    "mistral-null": ("Mistral", {"sliding_window": None, "head_dim": 16}),
+    "qwen2-groups-of-7": (
+        "Qwen2",
+        {"hidden_size": 56, "num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": None},
+    ),
+    "qwen2-mixed-windows": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1, "num_hidden_layers": 3, **UNTIED},
+    ),
+    "qwen2-yarn": ("Qwen2", {"rope_parameters": YARN_ROPE, "head_dim": 16}),
+    "qwen3": ("Qwen3", {"attention_bias": True, "num_attention_heads": 9, "num_key_value_heads": 3}),
+    "qwen3-mixed-windows": (
+        "Qwen3",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 6,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "num_hidden_layers": 3,
+        },
+    ),
+    "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2, **UNTIED}),
+    "mixtral-window": ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 3, "sliding_window": 8}),
+    "qwen3-moe": ("Qwen3Moe", {**EXPERTS, **UNTIED}),
+    "qwen3-moe-mixed": (
+        "Qwen3Moe",
+        {
+            **EXPERTS,
+            "norm_topk_prob": True,
+            "num_hidden_layers": 4,
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [3],
+            "use_sliding_window": True,
+            "sliding_window": 7,
+        },
+    ),
+}
+"""Case -> prefix of the classes in ``transformers``, and changes to ``BASE``."""
 
+
+def save_tiny(
+    path: Path,
+    prefix: str = "Llama",
+    *,
+    seed: int = 0,
+    max_shard_size: str = "1GB",
+    is_stacked: bool = False,
+    **changes: Any,
+) -> Any:
+    """Write a random model to ``path``; returns it in evaluation mode, float32.
+
+    ``is_stacked`` writes experts in the layout of transformers 5 instead of the published one; ``head_dim=None``
+    leaves the field out.
+    """
+    import transformers
+
+    fields = {**BASE, **changes}
+    if fields["head_dim"] is None:
+        del fields["head_dim"]
+    config = getattr(transformers, f"{prefix}Config")(**fields)
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(LlamaConfig(**{**BASE, **changes})).eval()
+    model = getattr(transformers, f"{prefix}ForCausalLM")(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias") or "norm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-    model.save_pretrained(path, max_shard_size=max_shard_size)
+            elif name.endswith("mlp.gate.weight"):
+                parameter.copy_(torch.randn_like(parameter) * 0.3)
+    model.save_pretrained(path, max_shard_size=max_shard_size, save_original_format=not is_stacked)
     return model
+
+
+def save_tiny_llama(path: Path, seed: int = 0, max_shard_size: str = "1GB", **changes: Any) -> Any:
+    """``save_tiny`` of the Llama family."""
+    return save_tiny(path, "Llama", seed=seed, max_shard_size=max_shard_size, **changes)
 
 
 def save_adapter(path: Path, model: Any, *, rank: int, targets: list[str], seed: int, use_rslora: bool = False) -> None:
@@ -82,3 +155,16 @@ def reference_logprobs(model: Any, ids: list[int]) -> torch.Tensor:
     """Log probabilities behind every token: float32 [tokens, vocab]."""
     with torch.no_grad():
         return torch.log_softmax(model(torch.tensor([ids])).logits[0].float(), -1)
+
+
+def greedy_reference(model: Any, ids: list[int], num_tokens: int) -> list[int]:
+    """The tokens that ``transformers`` appends greedily."""
+    out = model.generate(
+        torch.tensor([ids]),
+        attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
+        do_sample=False,
+        max_new_tokens=num_tokens,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return out[0, len(ids) :].tolist()

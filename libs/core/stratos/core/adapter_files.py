@@ -21,6 +21,7 @@ MAX_RANK = 256
 MAX_HEADER_BYTES = 16 * 1024 * 1024
 SUPPORTED_TARGETS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"})
 _DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}
+_EXPERT_TENSOR = re.compile(r"\.(?:mlp\.experts|mlp\.gate|block_sparse_moe)\.")
 _TENSOR_NAME = re.compile(
     r"^base_model\.model\.model\.layers\.(\d+)\."
     r"(?:self_attn\.(?=[qkvo]_)|mlp\.(?=gate_|up_|down_))(\w+_proj)\.lora_([AB])\.weight$"
@@ -134,6 +135,11 @@ def read_adapter_files(path: Path) -> AdapterFiles:
 def _tensor_shapes(header: dict[str, dict[str, Any]], rank: int) -> dict[tuple[int, str, str], tuple[int, int]]:
     shapes: dict[tuple[int, str, str], tuple[int, int]] = {}
     for name, info in header.items():
+        if _EXPERT_TENSOR.search(name):
+            raise InvalidAdapter(
+                f"{WEIGHTS_NAME}: {name[:100]!r} adapts a mixture of experts, which is not supported; "
+                "train the adapter for q_proj, k_proj, v_proj and o_proj"
+            )
         match = _TENSOR_NAME.match(name)
         shape = tuple(info["shape"])
         if not match or match[2] not in SUPPORTED_TARGETS or len(shape) != 2:

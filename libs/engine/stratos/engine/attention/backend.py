@@ -7,6 +7,7 @@ wants, once; ``forward`` runs per layer.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,9 @@ class AttentionBackend(ABC):
 
     @abstractmethod
     def forward(self, layer: int, query: Tensor, key: Tensor, value: Tensor, metadata: Any) -> Tensor:
-        """Write ``key`` and ``value`` into the pages and attend causally over each row's whole context.
+        """Write ``key`` and ``value`` into the pages and attend causally over each row's context.
+
+        A token sees its whole context, or the last ``window`` tokens of it, itself included, where the layer has one.
 
         Args:
             layer: index of the layer.
@@ -57,8 +60,16 @@ class AttentionBackend(ABC):
         """
 
 
-def make_attention(name: str, pages: KvPages, num_heads: int) -> AttentionBackend:
+def make_attention(
+    name: str, pages: KvPages, num_heads: int, windows: Sequence[int | None] | None = None
+) -> AttentionBackend:
     """Build a backend by name.
+
+    Args:
+        name: of the kernel.
+        pages: the KV pool; keeps the tokens outside of a window, too.
+        num_heads: query heads.
+        windows: sliding window of each layer, ``None`` where a token sees all before it; by default no layer has one.
 
     Raises:
         ValueError: no such backend.
@@ -68,4 +79,4 @@ def make_attention(name: str, pages: KvPages, num_heads: int) -> AttentionBacken
     backends: dict[str, type[TorchPagedAttention]] = {TorchPagedAttention.name: TorchPagedAttention}
     if name not in backends:
         raise ValueError(f"attention backend {name!r} is unknown; known: {', '.join(backends)}")
-    return backends[name](pages, num_heads)
+    return backends[name](pages, num_heads, windows or (None,) * pages.geometry.num_layers)

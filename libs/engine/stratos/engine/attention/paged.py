@@ -3,6 +3,7 @@
 Decode rows (one token) are batched: sorted by context, grouped so that padding stays below half of the work, gathered
 through a padded block table and masked.  Rows with more tokens run one by one, in tiles of queries with the causal
 mask.  The heads of a KV group become queries (decode) or a broadcast axis (prefill), so K and V are never repeated.
+A layer with a sliding window gathers only the blocks that hold it; layers with equal windows share their indices.
 
 The pool is seen as rows of one block and one head: the gather of a context is one ``index_select`` whose result already
 is ``[K or V, row, kv_head, token, head_dim]``.  Index tensors are built for layer 0, other layers shift the view.
@@ -11,7 +12,7 @@ Gathers are split by KV heads above ``MAX_GATHER_ELEMENTS``, so a long context c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,16 +32,16 @@ GROUP_SLACK_BLOCKS = 2
 
 @dataclass(frozen=True, slots=True)
 class DecodeGroup:
-    """Rows of one token with contexts of similar length."""
+    """Rows of one token that see similarly many tokens."""
 
     tokens: Tensor | None
     """Their places in the flat batch, int64 [rows]; ``None`` when they are the whole batch in order."""
     pages: Tensor
     """Page rows of layer 0, int64 [2, rows, kv_heads, blocks]."""
-    context: int
-    """The longest."""
+    length: int
+    """Most tokens that a row gathers, from the first block that it sees."""
     mask: Tensor | None
-    """Additive, [rows, 1, 1, context]; ``None`` when all contexts are equal."""
+    """Additive, [rows, 1, 1, length]; ``None`` when every row sees all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,19 @@ class PrefillRow:
     """One row of several tokens."""
 
     span: RowSpan
+    first: int
+    """Absolute position of the first token gathered."""
+    window: int | None
     pages: Tensor
     """Page rows of layer 0, int64 [2, 1, kv_heads, blocks]."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextView:
+    """What the rows of a step see in layers of one window."""
+
+    decode: list[DecodeGroup]
+    prefill: list[PrefillRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +70,8 @@ class PagedMetadata:
 
     slots: Tensor
     """Where K and V of each token go, rows of head_dim of layer 0: int64 [tokens * 2 * kv_heads]."""
-    decode: list[DecodeGroup]
-    prefill: list[PrefillRow]
+    views: dict[int | None, ContextView]
+    """By window."""
 
 
 class TorchPagedAttention(AttentionBackend):
@@ -67,8 +79,10 @@ class TorchPagedAttention(AttentionBackend):
 
     name = "torch-paged"
 
-    def __init__(self, pages: KvPages, num_heads: int) -> None:
+    def __init__(self, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> None:
         geometry = pages.geometry
+        assert len(windows) == geometry.num_layers
+        self._windows = tuple(windows)
         self._num_heads, self._kv_heads = num_heads, geometry.num_kv_heads
         self._head_dim, self._block_size = geometry.head_dim, geometry.block_size
         self._block_rows = geometry.num_layers * 2 * self._kv_heads
@@ -82,14 +96,29 @@ class TorchPagedAttention(AttentionBackend):
 
     def prepare(self, rows: list[RowSpan]) -> PagedMetadata:
         """See ``AttentionBackend.prepare``."""
-        decode = sorted((row for row in rows if row.num_tokens == 1), key=lambda row: row.context)
+        views = {window: self._view(rows, window) for window in set(self._windows)}
+        return PagedMetadata(self._slots(rows), views)
+
+    def _view(self, rows: list[RowSpan], window: int | None) -> ContextView:
+        decode = sorted((row for row in rows if row.num_tokens == 1), key=lambda row: self._length(row, window))
         is_whole = len(decode) == len(rows)
-        groups = list(self._grouped(decode))
-        return PagedMetadata(
-            slots=self._slots(rows),
-            decode=[self._decode_group(group, is_all=is_whole and len(groups) == 1) for group in groups],
-            prefill=[PrefillRow(row, self._pages([row], row.context)) for row in rows if row.num_tokens > 1],
+        groups = list(self._grouped(decode, window))
+        return ContextView(
+            [self._decode_group(group, window, is_all=is_whole and len(groups) == 1) for group in groups],
+            [self._prefill_row(row, window) for row in rows if row.num_tokens > 1],
         )
+
+    def _first_block(self, row: RowSpan, window: int | None) -> int:
+        """Index in the block table of the first block that the row's first token sees."""
+        return 0 if window is None else max(0, row.start + 1 - window) // self._block_size
+
+    def _length(self, row: RowSpan, window: int | None) -> int:
+        """Tokens of the context from that block on."""
+        return row.context - self._first_block(row, window) * self._block_size
+
+    def _prefill_row(self, row: RowSpan, window: int | None) -> PrefillRow:
+        first = self._first_block(row, window)
+        return PrefillRow(row, first * self._block_size, window, self._pages([row], [first], self._length(row, window)))
 
     def _slots(self, rows: list[RowSpan]) -> Tensor:
         size = self._block_size
@@ -102,44 +131,48 @@ class TorchPagedAttention(AttentionBackend):
         slots = page_rows * size + np.concatenate(offsets)[:, None]
         return torch.from_numpy(slots.reshape(-1)).to(self._device)
 
-    def _pages(self, rows: list[RowSpan], context: int) -> Tensor:
-        """Page rows of several contexts; short tables are padded with their own first block, which the mask hides."""
-        num_blocks = -(-context // self._block_size)
+    def _pages(self, rows: list[RowSpan], first_blocks: list[int], length: int) -> Tensor:
+        """Page rows of several contexts; short ones are padded with their own first block, which the mask hides."""
+        num_blocks = -(-length // self._block_size)
         table = np.empty((len(rows), num_blocks), dtype=np.int64)
-        for index, row in enumerate(rows):
-            own = row.block_table[:num_blocks]
+        for index, (row, first) in enumerate(zip(rows, first_blocks, strict=True)):
+            own = row.block_table[first : first + num_blocks]
             table[index, : len(own)] = own
             table[index, len(own) :] = own[0]
         heads = np.arange(self._layer_rows).reshape(2, 1, self._kv_heads, 1)
         return torch.from_numpy(table[None, :, None, :] * self._block_rows + heads).to(self._device)
 
-    def _grouped(self, rows: list[RowSpan]) -> Iterator[list[RowSpan]]:
-        """Cut rows, sorted by context, where padding or the gather would become too large."""
+    def _grouped(self, rows: list[RowSpan], window: int | None) -> Iterator[list[RowSpan]]:
+        """Cut rows, sorted by length, where padding or the gather would become too large."""
         group: list[RowSpan] = []
         token_elements = self._layer_rows * self._head_dim
         for row in rows:
             if group:
-                limit = group[0].context * 3 // 2 + GROUP_SLACK_BLOCKS * self._block_size
-                elements = (len(group) + 1) * row.context * token_elements
-                if row.context > limit or elements > MAX_GATHER_ELEMENTS:
+                length = self._length(row, window)
+                limit = self._length(group[0], window) * 3 // 2 + GROUP_SLACK_BLOCKS * self._block_size
+                elements = (len(group) + 1) * length * token_elements
+                if length > limit or elements > MAX_GATHER_ELEMENTS:
                     yield group
                     group = []
             group.append(row)
         if group:
             yield group
 
-    def _decode_group(self, rows: list[RowSpan], *, is_all: bool) -> DecodeGroup:
-        context = rows[-1].context
+    def _decode_group(self, rows: list[RowSpan], window: int | None, *, is_all: bool) -> DecodeGroup:
+        length = self._length(rows[-1], window)
         if is_all:
             rows = sorted(rows, key=lambda row: row.begin)
-        lengths = np.array([row.context for row in rows])
+        first_blocks = [self._first_block(row, window) for row in rows]
+        ends = np.array([self._length(row, window) for row in rows])
+        begins = np.maximum(0, ends - window) if window is not None else np.zeros_like(ends)
         mask = None
-        if (lengths != context).any():
-            hidden = torch.from_numpy(np.arange(context) >= lengths[:, None]).to(self._device)
-            mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device).masked_fill_(hidden, -torch.inf)
-            mask = mask[:, None, None, :]
+        if (ends != length).any() or begins.any():
+            places = np.arange(length)
+            is_hidden = torch.from_numpy((places >= ends[:, None]) | (places < begins[:, None])).to(self._device)
+            mask = torch.zeros(is_hidden.shape, dtype=self._dtype, device=self._device)
+            mask = mask.masked_fill_(is_hidden, -torch.inf)[:, None, None, :]
         tokens = None if is_all else torch.tensor([row.begin for row in rows], device=self._device)
-        return DecodeGroup(tokens, self._pages(rows, context), context, mask)
+        return DecodeGroup(tokens, self._pages(rows, first_blocks, length), length, mask)
 
     # -- once per layer ------------------------------------------------------------------------------
 
@@ -152,14 +185,15 @@ class TorchPagedAttention(AttentionBackend):
         written = torch.cat((key, value), 1).view(-1, self._head_dim).nan_to_num_(0.0, 0.0, 0.0)
         self._slot_rows[first_row * self._block_size :].index_copy_(0, metadata.slots, written)
         page_rows = self._page_rows[first_row:]
-        if not metadata.prefill and len(metadata.decode) == 1 and metadata.decode[0].tokens is None:
-            return self._decode(metadata.decode[0], query, page_rows)
+        view = metadata.views[self._windows[layer]]
+        if not view.prefill and len(view.decode) == 1 and view.decode[0].tokens is None:
+            return self._decode(view.decode[0], query, page_rows)
         out = query.new_empty(query.shape[0], self._num_heads * self._head_dim)
-        for group in metadata.decode:
+        for group in view.decode:
             assert group.tokens is not None
             rows = self._decode(group, query.index_select(0, group.tokens), page_rows)
             out.index_copy_(0, group.tokens, rows)
-        for row in metadata.prefill:
+        for row in view.prefill:
             self._prefill(row, query, page_rows, out)
         return out
 
@@ -179,8 +213,8 @@ class TorchPagedAttention(AttentionBackend):
         parts = [
             F.scaled_dot_product_attention(
                 grouped[:, heads],
-                key[:, :, : group.context],
-                value[:, :, : group.context],
+                key[:, :, : group.length],
+                value[:, :, : group.length],
                 attn_mask=group.mask,
                 scale=self._scale,
             )
@@ -197,14 +231,15 @@ class TorchPagedAttention(AttentionBackend):
         outs = out[tokens].view(-1, self._kv_heads, group_size, self._head_dim).permute(1, 2, 0, 3)
         for heads, key, value in self._gathered(row.pages, page_rows):
             for begin, end in self._tiles(span):
-                context = span.start + end
-                shape = (-1, group_size, context, self._head_dim)
+                seen = self._seen(row, begin, end)
+                shape = (-1, group_size, seen.stop - seen.start, self._head_dim)
+                mask = self._causal_mask(row, begin, end, seen)
                 outs[heads, :, begin:end] = F.scaled_dot_product_attention(
                     queries[heads, :, begin:end],
-                    key[0, :, :context].unsqueeze(1).expand(shape),
-                    value[0, :, :context].unsqueeze(1).expand(shape),
-                    attn_mask=self._causal_mask(span.start + begin, end - begin),
-                    is_causal=span.start + begin == 0,
+                    key[0, :, seen].unsqueeze(1).expand(shape),
+                    value[0, :, seen].unsqueeze(1).expand(shape),
+                    attn_mask=mask,
+                    is_causal=mask is None,
                     scale=self._scale,
                 )
 
@@ -214,11 +249,22 @@ class TorchPagedAttention(AttentionBackend):
         for begin in range(0, span.num_tokens, size):
             yield begin, min(begin + size, span.num_tokens)
 
-    def _causal_mask(self, first_position: int, num_queries: int) -> Tensor | None:
-        """Additive mask [queries, context]; ``None`` from position 0 on, where the kernel's own causal flag says it."""
-        if first_position == 0:
+    @staticmethod
+    def _seen(row: PrefillRow, begin: int, end: int) -> slice:
+        """Places, in the gathered run, of the tokens that queries ``begin`` to ``end`` of the row see."""
+        start = row.span.start - row.first
+        return slice(0 if row.window is None else max(0, start + begin + 1 - row.window), start + end)
+
+    def _causal_mask(self, row: PrefillRow, begin: int, end: int, seen: slice) -> Tensor | None:
+        """Additive mask [queries, seen]; ``None`` where the kernel's own causal flag says it."""
+        num_seen, num_queries = seen.stop - seen.start, end - begin
+        if num_seen == num_queries and (row.window is None or num_queries <= row.window):
             return None
-        mask = torch.full(
-            (num_queries, first_position + num_queries), -torch.inf, dtype=self._dtype, device=self._device
-        )
-        return mask.triu_(first_position + 1)
+        shape = (num_queries, num_seen)
+        mask = torch.full(shape, -torch.inf, dtype=self._dtype, device=self._device)
+        diagonal = num_seen - num_queries + 1
+        mask = mask.triu_(diagonal)
+        if row.window is not None and num_seen > row.window:
+            outside = torch.ones(shape, dtype=torch.bool, device=self._device).tril_(diagonal - 1 - row.window)
+            mask.masked_fill_(outside, -torch.inf)
+        return mask

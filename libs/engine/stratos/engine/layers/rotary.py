@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from stratos.engine.models.config import RopeConfig
+from stratos.engine.models.rope_config import RopeConfig
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
@@ -22,6 +22,8 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
         return frequencies / rope.factor
     if rope.kind == "llama3":
         return _llama3_scaled(rope, frequencies)
+    if rope.kind == "yarn":
+        return _yarn_scaled(rope, frequencies, head_dim)
     return frequencies
 
 
@@ -39,13 +41,30 @@ def _llama3_scaled(rope: RopeConfig, frequencies: Tensor) -> Tensor:
     return torch.where(is_between, blended, scaled)
 
 
+def _yarn_scaled(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor:
+    """Dimensions that rotate often within the original context are kept, those that rotate rarely are stretched."""
+
+    def dimension(num_rotations: float) -> float:
+        wavelength = rope.original_max_position / (num_rotations * 2 * math.pi)
+        return head_dim * math.log(wavelength) / (2 * math.log(rope.theta))
+
+    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
+    if rope.is_truncated:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    if low == high:
+        high += 0.001
+    ramp = ((torch.arange(head_dim // 2).float() - low) / (high - low)).clamp(0, 1)
+    return frequencies / rope.factor * ramp + frequencies * (1 - ramp)
+
+
 class RotaryTable:
     """Cosines and sines of every position up to the model's context."""
 
     def __init__(self, rope: RopeConfig, head_dim: int, max_positions: int, device: torch.device) -> None:
         angles = torch.outer(torch.arange(max_positions).float(), inverse_frequencies(rope, head_dim))
-        self._cos = angles.cos().to(device)
-        self._sin = angles.sin().to(device)
+        self._cos = (angles.cos() * rope.attention_factor).to(device)
+        self._sin = (angles.sin() * rope.attention_factor).to(device)
         self._half = head_dim // 2
 
     def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:

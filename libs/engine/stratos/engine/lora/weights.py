@@ -65,10 +65,15 @@ def check_shapes(files: AdapterFiles, config: DecoderConfig) -> None:
     Raises:
         InvalidAdapter: names the first tensor that does not fit.
     """
-    projections = config.projection_shapes()
     for (layer, projection, part), shape in sorted(files.shapes.items()):
         if layer >= config.num_layers:
             raise InvalidAdapter(f"adapter tensor of layer {layer}: the model has only {config.num_layers} layers")
+        projections = config.projection_shapes(layer)
+        if projection not in projections:
+            raise InvalidAdapter(
+                f"adapter tensor {_tensor_name(layer, projection, part)}: layer {layer} is a mixture of experts, "
+                f"and adapters on experts are not supported; train it for {', '.join(projections)}"
+            )
         out_features, in_features = projections[projection]
         expected = (files.rank, in_features) if part == "A" else (out_features, files.rank)
         if shape != expected:
@@ -87,9 +92,9 @@ def load_lora(
     check_shapes(files, config)
     reader = _AdapterReader(files, dtype, device)
     layers: dict[tuple[str, int], LoraLayer] = {}
-    projections = config.projection_shapes()
-    for group, names in GROUPS.items():
-        for layer in range(config.num_layers):
+    for layer in range(config.num_layers):
+        projections = config.projection_shapes(layer)
+        for group, names in GROUPS.items():
             present = [name for name in names if (layer, name, "A") in files.shapes]
             if not present:
                 continue

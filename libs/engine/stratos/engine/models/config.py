@@ -1,6 +1,7 @@
 """What the decoder must know of a checkpoint, parsed strictly from Hugging Face's ``config.json``.
 
-A field that changes the computation and is not implemented is refused: a model never runs approximately.
+A field that changes the computation and is not implemented is refused: a model never runs approximately.  What
+differs between families is data in ``families``.
 """
 
 from __future__ import annotations
@@ -10,42 +11,38 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.models.families import FAMILIES, MODEL_TYPES, Family
+from stratos.engine.models.fields import Fields, flag, index_list, positive_int, positive_number
+from stratos.engine.models.rope_config import RopeConfig, parse_rope
+from stratos.engine.models.tensor_names import ExpertNames
 
-SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM",)
-SUPPORTED_ROPE_KINDS = ("default", "linear", "llama3")
-DEFAULT_ROPE_THETA = 10000.0
+SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
+_LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RopeConfig:
-    """Rotary embedding of a model."""
+class MoeConfig:
+    """The mixture-of-experts layers of a model."""
 
-    kind: str = "default"
-    theta: float = DEFAULT_ROPE_THETA
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position: int = 0
-
-    @property
-    def variant(self) -> str:
-        """Name that is equal exactly when two models rotate alike; part of the identity of KV."""
-        if self.kind == "default":
-            return f"default:{self.theta}"
-        if self.kind == "linear":
-            return f"linear:{self.theta}:{self.factor}"
-        scaling = f"{self.factor}:{self.low_freq_factor}:{self.high_freq_factor}:{self.original_max_position}"
-        return f"llama3:{self.theta}:{scaling}"
+    num_experts: int
+    num_chosen: int
+    """Experts per token."""
+    intermediate_size: int
+    norms_chosen: bool
+    """Whether the weights of the chosen experts are scaled to sum to 1."""
+    layers: frozenset[int]
+    names: ExpertNames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
-    """A decoder-only transformer of the Llama family."""
+    """A decoder-only transformer with rotary embeddings, RMS norms, grouped queries and gated SiLU."""
 
     architecture: str
     vocab_size: int
     hidden_size: int
     intermediate_size: int
+    """Of layers that are not mixture-of-experts."""
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -54,8 +51,14 @@ class DecoderConfig:
     rms_norm_eps: float
     rope: RopeConfig
     tie_word_embeddings: bool
-    attention_bias: bool
+    qkv_bias: bool
+    output_bias: bool
     mlp_bias: bool
+    has_qk_norm: bool
+    """RMS norm over each head of q and k, before they are rotated."""
+    windows: tuple[int | None, ...]
+    """Per layer: how many tokens a token sees, itself included; ``None`` for all before it."""
+    moe: MoeConfig | None
 
     @property
     def q_size(self) -> int:
@@ -67,18 +70,28 @@ class DecoderConfig:
         """Features of all key heads, and of all value heads."""
         return self.num_kv_heads * self.head_dim
 
-    def projection_shapes(self) -> dict[str, tuple[int, int]]:
-        """(out_features, in_features) of each linear layer that a checkpoint or an adapter may name."""
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer is mixture-of-experts."""
+        return self.moe is not None and layer in self.moe.layers
+
+    def has_bias(self, projection: str) -> bool:
+        """Whether a linear layer has a bias."""
+        if projection in ("gate_proj", "up_proj", "down_proj"):
+            return self.mlp_bias
+        return self.output_bias if projection == "o_proj" else self.qkv_bias
+
+    def projection_shapes(self, layer: int) -> dict[str, tuple[int, int]]:
+        """(out_features, in_features) of each linear layer, experts apart, that an adapter may name."""
         hidden, inner = self.hidden_size, self.intermediate_size
-        return {
+        shapes = {
             "q_proj": (self.q_size, hidden),
             "k_proj": (self.kv_size, hidden),
             "v_proj": (self.kv_size, hidden),
             "o_proj": (hidden, self.q_size),
-            "gate_proj": (inner, hidden),
-            "up_proj": (inner, hidden),
-            "down_proj": (hidden, inner),
         }
+        if not self.has_experts(layer):
+            shapes |= {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
+        return shapes
 
 
 def parse_decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
@@ -88,92 +101,119 @@ def parse_decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
         InvalidCheckpoint: another architecture, a missing or senseless field, or a feature not implemented.
     """
     architecture = _architecture(config)
-    num_heads = _positive(config, "num_attention_heads")
-    hidden_size = _positive(config, "hidden_size")
-    num_kv_heads = _positive(config, "num_key_value_heads", num_heads)
-    if config.get("head_dim") is None and hidden_size % num_heads:
-        raise InvalidCheckpoint(
-            "config.json: hidden_size is not a multiple of num_attention_heads and head_dim is absent"
-        )
-    head_dim = _positive(config, "head_dim", hidden_size // num_heads)
-    if num_heads % num_kv_heads:
-        raise InvalidCheckpoint("config.json: num_attention_heads must be a multiple of num_key_value_heads")
-    if head_dim % 2:
-        raise InvalidCheckpoint(f"config.json: rotary embeddings need an even head_dim, not {head_dim}")
-    _refuse_unsupported(config)
+    family = FAMILIES[architecture]
+    fields = {**family.defaults, **config}
+    num_heads, num_kv_heads, head_dim = _heads(fields)
+    _refuse_unsupported(fields)
+    num_layers = positive_int(fields, "num_hidden_layers")
+    attention_bias = family.attention_bias == "field" and flag(fields, "attention_bias", False)
     return DecoderConfig(
         architecture=architecture,
-        vocab_size=_positive(config, "vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=_positive(config, "intermediate_size"),
-        num_layers=_positive(config, "num_hidden_layers"),
+        vocab_size=positive_int(fields, "vocab_size"),
+        hidden_size=positive_int(fields, "hidden_size"),
+        intermediate_size=positive_int(fields, "intermediate_size"),
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        max_model_len=_positive(config, "max_position_embeddings"),
-        rms_norm_eps=_number(config, "rms_norm_eps", 1e-6),
-        rope=_parse_rope(config),
-        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-        attention_bias=bool(config.get("attention_bias", False)),
-        mlp_bias=bool(config.get("mlp_bias", False)),
+        max_model_len=positive_int(fields, "max_position_embeddings"),
+        rms_norm_eps=positive_number(fields, "rms_norm_eps", 1e-6),
+        rope=parse_rope(fields),
+        tie_word_embeddings=flag(fields, "tie_word_embeddings", False),
+        qkv_bias=attention_bias or family.attention_bias == "qkv",
+        output_bias=attention_bias,
+        mlp_bias=family.has_mlp_bias_field and flag(fields, "mlp_bias", False),
+        has_qk_norm=family.has_qk_norm,
+        windows=_windows(fields, family, num_layers),
+        moe=_moe(config, family, num_layers),
     )
 
 
-def _architecture(config: Mapping[str, Any]) -> str:
+def _architecture(config: Fields) -> str:
     architectures = config.get("architectures")
-    name = architectures[0] if isinstance(architectures, list) and architectures else config.get("model_type")
+    if isinstance(architectures, list) and architectures:
+        name = architectures[0]
+    else:
+        model_type = config.get("model_type")
+        name = MODEL_TYPES.get(str(model_type), model_type)
     if name not in SUPPORTED_ARCHITECTURES:
         supported = ", ".join(SUPPORTED_ARCHITECTURES)
         raise InvalidCheckpoint(f"config.json: architecture {name!r} is not supported; supported: {supported}")
     return str(name)
 
 
-def _refuse_unsupported(config: Mapping[str, Any]) -> None:
-    if config.get("hidden_act", "silu") != "silu":
-        raise InvalidCheckpoint(f"config.json: hidden_act {config['hidden_act']!r} is not supported; supported: silu")
-    if config.get("quantization_config"):
+def _heads(fields: Fields) -> tuple[int, int, int]:
+    """Query heads, KV heads, features of a head."""
+    num_heads = positive_int(fields, "num_attention_heads")
+    hidden_size = positive_int(fields, "hidden_size")
+    num_kv_heads = positive_int(fields, "num_key_value_heads", num_heads)
+    if fields.get("head_dim") is None and hidden_size % num_heads:
+        raise InvalidCheckpoint(
+            "config.json: hidden_size is not a multiple of num_attention_heads and head_dim is absent"
+        )
+    head_dim = positive_int(fields, "head_dim", hidden_size // num_heads)
+    if num_heads % num_kv_heads:
+        raise InvalidCheckpoint("config.json: num_attention_heads must be a multiple of num_key_value_heads")
+    if head_dim % 2:
+        raise InvalidCheckpoint(f"config.json: rotary embeddings need an even head_dim, not {head_dim}")
+    return num_heads, num_kv_heads, head_dim
+
+
+def _refuse_unsupported(fields: Fields) -> None:
+    if fields.get("hidden_act", "silu") != "silu":
+        raise InvalidCheckpoint(f"config.json: hidden_act {fields['hidden_act']!r} is not supported; supported: silu")
+    if fields.get("quantization_config"):
         raise InvalidCheckpoint(
             "config.json: quantised checkpoints are not supported; use the float or bfloat16 weights"
         )
 
 
-def _parse_rope(config: Mapping[str, Any]) -> RopeConfig:
-    """Read ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling`` (before it)."""
-    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(parameters, Mapping):
-        raise InvalidCheckpoint("config.json: rope_parameters must be an object")
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    theta = _number({**config, **parameters}, "rope_theta", DEFAULT_ROPE_THETA)
-    if kind not in SUPPORTED_ROPE_KINDS:
-        supported = ", ".join(SUPPORTED_ROPE_KINDS)
-        raise InvalidCheckpoint(f"config.json: rope type {kind!r} is not supported; supported: {supported}")
-    if {**config, **parameters}.get("partial_rotary_factor", 1.0) not in (1, 1.0, None):
-        raise InvalidCheckpoint("config.json: partial_rotary_factor other than 1 is not supported")
-    if kind == "default":
-        return RopeConfig(theta=theta)
-    if kind == "linear":
-        return RopeConfig(kind="linear", theta=theta, factor=_number(parameters, "factor"))
-    return RopeConfig(
-        kind="llama3",
-        theta=theta,
-        factor=_number(parameters, "factor"),
-        low_freq_factor=_number(parameters, "low_freq_factor"),
-        high_freq_factor=_number(parameters, "high_freq_factor"),
-        original_max_position=_positive(parameters, "original_max_position_embeddings"),
+def _windows(fields: Fields, family: Family, num_layers: int) -> tuple[int | None, ...]:
+    """The sliding window of every layer; null means none."""
+    rule = family.windows
+    is_used = rule == "all" or (rule != "never" and flag(fields, "use_sliding_window", False))
+    size = positive_int(fields, "sliding_window") if is_used and fields.get("sliding_window") is not None else None
+    if rule != "by-layer":
+        return (size,) * num_layers
+    types = fields.get("layer_types")
+    if types is None:
+        first = fields.get("max_window_layers")
+        if size is not None and (isinstance(first, bool) or not isinstance(first, int)):
+            raise InvalidCheckpoint(f"config.json: max_window_layers must be an integer, not {first!r}")
+        return tuple(size if first is not None and layer >= first else None for layer in range(num_layers))
+    if not isinstance(types, list) or len(types) != num_layers or any(str(t) not in _LAYER_TYPES for t in types):
+        known = ", ".join(_LAYER_TYPES)
+        raise InvalidCheckpoint(f"config.json: layer_types must name one of {known} for each of {num_layers} layers")
+    if size is None and any(_LAYER_TYPES[name] for name in types):
+        raise InvalidCheckpoint("config.json: layer_types asks for a sliding window, but sliding_window is not in use")
+    return tuple(size if _LAYER_TYPES[name] else None for name in types)
+
+
+def _moe(config: Fields, family: Family, num_layers: int) -> MoeConfig | None:
+    if family.experts is None:
+        return None
+    # both spellings mean the same; published files of Qwen have the first, transformers 5 writes the second
+    stated = config.get("num_experts", config.get("num_local_experts"))
+    fields = {**family.defaults, **config}
+    if stated is not None:
+        fields["num_local_experts"] = stated
+    num_experts, num_chosen = positive_int(fields, "num_local_experts"), positive_int(fields, "num_experts_per_tok")
+    if num_chosen > num_experts:
+        raise InvalidCheckpoint(
+            f"config.json: num_experts_per_tok is {num_chosen}, but there are {num_experts} experts"
+        )
+    return MoeConfig(
+        num_experts=num_experts,
+        num_chosen=num_chosen,
+        intermediate_size=positive_int(fields, family.expert_size_field),
+        norms_chosen=family.always_norms_chosen or flag(fields, "norm_topk_prob", False),
+        layers=_expert_layers(fields, family, num_layers),
+        names=family.experts,
     )
 
 
-def _positive(fields: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = fields.get(name)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise InvalidCheckpoint(f"config.json: {name} must be a positive integer, not {value!r}")
-    return value
-
-
-def _number(fields: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    value = fields.get(name)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InvalidCheckpoint(f"config.json: {name} must be a positive number, not {value!r}")
-    return float(value)
+def _expert_layers(fields: Fields, family: Family, num_layers: int) -> frozenset[int]:
+    if not family.has_dense_layers:
+        return frozenset(range(num_layers))
+    dense, step = index_list(fields, "mlp_only_layers"), positive_int(fields, "decoder_sparse_step", 1)
+    return frozenset(layer for layer in range(step - 1, num_layers, step) if layer not in dense)

@@ -2,7 +2,8 @@
 
 Per layer: RMS norm -> fused q/k/v -> rotary -> attention (writes KV into the pages, reads context back from
 them) -> output projection -> RMS norm -> fused gate/up -> SiLU -> down projection.  Logits are computed only for
-rows that sample.  Families differ by configuration fields, not by classes.
+rows that sample.  Families differ by configuration fields, not by classes: q and k may be normed before they are
+rotated, a layer may see a window of the context, and its MLP may be a mixture of experts.
 
 Shapes: T tokens, H hidden, S sampled rows, V vocabulary.
 """
@@ -18,10 +19,12 @@ from torch import Tensor
 
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.layers.linear import Linear, LinearFactory
+from stratos.engine.layers.mlp import GatedMlp
+from stratos.engine.layers.moe import MixtureOfExperts
 from stratos.engine.layers.rotary import RotaryTable
 from stratos.engine.lora.batch import LoraBatch
 from stratos.engine.models.config import DecoderConfig
-from stratos.engine.models.loader import CheckpointReader
+from stratos.engine.models.loader import CheckpointReader, LinearWeights, MlpWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +35,8 @@ class DecoderLayer:
     post_attention_norm: Tensor
     qkv: Linear
     output: Linear
-    gate_up: Linear
-    down: Linear
+    qk_norm: Tensor | None
+    mlp: GatedMlp | MixtureOfExperts
 
 
 class Decoder:
@@ -44,7 +47,7 @@ class Decoder:
     ) -> None:
         self.config = config
         self._embedding = reader.embedding()
-        self._layers = [_ready_layer(reader, index, linear) for index in range(config.num_layers)]
+        self._layers = [_ready_layer(reader, config, index, linear) for index in range(config.num_layers)]
         self._final_norm = reader.final_norm()
         lm_head = reader.lm_head()
         self._lm_head = linear(self._embedding if lm_head is None else lm_head)
@@ -75,13 +78,15 @@ class Decoder:
             if lora is not None:
                 lora.add("qkv", index, x, qkv)
             heads = qkv.view(-1, num_rotated + config.num_kv_heads, config.head_dim)
-            rotated = self._rotary.apply(heads[:, :num_rotated], cos, sin)
+            unrotated = heads[:, :num_rotated]
+            if layer.qk_norm is not None:
+                unrotated = torch.rms_norm(unrotated, (config.head_dim,), None, eps) * layer.qk_norm
+            rotated = self._rotary.apply(unrotated, cos, sin)
             query, key = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
             x = attention.forward(index, query, key, heads[:, num_rotated:], metadata)
             hidden = hidden + _with_lora(layer.output, lora, "output", index, x)
             x = torch.rms_norm(hidden, hidden_shape, layer.post_attention_norm, eps)
-            gate, up = _with_lora(layer.gate_up, lora, "gate_up", index, x).chunk(2, -1)
-            hidden = hidden + _with_lora(layer.down, lora, "down", index, F.silu(gate) * up)
+            hidden = hidden + _mlp(layer.mlp, lora, index, x)
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -91,16 +96,47 @@ class Decoder:
         return self._lm_head(normed).float()
 
 
-def _ready_layer(reader: CheckpointReader, index: int, linear: LinearFactory) -> DecoderLayer:
-    weights = reader.layer(index)
+def _ready_layer(reader: CheckpointReader, config: DecoderConfig, index: int, linear: LinearFactory) -> DecoderLayer:
+    weights = reader.attention(index)
     return DecoderLayer(
         input_norm=weights.input_norm,
         post_attention_norm=weights.post_attention_norm,
-        qkv=linear(weights.qkv.weight, weights.qkv.bias),
-        output=linear(weights.output.weight, weights.output.bias),
-        gate_up=linear(weights.gate_up.weight, weights.gate_up.bias),
-        down=linear(weights.down.weight, weights.down.bias),
+        qkv=_ready(weights.qkv, linear),
+        output=_ready(weights.output, linear),
+        qk_norm=weights.qk_norm,
+        mlp=_ready_experts(reader, config, index, linear)
+        if config.has_experts(index)
+        else _ready_mlp(reader.mlp(index), linear),
     )
+
+
+def _ready_experts(
+    reader: CheckpointReader, config: DecoderConfig, index: int, linear: LinearFactory
+) -> MixtureOfExperts:
+    moe = config.moe
+    assert moe is not None
+    return MixtureOfExperts(
+        router=linear(reader.router(index, moe)),
+        experts=tuple(_ready_mlp(expert, linear) for expert in reader.experts(index, moe)),
+        num_chosen=moe.num_chosen,
+        norms_chosen=moe.norms_chosen,
+    )
+
+
+def _ready_mlp(weights: MlpWeights, linear: LinearFactory) -> GatedMlp:
+    return GatedMlp(_ready(weights.gate_up, linear), _ready(weights.down, linear))
+
+
+def _ready(weights: LinearWeights, linear: LinearFactory) -> Linear:
+    return linear(weights.weight, weights.bias)
+
+
+def _mlp(mlp: GatedMlp | MixtureOfExperts, lora: LoraBatch | None, layer: int, x: Tensor) -> Tensor:
+    """The second half of a layer; adapters apply to a dense one alone, experts have none."""
+    if lora is None or isinstance(mlp, MixtureOfExperts):
+        return mlp(x)
+    activated = mlp.activated(_with_lora(mlp.gate_up, lora, "gate_up", layer, x))
+    return _with_lora(mlp.down, lora, "down", layer, activated)
 
 
 def _with_lora(linear: Linear, lora: LoraBatch | None, group: str, layer: int, x: Tensor) -> Tensor:

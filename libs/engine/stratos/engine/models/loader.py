@@ -7,6 +7,7 @@ unpickled; a tensor that the decoder would not use is refused, because the model
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,20 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.model_files import ModelFiles, read_json
-from stratos.engine.models.config import DecoderConfig
+from stratos.engine.models.config import DecoderConfig, MoeConfig
+from stratos.engine.models.tensor_names import (
+    EMBEDDING,
+    FINAL_NORM,
+    LM_HEAD,
+    expected_shapes,
+    expert_names,
+    layer_prefix,
+    router_name,
+    stacked_names,
+)
 
 INDEX_NAME = "model.safetensors.index.json"
 _FLOAT_TYPES = ("F32", "F16", "BF16")
-_EMBED, _FINAL_NORM, _LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
-_ATTENTION, _MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +42,24 @@ class LinearWeights:
     bias: Tensor | None
 
 
+@dataclass(frozen=True, slots=True)
+class MlpWeights:
+    """A gated MLP, or one expert; gate and up fused along the output."""
+
+    gate_up: LinearWeights
+    down: LinearWeights
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWeights:
-    """One decoder layer, q/k/v and gate/up fused along the output."""
+class AttentionWeights:
+    """One decoder layer without its MLP or experts, q/k/v fused along the output."""
 
     input_norm: Tensor
     post_attention_norm: Tensor
     qkv: LinearWeights
     output: LinearWeights
-    gate_up: LinearWeights
-    down: LinearWeights
+    qk_norm: Tensor | None
+    """Scale of the RMS norm of each head of q, then of k: [heads + kv_heads, head_dim]."""
 
 
 class CheckpointReader:
@@ -65,7 +82,8 @@ class CheckpointReader:
             handle = _open(path)
             for name in handle.keys():  # noqa: SIM118  (a safetensors handle is not a mapping)
                 self._handles[name] = handle
-        self._check(expected_shapes(config))
+        self._is_stacked = any(stacked_names(layer)[0] in self._handles for layer in range(config.num_layers))
+        self._check(expected_shapes(config, is_stacked=self._is_stacked))
 
     def _check(self, expected: dict[str, tuple[int, ...]]) -> None:
         for name, shape in expected.items():
@@ -81,67 +99,69 @@ class CheckpointReader:
                     f"tensor {name} has type {found.get_dtype()}; supported: {', '.join(_FLOAT_TYPES)}"
                 )
         for name in sorted(self._handles.keys() - expected.keys()):
-            is_copy = name == _LM_HEAD and self._config.tie_word_embeddings
+            is_copy = name == LM_HEAD and self._config.tie_word_embeddings
             if not is_copy and not name.endswith("rotary_emb.inv_freq"):
                 raise InvalidCheckpoint(f"the checkpoint holds tensor {name}, which config.json does not account for")
 
     def embedding(self) -> Tensor:
         """Token embedding [vocab, hidden]."""
-        return self._read(_EMBED)
+        return self._read(EMBEDDING)
 
     def final_norm(self) -> Tensor:
         """Scale of the last RMS norm [hidden]."""
-        return self._read(_FINAL_NORM)
+        return self._read(FINAL_NORM)
 
     def lm_head(self) -> Tensor | None:
         """Output projection [vocab, hidden]; ``None`` when it is the embedding."""
-        return None if self._config.tie_word_embeddings else self._read(_LM_HEAD)
+        return None if self._config.tie_word_embeddings else self._read(LM_HEAD)
 
-    def layer(self, index: int) -> LayerWeights:
-        """Read and fuse one layer."""
-        prefix = f"model.layers.{index}"
-        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        return LayerWeights(
+    def attention(self, layer: int) -> AttentionWeights:
+        """Read and fuse the norms and the attention of one layer."""
+        prefix = layer_prefix(layer)
+        return AttentionWeights(
             input_norm=self._read(f"{prefix}.input_layernorm.weight"),
             post_attention_norm=self._read(f"{prefix}.post_attention_layernorm.weight"),
-            qkv=self._fused([f"{attention}.{p}_proj" for p in "qkv"], self._config.attention_bias),
-            output=self._fused([f"{attention}.o_proj"], self._config.attention_bias),
-            gate_up=self._fused([f"{mlp}.gate_proj", f"{mlp}.up_proj"], self._config.mlp_bias),
-            down=self._fused([f"{mlp}.down_proj"], self._config.mlp_bias),
+            qkv=self._fused(f"{prefix}.self_attn", ("q_proj", "k_proj", "v_proj")),
+            output=self._fused(f"{prefix}.self_attn", ("o_proj",)),
+            qk_norm=self._qk_norm(f"{prefix}.self_attn") if self._config.has_qk_norm else None,
         )
 
-    def _fused(self, modules: list[str], has_bias: bool) -> LinearWeights:
-        weights = [self._read(f"{module}.weight") for module in modules]
-        biases = [self._read(f"{module}.bias") for module in modules] if has_bias else []
-        if len(modules) == 1:
+    def mlp(self, layer: int) -> MlpWeights:
+        """Read and fuse the MLP of a layer that has no experts."""
+        block = f"{layer_prefix(layer)}.mlp"
+        return MlpWeights(self._fused(block, ("gate_proj", "up_proj")), self._fused(block, ("down_proj",)))
+
+    def router(self, layer: int, moe: MoeConfig) -> Tensor:
+        """The router [experts, hidden] of a mixture-of-experts layer."""
+        return self._read(router_name(layer, moe, is_stacked=self._is_stacked))
+
+    def experts(self, layer: int, moe: MoeConfig) -> Iterator[MlpWeights]:
+        """Read the experts of a layer one by one, so that only one is held twice while it is packed."""
+        for expert in range(moe.num_experts):
+            if self._is_stacked:
+                gate_up, down = (self._converted(self._handles[n].get_slice(n)[expert]) for n in stacked_names(layer))
+            else:
+                gate, up, down = (self._read(name) for name in expert_names(layer, expert, moe))
+                gate_up = torch.cat((gate, up))
+            yield MlpWeights(LinearWeights(gate_up, None), LinearWeights(down, None))
+
+    def _fused(self, block: str, projections: tuple[str, ...]) -> LinearWeights:
+        has_bias = self._config.has_bias(projections[0])
+        weights = [self._read(f"{block}.{name}.weight") for name in projections]
+        biases = [self._read(f"{block}.{name}.bias") for name in projections] if has_bias else []
+        if len(projections) == 1:
             return LinearWeights(weights[0], biases[0] if biases else None)
         return LinearWeights(torch.cat(weights), torch.cat(biases) if biases else None)
 
+    def _qk_norm(self, block: str) -> Tensor:
+        query, key = self._read(f"{block}.q_norm.weight"), self._read(f"{block}.k_norm.weight")
+        return torch.cat((query.expand(self._config.num_heads, -1), key.expand(self._config.num_kv_heads, -1)))
+
     def _read(self, name: str) -> Tensor:
-        tensor: Tensor = self._handles[name].get_tensor(name)
+        return self._converted(self._handles[name].get_tensor(name))
+
+    def _converted(self, tensor: Tensor) -> Tensor:
         return tensor.to(device=self._device, dtype=self._dtype)
-
-
-def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that a checkpoint of this configuration must hold."""
-    hidden = config.hidden_size
-    shapes: dict[str, tuple[int, ...]] = {_EMBED: (config.vocab_size, hidden), _FINAL_NORM: (hidden,)}
-    if not config.tie_word_embeddings:
-        shapes[_LM_HEAD] = (config.vocab_size, hidden)
-    projections = config.projection_shapes()
-    for layer in range(config.num_layers):
-        prefix = f"model.layers.{layer}"
-        shapes[f"{prefix}.input_layernorm.weight"] = (hidden,)
-        shapes[f"{prefix}.post_attention_layernorm.weight"] = (hidden,)
-        for block, names, has_bias in (
-            ("self_attn", _ATTENTION, config.attention_bias),
-            ("mlp", _MLP, config.mlp_bias),
-        ):
-            for name in names:
-                shapes[f"{prefix}.{block}.{name}.weight"] = projections[name]
-                if has_bias:
-                    shapes[f"{prefix}.{block}.{name}.bias"] = projections[name][:1]
-    return shapes
 
 
 def _weight_paths(files: ModelFiles) -> list[Path]:

@@ -79,7 +79,7 @@ class TorchRunner(Runner):
         decoder = Decoder(model, CheckpointReader(files, model, dtype, target), linear, target)
         geometry = _geometry(model, config.block_size, dtype)
         pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), dtype, target)
-        attention = make_attention(ATTENTION, pages, model.num_heads)
+        attention = make_attention(ATTENTION, pages, model.num_heads, model.windows)
         info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=files.digest,

@@ -1,0 +1,97 @@
+"""Names and shapes of the tensors that a checkpoint of a configuration must hold.
+
+Experts come in two layouts: one tensor per expert and projection (all published checkpoints), or all experts of a
+layer stacked in ``gate_up_proj`` and ``down_proj`` (what transformers 5 holds in memory, and can write).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stratos.engine.models.config import DecoderConfig, MoeConfig
+
+EMBEDDING, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertNames:
+    """What a family calls the parts of a mixture-of-experts layer when every expert has tensors of its own."""
+
+    block: str
+    gate: str
+    up: str
+    down: str
+
+
+def layer_prefix(layer: int) -> str:
+    """Common beginning of a layer's tensors."""
+    return f"model.layers.{layer}"
+
+
+def router_name(layer: int, moe: MoeConfig, *, is_stacked: bool) -> str:
+    """The router's weight."""
+    return f"{layer_prefix(layer)}.{'mlp' if is_stacked else moe.names.block}.gate.weight"
+
+
+def stacked_names(layer: int) -> tuple[str, str]:
+    """gate and up [experts, 2 * inner, hidden], and down [experts, hidden, inner] of all experts of a layer."""
+    experts = f"{layer_prefix(layer)}.mlp.experts"
+    return f"{experts}.gate_up_proj", f"{experts}.down_proj"
+
+
+def expert_names(layer: int, expert: int, moe: MoeConfig) -> tuple[str, str, str]:
+    """gate, up and down of one expert."""
+    names = moe.names
+    prefix = f"{layer_prefix(layer)}.{names.block}.experts.{expert}"
+    return f"{prefix}.{names.gate}.weight", f"{prefix}.{names.up}.weight", f"{prefix}.{names.down}.weight"
+
+
+def expected_shapes(config: DecoderConfig, *, is_stacked: bool = False) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor that a checkpoint of this configuration must hold.
+
+    Args:
+        config: the model.
+        is_stacked: whether the experts of a layer are stacked.
+    """
+    hidden = config.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden), FINAL_NORM: (hidden,)}
+    if not config.tie_word_embeddings:
+        shapes[LM_HEAD] = (config.vocab_size, hidden)
+    for layer in range(config.num_layers):
+        prefix = layer_prefix(layer)
+        shapes[f"{prefix}.input_layernorm.weight"] = (hidden,)
+        shapes[f"{prefix}.post_attention_layernorm.weight"] = (hidden,)
+        if config.has_qk_norm:
+            shapes[f"{prefix}.self_attn.q_norm.weight"] = (config.head_dim,)
+            shapes[f"{prefix}.self_attn.k_norm.weight"] = (config.head_dim,)
+        shapes.update(_projections(config, layer))
+        if config.moe is not None and layer in config.moe.layers:
+            shapes.update(_experts(config.moe, layer, hidden, is_stacked=is_stacked))
+    return shapes
+
+
+def _projections(config: DecoderConfig, layer: int) -> Shapes:
+    for name, shape in config.projection_shapes(layer).items():
+        block = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
+        yield f"{layer_prefix(layer)}.{block}.{name}.weight", shape
+        if config.has_bias(name):
+            yield f"{layer_prefix(layer)}.{block}.{name}.bias", shape[:1]
+
+
+def _experts(moe: MoeConfig, layer: int, hidden: int, *, is_stacked: bool) -> Shapes:
+    yield router_name(layer, moe, is_stacked=is_stacked), (moe.num_experts, hidden)
+    inner = moe.intermediate_size
+    if is_stacked:
+        gate_up, down = stacked_names(layer)
+        yield gate_up, (moe.num_experts, 2 * inner, hidden)
+        yield down, (moe.num_experts, hidden, inner)
+        return
+    for expert in range(moe.num_experts):
+        gate, up, down = expert_names(layer, expert, moe)
+        yield gate, (inner, hidden)
+        yield up, (inner, hidden)
+        yield down, (hidden, inner)
