@@ -55,8 +55,10 @@ class GatewayApp:
         try:
             await self._router(scope, receive, exchange.send)
             status = exchange.status
-        except (ClientDisconnect, SlowClient):
+        except ClientDisconnect:
             _log.debug("the client of %s left", exchange.request_id)
+        except SlowClient:
+            _log.info("request %s ends: its client does not read", exchange.request_id)
         except asyncio.CancelledError:  # the process ends and has waited long enough
             status = await self._fail(Draining("this gateway is leaving; try again"), exchange, scope, receive)
         except Exception as error:  # the edge of the process: whatever happened, the client gets an answer

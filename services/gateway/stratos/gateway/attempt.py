@@ -134,6 +134,11 @@ class Attempt:
         elif not self._end.done():
             self._end.set_exception(error)
 
+    def on_failure(self, error: StratosError) -> None:
+        """This side cannot go on: the client is told, and ``close`` tells the worker."""
+        if not self._end.done():
+            self._end.set_exception(error)
+
     def on_lost(self, cause: str) -> None:
         """The session broke."""
         self._is_over_there = True

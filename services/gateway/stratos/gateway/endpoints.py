@@ -28,7 +28,7 @@ from stratos.gateway.json_response import OrjsonResponse
 from stratos.gateway.openai_responses import Usage
 from stratos.gateway.platform import Platform
 from stratos.gateway.preparation import Prepared
-from stratos.gateway.sse import DONE, EventStream, SlowClient, encode_events
+from stratos.gateway.sse import DONE, EventStream, encode_events
 from stratos.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -108,9 +108,6 @@ class GenerationEndpoint:
                 raise
             _log.warning("stream %s ends with an error: %s", renderer.answer.id, error.code)
             await stream.write(encode_events([error_body(error)]))
-        except SlowClient:
-            _log.info("stream %s ends: its client does not read", renderer.answer.id)
-            raise
         await stream.end()
 
     def _count(self, caller: Caller, fanout: Fanout) -> None:

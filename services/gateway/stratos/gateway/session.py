@@ -17,7 +17,8 @@ import grpc.aio
 
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.clock import Clock
-from stratos.common.errors import Overloaded, WorkerLost
+from stratos.common.errors import Internal, Overloaded, WorkerLost
+from stratos.common.ids import new_id
 from stratos.core.placement import WorkerRef
 from stratos.core.request import RequestKey
 from stratos.gateway import session_messages as messages
@@ -147,24 +148,20 @@ class WorkerSession:
         if kind == "step_outputs":
             self._liveness.heard(message.step_outputs.engine_step, now_s)
             for output in message.step_outputs.outputs:
-                self._deliver(output)
+                if (sink := self._sinks.get(RequestKey(output.request_id, output.attempt))) is not None:
+                    self._deliver(output, sink)
         elif kind == "progress":
             progress = message.progress
             self._liveness.heard(progress.engine_step, now_s, is_computing=progress.is_computing)
 
-    def _deliver(self, output: decode_pb2.RequestOutput) -> None:
-        sink = self._sinks.get(RequestKey(output.request_id, output.attempt))
-        if sink is None:
-            return  # an old attempt, or a cancelled one
-        for delta in output.deltas:
-            logprobs = messages.position_logprobs(delta) if delta.logprobs else ()
-            reason = messages.FINISH_REASONS.get(delta.finish_reason)
-            sink.on_delta(delta.index, delta.offset, delta.token_ids, logprobs, reason)
-        if output.HasField("receipt"):
-            sink.on_receipt(messages.receipt(output.receipt))
-        if output.HasField("error"):
-            sink.on_error(from_error_detail(output.error))
-        sink.on_step_end()
+    def _deliver(self, output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
+        """What cannot be handled ends its own request: the session belongs to many."""
+        try:
+            _hand_over(output, sink)
+        except Exception:
+            error_id = new_id("err")
+            _log.exception("bug in an output of %s, reported to the client as %s", self.worker.worker_id, error_id)
+            sink.on_failure(Internal(f"internal error {error_id}"))
 
     def _break(self, cause: str, reason: str) -> None:
         if self.is_broken:
@@ -175,3 +172,15 @@ class WorkerSession:
         self._call.cancel()
         for sink in sinks.values():
             sink.on_lost(cause)
+
+
+def _hand_over(output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
+    for delta in output.deltas:
+        logprobs = messages.position_logprobs(delta) if delta.logprobs else ()
+        reason = messages.FINISH_REASONS.get(delta.finish_reason)
+        sink.on_delta(delta.index, delta.offset, delta.token_ids, logprobs, reason)
+    if output.HasField("receipt"):
+        sink.on_receipt(messages.receipt(output.receipt))
+    if output.HasField("error"):
+        sink.on_error(from_error_detail(output.error))
+    sink.on_step_end()

@@ -34,7 +34,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a worker did for a request; the fields the gateway uses."""
+    """Where a worker got a prompt's KV from; the fields the gateway uses."""
 
     num_cached_tokens: int
     num_transferred_tokens: int
@@ -56,13 +56,16 @@ class AttemptSink(Protocol):
         """New tokens of one choice."""
 
     def on_receipt(self, receipt: Receipt) -> None:
-        """The worker is done with the request."""
+        """Where the prompt was computed; comes with the first tokens."""
 
     def on_step_end(self) -> None:
         """All news of one message were delivered."""
 
     def on_error(self, error: StratosError) -> None:
-        """The request failed at this worker."""
+        """The worker says that the request failed there, and is over."""
+
+    def on_failure(self, error: StratosError) -> None:
+        """News could not be handled; the worker still runs the attempt."""
 
     def on_lost(self, cause: str) -> None:
         """The session broke; ``cause`` is "broken" or "hang"."""

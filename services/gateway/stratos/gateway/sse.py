@@ -50,12 +50,15 @@ class EventStream:
         if not self.is_started:
             self.is_started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        try:
-            async with asyncio.timeout(self._write_timeout_s):
-                await self._send({"type": "http.response.body", "body": data, "more_body": True})
-        except TimeoutError as error:
-            raise SlowClient from error
+        await self._send_body(data, more_body=True)
 
     async def end(self) -> None:
-        """End the response."""
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        """End the response; raises like ``write``."""
+        await self._send_body(b"", more_body=False)
+
+    async def _send_body(self, data: bytes, *, more_body: bool) -> None:
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                await self._send({"type": "http.response.body", "body": data, "more_body": more_body})
+        except TimeoutError as error:
+            raise SlowClient from error
