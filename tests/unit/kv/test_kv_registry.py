@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
+from stratos.core.request import StagingLedger
 from stratos.kv.blocking import BlockingThreads
 from stratos.kv.receiver import ReceiverConfig
 from stratos.kv.registry import TRANSPORTS, TransportConfig, make_receiver, make_sender
-from stratos.kv.transfer import StagingLedger
 
 CONFIG = ReceiverConfig(incarnation="inc-d")
 

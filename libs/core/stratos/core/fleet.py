@@ -9,17 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stratos.core.placement import WorkerRef
-from stratos.core.request import BlockLedger, KvIdentity
-
-
-@dataclass(frozen=True, slots=True)
-class StagingLedger:
-    """Counts of staging slots; the law is ``free + granted + quarantined == total``."""
-
-    total: int = 0
-    free: int = 0
-    granted: int = 0
-    quarantined: int = 0
+from stratos.core.request import BlockLedger, KvIdentity, StagingLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +22,7 @@ class WorkerStatus:
     is_computing: bool = False
     """The engine has work, so the counter must move."""
     blocks: BlockLedger
-    staging: StagingLedger = StagingLedger()
+    staging: StagingLedger = field(default_factory=StagingLedger)
     num_waiting: int = 0
     num_running: int = 0
     num_queued_tokens: int = 0

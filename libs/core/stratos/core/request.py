@@ -147,3 +147,26 @@ class BlockLedger:
         """Raise ``AssertionError`` if the law is broken."""
         counted = self.free + self.cached + self.allocated + self.reserved + self.fenced
         assert counted == self.total, f"block ledger law broken: {self}"
+
+
+@dataclass(frozen=True, slots=True)
+class StagingLedger:
+    """Counts of staging slots; the law is ``free + granted + quarantined == total``."""
+
+    total: int = 0
+    free: int = 0
+    granted: int = 0
+    quarantined: int = 0
+
+    def check(self) -> None:
+        """Raise ``AssertionError`` if the law is broken."""
+        assert min(self.total, self.free, self.granted, self.quarantined) >= 0, f"negative staging count: {self}"
+        assert self.free + self.granted + self.quarantined == self.total, f"staging ledger law broken: {self}"
+
+    def __add__(self, other: StagingLedger) -> StagingLedger:
+        return StagingLedger(
+            self.total + other.total,
+            self.free + other.free,
+            self.granted + other.granted,
+            self.quarantined + other.quarantined,
+        )

@@ -28,6 +28,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stratos.core.request import StagingLedger
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameHeader:
@@ -65,29 +67,6 @@ class TransportOffer:
     address: str
     slot_bytes: int
     num_slots: int
-
-
-@dataclass(frozen=True, slots=True)
-class StagingLedger:
-    """Counts of staging slots; the law is ``free + granted + quarantined == total``."""
-
-    total: int = 0
-    free: int = 0
-    granted: int = 0
-    quarantined: int = 0
-
-    def check(self) -> None:
-        """Raise ``AssertionError`` if the law is broken."""
-        assert min(self.total, self.free, self.granted, self.quarantined) >= 0, f"negative staging count: {self}"
-        assert self.free + self.granted + self.quarantined == self.total, f"staging ledger law broken: {self}"
-
-    def __add__(self, other: StagingLedger) -> StagingLedger:
-        return StagingLedger(
-            self.total + other.total,
-            self.free + other.free,
-            self.granted + other.granted,
-            self.quarantined + other.quarantined,
-        )
 
 
 class Receiver(ABC):

@@ -9,9 +9,9 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.router.v1 import router_pb2
 from stratos.api.worker.v1 import worker_pb2
 from stratos.common.errors import BadRequest
-from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, StagingLedger, WorkerStatus
+from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.core.request import BlockLedger, KvIdentity
+from stratos.core.request import BlockLedger, KvIdentity, StagingLedger
 
 _ROLE_TO_PB = {
     WorkerRole.PREFILL: common_pb2.WORKER_ROLE_PREFILL,

@@ -17,7 +17,7 @@ from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc, worker_pb2, worke
 from stratos.common.clock import SystemClock
 from stratos.common.errors import Draining, WorkerLost
 from stratos.common.ids import new_incarnation
-from stratos.core.fleet import StagingLedger, WorkerStatus
+from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.request import ChoiceState, EngineRequest, RequestKey
 from stratos.core.sampling_params import SamplingParams
@@ -162,13 +162,13 @@ class WorkerProcess(Service):
     def status(self) -> WorkerStatus:
         """What routers see."""
         parts = self.parts
-        engine, info, staging = parts.engine.status(), parts.engine.info, parts.transports.ledger()
+        engine, info = parts.engine.status(), parts.engine.info
         return WorkerStatus(
             worker=self.me(),
             engine_step=engine.step,
             is_computing=engine.is_computing,
             blocks=engine.blocks,
-            staging=StagingLedger(staging.total, staging.free, staging.granted, staging.quarantined),
+            staging=parts.transports.ledger(),
             num_waiting=engine.num_waiting,
             num_running=engine.num_running,
             num_queued_tokens=engine.num_queued_tokens,

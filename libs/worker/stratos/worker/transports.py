@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from stratos.common.errors import IdentityMismatch
-from stratos.kv.transfer import Receiver, Sender, StagingLedger
+from stratos.core.request import StagingLedger
+from stratos.kv.transfer import Receiver, Sender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

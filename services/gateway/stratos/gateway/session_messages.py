@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2
-from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.request import FinishReason, PositionLogprobs, RequestKey, TokenLogprob
 from stratos.core.sampling_params import SamplingParams
 from stratos.gateway.session_records import Receipt, Submission
+from stratos.rpc.fleet_messages import ref_to_pb
 
-_ROLES = {
-    WorkerRole.PREFILL: common_pb2.WORKER_ROLE_PREFILL,
-    WorkerRole.DECODE: common_pb2.WORKER_ROLE_DECODE,
-}
 FINISH_REASONS: dict[int, FinishReason] = {
     decode_pb2.FINISH_REASON_STOP: FinishReason.STOP,
     decode_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
@@ -51,7 +46,7 @@ def submit(submission: Submission) -> decode_pb2.SessionRequest:
         cache_salt=submission.cache_salt,
         tenant=submission.tenant,
         priority_class=submission.priority_class,
-        prefill_endpoints=[_worker_ref(ref) for ref in submission.prefill],
+        prefill_endpoints=[ref_to_pb(ref) for ref in submission.prefill],
         traceparent=submission.traceparent,
     )
     return decode_pb2.SessionRequest(submit=message)
@@ -72,12 +67,6 @@ def _sampling(params: SamplingParams) -> decode_pb2.SamplingParams:
         ignore_eos=params.ignore_eos,
         stop_token_ids=params.stop_token_ids,
         num_logprobs=params.num_logprobs,
-    )
-
-
-def _worker_ref(ref: WorkerRef) -> common_pb2.WorkerRef:
-    return common_pb2.WorkerRef(
-        worker_id=ref.worker_id, incarnation=ref.incarnation, address=ref.address, role=_ROLES[ref.role]
     )
 
 
