@@ -11,8 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import boto3
 import psutil
 import pytest
+from moto.server import ThreadedMotoServer
 from platform_process import gone, launch_platform, running_platform, wait_until
 
 SHIPPED = Path(__file__).parents[2] / "models" / "base"
@@ -106,6 +108,34 @@ def test_an_external_redis_is_used_and_stays(tmp_path: Path, redis_url: str) -> 
         assert "redis" not in platform.processes()
         assert platform.facts()["redis_url"] == redis_url
         assert platform.api_key.split("-")[1] in platform.stratos("keys", "list").stdout
+
+
+def test_adapters_go_to_an_s3_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        endpoint = "http://{}:{}".format(*server.get_host_and_port())
+        client = boto3.client("s3", endpoint_url=endpoint)
+        client.create_bucket(Bucket="bucket")
+        flags = ("--engine", "fake", "--object-store", "s3://bucket/prefix", "--s3-endpoint", endpoint)
+        with running_platform(tmp_path / "data", *flags) as platform:
+            adapter = str(SHIPPED.parent / "adapters" / "c-headers")
+            assert (
+                "rank 8" in platform.stratos("adapters", "register", "headers", adapter, "--tenant", "default").stdout
+            )
+            assert "headers" in platform.stratos("adapters", "list", "--tenant", "default").stdout
+            assert "headers" not in platform.stratos("adapters", "list", "--tenant", "other").stdout
+            keys = [item["Key"] for item in client.list_objects_v2(Bucket="bucket")["Contents"]]
+            assert {key.split("/")[0] for key in keys} == {"prefix"}
+            assert {key.rsplit("/")[-1] for key in keys} == {"adapter_config.json", "adapter_model.safetensors"}
+            platform.stratos("adapters", "delete", "headers", "--tenant", "default")
+            assert "headers" not in platform.stratos("adapters", "list", "--tenant", "default").stdout
+        client.close()
+    finally:
+        server.stop()
 
 
 def test_a_killed_supervisor_takes_every_process_with_it(tmp_path: Path) -> None:
