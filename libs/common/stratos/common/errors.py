@@ -12,7 +12,7 @@
     │   ├── RateLimited             429 rate_limit_exceeded
     │   └── ConcurrencyLimited      429 concurrency_limit
     └── Permanent                   the same call will fail again
-        ├── BadRequest              400 invalid_request_error or a specific code, ``param`` set
+        ├── BadRequest              400 invalid_request or a specific code, ``param`` set
         ├── ContextLengthExceeded   400 context_length_exceeded
         ├── InvalidAdapter          400 invalid_adapter
         ├── InvalidApiKey           401 invalid_api_key
@@ -22,7 +22,7 @@
         ├── RequestTooLarge         413 request_too_large
         ├── InsufficientQuota       429 insufficient_quota
         ├── InvalidCheckpoint       500 invalid_checkpoint   a process refuses to start (internal)
-        ├── AdapterMismatch         503 adapter_unavailable  digest differs from what was resolved
+        ├── AdapterMismatch         503 adapter_mismatch     digest differs from what was resolved (internal)
         ├── IdentityMismatch        500 identity_mismatch    KV of another identity (internal)
         └── Internal                500 internal_error       a bug
 

@@ -3,7 +3,7 @@
     root      = H("stratos-kv-v1", salt, model digest, adapter digest, KV dtype, rope variant)
     block[i]  = H(block[i-1], token ids of block i as little-endian uint32)
 
-Only full blocks have a name.  Prefix cache, hand-off and KV-aware routing all use it.
+Only full blocks have a name.
 """
 
 from __future__ import annotations
@@ -30,13 +30,3 @@ def chain_root(identity: KvIdentity, adapter_digest: str, cache_salt: bytes) -> 
 def next_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
     """Name of the block that holds ``token_ids`` behind ``parent``: 32 bytes."""
     return hashlib.sha256(parent + array("I", token_ids).tobytes()).digest()
-
-
-def hash_chain(root: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
-    """Names of all full blocks of ``token_ids``, in order."""
-    names = []
-    parent = root
-    for begin in range(0, len(token_ids) - block_size + 1, block_size):
-        parent = next_hash(parent, token_ids[begin : begin + block_size])
-        names.append(parent)
-    return names

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from stratos.routing.admission import Ask
 from stratos.routing.settings import ScorerWeights
 from stratos.routing.worker_view import WorkerView
 
 TOKENS_PER_SEQ = 512
 """Queued prompt tokens that weigh as much as one running sequence."""
-
-Scorer = Callable[[WorkerView, Ask], float]
 
 
 def score_queue(view: WorkerView, ask: Ask) -> float:

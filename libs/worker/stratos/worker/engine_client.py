@@ -28,7 +28,7 @@ class EngineClient(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Stop stepping and free the engine; open requests just end."""
+        """Stop stepping; open requests just end."""
 
     @abstractmethod
     def subscribe(self, callback: StepCallback) -> None:

@@ -46,7 +46,7 @@ class ThreadEngine(EngineClient):
         self._thread.start()
 
     async def close(self) -> None:
-        """Stop after the step under way and free the engine's runner."""
+        """Stop after the step under way."""
         with self._wake:
             self._is_closing = True
             self._wake.notify()

@@ -10,8 +10,6 @@ import math
 from random import Random
 from typing import Any
 
-import orjson
-
 from stratos.common.errors import (
     AdapterMismatch,
     AdapterUnavailable,
@@ -44,11 +42,6 @@ def error_body(error: StratosError) -> dict[str, Any]:
     """The OpenAI error object."""
     shown = public_error(error)
     return {"error": {"message": shown.message, "type": shown.type, "param": shown.param, "code": shown.code}}
-
-
-def error_bytes(error: StratosError) -> bytes:
-    """The error object as JSON."""
-    return orjson.dumps(error_body(error))
 
 
 def retry_headers(error: StratosError, random: Random) -> dict[str, str]:

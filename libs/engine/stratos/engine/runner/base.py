@@ -102,6 +102,3 @@ class Runner(ABC):
     @abstractmethod
     def resident_adapters(self) -> tuple[str, ...]:
         """Digests of the loaded adapters."""
-
-    def close(self) -> None:  # noqa: B027
-        """Free what the runner holds outside of Python's memory."""
