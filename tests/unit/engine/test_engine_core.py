@@ -314,3 +314,16 @@ def test_queue_bounds_duplicates_and_deadlines():
     engine.abort(RequestKey("a", 0))
     tokens, _, _ = drain(engine)
     assert tokens == {("c", 0): expected([1], 8)}
+
+
+def test_queued_tokens_are_those_of_prompts_that_wait_or_run():
+    engine = make_engine(SchedulerConfig(max_num_batched_tokens=32))
+    engine.add(make_request(range(40)))
+    assert engine.status().num_queued_tokens == 40
+    engine.step()
+    assert engine.status().num_queued_tokens == 8
+    engine.step()
+    assert (engine.status().num_running, engine.status().num_queued_tokens) == (1, 0)
+    engine.add_prefill(PrefillJob(leg="leg", token_ids=tuple(range(100, 120))))
+    engine.step()
+    assert engine.status().num_queued_tokens == 20, "a job that waits for its grant is still to be computed"

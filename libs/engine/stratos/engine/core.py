@@ -253,14 +253,15 @@ class EngineCore(Engine):
                 self._status = self._snapshot()
 
     def _snapshot(self) -> EngineStatus:
-        waiting, running = self._scheduler.waiting, self._scheduler.running
+        waiting, ready, running = self._scheduler.waiting, self._scheduler.ready, self._scheduler.running
+        prompts = (s for queue in (waiting, ready, running) for s in queue if s.remaining > 1)
         return EngineStatus(
             step=self._step,
             is_computing=bool(running),
             blocks=self._blocks.ledger(),
             num_waiting=len(waiting),
             num_running=len(running),
-            num_queued_tokens=sum(s.remaining for s in waiting) + sum(s.remaining for s in running),
+            num_queued_tokens=sum(s.remaining for s in prompts),
             num_prefill_jobs=len(self._jobs),
             resident_adapters=self._runner.resident_adapters(),
             tokens_by_tenant=dict(self._context.tokens_by_tenant),
