@@ -133,7 +133,7 @@ class HandoffReceiver:
     async def _try_source(
         self, source: WorkerRef, record: RequestRecord, target: HandoffTarget, num_cached_tokens: int
     ) -> bool:
-        intent = self._intent(source, record.submission, num_cached_tokens)
+        intent, request_id = self._intent(source, record.submission, num_cached_tokens), record.key.request_id
         try:
             leg = ReceiverLeg(self._parts, self._parts.peers.open_fetch(source), intent, target)
         except WorkerLost as error:
@@ -150,12 +150,16 @@ class HandoffReceiver:
             raise error.error from error
         except DamagedFrameError as error:
             outcome = "damaged"
-            logger.warning("KV of worker %s was damaged (%s); it is not used", source.worker_id, error.cause)
+            logger.warning(
+                "KV of request %s from worker %s was damaged (%s)", request_id, source.worker_id, error.cause
+            )
         except StratosError as error:
             outcome = error.code
             if isinstance(error, WorkerLost):
                 self._parts.peers.report_lost(source)
-            logger.warning("hand-off from worker %s failed: %s", source.worker_id, error.message)
+            logger.warning(
+                "hand-off of request %s from worker %s failed: %s", request_id, source.worker_id, error.message
+            )
         finally:
             self._count(outcome)
             self._wind_down(leg.give_up(outcome, committed=outcome == "committed"))

@@ -57,13 +57,14 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
         """One hand-off; what prevents it is said in the stream."""
         stream, parts = GrpcSourceStream(context), self._parts()
         with self._gate.source_leg():
-            outcome = "lost"
+            outcome, request_id = "lost", "?"
             try:
-                leg = SourceLeg(parts, stream, *self._check(await stream.receive(), parts))
-                outcome = await leg.run()
+                intent, transport = self._check(await stream.receive(), parts)
+                request_id = intent.request_id
+                outcome = await SourceLeg(parts, stream, intent, transport).run()
             except StratosError as error:
                 outcome = error.code
-                logger.info("hand-off ended as source: %s", error.message)
+                logger.info("hand-off of request %.200r ended as source: %s", request_id, error.message)
                 with suppress(WorkerLost):
                     await stream.send(Refused(error))
             finally:
