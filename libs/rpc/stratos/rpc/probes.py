@@ -48,6 +48,8 @@ class Readiness:
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
+    timeout = 10.0
+    """Seconds a peer may be silent in the middle of a request; without it each such peer holds a thread."""
 
     def do_GET(self) -> None:
         """Answer one of the three paths."""

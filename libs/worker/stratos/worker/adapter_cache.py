@@ -20,6 +20,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from stratos.common.errors import (
     AdapterMismatch,
@@ -83,7 +84,8 @@ class AdapterCache:
         self._checked: dict[str, AdapterFiles] = {}
         """Folders checked by this process, least recently used first."""
         self._fetching: dict[str, asyncio.Task[AdapterFiles]] = {}
-        self._loading: dict[str, asyncio.Lock] = {}
+        self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Held by who loads or waits to, so that it does not grow with every adapter ever seen."""
 
     async def hold(self, digest: str, uri: str, stack: AsyncExitStack) -> None:
         """Have an adapter in the engine until ``stack`` unwinds.
@@ -99,7 +101,8 @@ class AdapterCache:
                 stack.push_async_callback(self._engine.unpin_adapter, digest)
                 return
             files = await self.fetch(digest, uri)
-            async with self._loading.setdefault(digest, asyncio.Lock()):
+            lock = self._loading.setdefault(digest, asyncio.Lock())
+            async with lock:
                 try:
                     await self._engine.load_adapter(files)
                 except AdapterUnavailable as error:
