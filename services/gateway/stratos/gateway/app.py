@@ -22,7 +22,7 @@ from stratos.gateway.auth import Authenticator, bearer_key
 from stratos.gateway.endpoints import GenerationEndpoint
 from stratos.gateway.health import DeepHealth, HealthState
 from stratos.gateway.json_response import OrjsonResponse
-from stratos.gateway.metrics import GatewayMetrics
+from stratos.gateway.metrics import GatewayMetrics, PublicMetrics
 from stratos.gateway.models import ModelCatalogue
 from stratos.gateway.sse import SlowClient
 
@@ -150,8 +150,10 @@ def build_routes(
         reason = not_ready_reason()
         return PlainTextResponse(f"{reason or 'ok'}\n", status_code=503 if reason else 200)
 
+    public = PublicMetrics(registry)
+
     async def show_metrics(_: Request) -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(public), media_type=CONTENT_TYPE_LATEST)
 
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
