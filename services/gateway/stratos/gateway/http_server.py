@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from stratos.gateway.http_protocol import BoundedHttpProtocol, ConnectionLimits
 from stratos.rpc.binding import explain_bind_failure, join_address, split_address
 
 BACKLOG = 2048
@@ -30,17 +32,18 @@ class HttpServer:
         app: what answers.
         listen: host:port.
         setting: name of the setting that holds it, for messages.
+        limits: of each connection.
 
     Raises:
         StartError: the address cannot be bound.
     """
 
-    def __init__(self, app: ASGIApp, listen: str, setting: str) -> None:
+    def __init__(self, app: ASGIApp, listen: str, setting: str, limits: ConnectionLimits) -> None:
         self._socket = _bind(listen, setting)
         self.address = join_address(split_address(listen)[0], self._socket.getsockname()[1])
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=partial(BoundedHttpProtocol, limits),  # type: ignore[arg-type]  # uvicorn calls it, no more
             loop="none",
             lifespan="off",
             ws="none",

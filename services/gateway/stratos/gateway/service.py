@@ -21,6 +21,7 @@ from stratos.gateway.auth import Authenticator
 from stratos.gateway.completions import Completions, Router
 from stratos.gateway.endpoints import Edge, EdgeLimits, GenerationEndpoint
 from stratos.gateway.health import DeepHealth
+from stratos.gateway.http_protocol import ConnectionLimits
 from stratos.gateway.http_server import HttpServer
 from stratos.gateway.liveness import LivenessConfig
 from stratos.gateway.metrics import GatewayMetrics
@@ -36,6 +37,8 @@ from stratos.rpc.settings import env_name_of
 
 _log = logging.getLogger(__name__)
 _DRAIN_POLL_S = 0.02
+FRAMING_ROOM = 8
+"""A message may be this many times the largest body: a body in tiny chunks, and one that is thrown away with a 413."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,10 @@ class GatewayService(Service):
             placement_timeout_s=settings.placement_timeout_s,
         )
         app = self._build_app(model, backends, platform)
-        self._http = HttpServer(app, settings.http_listen, env_name_of(settings, "http_listen"))
+        limits = ConnectionLimits(
+            head_timeout_s=settings.head_timeout_s, max_message_bytes=FRAMING_ROOM * settings.max_body_bytes
+        )
+        self._http = HttpServer(app, settings.http_listen, env_name_of(settings, "http_listen"), limits)
         self._stack.callback(self._http.close)
         _log.info("model %s, digest %s", model.base.name, model.base.digest)
 

@@ -40,6 +40,8 @@ class GatewaySettings(ServiceSettings):
     """Requests that one tenant may have open at once; more get 429 concurrency_limit."""
     max_body_bytes: int = Field(MAX_BODY_BYTES, ge=1)
     """Largest request body."""
+    head_timeout_s: float = Field(10.0, gt=0)
+    """Longest time a client may take to send the request line and headers."""
     body_timeout_s: float = Field(10.0, gt=0)
     """Longest time a client may take to send its body."""
     write_timeout_s: float = Field(30.0, gt=0)
