@@ -23,6 +23,14 @@ def test_every_error_has_a_public_shape(cls: type[errors.StratosError]) -> None:
         assert 1 <= int(headers["retry-after"]) <= 30
 
 
+def test_where_adapters_are_kept_is_no_business_of_clients() -> None:
+    error = errors.AdapterUnavailable("cannot be fetched: the object store folder /srv/store does not exist", after_s=9)
+    assert "/srv" not in error_body(error)["error"]["message"]
+    assert public_error(error).code == "adapter_unavailable"
+    assert isinstance(shown := public_error(error), errors.AdapterUnavailable)
+    assert shown.after_s == 9
+
+
 def test_own_limits_say_exactly_when_others_are_spread() -> None:
     exact = {retry_headers(errors.RateLimited("x", after_s=7), Random(i))["retry-after"] for i in range(20)}
     spread = {retry_headers(errors.Overloaded("x", after_s=7), Random(i))["retry-after"] for i in range(20)}

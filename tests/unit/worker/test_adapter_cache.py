@@ -114,7 +114,7 @@ async def test_other_bytes_are_refused_and_removed(bench: Bench) -> None:
     assert list(bench.directory.iterdir()) == []
 
 
-async def test_outage_spares_what_is_on_disk(bench: Bench) -> None:
+async def test_outage_spares_what_is_on_disk(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     digest, other = bench.register("a", 1.0), bench.register("b", 2.0)
     await bench.cache.fetch(digest, "a")
     bench.store.error = DependencyDown("the store is down")
@@ -122,6 +122,8 @@ async def test_outage_spares_what_is_on_disk(bench: Bench) -> None:
     assert (await restarted.fetch(digest, "a")).digest == digest
     with pytest.raises(AdapterUnavailable, match="down"):
         await restarted.fetch(other, "b")
+    await asyncio.sleep(0)
+    assert "the store is down" in caplog.text
     bench.store.error = None
     assert (await restarted.fetch(other, "b")).digest == other
 

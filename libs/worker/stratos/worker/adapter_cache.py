@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import logging
 import os
 import re
 import shutil
@@ -38,6 +39,7 @@ from stratos.core.adapter_files import CONFIG_NAME, WEIGHTS_NAME, AdapterFiles, 
 from stratos.worker.engine_client import EngineClient
 from stratos.worker.metrics import WorkerMetrics
 
+logger = logging.getLogger(__name__)
 _DIGEST = re.compile(r"^[0-9a-f]{64}$")
 _PRIVATE_PREFIX = "fetching"
 MAX_PIN_TRIES = 3
@@ -138,6 +140,8 @@ class AdapterCache:
         error = task.exception()
         outcome = error.code if isinstance(error, StratosError) else "bug" if error else "fetched"
         self._metrics.adapter_loads.labels(outcome).inc()
+        if isinstance(error, StratosError):  # clients are not told where the store is, or what is wrong with it
+            logger.warning("adapter %s is not loaded: %s", digest[:12], error.message)
 
     async def _fetch(self, digest: str, uri: str) -> AdapterFiles:
         folder = self._config.directory / digest

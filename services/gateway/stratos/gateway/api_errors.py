@@ -1,7 +1,7 @@
 """Errors as clients see them: status, the four OpenAI keys, Retry-After.
 
-Classes that mean something only between our processes are shown as the public one that fits; texts of bugs
-stay in the log.
+Classes that mean something only between our processes are shown as the public one that fits; texts of bugs, and
+texts that name our folders and buckets, stay in the log.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def public_error(error: StratosError) -> StratosError:
         return Overloaded("the platform could not finish this request now; try again", after_s=error.after_s)
     if isinstance(error, AdapterMismatch):
         return AdapterUnavailable("the adapter's files are not the ones that were registered; register it again")
+    if isinstance(error, AdapterUnavailable):
+        return AdapterUnavailable("the adapter cannot be loaded now; try again", after_s=error.after_s)
     if isinstance(error, IdentityMismatch | InvalidCheckpoint):
         return Internal("internal error")
     return error
