@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -171,6 +172,21 @@ async def test_cancel_in_each_phase_frees_both_workers(world: World, phase: str)
     assert time.monotonic() - begun_s < 2.0  # 0.2 s on an idle machine
     assert not stream.tokens
     assert stream.error is None
+
+
+async def test_cancel_that_a_slow_source_hears_late_is_no_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    prefill = await world.start(WorkerRole.PREFILL, lambda fake: dataclasses.replace(fake, step_s=1.3))
+    decode = await world.start(WorkerRole.DECODE)
+    gateway = await world.gateway(decode)
+    await gateway.submit(PROMPT, prefill=(prefill,))
+    await eventually(lambda: prefill.process.parts.engine.status().num_running, "it computes")
+    await gateway.cancel("req-1")
+    await eventually(lambda: not decode.process._gate.num_handoffs, "the receiver has waited long enough")
+    assert prefill.process.parts.engine.status().num_prefill_jobs, "the source was in time: this shows nothing"
+    await prefill.wait_baseline()
+    await decode.wait_baseline()
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_cancel_while_decoding(world: World) -> None:

@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -140,7 +140,8 @@ class SourceLeg:
             if not self._sending.cancelled():
                 self._sending.exception()
         if self._abort_reason is not None:
-            await self._stream.send(AbortAck())
+            with suppress(WorkerLost):  # a receiver that did not wait asks for the slots in its own way
+                await self._stream.send(AbortAck())
 
     # -- the work ----------------------------------------------------------------------------------
 
