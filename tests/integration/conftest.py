@@ -8,6 +8,9 @@ from platform_process import PlatformProcess, running_platform
 
 @pytest.fixture(scope="session")
 def real_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
-    """``stratos up`` with the shipped model and adapters; one for all tests of a worker process."""
-    with running_platform(tmp_path_factory.mktemp("platform")) as platform:
+    """``stratos up`` with the shipped model and adapters; one for all tests of a worker process.
+
+    One decode worker and no more: where a prompt is cached does not depend on what the autoscaler thinks.
+    """
+    with running_platform(tmp_path_factory.mktemp("platform"), "--max-decode", "1") as platform:
         yield platform

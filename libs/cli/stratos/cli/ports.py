@@ -10,13 +10,15 @@ NUM_TRIED = 100
 
 
 def is_free(host: str, port: int) -> bool:
-    """Nobody listens on ``host:port`` (a port in TIME_WAIT counts as free, as it does for the server)."""
+    """Nobody listens on ``host:port`` (a port in TIME_WAIT counts as free, as it does for the server).
+
+    The probe is bound for a moment and never listens, so a server that takes the port right now is not disturbed.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-            probe.listen(1)
         except OSError:
             return False
         return True

@@ -61,7 +61,6 @@ def _bind_error(host: str, port: int) -> OSError | None:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-            probe.listen()
     except OSError as error:
         return error
     return None
