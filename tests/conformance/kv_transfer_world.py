@@ -138,6 +138,7 @@ class PeerProcess:
         )  # fmt: skip
         peer = cls(process)
         try:
+            assert await peer.answer() == {"ok": True}
             yield peer
         finally:
             if process.returncode is None:
@@ -150,6 +151,10 @@ class PeerProcess:
         """Give an order, return the answer; ``{}`` when the process ended instead."""
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         await self._process.stdin.drain()
+        return await self.answer()
+
+    async def answer(self):
+        """The next answer; ``{}`` when the process ended instead."""
         async with asyncio.timeout(LONG_S):
             line = await self._process.stdout.readline()
         return json.loads(line) if line else {}

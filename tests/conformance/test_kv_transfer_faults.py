@@ -24,7 +24,7 @@ def _world(transport, tmp_path, **options):
 
 @pytest.fixture(params=TRANSPORTS)
 async def world(request, tmp_path):
-    made = _world(request.param, tmp_path, gloo_timeout_s=1.0)
+    made = _world(request.param, tmp_path, gloo_timeout_s=2.0)
     yield made
     await made.close()
 
@@ -209,7 +209,7 @@ async def _until_stopped(peer):
 
 
 async def test_gloo_breaks_the_pair_of_a_stopped_sender_after_its_timeout(tmp_path):
-    world = _world("gloo", tmp_path, gloo_timeout_s=2.0)
+    world = _world("gloo", tmp_path, gloo_timeout_s=4.0)
     async with PeerProcess.start(world) as stopped:
         link = await _remote_link(world, stopped, "inc-1")
         stopped.signal(signal.SIGSTOP)
