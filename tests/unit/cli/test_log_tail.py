@@ -26,6 +26,12 @@ def test_reason_and_tail(tmp_path: Path) -> None:
     assert log_tail(path).splitlines() == [*LOG.splitlines()[1:3], "ValueError: header"]
 
 
+def test_lines_that_explain_the_one_before_stay(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("invalid settings\n  STRATOS_GATEWAY_PROT: unknown setting; did you mean STRATOS_GATEWAY_PORT?\n")
+    assert "did you mean" in log_tail(path)
+
+
 def test_a_missing_log_is_empty(tmp_path: Path) -> None:
     assert log_tail(tmp_path / "none") == logged_reason(tmp_path / "none") == ""
 

@@ -7,12 +7,18 @@ from pathlib import Path
 
 MAX_READ_BYTES = 64 * 1024
 _ERROR = re.compile(r"^\d\d:\d\d:\d\d ERROR +[\w-]+: (?P<message>.*)$")
-_NOISE = re.compile(r"^(\s|Traceback |The above exception|During handling|$)|: settings: ")
+_NOISE = re.compile(r"^(Traceback |The above exception|During handling|\s*$)|: settings: ")
 
 
 def log_tail(path: Path, num_lines: int = 8) -> str:
     """The last lines, without the settings that a service prints at its start and without tracebacks."""
-    return "\n".join([line for line in _lines(path) if not _NOISE.search(line)][-num_lines:])
+    kept: list[str] = []
+    is_traceback = False
+    for line in _lines(path):
+        is_traceback = line.startswith("Traceback ") or (is_traceback and line[:1] in ("", " "))
+        if not is_traceback and not _NOISE.search(line):
+            kept.append(line)
+    return "\n".join(kept[-num_lines:])
 
 
 def logged_reason(path: Path) -> str:
