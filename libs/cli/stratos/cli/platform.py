@@ -91,7 +91,7 @@ class Platform:
                 tasks.create_task(self._supervisor.launch(self._worker_spec("decode", f"decode-{i}")))
             router_task = tasks.create_task(self._supervisor.launch(self._spec("router", "router", self._router())))
             await self._open_redis()
-            key_task = tasks.create_task(ensure_api_key(self._redis_url, self._credentials, self._data))
+            key_task = tasks.create_task(self._ensure_key())
             registry = await self._supervisor.launch(
                 self._spec(
                     "lora-registry", "lora_registry", topology.registry_settings(options, self._ends(), self._paths)
@@ -160,6 +160,18 @@ class Platform:
         config = RedisConfig(port=any_free_port(), folder=folder, password=secrets.token_hex(16))
         await self._supervisor.launch(redis_spec(write_config(config)), redis_url=config.url)
         self._redis_url = config.url
+
+    async def _ensure_key(self) -> str:
+        try:
+            return await ensure_api_key(self._redis_url, self._credentials, self._data)
+        except DependencyDown as error:
+            if not self._options.redis_url:
+                raise
+            place = self._options.redis_url.rpartition("@")[2]  # without the password
+            raise DependencyDown(
+                f"the Redis at {place.removeprefix('redis://')} does not answer; correct --redis-url (REDIS_URL), or "
+                "leave it away and the platform brings its own"
+            ) from error
 
     async def _launch_gateway(self, ends: Endpoints) -> int:
         first = self._options.port
