@@ -17,6 +17,7 @@ from stratos.core.adapter_files import WEIGHTS_NAME, read_adapter_files
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
+from stratos.engine.layers.ops import TorchOps
 from tests.unit.engine_runner.plan_driver import FULL, Driver, all_logprobs, load_runner
 from tests.unit.engine_runner.tiny_models import FAMILIES, reference_logprobs, save_adapter, save_tiny
 
@@ -36,7 +37,9 @@ class World:
         linear = LinearFactory(torch.device("cpu"), dtype, enable_prepacked_gemm=True)
         self.layer = MixtureOfExperts(
             router=linear(self.router),
-            experts=tuple(GatedMlp(linear(g), linear(d)) for g, d in zip(self.gate_up, self.down, strict=True)),
+            experts=tuple(
+                GatedMlp(linear(g), linear(d), TorchOps()) for g, d in zip(self.gate_up, self.down, strict=True)
+            ),
             num_chosen=CHOSEN,
             norms_chosen=norms_chosen,
         )

@@ -10,6 +10,7 @@ import torch
 from stratos.core.request import KvGeometry
 from stratos.engine.attention import paged
 from stratos.engine.attention.backend import RowSpan, make_attention
+from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.runner.kv_pages import KvPages
 
 LAYERS, KV_HEADS, GROUP, DIM, BLOCK = 2, 2, 3, 6, 4
@@ -48,7 +49,13 @@ class World:
     def run(self, layer: int) -> torch.Tensor:
         fresh = torch.cat([kv[layer, :, :, s.start :] for s, kv in zip(self.spans, self.dense, strict=True)], 2)
         key, value = (fresh[i].transpose(0, 1).contiguous() for i in (0, 1))
-        return self.kernel.forward(layer, self.query[layer], key, value, self.kernel.prepare(self.spans))
+        return self.forward(layer, key, value)
+
+    def forward(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Rotated by nothing, so that the dense reference needs no rotation."""
+        qkv = torch.cat((self.query[layer], key, value), 1).view(self.total, -1)
+        rope = RopeRows(torch.ones(self.total, DIM), torch.zeros(self.total, DIM))
+        return self.kernel.forward(layer, qkv, rope, None, self.kernel.prepare(self.spans))
 
     def expected(self, layer: int) -> torch.Tensor:
         rows = []
@@ -126,7 +133,7 @@ def test_only_the_slots_of_the_rows_are_written() -> None:
 def test_values_that_are_not_finite_never_reach_the_pages() -> None:
     world = World([(3, 2)])
     key = torch.full((2, KV_HEADS, DIM), float("nan"))
-    world.kernel.forward(0, world.query[0], key, key * 0 + float("inf"), world.kernel.prepare(world.spans))
+    world.forward(0, key, torch.full_like(key, float("inf")))
     assert bool(torch.isfinite(world.pages.tensor).all())
 
 

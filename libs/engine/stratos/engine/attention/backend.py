@@ -1,4 +1,4 @@
-"""The attention contract: write this step's KV into the pages, then attend over the pages.
+"""The attention contract: rotate q and k, write this step's KV into the pages, then attend over the pages.
 
 A backend is bound to one KV pool.  ``prepare`` turns the rows of a step into whatever index tensors the kernel
 wants, once; ``forward`` runs per layer.
@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
+from stratos.engine.attention.projections import QkNorm
+from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.runner.kv_pages import KvPages
 
 
@@ -43,16 +45,17 @@ class AttentionBackend(ABC):
         """Build the metadata of a step; valid for all layers of that step."""
 
     @abstractmethod
-    def forward(self, layer: int, query: Tensor, key: Tensor, value: Tensor, metadata: Any) -> Tensor:
-        """Write ``key`` and ``value`` into the pages and attend causally over each row's context.
+    def forward(self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: Any) -> Tensor:
+        """Norm and rotate q and k, write k and v into the pages, attend causally over each row's context.
 
         A token sees its whole context, or the last ``window`` tokens of it, itself included, where the layer has one.
+        Values of k and v that are not finite are stored as 0.
 
         Args:
             layer: index of the layer.
-            query: [tokens, heads, head_dim], rotated.
-            key: [tokens, kv_heads, head_dim], rotated.
-            value: [tokens, kv_heads, head_dim].
+            qkv: [tokens, (heads + 2 * kv_heads) * head_dim], contiguous, as projected; may be overwritten.
+            rope: factors of the tokens.
+            qk_norm: norm of q and k before the rotation, where the family has one.
             metadata: from ``prepare``.
 
         Returns:

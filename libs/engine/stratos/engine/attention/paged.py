@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
+from stratos.engine.attention.projections import QkNorm, rotated_heads
+from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.runner.kv_pages import KvPages
 
 MAX_GATHER_ELEMENTS = 1 << 24
@@ -176,11 +178,14 @@ class TorchPagedAttention(AttentionBackend):
 
     # -- once per layer ------------------------------------------------------------------------------
 
-    def forward(self, layer: int, query: Tensor, key: Tensor, value: Tensor, metadata: PagedMetadata) -> Tensor:
+    def forward(
+        self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: PagedMetadata
+    ) -> Tensor:
         """See ``AttentionBackend.forward``.
 
         Non-finite K and V are stored as 0: masked reads of a stale token must not poison a block's next owner.
         """
+        query, key, value = rotated_heads(qkv, rope, qk_norm, self._num_heads, self._head_dim)
         first_row = layer * self._layer_rows
         written = torch.cat((key, value), 1).view(-1, self._head_dim).nan_to_num_(0.0, 0.0, 0.0)
         self._slot_rows[first_row * self._block_size :].index_copy_(0, metadata.slots, written)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from stratos.engine.layers.linear import Linear
+from stratos.engine.layers.ops import LayerOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +17,8 @@ class GatedMlp:
     gate_up: Linear
     """[tokens, hidden] -> [tokens, 2 * inner]: gate, then up."""
     down: Linear
+    ops: LayerOps
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to [tokens, hidden]."""
-        return self.down(self.activated(self.gate_up(x)))
-
-    @staticmethod
-    def activated(gate_up: Tensor) -> Tensor:
-        """Input of ``down`` [tokens, inner]."""
-        gate, up = gate_up.chunk(2, -1)
-        return F.silu(gate) * up
+        return self.down(self.ops.silu_mul(self.gate_up(x)))

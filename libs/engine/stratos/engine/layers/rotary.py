@@ -7,6 +7,7 @@ sign of ``rotate_half`` is folded into the table.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -58,28 +59,31 @@ def _yarn_scaled(rope: RopeConfig, frequencies: Tensor, head_dim: int) -> Tensor
     return frequencies / rope.factor * ramp + frequencies * (1 - ramp)
 
 
+@dataclass(frozen=True, slots=True)
+class RopeRows:
+    """Factors of a batch of tokens, shared by all layers of a step."""
+
+    cos: Tensor
+    """float32 [tokens, head_dim]; the second half repeats the first."""
+    sin: Tensor
+    """float32 [tokens, head_dim], the sign of ``rotate_half`` folded in: the first half is the negated second."""
+
+
 class RotaryTable:
     """Cosines and sines of every position up to the model's context."""
 
     def __init__(self, rope: RopeConfig, head_dim: int, max_positions: int, device: torch.device) -> None:
         angles = torch.outer(torch.arange(max_positions).float(), inverse_frequencies(rope, head_dim))
-        self._cos = (angles.cos() * rope.attention_factor).to(device)
-        self._sin = (angles.sin() * rope.attention_factor).to(device)
-        self._half = head_dim // 2
+        cos, sin = (angles.cos() * rope.attention_factor).to(device), (angles.sin() * rope.attention_factor).to(device)
+        self._cos, self._sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
-    def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Factors for a batch of tokens, shared by all layers of a step.
+    def rows(self, positions: Tensor) -> RopeRows:
+        """Factors of tokens at ``positions``, int64 [tokens]."""
+        return RopeRows(self._cos.index_select(0, positions), self._sin.index_select(0, positions))
 
-        Args:
-            positions: int64 [tokens].
 
-        Returns:
-            cos and signed sin, float32 [tokens, 1, head_dim].
-        """
-        cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
-        return torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1)
-
-    def apply(self, x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
-        """Rotate ``x`` [tokens, heads, head_dim]; the result has the type of ``x``."""
-        rotated = torch.addcmul(x * cos, torch.roll(x, self._half, -1).to(cos.dtype), signed_sin)
-        return rotated.to(x.dtype)
+def rotate(x: Tensor, rope: RopeRows) -> Tensor:
+    """Rotate ``x`` [tokens, heads, head_dim] in float32; the result has the type of ``x``."""
+    cos, sin = rope.cos.unsqueeze(1), rope.sin.unsqueeze(1)
+    rotated = torch.addcmul(x * cos, torch.roll(x, x.shape[-1] // 2, -1).to(cos.dtype), sin)
+    return rotated.to(x.dtype)

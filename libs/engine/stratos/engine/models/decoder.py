@@ -1,9 +1,10 @@
 """The decoder: one forward pass over a flat batch of tokens of many sequences, without padding.
 
-Per layer: RMS norm -> fused q/k/v -> rotary -> attention (writes KV into the pages, reads context back from
-them) -> output projection -> RMS norm -> fused gate/up -> SiLU -> down projection.  Logits are computed only for
-rows that sample.  Families differ by configuration fields, not by classes: q and k may be normed before they are
-rotated, a layer may see a window of the context, and its MLP may be a mixture of experts.
+Per layer: RMS norm -> fused q/k/v -> attention (rotates, writes KV into the pages, reads context back from them) ->
+output projection -> RMS norm -> fused gate/up -> SiLU -> down projection; each result is added into the residual by the
+norm that follows it.  Logits are computed only for rows that sample.  Families differ by configuration fields, not by
+classes: q and k may be normed before they are rotated, a layer may see a window of the context, and its MLP may be a
+mixture of experts.
 
 Shapes: T tokens, H hidden, S sampled rows, V vocabulary.
 """
@@ -18,9 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stratos.engine.attention.backend import AttentionBackend
+from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.linear import Linear, LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
+from stratos.engine.layers.ops import LayerOps
 from stratos.engine.layers.rotary import RotaryTable
 from stratos.engine.lora.batch import LoraBatch
 from stratos.engine.models.config import DecoderConfig
@@ -35,7 +38,7 @@ class DecoderLayer:
     post_attention_norm: Tensor
     qkv: Linear
     output: Linear
-    qk_norm: Tensor | None
+    qk_norm: QkNorm | None
     mlp: GatedMlp | MixtureOfExperts
 
 
@@ -43,11 +46,16 @@ class Decoder:
     """A loaded model; holds weights and tables, no state of sequences."""
 
     def __init__(
-        self, config: DecoderConfig, reader: CheckpointReader, linear: LinearFactory, device: torch.device
+        self,
+        config: DecoderConfig,
+        reader: CheckpointReader,
+        linear: LinearFactory,
+        ops: LayerOps,
+        device: torch.device,
     ) -> None:
-        self.config = config
+        self.config, self._ops = config, ops
         self._embedding = reader.embedding()
-        self._layers = [_ready_layer(reader, config, index, linear) for index in range(config.num_layers)]
+        self._layers = [_ready_layer(reader, config, index, linear, ops) for index in range(config.num_layers)]
         self._final_norm = reader.final_norm()
         lm_head = reader.lm_head()
         self._lm_head = linear(self._embedding if lm_head is None else lm_head)
@@ -68,63 +76,56 @@ class Decoder:
         Returns:
             Hidden states before the final norm [T, H].
         """
-        config, eps, hidden_shape = self.config, self.config.rms_norm_eps, (self.config.hidden_size,)
-        num_rotated = config.num_heads + config.num_kv_heads
-        cos, sin = self._rotary.rows(positions)
-        hidden = F.embedding(token_ids, self._embedding)
+        ops, eps = self._ops, self.config.rms_norm_eps
+        rope = self._rotary.rows(positions)
+        residual = F.embedding(token_ids, self._embedding)
+        x = ops.rms_norm(residual, self._layers[0].input_norm, eps)
         for index, layer in enumerate(self._layers):
-            x = torch.rms_norm(hidden, hidden_shape, layer.input_norm, eps)
-            qkv = layer.qkv(x)
-            if lora is not None:
-                lora.add("qkv", index, x, qkv)
-            heads = qkv.view(-1, num_rotated + config.num_kv_heads, config.head_dim)
-            unrotated = heads[:, :num_rotated]
-            if layer.qk_norm is not None:
-                unrotated = torch.rms_norm(unrotated, (config.head_dim,), None, eps) * layer.qk_norm
-            rotated = self._rotary.apply(unrotated, cos, sin)
-            query, key = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
-            x = attention.forward(index, query, key, heads[:, num_rotated:], metadata)
-            hidden = hidden + _with_lora(layer.output, lora, "output", index, x)
-            x = torch.rms_norm(hidden, hidden_shape, layer.post_attention_norm, eps)
-            hidden = hidden + _mlp(layer.mlp, lora, index, x)
-        return hidden
+            if index:
+                x = ops.add_rms_norm(x, residual, layer.input_norm, eps)
+            qkv = _with_lora(layer.qkv, lora, "qkv", index, x)
+            x = attention.forward(index, qkv, rope, layer.qk_norm, metadata)
+            x = _with_lora(layer.output, lora, "output", index, x)
+            x = ops.add_rms_norm(x, residual, layer.post_attention_norm, eps)
+            x = _mlp(layer.mlp, lora, index, x)
+        return residual.add_(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 logits [S, V] of hidden states [S, H]."""
-        config = self.config
-        normed = torch.rms_norm(hidden, (config.hidden_size,), self._final_norm, config.rms_norm_eps)
-        return self._lm_head(normed).float()
+        return self._lm_head(self._ops.rms_norm(hidden, self._final_norm, self.config.rms_norm_eps)).float()
 
 
-def _ready_layer(reader: CheckpointReader, config: DecoderConfig, index: int, linear: LinearFactory) -> DecoderLayer:
+def _ready_layer(
+    reader: CheckpointReader, config: DecoderConfig, index: int, linear: LinearFactory, ops: LayerOps
+) -> DecoderLayer:
     weights = reader.attention(index)
     return DecoderLayer(
         input_norm=weights.input_norm,
         post_attention_norm=weights.post_attention_norm,
         qkv=_ready(weights.qkv, linear),
         output=_ready(weights.output, linear),
-        qk_norm=weights.qk_norm,
-        mlp=_ready_experts(reader, config, index, linear)
+        qk_norm=None if weights.qk_norm is None else QkNorm(weights.qk_norm, config.rms_norm_eps),
+        mlp=_ready_experts(reader, config, index, linear, ops)
         if config.has_experts(index)
-        else _ready_mlp(reader.mlp(index), linear),
+        else _ready_mlp(reader.mlp(index), linear, ops),
     )
 
 
 def _ready_experts(
-    reader: CheckpointReader, config: DecoderConfig, index: int, linear: LinearFactory
+    reader: CheckpointReader, config: DecoderConfig, index: int, linear: LinearFactory, ops: LayerOps
 ) -> MixtureOfExperts:
     moe = config.moe
     assert moe is not None
     return MixtureOfExperts(
         router=linear(reader.router(index, moe)),
-        experts=tuple(_ready_mlp(expert, linear) for expert in reader.experts(index, moe)),
+        experts=tuple(_ready_mlp(expert, linear, ops) for expert in reader.experts(index, moe)),
         num_chosen=moe.num_chosen,
         norms_chosen=moe.norms_chosen,
     )
 
 
-def _ready_mlp(weights: MlpWeights, linear: LinearFactory) -> GatedMlp:
-    return GatedMlp(_ready(weights.gate_up, linear), _ready(weights.down, linear))
+def _ready_mlp(weights: MlpWeights, linear: LinearFactory, ops: LayerOps) -> GatedMlp:
+    return GatedMlp(_ready(weights.gate_up, linear), _ready(weights.down, linear), ops)
 
 
 def _ready(weights: LinearWeights, linear: LinearFactory) -> Linear:
@@ -135,7 +136,7 @@ def _mlp(mlp: GatedMlp | MixtureOfExperts, lora: LoraBatch | None, layer: int, x
     """The second half of a layer; adapters apply to a dense one alone, experts have none."""
     if lora is None or isinstance(mlp, MixtureOfExperts):
         return mlp(x)
-    activated = mlp.activated(_with_lora(mlp.gate_up, lora, "gate_up", layer, x))
+    activated = mlp.ops.silu_mul(_with_lora(mlp.gate_up, lora, "gate_up", layer, x))
     return _with_lora(mlp.down, lora, "down", layer, activated)
 
 

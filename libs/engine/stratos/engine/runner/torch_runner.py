@@ -21,6 +21,7 @@ from stratos.core.model_files import read_model_files
 from stratos.core.request import KvGeometry, KvIdentity
 from stratos.engine.attention.backend import AttentionBackend, make_attention
 from stratos.engine.layers.linear import LinearFactory
+from stratos.engine.layers.ops import TorchOps
 from stratos.engine.lora.store import LoraStore
 from stratos.engine.lora.weights import load_lora
 from stratos.engine.models.config import DecoderConfig, parse_decoder_config
@@ -76,7 +77,7 @@ class TorchRunner(Runner):
         files = read_model_files(config.model_path)
         model = parse_decoder_config(files.config)
         linear = LinearFactory(target, dtype, enable_prepacked_gemm=config.enable_prepacked_gemm)
-        decoder = Decoder(model, CheckpointReader(files, model, dtype, target), linear, target)
+        decoder = Decoder(model, CheckpointReader(files, model, dtype, target), linear, TorchOps(), target)
         geometry = _geometry(model, config.block_size, dtype)
         pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), dtype, target)
         attention = make_attention(ATTENTION, pages, model.num_heads, model.windows)

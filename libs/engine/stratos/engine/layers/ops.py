@@ -1,0 +1,52 @@
+"""Operations between the matrix products of a layer: norms and the activation, one contract with several kernels.
+
+``TorchOps`` is the reference.  Other implementations fuse each operation into one pass over memory.  All of them
+compute a row from that row alone: a result never depends on which other rows are in the batch.  Rotary embeddings, q/k
+norms and the write into the pages are one operation of the attention backend.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class LayerOps(ABC):
+    """Kernels of one device; results have the type of the input."""
+
+    name: str
+
+    @abstractmethod
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """``x / sqrt(mean(x^2) + eps) * weight`` of each row; ``x`` [tokens, hidden], ``weight`` [hidden]."""
+
+    @abstractmethod
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Add ``x`` into ``residual``, in place, and return the norm of the sum; both [tokens, hidden]."""
+
+    @abstractmethod
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """``silu(gate) * up`` [tokens, inner] of ``gate_up`` [tokens, 2 * inner]: gate, then up."""
+
+
+class TorchOps(LayerOps):
+    """The framework's own kernels; runs on every device."""
+
+    name = "torch"
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See ``LayerOps.rms_norm``."""
+        return torch.rms_norm(x, weight.shape, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See ``LayerOps.add_rms_norm``."""
+        residual.add_(x)
+        return torch.rms_norm(residual, weight.shape, weight, eps)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """See ``LayerOps.silu_mul``."""
+        gate, up = gate_up.chunk(2, -1)
+        return F.silu(gate) * up
