@@ -16,7 +16,6 @@ import os
 import random
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
+from stratos.cli.load import LoadSpec, run_load
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "models" / "base"
@@ -32,55 +31,17 @@ NUM_PROMPT, NUM_OUTPUT, VOCAB = 128, 64, 4096
 CONCURRENCIES = (1, 8, 32)
 
 
-def random_prompt(rng: random.Random) -> list[int]:
-    """Token ids that no other request has."""
-    return [rng.randrange(5, VOCAB) for _ in range(NUM_PROMPT)]
+def spec(url: str, key: str, concurrency: int, num_requests: int, seed: int) -> LoadSpec:
+    """The workload of every level."""
+    return LoadSpec(
+        base_url=url, api_key=key, model=MODEL.name, concurrency=concurrency, num_requests=num_requests,
+        num_prompt_tokens=NUM_PROMPT, num_output_tokens=NUM_OUTPUT, vocab_size=VOCAB, seed=seed,
+    )  # fmt: skip
 
 
-async def one_stream(client: httpx.AsyncClient, prompt: list[int]) -> list[float]:
-    """Arrival times of the tokens of one stream, relative to its start, in seconds."""
-    body = {
-        "model": "base", "prompt": prompt, "max_tokens": NUM_OUTPUT, "temperature": 0, "ignore_eos": True,
-        "stream": True, "return_token_ids": True,
-    }  # fmt: skip
-    times: list[float] = []
-    started = time.perf_counter()
-    async with client.stream("POST", "/completions", json=body) as response:
-        response.raise_for_status()
-        async for line in response.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
-            event = json.loads(line[6:])
-            if "error" in event:
-                raise RuntimeError(event["error"])
-            count = sum(len(choice.get("token_ids") or ()) for choice in event["choices"])
-            times.extend([time.perf_counter() - started] * count)
-    if len(times) != NUM_OUTPUT:
-        raise RuntimeError(f"expected {NUM_OUTPUT} tokens, got {len(times)}")
-    return times
-
-
-async def load(url: str, key: str, concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
-    """Closed loop of ``concurrency`` streams; returns tokens/s, TTFT and ITL."""
-    rng = random.Random(seed)
-    prompts = [random_prompt(rng) for _ in range(num_requests)]
-    streams: list[list[float]] = []
-    headers = {"authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=120) as client:
-
-        async def worker() -> None:
-            while prompts:
-                streams.append(await one_stream(client, prompts.pop()))
-
-        started = time.perf_counter()
-        await asyncio.gather(*(worker() for _ in range(concurrency)))
-        wall = time.perf_counter() - started
-    gaps = [(times[-1] - times[0]) / (len(times) - 1) for times in streams]
-    return {
-        "output_tokens_per_s": round(num_requests * NUM_OUTPUT / wall, 1),
-        "ttft_p50_ms": round(1e3 * statistics.median(times[0] for times in streams), 2),
-        "itl_mean_ms": round(1e3 * statistics.mean(gaps), 3),
-    }
+def load(url: str, key: str, concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
+    """Closed loop of ``concurrency`` streams through the gateway."""
+    return asyncio.run(run_load(spec(url, key, concurrency, num_requests, seed))).as_json()
 
 
 class Platform:
@@ -92,6 +53,7 @@ class Platform:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
         self.url = self._read(r"(http://\S+/v1)")
         self.key = self._read(r"(sk-[0-9a-f-]+)")
+        self.start_s = time.perf_counter() - self.started
 
     def _read(self, pattern: str) -> str:
         assert self.process.stdout is not None
@@ -119,7 +81,7 @@ def engine_alone(concurrency: int, num_requests: int, seed: int) -> dict[str, fl
     params = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUT, ignore_eos=True)
 
     def request(index: int) -> EngineRequest:
-        prompt = tuple(random_prompt(rng))
+        prompt = tuple(rng.randrange(10, VOCAB) for _ in range(NUM_PROMPT))
         return EngineRequest(
             key=RequestKey(f"r{index}", 0), prompt_ids=prompt, choices=(ChoiceState(index=0),), sampling=params, seed=0
         )
@@ -144,8 +106,8 @@ def cold_start(data_dir: str) -> dict[str, float]:
     """From starting the command to its URL, and to the first token of a first request."""
     platform = Platform(data_dir, [])
     try:
-        printed = time.perf_counter() - platform.started
-        times = asyncio.run(load(platform.url, platform.key, 1, 1, 1))
+        printed = platform.start_s
+        times = load(platform.url, platform.key, 1, 1, 1)
         first = printed + times["ttft_p50_ms"] / 1e3
     finally:
         platform.stop()
@@ -183,12 +145,12 @@ def main() -> None:
         result["cold_start"] = [cold_start(data_dir) for _ in range(args.repeat)]
         platform = Platform(data_dir, [])
         try:
-            asyncio.run(load(platform.url, platform.key, 2, 4, 99))
+            load(platform.url, platform.key, 2, 4, 99)
             rows = []
             for concurrency in CONCURRENCIES:
                 for repeat in range(args.repeat):
                     count, seed = max(6, 3 * concurrency), 1000 * concurrency + repeat
-                    through = asyncio.run(load(platform.url, platform.key, concurrency, count, seed))
+                    through = load(platform.url, platform.key, concurrency, count, seed)
                     alone = engine_alone(concurrency, count, seed)
                     rows.append({"concurrency": concurrency, "platform": through, "engine_alone": alone})
                     print(json.dumps(rows[-1]), file=sys.stderr, flush=True)

@@ -59,6 +59,7 @@ def up(
     object_store: Annotated[str, typer.Option(help="file:///DIR or s3://BUCKET/PREFIX; default: in --data-dir.")] = "",
     s3_endpoint: Annotated[str, typer.Option(help="Address of an S3 service that is not AWS.")] = "",
     engine: Annotated[str, typer.Option(help="torch, or fake: tokens by arithmetic, for tests.")] = "torch",
+    dtype: Annotated[str, typer.Option(help="Compute and KV type of the workers: float32 or bfloat16.")] = "float32",
     transport: Annotated[str, typer.Option(help="KV transport between workers: shm or gloo.")] = "shm",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     keep_logs: Annotated[bool, typer.Option(help="Keep the run's log files after a clean stop.")] = False,
@@ -85,6 +86,7 @@ def up(
             object_store_url=object_store,
             s3_endpoint_url=s3_endpoint,
             engine=engine,
+            dtype=dtype,
             transport=transport,
             log_level=log_level,
             keep_logs=keep_logs,
@@ -125,6 +127,40 @@ def chat(
         converse(client, ask=lambda: input("> "), write=lambda text: typer.echo(text, nl=False), system=system)
     finally:
         client.close()
+
+
+@app.command()
+def bench(
+    url: Annotated[str, typer.Option(help="Server with /v1; default: the running platform.")] = "",
+    key: Annotated[str, typer.Option(help="API key.")] = "",
+    model: Annotated[str, typer.Option(help="Model; default: the running platform's.")] = "",
+    concurrency: Annotated[list[int] | None, typer.Option(help="Streams at once; may be repeated.")] = None,
+    requests: Annotated[int, typer.Option(help="Requests per level; default: three per stream, at least 6.")] = 0,
+    prompt_tokens: Annotated[int, typer.Option(help="Random prompt tokens of each request.")] = 128,
+    output_tokens: Annotated[int, typer.Option(help="Output tokens of each request.")] = 64,
+    vocab_size: Annotated[int, typer.Option(help="Prompt ids are drawn below this.")] = 4096,
+    seed: Annotated[int, typer.Option(help="Of the prompts; a new one for each run, or a prefix cache answers.")] = 0,
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure tokens per second, TTFT and ITL of a running platform, or of any OpenAI-compatible server."""
+    from stratos.cli.load import LoadSpec, check_spec, load_table, run_load
+    from stratos.cli.running import find_platform
+
+    with explained_errors():
+        if not url:
+            facts = find_platform(data_dir, run)
+            url, key, model = facts.base_url, key or facts.api_key, model or facts.model
+        reports = []
+        for streams in concurrency or [1, 8, 32]:
+            spec = LoadSpec(
+                base_url=url.rstrip("/"), api_key=key or "none", model=model, concurrency=streams,
+                num_requests=requests or max(6, 3 * streams), num_prompt_tokens=prompt_tokens,
+                num_output_tokens=output_tokens, vocab_size=vocab_size, seed=seed * 1000 + streams,
+            )  # fmt: skip
+            reports.append(asyncio.run(run_load(check_spec(spec))))
+    typer.echo(json.dumps([report.as_json() for report in reports], indent=2) if as_json else load_table(reports))
 
 
 @keys_app.command("create")

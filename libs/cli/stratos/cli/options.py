@@ -32,6 +32,8 @@ class UpOptions:
     """Empty is a folder in the data directory."""
     s3_endpoint_url: str = ""
     engine: str = "torch"
+    dtype: str = "float32"
+    """Compute and KV type of the workers; float32 equals the reference implementation token by token."""
     transport: str = "shm"
     log_level: str = "info"
     keep_logs: bool = False
@@ -49,6 +51,7 @@ class UpOptions:
             raise BadRequest(f"--port must be between 1 and 65535, not {self.port}", param="--port")
         for flag, text, allowed in (
             ("--engine", self.engine, ("torch", "fake")),
+            ("--dtype", self.dtype, ("float32", "bfloat16")),
             ("--transport", self.transport, ("shm", "gloo")),
         ):
             if text not in allowed:

@@ -102,6 +102,7 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
         "WORKER_ID": name,
         "MODEL_PATH": str(options.model_path),
         "ENGINE": options.engine,
+        "DTYPE": options.dtype,
         "KV_TRANSPORTS": json.dumps([options.transport]),
         "SHM_DIR": str(paths.shm_path),
         "ADAPTER_CACHE_DIR": str(paths.work_path / f"adapters-{name}"),
