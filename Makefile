@@ -54,8 +54,9 @@ proto: setup ## Regenerate libs/api from protos/
 proto-check: setup ## Fail when libs/api is not what protos/ says
 	@echo "==> generated stubs"; PYTHON=$(BIN)/python bash scripts/check_protos.sh
 
-bench: setup ## Measure TTFT, ITL and tokens per second through the gateway
-	@$(BIN)/python scripts/bench_runner.py $(BENCH)
+bench: setup ## Measure on an idle machine: gateway and engine side by side, then what each optimisation gains
+	@$(BIN)/python scripts/bench_platform.py --out benchmarks/results/platform-cpu.json
+	@$(BIN)/python scripts/bench_ablation.py --out benchmarks/results/ablation-cpu.json $(BENCH)
 
 clean: ## Remove .venv, caches and the data directory of `make run`
 	rm -rf $(VENV) .stratos .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

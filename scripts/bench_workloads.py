@@ -1,0 +1,120 @@
+"""The engine workloads that the ablations measure: each drives an engine core and returns one figure.
+
+An engine here is a scheduler with a runner in this process: no tokenizer, gRPC or HTTP.  Prompts are random and never
+repeat, except where a workload is about repetition.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stratos.core.request import ChoiceState, EngineRequest, RequestKey
+from stratos.core.sampling_params import SamplingParams
+from stratos.engine.core import EngineCore
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What to run, and how to read its figure."""
+
+    run: Callable[[EngineCore, random.Random], float]
+    unit: str
+    is_higher_better: bool
+
+
+def request(rng: random.Random, prompt: list[int], num_output: int) -> EngineRequest:
+    """A greedy request of exactly ``num_output`` tokens."""
+    return EngineRequest(
+        key=RequestKey(f"{rng.getrandbits(64):x}", 0),
+        prompt_ids=tuple(prompt),
+        choices=(ChoiceState(index=0),),
+        sampling=SamplingParams(temperature=0.0, max_tokens=num_output, ignore_eos=True),
+        seed=0,
+    )
+
+
+def tokens(engine: EngineCore, rng: random.Random, count: int) -> list[int]:
+    """Random token ids."""
+    return [rng.randrange(10, engine.info.vocab_size) for _ in range(count)]
+
+
+def run_out(engine: EngineCore) -> int:
+    """Step until nothing is left; returns the tokens sampled."""
+    count = 0
+    while engine.has_work:
+        result = engine.step()
+        if result.errors:
+            raise RuntimeError(f"a request failed: {next(iter(result.errors.values()))}")
+        count += sum(len(output.token_ids) for output in result.outputs)
+    return count
+
+
+def decode(batch: int) -> Workload:
+    """Output tokens per second of ``batch`` streams, 128 tokens in and 32 out, prompts not counted."""
+
+    def run(engine: EngineCore, rng: random.Random) -> float:
+        for _ in range(batch):
+            engine.add(request(rng, tokens(engine, rng, 128), 33))
+        started = 0
+        while started < batch:
+            started += sum(output.offset == 0 for output in engine.step().outputs)
+        begin = time.perf_counter()
+        return run_out(engine) / (time.perf_counter() - begin)
+
+    return Workload(run, f"tokens/s, {batch} streams", True)
+
+
+def prefill(engine: EngineCore, rng: random.Random) -> float:
+    """Milliseconds to the first token of a prompt of 1024 tokens."""
+    engine.add(request(rng, tokens(engine, rng, 1024), 1))
+    begin = time.perf_counter()
+    run_out(engine)
+    return 1e3 * (time.perf_counter() - begin)
+
+
+def shared_prefix(engine: EngineCore, rng: random.Random) -> float:
+    """Milliseconds per request of 8 requests, one after another, that share 512 of their 528 prompt tokens."""
+    prefix = tokens(engine, rng, 512)
+    begin = time.perf_counter()
+    for _ in range(8):
+        engine.add(request(rng, prefix + tokens(engine, rng, 16), 2))
+        run_out(engine)
+    return 1e3 * (time.perf_counter() - begin) / 8
+
+
+def ragged(engine: EngineCore, rng: random.Random) -> float:
+    """Output tokens per second of 24 requests with 4 to 96 output tokens each."""
+    for index in range(24):
+        engine.add(request(rng, tokens(engine, rng, 32), 4 + index * 37 % 93))
+    begin = time.perf_counter()
+    return run_out(engine) / (time.perf_counter() - begin)
+
+
+def intruder(engine: EngineCore, rng: random.Random) -> float:
+    """Longest gap, in milliseconds, between tokens of 4 running streams while a prompt of 2048 tokens arrives."""
+    for _ in range(4):
+        engine.add(request(rng, tokens(engine, rng, 32), 48))
+    for _ in range(8):
+        engine.step()
+    engine.add(request(rng, tokens(engine, rng, 2048), 1))
+    longest, last = 0.0, time.perf_counter()
+    while engine.has_work:
+        result = engine.step()
+        now = time.perf_counter()
+        if result.outputs:
+            longest, last = max(longest, now - last), now
+    return 1e3 * longest
+
+
+WORKLOADS: dict[str, Workload] = {
+    "decode-1": decode(1),
+    "decode-8": decode(8),
+    "decode-32": decode(32),
+    "prefill-1024": Workload(prefill, "ms to the first token, 1024 in", False),
+    "shared-prefix": Workload(shared_prefix, "ms per request, 512 of 528 tokens shared", False),
+    "ragged": Workload(ragged, "tokens/s, 24 requests of unequal length", True),
+    "intruder": Workload(intruder, "ms, longest gap while 2048 tokens arrive", False),
+}
