@@ -16,6 +16,8 @@ from typing import Any
 
 from stratos.common.errors import InvalidCheckpoint
 
+MODULES_NAME = "modules.json"
+"""Present in folders that sentence-transformers saved: models that were trained to embed."""
 _CHUNK_BYTES = 1 << 20
 
 
@@ -41,6 +43,8 @@ class ModelFiles:
     vocab_size: int
     max_model_len: int
     eos_token_ids: tuple[int, ...]
+    can_generate: bool = True
+    """``False`` for embedding models: without an output layer, or with one that was not trained."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -49,15 +53,20 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         InvalidCheckpoint: missing, unreadable, not JSON or not an object.
     """
+    content = read_json_value(path)
+    if not isinstance(content, dict):
+        raise InvalidCheckpoint(f"{path} must hold a JSON object")
+    return content
+
+
+def read_json_value(path: Path) -> Any:
+    """Read any JSON value; raises like ``read_json``."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InvalidCheckpoint(f"{path} does not exist; is {path.parent} a Hugging Face model folder?") from error
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidCheckpoint(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise InvalidCheckpoint(f"{path} must hold a JSON object")
-    return content
 
 
 def read_model_files(path: Path) -> ModelFiles:
@@ -88,4 +97,11 @@ def read_model_files(path: Path) -> ModelFiles:
         vocab_size=vocab_size,
         max_model_len=max_model_len,
         eos_token_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (int(eos),),
+        can_generate=not (path / MODULES_NAME).exists() and not _is_body(config),
     )
+
+
+def _is_body(config: dict[str, Any]) -> bool:
+    """The checkpoint was saved without an output layer: ``Qwen3Model`` instead of ``Qwen3ForCausalLM``."""
+    architectures = config.get("architectures")
+    return isinstance(architectures, list) and bool(architectures) and str(architectures[0]).endswith("Model")

@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import BadRequest, Internal, StratosError
 from stratos.core.adapter_files import AdapterFiles
+from stratos.core.embedding import EmbedRequest
 from stratos.core.request import EngineRequest, FinishReason, PrefillJob, RequestKey
 from stratos.engine.block_manager import BlockManager
 from stratos.engine.context import EngineContext
+from stratos.engine.embeddings import EmbedBook
 from stratos.engine.engine import Engine, EngineStatus, Reservation, StepResult
 from stratos.engine.plan import StepPlan, StepTokens
 from stratos.engine.prefill_jobs import JobBook
@@ -48,6 +50,7 @@ class EngineCore(Engine):
         self._requests = RequestBook(self._context)
         self._reservations = ReservationBook(self._context)
         self._jobs = JobBook(self._context)
+        self._embeddings = EmbedBook(self._context)
         self._adapter_pins: Counter[str] = Counter()
         self._step = 0
         self._lock = threading.RLock()
@@ -62,9 +65,20 @@ class EngineCore(Engine):
             self._requests.add(request)
 
     def _check_new(self, request: EngineRequest) -> None:
+        if not self.info.can_generate:
+            raise BadRequest("this model only embeds", param="model", code="unsupported_operation")
         self._context.check_size(len(request.prompt_ids) + 1)
-        if request.key in self._requests or request.key in self._reservations:
+        self._check_key(request.key)
+
+    def _check_key(self, key: RequestKey) -> None:
+        if key in self._requests or key in self._reservations or key in self._embeddings:
             raise BadRequest("this attempt of the request is here already", param="request_id")
+
+    def add_embedding(self, request: EmbedRequest) -> None:
+        """Queue an input to embed."""
+        with self._changing():
+            self._check_key(request.key)
+            self._embeddings.add(request)
 
     def abort(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
         """End a request, or some of its choices, in any phase."""
@@ -72,6 +86,7 @@ class EngineCore(Engine):
             if key in self._reservations and not choice_indexes:
                 self._reservations.drop(key)
             self._requests.abort(key, choice_indexes)
+            self._embeddings.abort(key)
 
     # -- hand-off, receiving side ------------------------------------------------------------------
 
@@ -172,11 +187,13 @@ class EngineCore(Engine):
         for sequence, error in decision.expired:
             self._fail(sequence, error, result)
         for sequence in decision.exhausted:
+            assert sequence.embedding is None, "an input holds all its blocks from the start"
             self._requests.finish(sequence, FinishReason.LENGTH, result)
         decision.scheduled = [(s, count) for s, count in decision.scheduled if s in self._scheduler.running]
 
     def _retire(self, decision: Decision, tokens: StepTokens, result: StepResult) -> None:
         sampled = {token.seq_id: token for token in tokens.tokens}
+        pooled = {part.seq_id: part for part in tokens.pooled}
         for sequence, count in decision.scheduled:
             begin = sequence.num_computed
             if sequence not in self._scheduler.running:
@@ -188,6 +205,8 @@ class EngineCore(Engine):
             sequence.num_computed += count
             if sequence.job is not None:
                 self._jobs.advance(sequence.job, count)
+            elif sequence.embedding is not None:
+                self._embeddings.advance(sequence, begin, pooled.get(sequence.seq_id), result)
             else:
                 self._requests.advance(sequence, begin, sampled.get(sequence.seq_id), result)
 
@@ -201,10 +220,12 @@ class EngineCore(Engine):
             result.prefill_errors[leg] = error
             self._jobs.release(leg)
             return
-        assert sequence.request is not None
-        key = sequence.request.key
+        owner = sequence.request or sequence.embedding
+        assert owner is not None
+        key = owner.request.key
         result.errors[key] = error
         self._requests.abort(key)
+        self._embeddings.abort(key)
 
     # -- the rest ----------------------------------------------------------------------------------
 

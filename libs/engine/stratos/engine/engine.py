@@ -6,8 +6,10 @@ Life of a request on a decode worker
 Life of a prefill job on a source
     ``add_prefill`` -> event ``READY`` (its blocks are taken, nothing runs yet) -> ``grant`` -> events ``CHUNK``
     -> event ``DONE`` -> ``gather`` as often as needed, from any thread -> ``release_prefill``
+Life of an input to embed
+    ``add_embedding`` -> steps compute it in chunks -> its vector in ``StepResult.embeddings``
 
-Every request ends in exactly one of: an output with a finish reason for each choice, an entry in
+Every request ends in exactly one of: an output with a finish reason for each choice, its embedding, an entry in
 ``StepResult.errors``, or a call of ``abort``.  Ids of ended requests may be used again with a new attempt.
 """
 
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 
 from stratos.common.errors import StratosError
 from stratos.core.adapter_files import AdapterFiles
+from stratos.core.embedding import EmbeddingOutput, EmbedRequest
 from stratos.core.request import BlockLedger, ChoiceOutput, EngineRequest, PrefillJob, RequestKey
 from stratos.engine.runner.base import RunnerInfo
 
@@ -60,6 +63,7 @@ class StepResult:
     num_rows: int = 0
     """Rows of the forward pass; 0 when nothing could run."""
     outputs: list[ChoiceOutput] = field(default_factory=list)
+    embeddings: list[EmbeddingOutput] = field(default_factory=list)
     prefill_events: list[PrefillEvent] = field(default_factory=list)
     errors: dict[RequestKey, StratosError] = field(default_factory=dict)
     prefill_errors: dict[str, StratosError] = field(default_factory=dict)
@@ -105,6 +109,17 @@ class Engine(ABC):
         Raises:
             Overloaded: the waiting queue is full.
             ContextLengthExceeded: it could never fit into the pool or the model's context.
+            BadRequest: the model has no output layer, so it only embeds.
+        """
+
+    @abstractmethod
+    def add_embedding(self, request: EmbedRequest) -> None:
+        """Queue an input to embed; it shares the batch with everything else.
+
+        Raises:
+            Overloaded: the waiting queue is full.
+            ContextLengthExceeded: it could never fit into the pool or the model's context.
+            BadRequest: no tokens, more dimensions than the model has, or its key is in use.
         """
 
     @abstractmethod

@@ -17,7 +17,8 @@ from typing import Any
 
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.request import KvGeometry, KvIdentity, PositionLogprobs, TokenLogprob
-from stratos.engine.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
+from stratos.engine.fake_pooling import EMBEDDING_SIZE, fake_pool
+from stratos.engine.plan import PlanRow, PooledRow, SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.runner.base import Runner, RunnerInfo
 
 KV_BYTES = 8
@@ -36,6 +37,7 @@ class FakeConfig:
     max_model_len: int = 4096
     eos_token_ids: tuple[int, ...] = ()
     model_digest: str = "fake"
+    can_generate: bool = True
     step_s: float = 0.0
     """Least duration of a step."""
     token_s: float = 0.0
@@ -101,6 +103,8 @@ class FakeRunner(Runner):
             vocab_size=config.vocab_size,
             max_model_len=config.max_model_len,
             eos_token_ids=config.eos_token_ids,
+            can_generate=config.can_generate,
+            embedding_size=EMBEDDING_SIZE,
         )
 
     def launch(self, plan: StepPlan) -> _Handle:
@@ -120,14 +124,17 @@ class FakeRunner(Runner):
         return _Handle(plan)
 
     def sample(self, handle: _Handle, masks: Any = None) -> None:
-        """Sum the pages of every row that samples."""
+        """Sum the pages of every row that samples or pools."""
         for row in handle.plan.rows:
-            if row.sample is None:
+            if row.sample is None and row.pool is None:
                 continue
             if self.config.poison_token is not None and self.config.poison_token in row.token_ids:
                 handle.tokens.errors[row.seq_id] = FINISHED_EARLY
                 continue
-            handle.tokens.tokens.append(self._sample_row(row, row.sample))
+            if row.sample is not None:
+                handle.tokens.tokens.append(self._sample_row(row, row.sample))
+            if row.pool is not None:
+                handle.tokens.pooled.append(self._pool_row(row))
 
     def _sample_row(self, row: PlanRow, spec: SampleSpec) -> SampledToken:
         end = row.start + len(row.token_ids)
@@ -142,6 +149,12 @@ class FakeRunner(Runner):
             sampled = TokenLogprob(token, 0.0, 1)
             logprobs = PositionLogprobs(sampled, (sampled,) if spec.params.num_logprobs else ())
         return SampledToken(row.seq_id, token, logprobs)
+
+    def _pool_row(self, row: PlanRow) -> PooledRow:
+        def kv_at(position: int) -> int:
+            return self._pages[self._slot(row.block_table, position)]
+
+        return fake_pool(row, kv_at, adapter_term(row.adapter_digest))
 
     def collect(self, handle: _Handle) -> StepTokens:
         """The tokens; everything happened in ``launch`` and ``sample``."""

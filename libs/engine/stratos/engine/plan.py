@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stratos.core.embedding import PoolingKind
 from stratos.core.request import PositionLogprobs, RequestKey
 from stratos.core.sampling_params import SamplingParams
 
@@ -43,6 +44,8 @@ class PlanRow:
     """Empty for the base model."""
     sample: SampleSpec | None = None
     """Sample behind the last token of the row, or not at all."""
+    pool: PoolingKind | None = None
+    """Pool the hidden states of the row for an embedding, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +72,20 @@ class SampledToken:
     logprobs: PositionLogprobs | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PooledRow:
+    """What one row contributes to an embedding."""
+
+    seq_id: int
+    values: bytes
+    """float32, little endian [hidden]: the last token's state, or the sum over the row's tokens."""
+
+
 @dataclass(slots=True)
 class StepTokens:
     """What a runner hands back for one plan; a row with an error has no token."""
 
     tokens: list[SampledToken] = field(default_factory=list)
+    pooled: list[PooledRow] = field(default_factory=list)
     errors: dict[int, str] = field(default_factory=dict)
     """seq_id -> why this row could not be sampled (for example non-finite logits)."""

@@ -109,7 +109,7 @@ class RequestBook:
 
     def row(self, sequence: Sequence, count: int) -> PlanRow:
         """The plan row that runs the next ``count`` tokens of a sequence."""
-        start, state = sequence.num_computed, sequence.request
+        start, state, embedding = sequence.num_computed, sequence.request, sequence.embedding
         if state is not None and state.first_scheduled_s is None:
             state.first_scheduled_s = self._context.clock.now()
             state.num_cached_tokens = start if state.num_cached_tokens is None else state.num_cached_tokens
@@ -120,6 +120,7 @@ class RequestBook:
             block_table=tuple(sequence.block_table[: self._context.blocks.blocks_for(start + count)]),
             adapter_digest=sequence.adapter_digest,
             sample=_sample_spec(sequence, state) if state and count == sequence.remaining else None,
+            pool=embedding.pooling(is_last_chunk=count == sequence.remaining) if embedding else None,
         )
 
     def advance(self, sequence: Sequence, begin: int, token: SampledToken | None, result: StepResult) -> None:

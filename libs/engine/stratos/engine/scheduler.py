@@ -181,7 +181,8 @@ class Scheduler:
         """Reference the cached prefix and take blocks for all tokens, or take nothing."""
         size = self.blocks.block_size
         usable = len(sequence.tokens) - 1 if keep_last else len(sequence.tokens)
-        prefix = self.blocks.cache.match(sequence.chain(usable // size, size))
+        names = [] if sequence.bypasses_prefix_cache else sequence.chain(usable // size, size)
+        prefix = self.blocks.cache.match(names)
         self.blocks.reference(prefix)
         compute = sequence.job is None or sequence.job.job.compute
         wanted = self.blocks.blocks_for(len(sequence.tokens)) - len(prefix) if compute else 0

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from stratos.core.block_hash import next_hash
 from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
 from stratos.engine.engine import RequestStats
+
+if TYPE_CHECKING:
+    from stratos.engine.embeddings import EmbedState
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -30,6 +34,9 @@ class Sequence:
     request: RequestState | None = None
     choice: int = 0
     job: JobState | None = None
+    embedding: EmbedState | None = None
+    bypasses_prefix_cache: bool = False
+    """Computes every token, because more than the KV of each is needed."""
 
     @property
     def remaining(self) -> int:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from stratos.core.adapter_files import AdapterFiles
+from stratos.core.embedding import EmbedRequest
 from stratos.core.request import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.engine import EngineStatus, Reservation, StepResult
 from stratos.engine.runner.base import RunnerInfo
@@ -45,6 +46,10 @@ class EngineClient(ABC):
     @abstractmethod
     async def add(self, request: EngineRequest) -> None:
         """See ``Engine.add``."""
+
+    @abstractmethod
+    async def add_embedding(self, request: EmbedRequest) -> None:
+        """See ``Engine.add_embedding``."""
 
     @abstractmethod
     def abort(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:

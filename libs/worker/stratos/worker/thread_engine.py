@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from stratos.core.adapter_files import AdapterFiles
+from stratos.core.embedding import EmbedRequest
 from stratos.core.request import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.engine import Engine, EngineStatus, Reservation, StepResult
 from stratos.worker.engine_client import EngineClient, StepCallback
@@ -99,7 +100,7 @@ class ThreadEngine(EngineClient):
                 self._wake.wait(IDLE_POLL_S)
 
     def _deliver(self, result: StepResult) -> None:
-        if result.outputs or result.prefill_events or result.errors or result.prefill_errors:
+        if result.outputs or result.embeddings or result.prefill_events or result.errors or result.prefill_errors:
             self._to_loop(self._publish, result)
 
     def _publish(self, result: StepResult) -> None:
@@ -159,6 +160,10 @@ class ThreadEngine(EngineClient):
     async def add(self, request: EngineRequest) -> None:
         """See ``Engine.add``."""
         await self._call(self._engine.add, request)
+
+    async def add_embedding(self, request: EmbedRequest) -> None:
+        """See ``Engine.add_embedding``."""
+        await self._call(self._engine.add_embedding, request)
 
     async def match(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> int:
         """See ``Engine.match``."""

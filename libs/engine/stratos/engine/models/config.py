@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.engine.models.families import FAMILIES, MODEL_TYPES, Family
+from stratos.engine.models.families import BODIES, FAMILIES, MODEL_TYPES, Family
 from stratos.engine.models.fields import Fields, flag, index_list, positive_int, positive_number
 from stratos.engine.models.rope_config import RopeConfig, parse_rope
 from stratos.engine.models.tensor_names import ExpertNames
@@ -51,6 +51,8 @@ class DecoderConfig:
     rms_norm_eps: float
     rope: RopeConfig
     tie_word_embeddings: bool
+    has_lm_head: bool = True
+    """Whether there is an output layer; a model without it only embeds."""
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
@@ -94,8 +96,12 @@ class DecoderConfig:
         return shapes
 
 
-def parse_decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
+def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True) -> DecoderConfig:
     """Parse ``config.json``.
+
+    Args:
+        config: its content.
+        has_lm_head: whether the checkpoint is one that generates.
 
     Raises:
         InvalidCheckpoint: another architecture, a missing or senseless field, or a feature not implemented.
@@ -119,6 +125,7 @@ def parse_decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
         max_model_len=positive_int(fields, "max_position_embeddings"),
         rms_norm_eps=positive_number(fields, "rms_norm_eps", 1e-6),
         rope=parse_rope(fields),
+        has_lm_head=has_lm_head,
         tie_word_embeddings=flag(fields, "tie_word_embeddings", False),
         qkv_bias=attention_bias or family.attention_bias == "qkv",
         output_bias=attention_bias,
@@ -136,6 +143,7 @@ def _architecture(config: Fields) -> str:
     else:
         model_type = config.get("model_type")
         name = MODEL_TYPES.get(str(model_type), model_type)
+    name = BODIES.get(str(name), name)
     if name not in SUPPORTED_ARCHITECTURES:
         supported = ", ".join(SUPPORTED_ARCHITECTURES)
         raise InvalidCheckpoint(f"config.json: architecture {name!r} is not supported; supported: {supported}")

@@ -57,8 +57,10 @@ class Decoder:
         self._embedding = reader.embedding()
         self._layers = [_ready_layer(reader, config, index, linear, ops) for index in range(config.num_layers)]
         self._final_norm = reader.final_norm()
-        lm_head = reader.lm_head()
-        self._lm_head = linear(self._embedding if lm_head is None else lm_head)
+        self._lm_head: Linear | None = None
+        if config.has_lm_head:
+            lm_head = reader.lm_head()
+            self._lm_head = linear(self._embedding if lm_head is None else lm_head)
         self._rotary = RotaryTable(config.rope, config.head_dim, config.max_model_len, device)
 
     def forward(
@@ -92,7 +94,12 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 logits [S, V] of hidden states [S, H]."""
-        return self._lm_head(self._ops.rms_norm(hidden, self._final_norm, self.config.rms_norm_eps)).float()
+        assert self._lm_head is not None, "this model only embeds"
+        return self._lm_head(self.final_states(hidden)).float()
+
+    def final_states(self, hidden: Tensor) -> Tensor:
+        """Hidden states [S, H] behind the model's last norm: what embeddings are pooled from."""
+        return self._ops.rms_norm(hidden, self._final_norm, self.config.rms_norm_eps)
 
 
 def _ready_layer(

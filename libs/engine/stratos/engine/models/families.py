@@ -87,6 +87,8 @@ FAMILIES: dict[str, Family] = {
         },
     ),
 }
+BODIES: dict[str, str] = {name.replace("ForCausalLM", "Model"): name for name in FAMILIES}
+"""Architecture without an output layer -> the one with it; embedding models are saved as the former."""
 MODEL_TYPES: dict[str, str] = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",

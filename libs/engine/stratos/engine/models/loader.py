@@ -20,6 +20,7 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.model_files import ModelFiles, read_json
 from stratos.engine.models.config import DecoderConfig, MoeConfig
 from stratos.engine.models.tensor_names import (
+    BODY_PREFIX,
     EMBEDDING,
     FINAL_NORM,
     LM_HEAD,
@@ -62,6 +63,18 @@ class AttentionWeights:
     """Scale of the RMS norm of each head of q, then of k: [heads + kv_heads, head_dim]."""
 
 
+@dataclass(frozen=True, slots=True)
+class _StoredTensor:
+    """Where a tensor lies: an open file, and its name in it."""
+
+    handle: Any
+    name: str
+
+    def slice(self) -> Any:
+        """Shape, type and rows, without reading the rest."""
+        return self.handle.get_slice(self.name)
+
+
 class CheckpointReader:
     """The tensors of one model folder, checked completely when constructed.
 
@@ -77,11 +90,13 @@ class CheckpointReader:
 
     def __init__(self, files: ModelFiles, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> None:
         self._config, self._dtype, self._device = config, dtype, device
-        self._handles: dict[str, Any] = {}
+        self._handles: dict[str, _StoredTensor] = {}
         for path in _weight_paths(files):
             handle = _open(path)
             for name in handle.keys():  # noqa: SIM118  (a safetensors handle is not a mapping)
-                self._handles[name] = handle
+                self._handles[name] = _StoredTensor(handle, name)
+        if EMBEDDING.removeprefix(BODY_PREFIX) in self._handles:
+            self._handles = {_full_name(name): stored for name, stored in self._handles.items()}
         self._is_stacked = any(stacked_names(layer)[0] in self._handles for layer in range(config.num_layers))
         self._check(expected_shapes(config, is_stacked=self._is_stacked))
 
@@ -89,7 +104,7 @@ class CheckpointReader:
         for name, shape in expected.items():
             if name not in self._handles:
                 raise InvalidCheckpoint(f"the checkpoint lacks tensor {name}, which config.json asks for")
-            found = self._handles[name].get_slice(name)
+            found = self._handles[name].slice()
             if tuple(found.get_shape()) != shape:
                 raise InvalidCheckpoint(
                     f"tensor {name} has shape {found.get_shape()}, config.json asks for {list(shape)}"
@@ -99,8 +114,8 @@ class CheckpointReader:
                     f"tensor {name} has type {found.get_dtype()}; supported: {', '.join(_FLOAT_TYPES)}"
                 )
         for name in sorted(self._handles.keys() - expected.keys()):
-            is_copy = name == LM_HEAD and self._config.tie_word_embeddings
-            if not is_copy and not name.endswith("rotary_emb.inv_freq"):
+            is_unused = name == LM_HEAD and (self._config.tie_word_embeddings or not self._config.has_lm_head)
+            if not is_unused and not name.endswith("rotary_emb.inv_freq"):
                 raise InvalidCheckpoint(f"the checkpoint holds tensor {name}, which config.json does not account for")
 
     def embedding(self) -> Tensor:
@@ -139,7 +154,7 @@ class CheckpointReader:
         """Read the experts of a layer one by one, so that only one is held twice while it is packed."""
         for expert in range(moe.num_experts):
             if self._is_stacked:
-                gate_up, down = (self._converted(self._handles[n].get_slice(n)[expert]) for n in stacked_names(layer))
+                gate_up, down = (self._converted(self._handles[n].slice()[expert]) for n in stacked_names(layer))
             else:
                 gate, up, down = (self._read(name) for name in expert_names(layer, expert, moe))
                 gate_up = torch.cat((gate, up))
@@ -158,10 +173,15 @@ class CheckpointReader:
         return torch.cat((query.expand(self._config.num_heads, -1), key.expand(self._config.num_kv_heads, -1)))
 
     def _read(self, name: str) -> Tensor:
-        return self._converted(self._handles[name].get_tensor(name))
+        stored = self._handles[name]
+        return self._converted(stored.handle.get_tensor(stored.name))
 
     def _converted(self, tensor: Tensor) -> Tensor:
         return tensor.to(device=self._device, dtype=self._dtype)
+
+
+def _full_name(name: str) -> str:
+    return name if name == LM_HEAD else BODY_PREFIX + name
 
 
 def _weight_paths(files: ModelFiles) -> list[Path]:

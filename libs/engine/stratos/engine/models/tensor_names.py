@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from stratos.engine.models.config import DecoderConfig, MoeConfig
 
 EMBEDDING, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+BODY_PREFIX = "model."
+"""Begins every name but the output layer's; checkpoints of a body alone (``Qwen3Model``) leave it out."""
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 
@@ -59,7 +61,7 @@ def expected_shapes(config: DecoderConfig, *, is_stacked: bool = False) -> dict[
     """
     hidden = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden), FINAL_NORM: (hidden,)}
-    if not config.tie_word_embeddings:
+    if config.has_lm_head and not config.tie_word_embeddings:
         shapes[LM_HEAD] = (config.vocab_size, hidden)
     for layer in range(config.num_layers):
         prefix = layer_prefix(layer)

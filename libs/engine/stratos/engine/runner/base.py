@@ -33,6 +33,10 @@ class RunnerInfo:
     max_model_len: int
     eos_token_ids: tuple[int, ...]
     model_path: Path | None = None
+    can_generate: bool = True
+    """The model has an output layer; one without it only embeds."""
+    embedding_size: int = 0
+    """Components of an embedding; 0 when the runner does not pool."""
 
 
 class Runner(ABC):

@@ -30,6 +30,7 @@ from stratos.engine.models.loader import CheckpointReader
 from stratos.engine.plan import SampledToken, StepPlan, StepTokens
 from stratos.engine.runner.base import Runner, RunnerInfo
 from stratos.engine.runner.kv_pages import KvPages, num_blocks_for
+from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig
@@ -75,7 +76,7 @@ class TorchRunner(Runner):
             torch.set_num_threads(config.num_threads)
         target, dtype = torch.device(device), DTYPES[config.dtype]
         files = read_model_files(config.model_path)
-        model = parse_decoder_config(files.config)
+        model = parse_decoder_config(files.config, has_lm_head=files.can_generate)
         linear = LinearFactory(target, dtype, enable_prepacked_gemm=config.enable_prepacked_gemm)
         decoder = Decoder(model, CheckpointReader(files, model, dtype, target), linear, TorchOps(), target)
         geometry = _geometry(model, config.block_size, dtype)
@@ -94,6 +95,8 @@ class TorchRunner(Runner):
             max_model_len=model.max_model_len,
             eos_token_ids=files.eos_token_ids,
             model_path=config.model_path,
+            can_generate=model.has_lm_head,
+            embedding_size=model.hidden_size,
         )
         adapters = LoraStore(
             config.max_resident_adapters, lambda adapter: load_lora(adapter, model, linear, dtype, target)
@@ -120,7 +123,8 @@ class TorchRunner(Runner):
         if inputs.sampled_rows:
             tokens = inputs.sampled_tokens
             logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))
-        return StepHandle(inputs, logits, StepTokens(errors=errors))
+        pooled = pool_rows(plan.rows, inputs.spans, hidden, self._decoder.final_states)
+        return StepHandle(inputs, logits, StepTokens(pooled=pooled, errors=errors))
 
     @torch.inference_mode()
     def sample(self, handle: StepHandle, masks: Any = None) -> None:

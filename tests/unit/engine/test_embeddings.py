@@ -1,0 +1,199 @@
+"""Embedding requests over the fake runner: every vector is checked against arithmetic done apart from the engine."""
+
+from array import array
+
+import pytest
+
+from stratos.common.clock import FakeClock
+from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, Overloaded, QueueTimeout
+from stratos.core.embedding import EmbedRequest, PoolingKind
+from stratos.core.request import ChoiceState, EngineRequest, RequestKey
+from stratos.core.sampling_params import SamplingParams
+from stratos.engine.core import EngineCore
+from stratos.engine.fake import FakeConfig, FakeRunner, adapter_term, fake_generate, fake_kv
+from stratos.engine.fake_pooling import EMBEDDING_SIZE, fake_embedding
+from stratos.engine.settings import SchedulerConfig
+
+LAST, MEAN = PoolingKind.LAST, PoolingKind.MEAN
+
+
+def make_engine(config=None, clock=None, **fake):
+    return EngineCore(FakeRunner(FakeConfig(**fake)), config or SchedulerConfig(), clock)
+
+
+def make_input(tokens, name="e", pooling=LAST, **fields):
+    return EmbedRequest(key=RequestKey(name, 0), token_ids=tuple(tokens), pooling=pooling, tenant="t", **fields)
+
+
+def make_request(prompt, name="r", **params):
+    return EngineRequest(
+        key=RequestKey(name, 0),
+        prompt_ids=tuple(prompt),
+        choices=(ChoiceState(index=0),),
+        sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params}),
+        seed=1,
+    )
+
+
+def drain(engine, limit=3000):
+    """Step until nothing is left; returns vectors, tokens and errors by request id, and all results."""
+    vectors, tokens, errors, results = {}, {}, {}, []
+    for _ in range(limit):
+        if not engine.has_work:
+            break
+        result = engine.step()
+        results.append(result)
+        engine.verify()
+        vectors |= {e.key.request_id: list(array("f", e.values)) for e in result.embeddings}
+        errors |= {key.request_id: error for key, error in result.errors.items()}
+        for output in result.outputs:
+            tokens.setdefault(output.key.request_id, []).extend(output.token_ids)
+    else:
+        pytest.fail("the engine did not come to rest")
+    return vectors, tokens, errors, results
+
+
+def expected(tokens, pooling=LAST, weight=1, **fields):
+    return pytest.approx(
+        fake_embedding([fake_kv(weight, t, p) for p, t in enumerate(tokens)], pooling, **fields), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("pooling", [LAST, MEAN])
+@pytest.mark.parametrize("budget", [1, 7, 16, 512])
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 40])
+def test_vectors_do_not_depend_on_chunks(budget, length, pooling):
+    engine = make_engine(SchedulerConfig(max_num_batched_tokens=budget))
+    tokens = list(range(5, 5 + length))
+    engine.add_embedding(make_input(tokens, pooling=pooling))
+    vectors, _, _, results = drain(engine)
+    assert vectors == {"e": expected(tokens, pooling)}
+    assert sum(result.num_rows for result in results) == -(-length // budget)
+    assert engine.status().blocks.allocated == 0
+    assert engine.status().tokens_by_tenant == {"t": length}
+
+
+def test_many_inputs_share_steps_with_generations():
+    engine = make_engine(SchedulerConfig(max_num_batched_tokens=64))
+    inputs = {f"e{i}": list(range(i, 2 * i + 3)) for i in range(9)}
+    for index, (name, tokens) in enumerate(inputs.items()):
+        engine.add_embedding(make_input(tokens, name, MEAN if index % 2 else LAST))
+    engine.add(make_request([1, 2, 3]))
+    vectors, tokens, _, results = drain(engine)
+    kinds = {name: MEAN if index % 2 else LAST for index, name in enumerate(inputs)}
+    assert vectors == {name: expected(ids, kinds[name]) for name, ids in inputs.items()}
+    assert tokens["r"] == fake_generate([1, 2, 3], 8, prefill_weight=1, decode_weight=1)
+    assert max(result.num_rows for result in results) > 5
+
+
+def test_last_token_pooling_uses_the_prefix_cache_and_mean_pooling_does_not():
+    engine, tokens = make_engine(), list(range(40))
+    for name, pooling in (("first", LAST), ("again", LAST), ("mean", MEAN)):
+        engine.add_embedding(make_input(tokens, name, pooling))
+        _, _, _, results = drain(engine)
+        (output,) = [e for result in results for e in result.embeddings]
+        assert output.num_cached_tokens == {"first": 0, "again": 32, "mean": 0}[name]
+        assert list(array("f", output.values)) == expected(tokens, pooling)
+
+
+def test_prefixes_of_another_salt_or_adapter_are_not_used():
+    engine, tokens = make_engine(), list(range(40))
+    engine.add_embedding(make_input(tokens, "a", cache_salt=b"one"))
+    drain(engine)
+    engine.add_embedding(make_input(tokens, "b", cache_salt=b"two"))
+    engine.add_embedding(make_input(tokens, "c", cache_salt=b"one", adapter_digest="d"))
+    vectors, _, _, results = drain(engine)
+    assert [e.num_cached_tokens for r in results for e in r.embeddings] == [0, 0]
+    assert vectors["c"] == expected(tokens, term=adapter_term("d"))
+    assert vectors["c"] != vectors["b"]
+
+
+@pytest.mark.parametrize("pooling", [LAST, MEAN])
+def test_a_preempted_input_starts_its_vector_again(pooling):
+    """Generations that grow take the blocks of an input in the middle of its chunks."""
+    config = SchedulerConfig(max_num_batched_tokens=6, enable_prefix_cache=False)
+    engine = make_engine(config, num_blocks=6, block_size=4)
+    for name in ("r1", "r2"):
+        engine.add(make_request([1, 2, 3], name, max_tokens=9))
+    engine.step()
+    engine.add_embedding(make_input(range(50, 66), pooling=pooling, arrival_s=1.0))
+    vectors, _, errors, _ = drain(engine)
+    assert engine._scheduler.num_preemptions > 0
+    assert not errors
+    assert vectors == {"e": expected(range(50, 66), pooling)}
+
+
+def test_vectors_are_cut_before_they_are_scaled():
+    engine = make_engine()
+    engine.add_embedding(make_input([1, 2, 3], "cut", num_dimensions=3))
+    engine.add_embedding(make_input([1, 2, 3], "raw", normalizes=False, num_dimensions=5))
+    vectors, *_ = drain(engine)
+    assert vectors["cut"] == expected([1, 2, 3], num_dimensions=3)
+    assert sum(x * x for x in vectors["cut"]) == pytest.approx(1.0)
+    assert vectors["raw"] == expected([1, 2, 3], normalizes=False, num_dimensions=5)
+
+
+def test_one_poisoned_input_ends_alone():
+    engine = make_engine(poison_token=99)
+    engine.add_embedding(make_input([1, 99], "bad"))
+    engine.add_embedding(make_input([1, 98], "good"))
+    vectors, _, errors, _ = drain(engine)
+    assert isinstance(errors["bad"], Internal)
+    assert vectors == {"good": expected([1, 98])}
+    assert engine.status().blocks.allocated == 0
+
+
+def test_abort_frees_everything_in_any_phase():
+    for num_steps in range(5):
+        engine = make_engine(SchedulerConfig(max_num_batched_tokens=8))
+        engine.add_embedding(make_input(range(40)))
+        for _ in range(num_steps):
+            engine.step()
+        engine.abort(RequestKey("e", 0))
+        vectors, *_ = drain(engine)
+        assert not vectors
+        assert engine.status().blocks.allocated == 0
+        engine.add_embedding(make_input(range(40)))  # the key may be used again
+        assert drain(engine)[0] == {"e": expected(range(40))}
+
+
+def test_a_late_input_expires_while_it_waits():
+    clock = FakeClock()
+    engine = make_engine(clock=clock)
+    engine.add_embedding(make_input([1], deadline_s=clock.now() + 1))
+    clock.advance(2)
+    _, _, errors, _ = drain(engine)
+    assert isinstance(errors["e"], QueueTimeout)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"tokens": []}, BadRequest),
+        ({"tokens": range(200)}, ContextLengthExceeded),
+        ({"tokens": [1], "num_dimensions": EMBEDDING_SIZE + 1}, BadRequest),
+        ({"tokens": [1], "num_dimensions": 0}, BadRequest),
+        ({"tokens": [1], "name": "here"}, BadRequest),
+    ],
+)
+def test_what_cannot_be_embedded_is_refused(fields, error):
+    engine = make_engine(num_blocks=8)
+    engine.add_embedding(make_input([1], "here"))
+    with pytest.raises(error):
+        engine.add_embedding(make_input(**fields))
+
+
+def test_a_full_queue_refuses_and_the_whole_context_may_be_embedded():
+    engine = make_engine(SchedulerConfig(max_num_waiting=1), max_model_len=64)
+    engine.add_embedding(make_input(range(64)))
+    with pytest.raises(Overloaded):
+        engine.add_embedding(make_input([1], "more"))
+    assert drain(engine)[0] == {"e": expected(range(64))}
+
+
+def test_a_model_without_an_output_layer_refuses_to_generate():
+    engine = make_engine(can_generate=False)
+    with pytest.raises(BadRequest, match="only embeds"):
+        engine.add(make_request([1]))
+    with pytest.raises(BadRequest, match="only embeds"):
+        engine.reserve(make_request([1]))
