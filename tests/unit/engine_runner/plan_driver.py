@@ -61,7 +61,7 @@ class Stream:
             position=len(self.tokens),
             params=self.params,
             prompt_ids=tuple(prompt),
-            output_ids=tuple(output) if self.params.has_penalties else (),
+            output_ids=tuple(output) if self.params.needs_output_ids else (),
             num_output_tokens=len(output),
         )
 

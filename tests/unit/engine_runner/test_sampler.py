@@ -12,8 +12,8 @@ import torch
 
 from stratos.core.request import RequestKey
 from stratos.core.sampling_params import SamplingParams
-from stratos.engine.plan import SampleSpec
-from stratos.engine.sampling.sampler import ALL_BANNED, NON_FINITE, Sampler
+from stratos.engine.plan import ALL_BANNED, SampleSpec
+from stratos.engine.sampling.sampler import NON_FINITE, Sampler
 
 VOCAB = 40
 EOS = (0, 4)

@@ -40,6 +40,12 @@ LIMITS: Mapping[str, Limit] = {
 MAX_STOP_STRINGS = 4
 MAX_STOP_STRING_CHARS = 256
 MAX_STOP_TOKEN_IDS = 64
+MAX_ALLOWED_TOKEN_IDS = 4096
+MAX_BAD_TOKEN_IDS = 256
+MAX_BAD_WORDS = 32
+MAX_BAD_WORD_CHARS = 64
+MAX_BAD_SEQUENCES = MAX_BAD_TOKEN_IDS + 2 * MAX_BAD_WORDS
+"""Single tokens, and each word as the beginning of a text and behind a blank."""
 MAX_LOGIT_BIAS = 300
 LOGIT_BIAS_LIMIT = Limit(-100.0, 100.0)
 MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -114,6 +120,37 @@ def check_stop_token_ids(ids: object, vocab_size: int) -> tuple[int, ...]:
     if not isinstance(ids, list) or len(ids) > MAX_STOP_TOKEN_IDS:
         raise BadRequest(f"stop_token_ids must be a list of at most {MAX_STOP_TOKEN_IDS}", param="stop_token_ids")
     return check_token_ids(ids, vocab_size, "stop_token_ids")
+
+
+def check_token_id_list(ids: object, vocab_size: int, param: str, most: int) -> tuple[int, ...]:
+    """Check an optional parameter that is a non-empty list of at most ``most`` token ids."""
+    if ids is None:
+        return ()
+    if not isinstance(ids, list) or not 0 < len(ids) <= most:
+        raise BadRequest(f"{param} must be a list of 1 to {most} token ids", param=param)
+    return check_token_ids(ids, vocab_size, param)
+
+
+def check_bad_words(words: object) -> tuple[str, ...]:
+    """Check the ``bad_words`` parameter: words that must not be in the output."""
+    if words is None:
+        return ()
+    if not isinstance(words, list) or len(words) > MAX_BAD_WORDS:
+        raise BadRequest(f"bad_words must be a list of at most {MAX_BAD_WORDS} strings", param="bad_words")
+    for word in words:
+        if not isinstance(word, str) or not word.strip() or len(word) > MAX_BAD_WORD_CHARS:
+            message = f"a bad word must be a string of 1 to {MAX_BAD_WORD_CHARS} characters that are not all blank"
+            raise BadRequest(message, param="bad_words")
+    return tuple(words)
+
+
+def check_bad_sequences(sequences: Sequence[Sequence[object]], vocab_size: int) -> tuple[tuple[int, ...], ...]:
+    """Check token sequences that must not be in the output."""
+    if len(sequences) > MAX_BAD_SEQUENCES:
+        raise BadRequest(f"there may be at most {MAX_BAD_SEQUENCES} bad sequences", param="bad_words")
+    if not all(sequences):
+        raise BadRequest("a bad sequence must not be empty", param="bad_words")
+    return tuple(check_token_ids(sequence, vocab_size, "bad_words") for sequence in sequences)
 
 
 def check_logit_bias(bias: object, vocab_size: int) -> dict[int, float]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 class SamplingParams:
     """Sampling parameters of a request; validated by ``stratos.core.limits`` before they get here.
 
-    Order of effects on the logits: logit bias, penalties, bans (``min_tokens``), temperature, min-p,
-    top-k, top-p; the token is the argmax of what remains plus counter noise (``stratos.core.rng``).
+    Order of effects on the logits: logit bias, penalties, bans (``min_tokens``, bad sequences, all but
+    ``allowed_token_ids``), temperature, min-p, top-k, top-p; the token is the argmax of what remains plus
+    counter noise (``stratos.core.rng``).
     """
 
     temperature: float = 1.0
@@ -26,6 +27,10 @@ class SamplingParams:
     min_tokens: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    """Nothing else is sampled, end tokens included; empty is off."""
+    bad_sequences: tuple[tuple[int, ...], ...] = ()
+    """The last token of a sequence is banned where the output ends with the others; one of length 1 always is."""
     num_logprobs: int | None = None
     """Most likely tokens reported at each position; ``None`` means no logprobs at all."""
 
@@ -38,3 +43,8 @@ class SamplingParams:
     def has_penalties(self) -> bool:
         """Some penalty needs the tokens seen so far."""
         return self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
+
+    @property
+    def needs_output_ids(self) -> bool:
+        """The next token depends on the tokens emitted so far, beyond the model itself."""
+        return self.has_penalties or any(len(sequence) > 1 for sequence in self.bad_sequences)

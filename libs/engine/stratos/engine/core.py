@@ -21,7 +21,7 @@ from stratos.engine.block_manager import BlockManager
 from stratos.engine.context import EngineContext
 from stratos.engine.embeddings import EmbedBook
 from stratos.engine.engine import Engine, EngineStatus, Reservation, StepResult
-from stratos.engine.plan import StepPlan, StepTokens
+from stratos.engine.plan import ALL_BANNED, StepPlan, StepTokens
 from stratos.engine.prefill_jobs import JobBook
 from stratos.engine.request_book import RequestBook
 from stratos.engine.reservations import ReservationBook
@@ -200,7 +200,7 @@ class EngineCore(Engine):
                 continue  # a sibling failed in this step and took the request along
             error = tokens.errors.get(sequence.seq_id)
             if error is not None:
-                self._fail(sequence, Internal(error), result)
+                self._fail(sequence, BadRequest(error) if error == ALL_BANNED else Internal(error), result)
                 continue
             sequence.num_computed += count
             if sequence.job is not None:

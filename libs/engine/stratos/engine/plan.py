@@ -24,7 +24,7 @@ class SampleSpec:
     params: SamplingParams
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
-    """Tokens emitted so far; filled only when ``params.has_penalties``."""
+    """Tokens emitted so far; filled only when ``params.needs_output_ids``."""
     num_output_tokens: int
     """Tokens emitted so far by this choice, all attempts together: ``min_tokens`` counts with it."""
 
@@ -79,6 +79,10 @@ class PooledRow:
     seq_id: int
     values: bytes
     """float32, little endian [hidden]: the last token's state, or the sum over the row's tokens."""
+
+
+ALL_BANNED = "every token is banned by the request's parameters"
+"""The one error of a row that the request itself is to blame for."""
 
 
 @dataclass(slots=True)

@@ -208,6 +208,6 @@ def _sample_spec(sequence: Sequence, state: RequestState) -> SampleSpec:
         position=len(sequence.tokens),
         params=request.sampling,
         prompt_ids=request.prompt_ids,
-        output_ids=tuple(sequence.tokens[num_prompt:]) if request.sampling.has_penalties else (),
+        output_ids=tuple(sequence.tokens[num_prompt:]) if request.sampling.needs_output_ids else (),
         num_output_tokens=sequence.num_output,
     )

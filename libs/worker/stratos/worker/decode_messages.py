@@ -131,6 +131,10 @@ def sampling_from_pb(sampling: decode_pb2.SamplingParams, vocab_size: int) -> Sa
         min_tokens=min_tokens,
         ignore_eos=sampling.ignore_eos,
         stop_token_ids=limits.check_stop_token_ids(list(sampling.stop_token_ids), vocab_size),
+        allowed_token_ids=limits.check_token_id_list(
+            list(sampling.allowed_token_ids) or None, vocab_size, "allowed_token_ids", limits.MAX_ALLOWED_TOKEN_IDS
+        ),
+        bad_sequences=limits.check_bad_sequences([tuple(s.token_ids) for s in sampling.bad_sequences], vocab_size),
         num_logprobs=int(number("num_logprobs")) if sampling.HasField("num_logprobs") else None,
     )
 

@@ -11,13 +11,17 @@ from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.core.limits import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_TOKEN_IDS,
     MAX_CONTENT_PARTS,
     MAX_MESSAGES,
+    check_bad_words,
     check_logit_bias,
     check_model_name,
     check_num_choices,
     check_stop,
     check_stop_token_ids,
+    check_token_id_list,
     check_token_ids,
 )
 from stratos.gateway.request_fields import SAMPLING_ROWS, Fields
@@ -43,8 +47,10 @@ class GenerationOptions:
     max_tokens: int | None
     num_logprobs: int | None
     return_token_ids: bool
+    bad_words: tuple[str, ...]
+    bad_token_ids: tuple[int, ...]
     sampling: dict[str, Any]
-    """Keyword arguments of ``SamplingParams`` besides ``max_tokens`` and ``num_logprobs``."""
+    """Keyword arguments of ``SamplingParams`` besides those that have a field here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +120,9 @@ def _options(
     sampling: dict[str, Any] = {name: value for name in SAMPLING_ROWS if (value := fields.number(name)) is not None}
     sampling["logit_bias"] = check_logit_bias(fields.take("logit_bias"), vocab_size)
     sampling["stop_token_ids"] = check_stop_token_ids(fields.take("stop_token_ids"), vocab_size)
+    sampling["allowed_token_ids"] = check_token_id_list(
+        fields.take("allowed_token_ids"), vocab_size, "allowed_token_ids", MAX_ALLOWED_TOKEN_IDS
+    )
     sampling["ignore_eos"] = fields.flag("ignore_eos")
     if max_tokens is not None and sampling.get("min_tokens", 0) > max_tokens:
         raise BadRequest("min_tokens must not be above max_tokens", param="min_tokens")
@@ -130,6 +139,8 @@ def _options(
         max_tokens=None if max_tokens is None else int(max_tokens),
         num_logprobs=None if num_logprobs is None else int(num_logprobs),
         return_token_ids=fields.flag("return_token_ids"),
+        bad_words=check_bad_words(fields.take("bad_words")),
+        bad_token_ids=check_token_id_list(fields.take("bad_token_ids"), vocab_size, "bad_token_ids", MAX_BAD_TOKEN_IDS),
         sampling=sampling,
     )
     fields.ignore(*_HARMLESS)

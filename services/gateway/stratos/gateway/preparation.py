@@ -93,7 +93,18 @@ class Preparation:
         if options.sampling.get("min_tokens", 0) > max_tokens:
             text = f"min_tokens must not be above the {max_tokens} tokens this request may generate"
             raise BadRequest(text, param="min_tokens")
-        return SamplingParams(max_tokens=max_tokens, num_logprobs=options.num_logprobs, **options.sampling)
+        return SamplingParams(
+            max_tokens=max_tokens,
+            num_logprobs=options.num_logprobs,
+            bad_sequences=self._bad_sequences(options),
+            **options.sampling,
+        )
+
+    def _bad_sequences(self, options: GenerationOptions) -> tuple[tuple[int, ...], ...]:
+        """Bad tokens, and the spellings of bad words: at the beginning of a text and behind a blank."""
+        encode = self.model.tokenizer.encode_plain
+        words = [tuple(encode(blank + word.strip())) for word in options.bad_words for blank in ("", " ")]
+        return tuple(dict.fromkeys([*((token,) for token in options.bad_token_ids), *words]))
 
     def _answer(self, prefix: str, options: GenerationOptions, prompts: Sequence[tuple[int, ...]]) -> Answer:
         return Answer(

@@ -38,7 +38,7 @@ def submit(submission: Submission) -> decode_pb2.SessionRequest:
             decode_pb2.ChoiceState(index=c.index, emitted_ids=c.emitted_ids, finished=c.finished)
             for c in submission.choices
         ],
-        sampling=_sampling(submission.sampling),
+        sampling=sampling_to_pb(submission.sampling),
         seed=submission.seed & (2**64 - 1),
         model_digest=submission.model_digest,
         adapter_digest=submission.adapter_digest,
@@ -52,7 +52,8 @@ def submit(submission: Submission) -> decode_pb2.SessionRequest:
     return decode_pb2.SessionRequest(submit=message)
 
 
-def _sampling(params: SamplingParams) -> decode_pb2.SamplingParams:
+def sampling_to_pb(params: SamplingParams) -> decode_pb2.SamplingParams:
+    """Sampling parameters as a Submit carries them."""
     return decode_pb2.SamplingParams(
         temperature=params.temperature,
         top_p=params.top_p,
@@ -66,6 +67,8 @@ def _sampling(params: SamplingParams) -> decode_pb2.SamplingParams:
         min_tokens=params.min_tokens,
         ignore_eos=params.ignore_eos,
         stop_token_ids=params.stop_token_ids,
+        allowed_token_ids=params.allowed_token_ids,
+        bad_sequences=[decode_pb2.TokenSequence(token_ids=ids) for ids in params.bad_sequences],
         num_logprobs=params.num_logprobs,
     )
 

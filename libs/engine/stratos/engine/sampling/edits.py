@@ -22,7 +22,13 @@ TokenMask = npt.NDArray[np.int32]
 def needs_edit(spec: SampleSpec) -> bool:
     """Some edit applies to this row."""
     params = spec.params
-    return bool(params.logit_bias) or params.has_penalties or spec.num_output_tokens < params.min_tokens
+    return bool(
+        params.logit_bias
+        or params.has_penalties
+        or params.bad_sequences
+        or params.allowed_token_ids
+        or spec.num_output_tokens < params.min_tokens
+    )
 
 
 def edit_row(row: Tensor, spec: SampleSpec, eos_token_ids: Sequence[int]) -> None:
@@ -34,8 +40,24 @@ def edit_row(row: Tensor, spec: SampleSpec, eos_token_ids: Sequence[int]) -> Non
     if params.has_penalties:
         _penalise(row, spec)
     if spec.num_output_tokens < params.min_tokens:
-        ends = [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)]
-        row[torch.tensor(ends, dtype=torch.int64, device=row.device)] = -torch.inf
+        _ban(row, [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)])
+    if params.bad_sequences:
+        _ban(row, [sequence[-1] for sequence in params.bad_sequences if _would_complete(sequence, spec.output_ids)])
+    if params.allowed_token_ids:
+        ids = torch.tensor(params.allowed_token_ids, dtype=torch.int64, device=row.device)
+        kept = row[ids]
+        row.fill_(-torch.inf)
+        row[ids] = kept
+
+
+def _ban(row: Tensor, token_ids: Sequence[int]) -> None:
+    row[torch.tensor(token_ids, dtype=torch.int64, device=row.device)] = -torch.inf
+
+
+def _would_complete(sequence: tuple[int, ...], output_ids: tuple[int, ...]) -> bool:
+    """The output ends with all tokens of ``sequence`` but its last."""
+    num_before = len(sequence) - 1
+    return num_before == 0 or output_ids[-num_before:] == sequence[:-1]
 
 
 def _penalise(row: Tensor, spec: SampleSpec) -> None:

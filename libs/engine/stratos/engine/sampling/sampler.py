@@ -16,14 +16,13 @@ from torch import Tensor
 
 from stratos.core.request import PositionLogprobs
 from stratos.core.sampling_params import SamplingParams
-from stratos.engine.plan import SampleSpec
+from stratos.engine.plan import ALL_BANNED, SampleSpec
 from stratos.engine.sampling.counter_rng import gumbel, noise_keys
 from stratos.engine.sampling.edits import TokenMask, apply_mask, edit_row, needs_edit
 from stratos.engine.sampling.filters import candidate_counts, keep_top, min_p_
 from stratos.engine.sampling.logprobs import position_logprobs
 
 NON_FINITE = "the model's logits are not finite"
-ALL_BANNED = "every token is banned by the request's parameters"
 LEAST_TEMPERATURE = 1e-30
 
 

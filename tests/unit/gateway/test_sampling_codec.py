@@ -1,0 +1,94 @@
+"""Sampling parameters on their way from a JSON body to a decode worker's engine."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratos.api.worker.v1 import decode_pb2
+from stratos.common.clock import SystemClock
+from stratos.common.errors import BadRequest
+from stratos.core import limits
+from stratos.core.sampling_params import SamplingParams
+from stratos.gateway import session_messages
+from stratos.gateway.generation import Caller
+from stratos.gateway.models import ModelCatalogue
+from stratos.gateway.preparation import Preparation
+from stratos.gateway.served_model import ServedModel
+from stratos.worker.decode_messages import sampling_from_pb
+
+MODEL = ServedModel.load(Path(__file__).parents[3] / "models" / "base", "base", 4096)
+CALLER = Caller(tenant="t", cache_salt=b"", priority_class=0)
+EVERYTHING = SamplingParams(
+    temperature=0.5,
+    top_p=0.75,
+    top_k=7,
+    min_p=0.125,
+    repetition_penalty=1.5,
+    frequency_penalty=-0.5,
+    presence_penalty=0.25,
+    logit_bias={3: 1.5, 9: -2.0},
+    max_tokens=33,
+    min_tokens=5,
+    ignore_eos=True,
+    stop_token_ids=(8, 9),
+    allowed_token_ids=(1, 2, 3),
+    bad_sequences=((4,), (5, 6, 7)),
+    num_logprobs=4,
+)
+
+
+def travel(params: SamplingParams) -> SamplingParams:
+    message = decode_pb2.SamplingParams.FromString(session_messages.sampling_to_pb(params).SerializeToString())
+    return sampling_from_pb(message, MODEL.base.vocab_size)
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), EVERYTHING])
+def test_nothing_is_lost_between_gateway_and_worker(params: SamplingParams) -> None:
+    assert travel(params) == params
+
+
+def test_the_travelling_example_sets_every_field() -> None:
+    plain = SamplingParams()
+    assert not [f.name for f in fields(plain) if getattr(plain, f.name) == getattr(EVERYTHING, f.name)]
+
+
+async def prepared(**body: Any) -> SamplingParams:
+    preparation = Preparation(
+        model=MODEL, catalogue=ModelCatalogue(MODEL.base, None, SystemClock(), 1.0), default_max_tokens=16
+    )
+    ready = await preparation.completion({"model": "base", "prompt": "x", **body}, CALLER, "")
+    return ready.specs[0].sampling
+
+
+async def test_bad_words_become_both_spellings() -> None:
+    encode = MODEL.tokenizer.encode_plain
+    params = await prepared(bad_words=[" return", "None"], bad_token_ids=[7, 7])
+    assert params.bad_sequences == (
+        (7,), tuple(encode("return")), tuple(encode(" return")), tuple(encode("None")), tuple(encode(" None"))
+    )  # fmt: skip
+    assert (await prepared(allowed_token_ids=[5, 6])).allowed_token_ids == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("fields_", "param"),
+    [
+        ({"allowed_token_ids": [1 << 20]}, "allowed_token_ids"),
+        ({"bad_sequences": [decode_pb2.TokenSequence()]}, "bad_words"),
+        ({"bad_sequences": [decode_pb2.TokenSequence(token_ids=[1 << 20])]}, "bad_words"),
+        (
+            {"bad_sequences": [decode_pb2.TokenSequence(token_ids=[1])] * (limits.MAX_BAD_SEQUENCES + 1)},
+            "bad_words",
+        ),
+    ],
+)
+def test_a_worker_checks_what_it_is_sent(fields_: dict[str, Any], param: str) -> None:
+    message = session_messages.sampling_to_pb(SamplingParams())
+    for name, value in fields_.items():
+        getattr(message, name).extend(value)
+    with pytest.raises(BadRequest) as caught:
+        sampling_from_pb(message, MODEL.base.vocab_size)
+    assert caught.value.param == param
