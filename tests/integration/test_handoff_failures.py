@@ -91,6 +91,15 @@ async def test_a_pair_that_the_source_lost_is_replaced(world: World) -> None:
     await decode.wait_baseline()
 
 
+async def test_a_source_of_slow_steps_is_not_taken_for_a_hung_one(world: World) -> None:
+    prefill = await world.start(WorkerRole.PREFILL, fake_step_s=0.6)
+    decode = await world.start(WorkerRole.DECODE, fetch_stall_timeout_s=0.2)
+    gateway = await world.gateway(decode)
+    stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
+    assert stream.tokens[0] == HANDED_OVER
+    assert prefill.process.status().slow_step_s >= 0.6
+
+
 async def test_dead_endpoint_and_the_second_takes_over(world: World) -> None:
     prefill, decode = await start_pair(world)
     dead = WorkerRef(worker_id="gone", incarnation="inc-gone", address="127.0.0.1:9", role=WorkerRole.PREFILL)

@@ -10,6 +10,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.engine import PrefillEventKind
 from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
+from stratos.engine.slow_steps import SlowSteps
 
 
 def make_engine(config=None, clock=None, **fake):
@@ -327,3 +328,28 @@ def test_queued_tokens_are_those_of_prompts_that_wait_or_run():
     engine.add_prefill(PrefillJob(leg="leg", token_ids=tuple(range(100, 120))))
     engine.step()
     assert engine.status().num_queued_tokens == 20, "a job that waits for its grant is still to be computed"
+
+
+def test_the_slowest_step_is_known_and_fades():
+    clock = FakeClock()
+    runner = FakeRunner(FakeConfig())
+    engine = EngineCore(runner, SchedulerConfig(), clock)
+    collect = runner.collect
+
+    def slow_prompts(handle):
+        clock.advance(3.0 if engine.status().step < 2 else 0.01)
+        return collect(handle)
+
+    runner.collect = slow_prompts
+    engine.add(make_request(range(5), max_tokens=1500, ignore_eos=True))
+    drain(engine)
+    assert 1.3 < engine.status().slow_step_s < 1.6  # halved after 1,386 steps
+
+
+def test_one_stall_does_not_make_an_engine_slow():
+    steps = SlowSteps()
+    for took_s in [0.1] * 5 + [30.0] + [0.1] * 5:
+        steps.observe(took_s)
+    assert steps.slowest_s < 0.41
+    steps.observe(20.0)
+    assert steps.slowest_s > 19

@@ -23,18 +23,14 @@ def test_a_standing_step_counts_only_while_computing() -> None:
     assert not liveness.fault(14.0)
 
 
-def test_slow_steps_move_the_limit() -> None:
+def test_a_worker_of_slow_steps_gets_more_time_from_its_first_step_on() -> None:
     liveness = Liveness(CONFIG, 0.0)
-    now_s = 0.0
-    for step in range(3):
-        for _ in range(8):
-            now_s += 0.25
-            liveness.heard(step, now_s, is_computing=True)
-    end_s = now_s + 6.0
-    while now_s < end_s:
-        now_s += 0.25
-        liveness.heard(2, now_s, is_computing=True)
-    assert not liveness.fault(now_s)
+    for quarter in range(1, 33):
+        liveness.heard(0, quarter / 4, is_computing=True, slow_step_s=2.0)
+        liveness.heard(0, quarter / 4)  # outputs do not say
+        assert not liveness.fault(quarter / 4)
+    liveness.heard(0, 8.5, is_computing=True, slow_step_s=2.0)
+    assert "stands still" in liveness.fault(8.5)
 
 
 def test_a_stall_of_ones_own_is_forgiven() -> None:

@@ -49,6 +49,16 @@ def test_a_step_loop_that_stands_still_while_it_computes_is_hung_until_it_moves(
     assert verdicts[18] is None
 
 
+def test_a_worker_of_slow_steps_gets_more_time() -> None:
+    clock, liveness = FakeClock(), Liveness(LivenessSettings())
+    for _ in range(8):
+        liveness.on_status(make_status(engine_step=7, is_computing=True, slow_step_s=1.0), clock.now())
+        assert liveness.out_reason(clock.now()) is None
+        clock.advance(0.5)
+    clock.advance(0.1)
+    assert liveness.out_reason(clock.now()) is OutReason.HUNG
+
+
 def test_an_idle_worker_is_never_hung_and_work_after_idling_starts_the_clock_anew() -> None:
     assert set(_run([(7, False)] * 60 + [(7, True)] * 17)) == {None}
     assert set(_run([(step, True) for step in range(60)])) == {None}

@@ -86,7 +86,7 @@ async def test_wait_for_a_slot_is_in_order_and_bounded() -> None:
         await StagingRoom(0.01).take(receiver, "p", 1, "d")
 
 
-def status(step: int, *, is_computing: bool) -> EngineStatus:
+def status(step: int, *, is_computing: bool, slow_step_s: float = 0.0) -> EngineStatus:
     return EngineStatus(
         step=step,
         is_computing=is_computing,
@@ -97,6 +97,7 @@ def status(step: int, *, is_computing: bool) -> EngineStatus:
         num_prefill_jobs=0,
         resident_adapters=(),
         tokens_by_tenant={},
+        slow_step_s=slow_step_s,
     )
 
 
@@ -111,6 +112,9 @@ def test_standing_still_counts_only_with_work() -> None:
     clock.advance(5)
     watch.observe(status(1, is_computing=True))
     assert watch.stalled_s == 6
+    assert watch.stands_still(5)
+    watch.observe(status(1, is_computing=True, slow_step_s=1.5))
+    assert not watch.stands_still(5)
     watch.observe(status(2, is_computing=True))
     assert watch.stalled_s == 0
 

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from stratos.core.placement import WorkerRef
 from stratos.core.request import BlockLedger, KvIdentity, StagingLedger
 
+STEPS_OF_GRACE = 4
+"""A step counter may stand still for this many of the worker's slowest steps before the worker counts as hung."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
@@ -37,6 +40,8 @@ class WorkerStatus:
     block_size: int = 16
     max_num_seqs: int = 0
     """Most sequences in one batch; 0 means the worker does not say."""
+    slow_step_s: float = 0.0
+    """Slowest step of late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from stratos.engine.runner.base import Runner
 from stratos.engine.scheduler import Decision, Scheduler
 from stratos.engine.sequence import Sequence
 from stratos.engine.settings import SchedulerConfig
+from stratos.engine.slow_steps import SlowSteps
 
 
 class EngineCore(Engine):
@@ -52,7 +53,9 @@ class EngineCore(Engine):
         self._jobs = JobBook(self._context)
         self._embeddings = EmbedBook(self._context)
         self._adapter_pins: Counter[str] = Counter()
+        self._clock = clock
         self._step = 0
+        self._slow_steps = SlowSteps()
         self._lock = threading.RLock()
         self._status = self._snapshot()
 
@@ -169,11 +172,14 @@ class EngineCore(Engine):
                 return result
             rows = tuple(self._requests.row(sequence, count) for sequence, count in decision.scheduled)
             plan = StepPlan(step=self._step, rows=rows, copies=self._requests.take_copies())
+        began_s = self._clock.now()
         handle = self._runner.launch(plan)
         self._runner.sample(handle)
         tokens = self._runner.collect(handle)
+        took_s = self._clock.now() - began_s
         with self._changing():
             self._step += 1
+            self._slow_steps.observe(took_s)
             result.num_rows = len(plan.rows)
             self._requests.end_copies(plan.copies)
             self._retire(decision, tokens, result)
@@ -286,4 +292,5 @@ class EngineCore(Engine):
             num_prefill_jobs=len(self._jobs),
             resident_adapters=self._runner.resident_adapters(),
             tokens_by_tenant=dict(self._context.tokens_by_tenant),
+            slow_step_s=self._slow_steps.slowest_s,
         )

@@ -95,6 +95,8 @@ class EngineStatus:
     num_prefill_jobs: int
     resident_adapters: tuple[str, ...]
     tokens_by_tenant: dict[str, int]
+    slow_step_s: float = 0.0
+    """Slowest step of late: what a big model or a busy machine may take, so that slow is not taken for stuck."""
 
 
 class Engine(ABC):

@@ -1,7 +1,8 @@
 """Is a worker alive? Judged by what it says and by its step counter, never by an open port.
 
 A killed worker breaks its status stream: out at once.  A stopped one falls silent: out after ``silent_after_s``.
-One whose process lives but whose step loop stands still while it has work: out after ``hung_after_s``.
+One whose process lives but whose step loop stands still while it has work: out after ``hung_after_s``, or later
+where its own steps take long.
 Any of them is in again as soon as its statuses flow and its steps move.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import enum
 
-from stratos.core.fleet import WorkerStatus
+from stratos.core.fleet import STEPS_OF_GRACE, WorkerStatus
 from stratos.routing.settings import LivenessSettings
 
 
@@ -68,7 +69,8 @@ class Liveness:
             return OutReason.UNKNOWN
         if now - self._status_at > self._settings.silent_after_s:
             return OutReason.SILENT
-        if status.is_computing and now - self._step_moved_at > self._settings.hung_after_s:
+        hung_after_s = max(self._settings.hung_after_s, STEPS_OF_GRACE * status.slow_step_s)
+        if status.is_computing and now - self._step_moved_at > hung_after_s:
             return OutReason.HUNG
         if status.is_draining:
             return OutReason.DRAINING

@@ -130,6 +130,7 @@ def status_to_pb(status: WorkerStatus) -> worker_pb2.WorkerStatus:
         num_tokens_by_tenant=dict(status.tokens_by_tenant),
         block_size=status.block_size,
         max_num_seqs=status.max_num_seqs,
+        slow_step_ms=round(status.slow_step_s * 1000),
     )
 
 
@@ -164,6 +165,7 @@ def status_from_pb(message: worker_pb2.WorkerStatus) -> WorkerStatus:
         tokens_by_tenant=dict(message.num_tokens_by_tenant),
         block_size=message.block_size,
         max_num_seqs=message.max_num_seqs,
+        slow_step_s=message.slow_step_ms / 1000,
     )
 
 

@@ -38,6 +38,7 @@ from stratos.worker.worker_parts import WorkerParts, wire_worker
 
 HOUSEKEEPING_S = 0.25
 PROBE_INTERVAL_S = 1.0
+WARM_UP_SALT = b"warm-up"
 WARM_UP_KEY = RequestKey("warm-up", 0)
 FLUSH_S = 1.0
 """Time that handed-back streams get to leave, taken from the drain's own time."""
@@ -120,7 +121,10 @@ class WorkerProcess(Service):
         engine.subscribe(lambda _: self._feed.notify())
 
     async def warm_up(self) -> None:
-        """Compute one real token, so that nothing is loaded or compiled at a client's cost."""
+        """Run two of the largest steps and a real token, so that nothing is loaded or compiled at a client's cost.
+
+        They also show how long a step may take, before anybody could call the first one a hang.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_step(result: StepResult) -> None:
@@ -135,14 +139,20 @@ class WorkerProcess(Service):
         await self.parts.engine.add(
             EngineRequest(
                 key=WARM_UP_KEY,
-                prompt_ids=(0,),
+                prompt_ids=(0,) * self._warm_up_tokens(),
                 choices=(ChoiceState(index=0),),
                 sampling=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
                 seed=0,
+                cache_salt=WARM_UP_SALT,
                 arrival_s=self._clock.now(),
             )
         )
         await done
+
+    def _warm_up_tokens(self) -> int:
+        engine, info = self.parts.engine, self.parts.engine.info
+        pool_tokens = engine.status().blocks.total * info.geometry.block_size
+        return max(min(2 * self._settings.max_num_batched_tokens, info.max_model_len - 1, pool_tokens // 2), 1)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """See ``Service.tasks``."""
@@ -154,9 +164,8 @@ class WorkerProcess(Service):
 
     def not_ready_reason(self) -> str:
         """See ``Service.not_ready_reason``."""
-        stalled_s = self._watch.stalled_s
-        if self._parts is not None and stalled_s > self._settings.step_stall_timeout_s:
-            return f"the engine has work and its step counter has not moved for {stalled_s:.1f} s"
+        if self._parts is not None and self._watch.stands_still(self._settings.step_stall_timeout_s):
+            return f"the engine has work and its step counter has not moved for {self._watch.stalled_s:.1f} s"
         return ""
 
     def status(self) -> WorkerStatus:
@@ -181,6 +190,7 @@ class WorkerProcess(Service):
             tokens_by_tenant=engine.tokens_by_tenant,
             block_size=info.geometry.block_size,
             max_num_seqs=self._settings.max_num_seqs,
+            slow_step_s=engine.slow_step_s,
         )
 
     async def drain(self) -> None:

@@ -108,7 +108,11 @@ def _handle(parts: DecodeParts, session: sessions.Session, message: decode_pb2.S
 
 def _to_pb(message: StepDeltas | StepProgress) -> decode_pb2.SessionResponse:
     if isinstance(message, StepProgress):
-        progress = decode_pb2.Progress(engine_step=message.step, is_computing=message.is_computing)
+        progress = decode_pb2.Progress(
+            engine_step=message.step,
+            is_computing=message.is_computing,
+            slow_step_ms=round(message.slow_step_s * 1000),
+        )
         return decode_pb2.SessionResponse(progress=progress)
     return decode_pb2.SessionResponse(
         step_outputs=decode_pb2.StepOutputs(

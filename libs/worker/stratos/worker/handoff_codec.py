@@ -103,6 +103,7 @@ def response_to_pb(message: SourceMessage) -> source_pb2.FetchResponse:
                     phase=f"SOURCE_PHASE_{message.phase.name}",
                     queue_position=message.queue_position,
                     engine_step=message.engine_step,
+                    slow_step_ms=round(message.slow_step_s * 1000),
                 )
             )
         case Ready():
@@ -138,6 +139,7 @@ def response_from_pb(message: source_pb2.FetchResponse) -> SourceMessage:
                 phase=_phase_from_pb(message.progress.phase),
                 queue_position=message.progress.queue_position,
                 engine_step=message.progress.engine_step,
+                slow_step_s=message.progress.slow_step_ms / 1000,
             )
         case "ready":
             return Ready(

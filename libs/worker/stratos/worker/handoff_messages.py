@@ -96,6 +96,8 @@ class Progress:
     phase: SourcePhase
     queue_position: int
     engine_step: int
+    slow_step_s: float = 0.0
+    """Its slowest step of late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

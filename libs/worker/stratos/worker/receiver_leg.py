@@ -18,6 +18,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 
 from stratos.common.errors import Busy, Overloaded, StratosError, WorkerLost
+from stratos.core.fleet import STEPS_OF_GRACE
 from stratos.core.placement import WorkerRef
 from stratos.kv.framing import FrameRange, checksum, digest_of, frame_bytes
 from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
@@ -168,7 +169,7 @@ class ReceiverLeg:
         now_s = time.monotonic()
         if progress.phase is not SourcePhase.COMPUTING or progress.engine_step != step:
             self._step = (progress.engine_step, now_s)
-        elif now_s - since_s > self._parts.config.stall_timeout_s:
+        elif now_s - since_s > max(self._parts.config.stall_timeout_s, STEPS_OF_GRACE * progress.slow_step_s):
             raise WorkerLost("the source says that it computes, and its step counter stands still")
 
     async def _answer_ready(self, ready: Ready) -> None:

@@ -35,6 +35,7 @@ class StepProgress:
 
     step: int
     is_computing: bool
+    slow_step_s: float
 
 
 class Session:
@@ -83,7 +84,7 @@ class Session:
                 return
             if self._clock.now() >= due_s:
                 status = self._engine.status()
-                yield StepProgress(step=status.step, is_computing=status.is_computing)
+                yield StepProgress(step=status.step, is_computing=status.is_computing, slow_step_s=status.slow_step_s)
                 due_s = self._clock.now() + PROGRESS_INTERVAL_S
             if self.is_idle and not self.is_closed:
                 await self._wait(due_s - self._clock.now())

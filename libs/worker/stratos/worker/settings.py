@@ -59,13 +59,13 @@ class WorkerSettings(ServiceSettings):
     fetch_progress_timeout_s: float = Field(1.0, gt=0)
     """A source that says nothing for this long is lost; it speaks every 250 ms."""
     fetch_stall_timeout_s: float = Field(2.0, gt=0)
-    """A source that computes with a step counter that stands still for this long hangs; above the slowest step."""
+    """A source whose step counter stands still for this long, or for 4 of its slow steps, while it computes, hangs."""
     fetch_frame_timeout_s: float = Field(10.0, gt=0)
     """An announced frame must be complete within this time: one slot takes milliseconds on any network."""
     orphan_ttl_s: float = Field(5.0, ge=0)
     """Requests of a broken session are freed after this long; a gateway reconnects within a second."""
     step_stall_timeout_s: float = Field(5.0, gt=0)
-    """The worker is not ready when it computes and its step counter stands still for this long."""
+    """Not ready when it computes and its step counter stands still for this long (at least 4 of its slow steps)."""
     fake_worker_weight: int = 1
     """Fake engine: differs per worker, so that tokens tell who computed them."""
     fake_num_blocks: int = Field(256, ge=1)

@@ -329,11 +329,13 @@ class SourceLeg:
 
     async def _report(self) -> None:
         while True:
+            status = self._parts.engine.status()
             await self._stream.send(
                 Progress(
                     phase=self._phase,
                     queue_position=self._parts.jobs.position(self._intent.leg),
-                    engine_step=self._parts.engine.status().step,
+                    engine_step=status.step,
+                    slow_step_s=status.slow_step_s,
                 )
             )
             await asyncio.sleep(PROGRESS_INTERVAL_S)

@@ -1,15 +1,14 @@
 """Whether a decode worker still moves, judged from what its session says.
 
 Two rules: silence (workers speak every 250 ms, whatever they do), and a step counter that stands still while
-the worker says that it computes.  A step that is merely slow moves the second limit along with it.
+the worker says that it computes.  The worker says how long its steps take, and a worker of slow steps gets more time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-STEPS_OF_GRACE = 4
-_DECAY = 0.99
+from stratos.core.fleet import STEPS_OF_GRACE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +27,24 @@ class Liveness:
         now_s: monotonic seconds.
     """
 
-    __slots__ = ("_config", "_heard_s", "_is_computing", "_moved_s", "_slowest_s", "_step")
+    __slots__ = ("_config", "_heard_s", "_is_computing", "_moved_s", "_slow_step_s", "_step")
 
     def __init__(self, config: LivenessConfig, now_s: float) -> None:
         self._config = config
         self._step = -1
         self._is_computing = False
-        self._slowest_s = 0.0
+        self._slow_step_s = 0.0
         self._heard_s = self._moved_s = now_s
 
-    def heard(self, step: int, now_s: float, *, is_computing: bool | None = None) -> None:
-        """A message came; ``is_computing`` is ``None`` when it does not say."""
+    def heard(
+        self, step: int, now_s: float, *, is_computing: bool | None = None, slow_step_s: float | None = None
+    ) -> None:
+        """A message came; what it does not say is ``None``."""
         self._heard_s = now_s
         if step != self._step:
-            if self._is_computing:
-                self._slowest_s = max(now_s - self._moved_s, self._slowest_s * _DECAY)
             self._step, self._moved_s = step, now_s
+        if slow_step_s is not None:
+            self._slow_step_s = slow_step_s
         if is_computing is not None:
             if not is_computing or not self._is_computing:
                 self._moved_s = now_s
@@ -57,7 +58,7 @@ class Liveness:
         """Why the worker counts as hung, "" when it does not."""
         if now_s - self._heard_s > self._config.silence_timeout_s:
             return f"silent for {now_s - self._heard_s:.1f} s"
-        limit_s = max(self._config.step_timeout_s, STEPS_OF_GRACE * self._slowest_s)
+        limit_s = max(self._config.step_timeout_s, STEPS_OF_GRACE * self._slow_step_s)
         if self._is_computing and now_s - self._moved_s > limit_s:
             return f"step {self._step} stands still for {now_s - self._moved_s:.1f} s"
         return ""

@@ -152,7 +152,12 @@ class WorkerSession:
                     self._deliver(output, sink)
         elif kind == "progress":
             progress = message.progress
-            self._liveness.heard(progress.engine_step, now_s, is_computing=progress.is_computing)
+            self._liveness.heard(
+                progress.engine_step,
+                now_s,
+                is_computing=progress.is_computing,
+                slow_step_s=progress.slow_step_ms / 1000,
+            )
 
     def _deliver(self, output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
         """What cannot be handled ends its own request: the session belongs to many."""

@@ -33,7 +33,7 @@ class RouterSettings(ServiceSettings):
     silent_after_s: float = 1.5
     """A worker without a status for so long is out: 3 s is promised, stop to out."""
     hung_after_s: float = 2.0
-    """A worker whose step counter stands still for so long while it computes is out."""
+    """A worker whose step counter stands still for so long while it computes is out (at least 4 of its slow steps)."""
 
     queue_ttl_s: float = 30.0
     """Longest wait of a new request."""

@@ -166,14 +166,16 @@ class Abort(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("phase", "queue_position", "engine_step")
+    __slots__ = ("phase", "queue_position", "engine_step", "slow_step_ms")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
     ENGINE_STEP_FIELD_NUMBER: _ClassVar[int]
+    SLOW_STEP_MS_FIELD_NUMBER: _ClassVar[int]
     phase: SourcePhase
     queue_position: int
     engine_step: int
-    def __init__(self, phase: _Optional[_Union[SourcePhase, str]] = ..., queue_position: _Optional[int] = ..., engine_step: _Optional[int] = ...) -> None: ...
+    slow_step_ms: int
+    def __init__(self, phase: _Optional[_Union[SourcePhase, str]] = ..., queue_position: _Optional[int] = ..., engine_step: _Optional[int] = ..., slow_step_ms: _Optional[int] = ...) -> None: ...
 
 class FrameHeader(_message.Message):
     __slots__ = ("leg", "seq", "kv_group", "layer_begin", "layer_end", "token_begin", "token_end", "head_begin", "head_end", "source_rank", "destination_rank", "num_bytes", "checksum", "slot")

@@ -265,9 +265,11 @@ class StepOutputs(_message.Message):
     def __init__(self, engine_step: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[RequestOutput, _Mapping]]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("engine_step", "is_computing")
+    __slots__ = ("engine_step", "is_computing", "slow_step_ms")
     ENGINE_STEP_FIELD_NUMBER: _ClassVar[int]
     IS_COMPUTING_FIELD_NUMBER: _ClassVar[int]
+    SLOW_STEP_MS_FIELD_NUMBER: _ClassVar[int]
     engine_step: int
     is_computing: bool
-    def __init__(self, engine_step: _Optional[int] = ..., is_computing: _Optional[bool] = ...) -> None: ...
+    slow_step_ms: int
+    def __init__(self, engine_step: _Optional[int] = ..., is_computing: _Optional[bool] = ..., slow_step_ms: _Optional[int] = ...) -> None: ...
