@@ -1,0 +1,58 @@
+"""Compiles kernels for sm_90 without a GPU: launch functions run as always, but a launch ends behind the compiler.
+
+Use ``compiled`` in a process that does not interpret kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+SHARED_BYTES = 227 * 1024
+"""Shared memory that a program may have on Hopper."""
+
+
+class _Hopper:
+    """As much of a driver as compiling needs."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@dataclass
+class Compiled:
+    """Kernels by name, in order of launch."""
+
+    kernels: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@contextmanager
+def compiled() -> Iterator[Compiled]:
+    """Within the block every launch compiles for sm_90 and is recorded, and nothing runs."""
+    record, run = Compiled(), JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
+        known = record.kernels.setdefault(self.fn.__name__, [])
+        if all(kernel is not other for other in known):
+            known.append(kernel)
+        return kernel
+
+    driver.set_active(_Hopper())
+    JITFunction.run = compile_only  # type: ignore[method-assign]
+    try:
+        yield record
+    finally:
+        JITFunction.run = run  # type: ignore[method-assign]

@@ -1,0 +1,40 @@
+"""Runs Triton kernels in its interpreter where there is no GPU; import it before anything that imports Triton.
+
+Triton decides at its first import whether kernels are compiled or interpreted.  Version 3.6 reads scalars in a way that
+numpy refuses from 2.4 on (triton-lang/triton#9171), and multiplies the bits of bfloat16 as integers (#11584).  Both are
+mended here, for tests alone.  Its matrix products come from numpy's BLAS, where a row's bits depend on its place in the
+matrix; on a GPU they do not, so here products are plain sums.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+IS_INTERPRETED = not Path("/dev/nvidiactl").exists()
+DEVICE = "cpu" if IS_INTERPRETED else "cuda"
+
+if IS_INTERPRETED:
+    os.environ["TRITON_INTERPRET"] = "1"
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    _patch = interpreter._patch_lang_tensor
+
+    def _patch_with_scalars(tensor: Any, scope: Any) -> None:
+        _patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    def _product(self: Any, a: Any, b: Any, d: Any, *_: Any) -> Any:
+        left, right = (_widened(x) for x in (a, b))
+        return interpreter.TensorHandle(np.einsum("ik,kj->ij", left, right) + d.data, d.dtype.scalar)
+
+    def _widened(x: Any) -> Any:
+        if x.dtype.scalar == tl.float32:
+            return x.data
+        return interpreter._convert_float(x.data, x.dtype.scalar, tl.float32, None).view(np.float32)
+
+    interpreter._patch_lang_tensor = _patch_with_scalars
+    interpreter.InterpreterBuilder.create_dot = _product
