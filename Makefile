@@ -12,6 +12,8 @@ XDIST ?= -n 2 --dist loadfile
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NATIVE := libs/engine/stratos/engine/native
+KERNELS := $(VENV)/.kernels
 
 .PHONY: help setup run test test-unit test-integration pytest check fmt proto proto-check bench clean
 .DEFAULT_GOAL := help
@@ -19,10 +21,14 @@ STAMP := $(VENV)/.installed
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
-setup: $(STAMP) ## Create .venv and install everything into it (only when something changed)
+setup: $(STAMP) $(KERNELS) ## Create .venv and install everything into it (only when something changed)
 
 $(STAMP): pyproject.toml constraints.txt scripts/setup_env.sh
 	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" bash scripts/setup_env.sh $(VENV) $(STAMP)
+
+$(KERNELS): $(STAMP) $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.h $(NATIVE)/*.py)
+	@echo "==> compiling the engine's kernels"
+	@$(BIN)/python -m stratos.engine.native.build && touch $@
 
 run: setup ## Start the whole platform on this machine (Ctrl-C stops it)
 	@exec $(BIN)/stratos up $(UP)
@@ -59,5 +65,5 @@ bench: setup ## Measure on an idle machine: gateway and engine side by side, the
 	@$(BIN)/python scripts/bench_ablation.py --out benchmarks/results/ablation-cpu.json $(BENCH)
 
 clean: ## Remove .venv, caches and the data directory of `make run`
-	rm -rf $(VENV) .stratos .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(NATIVE)/*.so .stratos .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

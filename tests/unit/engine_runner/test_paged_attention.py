@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
+from native_kernels import NATIVE_SETS, native_library
 
 from stratos.core.request import KvGeometry
 from stratos.engine.attention import paged
-from stratos.engine.attention.backend import RowSpan, make_attention
+from stratos.engine.attention.backend import AttentionBackend, RowSpan, make_attention
+from stratos.engine.attention.native import NativePagedAttention
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.runner.kv_pages import KvPages
 
@@ -18,17 +21,33 @@ GEOMETRY = KvGeometry(num_layers=LAYERS, num_kv_heads=KV_HEADS, head_dim=DIM, bl
 
 
 Windows = tuple[int | None, ...]
+KERNELS = ["torch-paged", *(f"native-{name}" for name in NATIVE_SETS)]
+
+
+def make_kernel(name: str, pages: KvPages, num_heads: int, windows: Windows) -> AttentionBackend:
+    if name.startswith("native-"):
+        return NativePagedAttention(native_library(name.removeprefix("native-")), pages, num_heads, windows)
+    return make_attention(name, pages, num_heads, windows)
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 class World:
     """Pages filled for several contexts, and the dense KV of each."""
 
     def __init__(
-        self, shapes: list[tuple[int, int]], poison: bool = False, windows: Windows = (None,) * LAYERS
+        self,
+        shapes: list[tuple[int, int]],
+        poison: bool = False,
+        windows: Windows = (None,) * LAYERS,
+        kernel: str = "torch-paged",
     ) -> None:
         torch.manual_seed(0)
         self.pages = KvPages(GEOMETRY, 400, torch.float32, torch.device("cpu"))
-        self.kernel = make_attention("torch-paged", self.pages, KV_HEADS * GROUP, windows)
+        self.kernel: Any = make_kernel(kernel, self.pages, KV_HEADS * GROUP, windows)
         self.windows = windows
         if poison:
             self.pages.tensor.fill_(1e30)
@@ -75,15 +94,17 @@ SHAPES = [(0, 1), (7, 1), (3, 5), (0, 9), (100, 1), (8, 1), (30, 21), (99, 2), (
 
 @pytest.mark.parametrize("layer", range(LAYERS))
 @pytest.mark.parametrize("shapes", [SHAPES, [(9, 1), (3, 1)], [(40, 1)], [(0, 17)], [(16, 1), (16, 1)]])
-def test_equals_the_dense_reference(shapes: list[tuple[int, int]], layer: int) -> None:
-    world = World(shapes)
+def test_equals_the_dense_reference(shapes: list[tuple[int, int]], layer: int, kernel: str) -> None:
+    world = World(shapes, kernel=kernel)
     assert torch.allclose(world.run(layer), world.expected(layer), atol=1e-5)
 
 
 @pytest.mark.parametrize("window", [1, 3, 4, 5, 9, 33, 200])
 @pytest.mark.parametrize("shapes", [SHAPES, [(9, 1), (3, 1)], [(40, 1)], [(0, 17)], [(16, 1), (16, 1)], [(64, 40)]])
-def test_a_window_hides_older_tokens_in_its_layers_alone(shapes: list[tuple[int, int]], window: int) -> None:
-    world = World(shapes, windows=(window, None), poison=True)
+def test_a_window_hides_older_tokens_in_its_layers_alone(
+    shapes: list[tuple[int, int]], window: int, kernel: str
+) -> None:
+    world = World(shapes, windows=(window, None), poison=True, kernel=kernel)
     for layer in range(LAYERS):
         assert torch.allclose(world.run(layer), world.expected(layer), atol=1e-5)
 
@@ -113,13 +134,13 @@ def test_small_limits_cut_gathers_and_tiles_without_changing_results(monkeypatch
     assert torch.allclose(world.run(1), world.expected(1), atol=1e-5)
 
 
-def test_huge_stale_values_behind_a_context_do_not_matter() -> None:
-    world = World(SHAPES, poison=True)
+def test_huge_stale_values_behind_a_context_do_not_matter(kernel: str) -> None:
+    world = World(SHAPES, poison=True, kernel=kernel)
     assert torch.allclose(world.run(0), world.expected(0), atol=1e-5)
 
 
-def test_only_the_slots_of_the_rows_are_written() -> None:
-    world = World([(3, 2)])
+def test_only_the_slots_of_the_rows_are_written(kernel: str) -> None:
+    world = World([(3, 2)], kernel=kernel)
     before = world.pages.tensor.clone()
     world.run(1)
     changed = (world.pages.tensor != before).any(-1).nonzero()
@@ -130,8 +151,8 @@ def test_only_the_slots_of_the_rows_are_written() -> None:
     }
 
 
-def test_values_that_are_not_finite_never_reach_the_pages() -> None:
-    world = World([(3, 2)])
+def test_values_that_are_not_finite_never_reach_the_pages(kernel: str) -> None:
+    world = World([(3, 2)], kernel=kernel)
     key = torch.full((2, KV_HEADS, DIM), float("nan"))
     world.forward(0, key, torch.full_like(key, float("inf")))
     assert bool(torch.isfinite(world.pages.tensor).all())

@@ -39,3 +39,7 @@ class RunnerConfig:
     """Threads of one operation; 0 takes torch's default."""
     enable_prepacked_gemm: bool = True
     """Ablation switch: oneDNN pre-packed weights for linear layers on CPU."""
+    enable_native_kernels: bool = True
+    """Ablation switch: attention and layer operations by the C++ kernels on CPU, where they are built."""
+    enable_fused_ops: bool = True
+    """Ablation switch: norms and the activation by the C++ kernels, too; off leaves them to torch."""

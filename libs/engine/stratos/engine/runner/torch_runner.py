@@ -19,9 +19,8 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.model_files import read_model_files
 from stratos.core.request import KvGeometry, KvIdentity
-from stratos.engine.attention.backend import AttentionBackend, make_attention
+from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.layers.linear import LinearFactory
-from stratos.engine.layers.ops import TorchOps
 from stratos.engine.lora.store import LoraStore
 from stratos.engine.lora.weights import load_lora
 from stratos.engine.models.config import DecoderConfig, parse_decoder_config
@@ -29,6 +28,7 @@ from stratos.engine.models.decoder import Decoder
 from stratos.engine.models.loader import CheckpointReader
 from stratos.engine.plan import SampledToken, StepPlan, StepTokens
 from stratos.engine.runner.base import Runner, RunnerInfo
+from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.runner.kv_pages import KvPages, num_blocks_for
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
@@ -36,7 +36,6 @@ from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-ATTENTION = "torch-paged"
 _log = logging.getLogger(__name__)
 
 
@@ -77,17 +76,18 @@ class TorchRunner(Runner):
         target, dtype = torch.device(device), DTYPES[config.dtype]
         files = read_model_files(config.model_path)
         model = parse_decoder_config(files.config, has_lm_head=files.can_generate)
+        kernels = choose_kernels(config, target, dtype)
         linear = LinearFactory(target, dtype, enable_prepacked_gemm=config.enable_prepacked_gemm)
-        decoder = Decoder(model, CheckpointReader(files, model, dtype, target), linear, TorchOps(), target)
+        decoder = Decoder(model, CheckpointReader(files, model, dtype, target), linear, kernels.ops, target)
         geometry = _geometry(model, config.block_size, dtype)
         pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), dtype, target)
-        attention = make_attention(ATTENTION, pages, model.num_heads, model.windows)
+        attention = kernels.attention(pages, model.num_heads, model.windows)
         info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=files.digest,
                 kv_dtype=config.dtype,
                 rope_variant=model.rope.variant,
-                numerics_id=_numerics_id(target, config.dtype, f"{attention.name}+{linear.kernel_name}"),
+                numerics_id=_numerics_id(target, config.dtype, attention.name, kernels.ops.name, linear.kernel_name),
             ),
             geometry=geometry,
             num_blocks=pages.num_blocks,
@@ -201,7 +201,7 @@ def _geometry(model: DecoderConfig, block_size: int, dtype: torch.dtype) -> KvGe
     )
 
 
-def _numerics_id(device: torch.device, dtype: str, kernels: str) -> str:
+def _numerics_id(device: torch.device, dtype: str, *kernels: str) -> str:
     """Everything that decides the last bits of a result: equal ids compute equal KV."""
     unit = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else torch.cuda.get_device_name(device)
-    return f"{device.type}-{unit}/torch-{torch.__version__}/{dtype}/{kernels}"
+    return f"{device.type}-{unit}/torch-{torch.__version__}/{dtype}/{'+'.join(kernels)}"

@@ -1,0 +1,111 @@
+"""Paged attention by the C++ kernel: one call per layer, arguments prepared once per step.
+
+The kernel walks every context in tiles that begin at fixed positions, in order, so that a token's result does not
+depend on chunks, neighbours or threads; attention.cpp tells how.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stratos.engine.attention.backend import AttentionBackend, RowSpan
+from stratos.engine.attention.projections import QkNorm
+from stratos.engine.layers.rotary import RopeRows
+from stratos.engine.native.library import DTYPE_CODES, AttentionStep, NativeLibrary
+from stratos.engine.runner.kv_pages import KvPages
+
+MAX_HEAD_DIM = 1024
+"""The kernel holds one head in registers and on its stack."""
+_ITEM_FIELDS = 5
+
+
+@dataclass(slots=True)
+class NativeStep:
+    """Arguments of one step, and what keeps their memory alive."""
+
+    arguments: AttentionStep
+    pointer: object
+    buffers: tuple[np.ndarray, ...]
+    rope: RopeRows | None = None
+
+
+class NativePagedAttention(AttentionBackend):
+    """Bound to one pool on CPU, in float32 or bfloat16.
+
+    Args:
+        library: the compiled kernels.
+        pages: the KV pool.
+        num_heads: query heads.
+        windows: sliding window of each layer.
+    """
+
+    def __init__(self, library: NativeLibrary, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> None:
+        geometry = pages.geometry
+        assert len(windows) == geometry.num_layers
+        self.name = f"native-{library.isa}"
+        self._library, self._pages = library, pages.tensor
+        self._windows = [window or 0 for window in windows]
+        self._num_heads, self._kv_heads = num_heads, geometry.num_kv_heads
+        self._head_dim, self._block_size = geometry.head_dim, geometry.block_size
+        self._scratch_bytes = library.scratch_bytes(geometry.head_dim)
+        self._scratch = torch.empty(0, dtype=torch.uint8)
+
+    def prepare(self, rows: list[RowSpan]) -> NativeStep:
+        """See ``AttentionBackend.prepare``."""
+        num_tokens, threads = rows[-1].begin + rows[-1].num_tokens, torch.get_num_threads()
+        facts = np.empty((len(rows), 4), dtype=np.int64)
+        tables: list[int] = []
+        for index, row in enumerate(rows):
+            facts[index] = row.begin, row.num_tokens, row.start, len(tables)
+            tables.extend(row.block_table)
+        flat = np.array(tables, dtype=np.int64)
+        slots = np.empty(num_tokens, dtype=np.int64)
+        items = np.empty(num_tokens * self._kv_heads * _ITEM_FIELDS, dtype=np.int64)
+        if self._scratch.numel() < threads * self._scratch_bytes:
+            self._scratch = torch.empty(threads * self._scratch_bytes, dtype=torch.uint8)
+        step = self._arguments(len(rows), num_tokens, threads)
+        step.rows, step.tables = facts.ctypes.data, flat.ctypes.data
+        step.slots, step.items = slots.ctypes.data, items.ctypes.data
+        pointer = ctypes.byref(step)
+        self._library.plan(pointer)
+        return NativeStep(step, pointer, (facts, flat, slots, items))
+
+    def _arguments(self, num_rows: int, num_tokens: int, threads: int) -> AttentionStep:
+        block, layer, kv, head, _, _ = self._pages.stride()
+        return AttentionStep(
+            pages=self._pages.data_ptr(),
+            scratch=self._scratch.data_ptr(),
+            scratch_bytes=self._scratch_bytes,
+            block_stride=block,
+            layer_stride=layer,
+            kv_stride=kv,
+            head_stride=head,
+            num_rows=num_rows,
+            num_tokens=num_tokens,
+            num_heads=self._num_heads,
+            kv_heads=self._kv_heads,
+            head_dim=self._head_dim,
+            block_size=self._block_size,
+            dtype=DTYPE_CODES[self._pages.dtype],
+            threads=threads,
+            scale=self._head_dim**-0.5,
+        )
+
+    def forward(self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: NativeStep) -> Tensor:
+        """See ``AttentionBackend.forward``; q in ``qkv`` is rotated in place."""
+        step = metadata.arguments
+        if metadata.rope is not rope:
+            metadata.rope = rope
+            step.cos, step.sin = rope.cos.data_ptr(), rope.sin.data_ptr()
+        norm = None
+        if qk_norm is not None:
+            norm, step.norm_eps = qk_norm.weight.data_ptr(), qk_norm.eps
+        out = qkv.new_empty(qkv.shape[0], self._num_heads * self._head_dim)
+        self._library.attention(metadata.pointer, layer, self._windows[layer], qkv.data_ptr(), out.data_ptr(), norm)
+        return out

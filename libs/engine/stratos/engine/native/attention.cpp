@@ -1,0 +1,285 @@
+// Paged attention over pages [block, layer, 2 (K, V), kv_head, token in block, head_dim], for any mix of rows.
+//
+// stratos_attention does one layer of a step: q/k norm, rotation and the write of K and V into the pages, a barrier, then
+// attention by work items.  An item is one KV head and up to ITEM_ROWS query rows (tokens times the heads of the group) of
+// one sequence.  It walks the KV in tiles of TILE keys that begin at multiples of TILE, in order, with an online softmax
+// per tile, and reads K and V from the pages.  Therefore a token's result depends on its context alone: not on the chunk it
+// came in, on its neighbours, on the number of threads, or on whether it is a prefill or a decode.
+#include <omp.h>
+
+#include "tiles.h"
+
+constexpr int ITEM_ROWS = 256;
+constexpr float LOG2_E = 1.44269504089f;
+
+struct Row {
+    int64_t begin, num_tokens, start, table;  // in the flat batch; absolute position; offset into `tables`
+};
+
+struct Item {
+    int64_t row, kv_head, first, last, cost;  // tokens [first, last) of the row
+};
+
+struct Step {  // mirrored by native/library.py
+    void *pages;
+    const Row *rows;
+    const int64_t *tables;
+    int64_t *slots;  // page offset of K of head 0 in layer 0, per token
+    Item *items;
+    const float *cos, *sin;
+    char *scratch;
+    int64_t scratch_bytes;  // per thread
+    int64_t block_stride, layer_stride, kv_stride, head_stride;
+    int64_t num_rows, num_tokens, num_items;
+    int64_t num_heads, kv_heads, head_dim, block_size;
+    int64_t dtype, threads;
+    float scale, norm_eps;
+};
+
+static inline int64_t padded_dim(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// -- norm, rotation, write ---------------------------------------------------------------------------------------------
+
+template <class T> static inline void norm_head(float *x, const T *weight, int64_t dim, float eps) {
+    vec squares = vset(0);
+    for (int64_t d = 0; d < dim; d += LANES) {
+        vec u = vload(x + d, (int)(dim - d));
+        squares = vfma(u, u, squares);
+    }
+    vec scale = vset(1.0f / __builtin_sqrtf(vsum(squares) / (float)dim + eps));
+    for (int64_t d = 0; d < dim; d += LANES) {
+        int n = (int)(dim - d);
+        vstore(x + d, vmul(vmul(vload(x + d, n), scale), vload(weight + d, n)), n);
+    }
+}
+
+template <class T> static inline void load_head(const T *head, float *x, int64_t dim) {
+    for (int64_t d = 0; d < dim; d += LANES) vstore(x + d, vload(head + d, (int)(dim - d)), (int)(dim - d));
+}
+
+// x * cos + roll(x, dim / 2) * sin, the sign of the rotation folded into sin; only finite values where `is_stored`.
+template <class T>
+static inline void rotate_head(const float *x, const float *cos, const float *sin, T *out, int64_t dim, bool is_stored) {
+    int64_t half = dim / 2;
+    for (int64_t side = 0; side < 2; side++)
+        for (int64_t d = 0; d < half; d += LANES) {
+            int64_t at = side * half + d, other = (1 - side) * half + d;
+            int n = (int)(half - d);
+            vec y = vfma(vload(x + other, n), vload(sin + at, n), vmul(vload(x + at, n), vload(cos + at, n)));
+            vstore(out + at, is_stored ? vfinite(y) : y, n);
+        }
+}
+
+template <class T> static void write_token(const Step *s, int64_t layer, int64_t token, T *qkv, const T *norm) {
+    int64_t dim = s->head_dim, rotated = s->num_heads + s->kv_heads;
+    T *heads = qkv + token * (rotated + s->kv_heads) * dim;
+    T *page = (T *)s->pages + s->slots[token] + layer * s->layer_stride;
+    const float *cos = s->cos + token * dim, *sin = s->sin + token * dim;
+    float x[1024];
+    for (int64_t h = 0; h < rotated; h++) {
+        bool is_key = h >= s->num_heads;
+        load_head(heads + h * dim, x, dim);
+        if (norm) norm_head(x, norm + h * dim, dim, s->norm_eps);
+        T *out = is_key ? page + (h - s->num_heads) * s->head_stride : heads + h * dim;
+        rotate_head(x, cos, sin, out, dim, is_key);
+    }
+    for (int64_t h = 0; h < s->kv_heads; h++) {
+        const T *value = heads + (rotated + h) * dim;
+        T *out = page + s->kv_stride + h * s->head_stride;
+        for (int64_t d = 0; d < dim; d += LANES)
+            vstore(out + d, vfinite(vload(value + d, (int)(dim - d))), (int)(dim - d));
+    }
+}
+
+// -- attention -----------------------------------------------------------------------------------------------------------
+
+struct Scratch {  // of one thread; offsets in floats
+    float *keys, *values, *query, *out, *scores, *weights, *maxima, *totals;
+
+    Scratch(char *base, int64_t dim) {
+        int64_t padded = padded_dim(dim);
+        keys = (float *)base;
+        values = keys + padded * TILE;
+        query = values + padded * TILE;
+        out = query + ITEM_ROWS * padded;
+        scores = out + ITEM_ROWS * padded;
+        weights = scores + MAX_ROWS * TILE;
+        maxima = weights + MAX_ROWS * TILE;
+        totals = maxima + ITEM_ROWS;
+    }
+    static int64_t bytes(int64_t dim) {
+        return 4 * (2 * padded_dim(dim) * (TILE + ITEM_ROWS) + 2 * MAX_ROWS * TILE + 2 * ITEM_ROWS) + 64;
+    }
+};
+
+// Query rows of an item as units: floats, or pairs of bf16 as they lie in memory.
+template <class T, class U> static void copy_query(const T *head, float *units, int64_t dim) {
+    if (U::PER_UNIT == 1)
+        load_head(head, units, dim);
+    else
+        memcpy(units, head, dim * sizeof(T));
+}
+
+// Softmax weights of one row over a tile; returns the factor for what was summed before.
+template <class U>
+static float tile_weights(float *scores, float *weights, int columns, int begin, int end, float scale, float *maximum,
+                          float *total) {
+    const vec hidden = vset(-__builtin_inff());
+    vec seen = hidden;
+    for (int c = 0; c < columns; c += LANES) {
+        vec x = vkeep(vmul(vload(scores + c), vset(scale)), begin - c, end - c, hidden);
+        vstore(scores + c, x);
+        seen = vmax(seen, x);
+    }
+    float before = *maximum, now = vmaximum(seen);
+    if (!(now > before)) now = before;
+    if (now == -__builtin_inff()) {  // no key was visible yet
+        for (int c = 0; c < columns; c += LANES) store_weights<U>(weights, c, vset(0));
+        return 1.0f;
+    }
+    float factors[LANES];
+    vstore(factors, vexp2(vset(before - now)));
+    vec sum = vset(0);
+    for (int c = 0; c < columns; c += LANES) {
+        vec p = vexp2(vsub(vload(scores + c), vset(now)));
+        store_weights<U>(weights, c, p);
+        sum = vadd(sum, p);
+    }
+    *maximum = now;
+    *total = *total * factors[0] + vsum(sum);
+    return factors[0];
+}
+
+// Pointers to K of the keys of one tile, null for keys outside of [begin, end); returns how many columns are needed.
+template <class T>
+static int tile_rows(const Step *s, const T *head, const int64_t *table, int64_t tile, int64_t begin, int64_t end,
+                     const T **rows) {
+    int count = (int)(least(end, tile + TILE) - tile), columns = (count + LANES - 1) / LANES * LANES;
+    for (int k = 0; k < columns; k++) {
+        int64_t key = tile + k;
+        bool is_seen = key >= begin && key < end;
+        rows[k] = is_seen ? head + table[key / s->block_size] * s->block_stride + key % s->block_size * s->head_dim : 0;
+    }
+    return columns;
+}
+
+template <class T> static void run_item(const Step *s, int64_t layer, int64_t window, const Item *item, T *qkv, T *out,
+                                        const Scratch &t) {
+    typedef typename UnitsOf<T>::type U;
+    const Row *row = s->rows + item->row;
+    const int64_t dim = s->head_dim, padded = padded_dim(dim), group = s->num_heads / s->kv_heads;
+    const int64_t num_rows = (item->last - item->first) * group, width = (s->num_heads + 2 * s->kv_heads) * dim;
+    const int64_t position = row->start + item->first, end = row->start + item->last;
+    const int64_t begin = window ? most(0, position + 1 - window) : 0;
+    const T *head = (const T *)s->pages + layer * s->layer_stride + item->kv_head * s->head_stride;
+    const float scale = s->scale * LOG2_E;
+    const int num_blocks = (int)((num_rows + MAX_ROWS - 1) / MAX_ROWS);
+
+    for (int64_t i = 0; i < num_rows; i++) {
+        int64_t token = row->begin + item->first + i / group, q = item->kv_head * group + i % group;
+        copy_query<T, U>(qkv + token * width + q * dim, t.query + i * padded, dim);
+        t.maxima[i] = -__builtin_inff();
+        t.totals[i] = 0;
+    }
+    memset(t.out, 0, num_rows * padded * sizeof(float));
+
+    for (int64_t tile = begin / TILE * TILE; tile < end; tile += TILE) {
+        const T *rows[TILE];
+        int columns = tile_rows(s, head, s->tables + row->table, tile, begin, end, rows);
+        pack_keys<T, U>(rows, columns, (int)dim, t.keys);
+        for (int k = 0; k < columns; k++)
+            if (rows[k]) rows[k] += s->kv_stride;
+        pack_values<T>(rows, columns, (int)dim, (int)padded, t.values);
+        for (int b = 0; b < num_blocks; b++) {
+            int64_t first = num_rows * b / num_blocks, last = num_rows * (b + 1) / num_blocks;
+            int64_t lowest = position + first / group, highest = position + (last - 1) / group;
+            if (highest < tile || (window && lowest + 1 - window >= tile + TILE)) continue;  // none of them sees the tile
+            int count = (int)(last - first), seen = (int)least(columns, (highest - tile) / LANES * LANES + LANES);
+            float factors[MAX_ROWS];
+            multiply<U>(count, t.keys, TILE, t.query + first * padded, padded, (int)dim / U::PER_UNIT, t.scores, TILE, 0,
+                        seen);
+            for (int i = 0; i < count; i++) {
+                int64_t at = position + (first + i) / group;
+                int hide = window ? (int)most(0, at + 1 - window - tile) : 0, stop = (int)least(TILE, at + 1 - tile);
+                factors[i] = tile_weights<U>(t.scores + i * TILE, t.weights + i * TILE, seen, hide, (int)most(0, stop),
+                                             scale, t.maxima + first + i, t.totals + first + i);
+            }
+            multiply<U>(count, t.values, padded, t.weights, TILE, seen / U::PER_UNIT, t.out + first * padded, padded,
+                        factors, (int)padded);
+        }
+    }
+    for (int64_t i = 0; i < num_rows; i++) {
+        int64_t token = row->begin + item->first + i / group, q = item->kv_head * group + i % group;
+        T *target = out + (token * s->num_heads + q) * dim;
+        vec total = vset(t.totals[i]);
+        for (int64_t d = 0; d < dim; d += LANES)
+            vstore(target + d, vdiv(vload(t.out + i * padded + d), total), (int)(dim - d));
+    }
+}
+
+template <class T>
+static void attend(const Step *s, int64_t layer, int64_t window, T *qkv, T *out, const T *norm) {
+#pragma omp parallel num_threads((int)s->threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t token = 0; token < s->num_tokens; token++) write_token(s, layer, token, qkv, norm);
+        Scratch scratch(s->scratch + omp_get_thread_num() * s->scratch_bytes, s->head_dim);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < s->num_items; i++) run_item(s, layer, window, s->items + i, qkv, out, scratch);
+    }
+}
+
+// -- once per step -------------------------------------------------------------------------------------------------------
+
+static void sort_by_cost(Item *items, int64_t count) {  // Shell sort, most expensive first
+    for (int64_t gap = count / 2; gap > 0; gap /= 2)
+        for (int64_t i = gap; i < count; i++) {
+            Item item = items[i];
+            int64_t j = i;
+            for (; j >= gap && items[j - gap].cost < item.cost; j -= gap) items[j] = items[j - gap];
+            items[j] = item;
+        }
+}
+
+extern "C" {
+
+int64_t stratos_scratch_bytes(int64_t head_dim) { return Scratch::bytes(head_dim); }
+
+int64_t stratos_step_bytes(void) { return sizeof(Step); }
+
+// Digest of the sources that this library was built from.
+const char *stratos_sources(void) { return STRATOS_SOURCES; }
+
+// Fills slots, items and num_items; items has room for num_tokens * kv_heads.
+void stratos_plan(Step *s) {
+    int64_t group = s->num_heads / s->kv_heads, total = s->num_tokens * s->num_heads, count = 0;
+    // Items small enough for every thread to get several, large enough to pay for packing.
+    int64_t rows = most(48, least(ITEM_ROWS, total / (s->threads * 4)));
+    int64_t tokens = most(1, least(rows, ITEM_ROWS) / group);
+    for (int64_t r = 0; r < s->num_rows; r++) {
+        const Row *row = s->rows + r;
+        for (int64_t i = 0; i < row->num_tokens; i++) {
+            int64_t at = row->start + i;
+            s->slots[row->begin + i] = s->tables[row->table + at / s->block_size] * s->block_stride +
+                                       at % s->block_size * s->head_dim;
+        }
+        for (int64_t first = 0; first < row->num_tokens; first += tokens) {
+            int64_t last = least(row->num_tokens, first + tokens);
+            int64_t cost = (row->start + last) * ((last - first) * group + 8);  // 8: packing costs about as many rows
+            for (int64_t h = 0; h < s->kv_heads; h++) s->items[count++] = Item{r, h, first, last, cost};
+        }
+    }
+    sort_by_cost(s->items, count);
+    s->num_items = count;
+}
+
+void stratos_attention(const Step *s, int64_t layer, int64_t window, void *qkv, void *out, const void *norm) {
+    if (s->dtype)
+        attend(s, layer, window, (bf16_t *)qkv, (bf16_t *)out, (const bf16_t *)norm);
+    else
+        attend(s, layer, window, (float *)qkv, (float *)out, (const float *)norm);
+}
+
+}  // extern "C"

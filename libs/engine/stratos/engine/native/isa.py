@@ -1,0 +1,61 @@
+"""Which instruction sets the kernels are built for, and which of them this processor has."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE_FOLDER = Path(__file__).parent
+_CPU_FACTS = Path("/proc/cpuinfo")
+_AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq")
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionSet:
+    """One build of the kernels."""
+
+    name: str
+    cpu_flags: tuple[str, ...]
+    """What the processor must have, as Linux spells it."""
+    compiler_flags: tuple[str, ...]
+
+    @property
+    def file_name(self) -> str:
+        """Of the shared library, beside the sources."""
+        return f"kernels-{self.name}.so"
+
+
+INSTRUCTION_SETS = (
+    InstructionSet(
+        "avx512-bf16",
+        ("avx2", "fma", *_AVX512, "avx512_bf16"),
+        ("-mavx2", "-mfma", *(f"-m{flag}" for flag in _AVX512), "-mavx512bf16"),
+    ),
+    InstructionSet("avx512", ("avx2", "fma", *_AVX512), ("-mavx2", "-mfma", *(f"-m{flag}" for flag in _AVX512))),
+    InstructionSet("avx2", ("avx2", "fma"), ("-mavx2", "-mfma")),
+)
+"""Fastest first."""
+
+
+def cpu_flags(facts: Path = _CPU_FACTS) -> frozenset[str]:
+    """Features of this processor; empty where the system does not tell."""
+    if not facts.exists():
+        return frozenset()
+    for line in facts.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("flags"):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def supported_sets(flags: frozenset[str]) -> list[InstructionSet]:
+    """What a processor with ``flags`` can run, fastest first."""
+    return [isa for isa in INSTRUCTION_SETS if flags.issuperset(isa.cpu_flags)]
+
+
+def source_digest(folder: Path = SOURCE_FOLDER) -> str:
+    """Names the sources, so that a library built from others is noticed."""
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.cpp"), *folder.glob("*.h")]):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,100 @@
+"""Loads the compiled kernels and declares their C interface."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stratos.engine.native.isa import SOURCE_FOLDER, cpu_flags, source_digest, supported_sets
+
+DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
+"""How the kernels call the element types that they know."""
+
+
+class AttentionStep(ctypes.Structure):
+    """``Step`` of attention.cpp: everything that the layers of one step share."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("pages", "rows", "tables", "slots", "items", "cos", "sin", "scratch")),
+        *(
+            (name, c_int64)
+            for name in (
+                *("scratch_bytes", "block_stride", "layer_stride", "kv_stride", "head_stride"),
+                *("num_rows", "num_tokens", "num_items"),
+                *("num_heads", "kv_heads", "head_dim", "block_size"),
+                *("dtype", "threads"),
+            )
+        ),
+        ("scale", c_float),
+        ("norm_eps", c_float),
+    )
+
+
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "stratos_sources": (c_char_p, []),
+    "stratos_step_bytes": (c_int64, []),
+    "stratos_scratch_bytes": (c_int64, [c_int64]),
+    "stratos_plan": (None, [POINTER(AttentionStep)]),
+    "stratos_attention": (None, [POINTER(AttentionStep), c_int64, c_int64, c_void_p, c_void_p, c_void_p]),
+    "stratos_rms_norm": (None, [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_int]),
+    "stratos_silu_mul": (None, [c_int, c_void_p, c_void_p, c_int64, c_int64, c_int]),
+    "stratos_add_finite": (None, [c_int, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int]),
+    "stratos_argmax": (None, [c_int, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int]),
+}
+
+
+class NativeLibraryUnusable(Exception):
+    """There is no library that this process can use; the message says why and what to do."""
+
+
+class NativeLibrary:
+    """The functions of one compiled library, as attributes without the prefix.
+
+    Args:
+        path: the shared library.
+        isa: name of the instruction set that it is built for.
+
+    Raises:
+        NativeLibraryUnusable: it cannot be loaded, or was built from other sources.
+    """
+
+    plan: Any
+    attention: Any
+    rms_norm: Any
+    silu_mul: Any
+    add_finite: Any
+    argmax: Any
+    scratch_bytes: Any
+
+    def __init__(self, path: Path, isa: str) -> None:
+        self.path, self.isa = path, isa
+        try:
+            library = ctypes.CDLL(str(path))
+            for name, (result, arguments) in _SIGNATURES.items():
+                function = getattr(library, name)
+                function.restype, function.argtypes = result, arguments
+                setattr(self, name.removeprefix("stratos_"), function)
+        except (OSError, AttributeError) as error:
+            raise NativeLibraryUnusable(f"{path.name} cannot be loaded: {error}") from error
+        is_current = library.stratos_sources().decode() == source_digest()
+        if not is_current or library.stratos_step_bytes() != ctypes.sizeof(AttentionStep):
+            raise NativeLibraryUnusable(f"{path.name} was built from other sources")
+
+
+def load_native(folder: Path = SOURCE_FOLDER) -> NativeLibrary:
+    """Load the fastest library that this processor can run.
+
+    Raises:
+        NativeLibraryUnusable: there is none.
+    """
+    candidates = supported_sets(cpu_flags())
+    if not candidates:
+        raise NativeLibraryUnusable("this processor has none of the instruction sets that they are written for")
+    for isa in candidates:
+        if (folder / isa.file_name).exists():
+            return NativeLibrary(folder / isa.file_name, isa.name)
+    raise NativeLibraryUnusable("they are not built; run: python -m stratos.engine.native.build")

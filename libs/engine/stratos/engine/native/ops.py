@@ -1,0 +1,41 @@
+"""Layer operations by the C++ kernels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stratos.engine.layers.ops import LayerOps
+from stratos.engine.native.library import DTYPE_CODES, NativeLibrary
+
+
+class NativeOps(LayerOps):
+    """One pass over memory per operation; float32 and bfloat16 on CPU, rows contiguous."""
+
+    def __init__(self, library: NativeLibrary, dtype: torch.dtype) -> None:
+        self.name = f"native-{library.isa}"
+        self._library, self._dtype = library, DTYPE_CODES[dtype]
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See ``LayerOps.rms_norm``."""
+        return self._norm(x, None, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See ``LayerOps.add_rms_norm``."""
+        return self._norm(x, residual.data_ptr(), weight, eps)
+
+    def _norm(self, x: Tensor, residual: int | None, weight: Tensor, eps: float) -> Tensor:
+        out = torch.empty_like(x)
+        rows, size = x.shape
+        self._library.rms_norm(
+            *(self._dtype, x.data_ptr(), residual, weight.data_ptr(), out.data_ptr()),
+            *(rows, size, eps, torch.get_num_threads()),
+        )
+        return out
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """See ``LayerOps.silu_mul``."""
+        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty(rows, size)
+        self._library.silu_mul(self._dtype, gate_up.data_ptr(), out.data_ptr(), rows, size, torch.get_num_threads())
+        return out

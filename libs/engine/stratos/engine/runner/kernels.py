@@ -1,0 +1,50 @@
+"""Chooses the kernels of a runner from its configuration, its device and what this machine can load."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stratos.engine.attention.backend import AttentionBackend, make_attention
+from stratos.engine.attention.native import MAX_HEAD_DIM, NativePagedAttention
+from stratos.engine.attention.paged import TorchPagedAttention
+from stratos.engine.layers.ops import LayerOps, TorchOps
+from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
+from stratos.engine.native.ops import NativeOps
+from stratos.engine.runner.kv_pages import KvPages
+from stratos.engine.settings import RunnerConfig
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What computes the layers of one model."""
+
+    ops: LayerOps
+    library: NativeLibrary | None
+    """The C++ kernels, where they are used."""
+
+    def attention(self, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> AttentionBackend:
+        """The attention backend over a pool."""
+        if self.library is not None and pages.geometry.head_dim <= MAX_HEAD_DIM:
+            return NativePagedAttention(self.library, pages, num_heads, windows)
+        return make_attention(TorchPagedAttention.name, pages, num_heads, windows)
+
+
+def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> Kernels:
+    """Load the C++ kernels where they are wanted and usable; says once why they are not."""
+    library = _library() if config.enable_native_kernels and device.type == "cpu" else None
+    ops = NativeOps(library, dtype) if library is not None and config.enable_fused_ops else TorchOps()
+    return Kernels(ops, library)
+
+
+def _library() -> NativeLibrary | None:
+    try:
+        return load_native()
+    except NativeLibraryUnusable as error:
+        _log.warning("native kernels are off, computing in pure torch, which is slower: %s", error)
+        return None
