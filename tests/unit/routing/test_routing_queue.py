@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Overloaded
-from stratos.routing.ageing import effective_class
+from stratos.core.ageing import effective_class
 from stratos.routing.class_queue import Ticket, Verdict
 from stratos.routing.fairness import ServiceCounters
 from stratos.routing.queue import PlacementQueue

@@ -4,6 +4,7 @@ There is no prefill or decode phase: each step ``num_computed`` of a sequence ca
 by one for a decoding sequence, by a chunk for a prompt.  A sequence whose last token runs in the step is
 sampled.  When blocks run out the sequence that is served last gives its blocks back and waits again
 (preemption by recompute); prefill jobs are never preempted, because a transfer reads their blocks.
+Who is first and who is last is ``ServiceOrder``'s word alone.
 
 The scheduler owns the queues and asks the block manager for memory; it knows no model and no torch.
 ``EngineCore`` turns its decisions into a plan, runs it and feeds the tokens back.
@@ -17,6 +18,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import QueueTimeout, StratosError
 from stratos.engine.block_manager import BlockManager
 from stratos.engine.sequence import JobState, Sequence
+from stratos.engine.service_order import ServiceOrder
 from stratos.engine.settings import SchedulerConfig
 
 MAX_READY_JOBS = 4
@@ -41,6 +43,7 @@ class Scheduler:
         self.config = config
         self.blocks = blocks
         self.clock = clock
+        self.order = ServiceOrder(ageing_step_s=config.ageing_step_s, admissions_per_aged=config.admissions_per_aged)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.ready: list[Sequence] = []
@@ -52,6 +55,7 @@ class Scheduler:
 
     def enqueue(self, sequence: Sequence) -> None:
         """Let a sequence wait for its turn."""
+        sequence.begin_wait(self.clock.now())
         self.waiting.append(sequence)
 
     def run_now(self, sequence: Sequence) -> None:
@@ -91,10 +95,10 @@ class Scheduler:
 
     def schedule(self) -> Decision:
         """Decide the next step and take the blocks it needs."""
-        decision = Decision()
+        decision, now = Decision(), self.clock.now()
         budget = self.config.max_num_batched_tokens
         has_preempted = False
-        for sequence in sorted(self.running, key=lambda s: (s.remaining != 1, s.order_key)):
+        for sequence in sorted(self.running, key=lambda s: (s.remaining != 1, self.order.key(s, now))):
             if sequence not in self.running or not sequence.remaining:
                 continue  # preempted by one before it, or waits for its transfer to end
             count = self._chunk(sequence, budget)
@@ -102,14 +106,14 @@ class Scheduler:
                 continue
             while not self._grow(sequence, sequence.num_computed + count):
                 has_preempted = True
-                if not self._preempt_for(sequence, decision):
+                if not self._preempt_for(sequence, decision, now):
                     break
             else:
                 decision.scheduled.append((sequence, count))
                 budget -= count
-        self._expire(decision)
+        self._expire(decision, now)
         if not has_preempted:
-            self._admit(decision, budget)
+            self._admit(decision, budget, now)
         return decision
 
     def _chunk(self, sequence: Sequence, budget: int) -> int:
@@ -128,11 +132,11 @@ class Scheduler:
         sequence.block_table.extend(taken)
         return True
 
-    def _preempt_for(self, sequence: Sequence, decision: Decision) -> bool:
+    def _preempt_for(self, sequence: Sequence, decision: Decision, now: float) -> bool:
         """Free the blocks of the sequence served last. ``False``: ``sequence`` itself had to give way."""
         scheduled = {id(s) for s, _ in decision.scheduled}
         candidates = [s for s in self.running if s.job is None and id(s) not in scheduled]
-        victim = max(candidates, key=lambda s: s.order_key, default=None)
+        victim = max(candidates, key=lambda s: self.order.key(s, now), default=None)
         others_hold_blocks = len(self.running) > 1 or self.ready or self.num_reserved_seqs
         if victim is sequence and not others_hold_blocks:
             decision.exhausted.append(sequence)
@@ -142,35 +146,33 @@ class Scheduler:
             return False  # a job holds all its blocks from the start: nothing to grow
         self.running.remove(victim)
         self.free_blocks(victim)
-        self.waiting.append(victim)
+        self.enqueue(victim)
         self.num_preemptions += 1
         return victim is not sequence
 
-    def _expire(self, decision: Decision) -> None:
-        now = self.clock.now()
+    def _expire(self, decision: Decision, now: float) -> None:
         late = [s for s in self.waiting if s.deadline_s is not None and s.deadline_s <= now]
         for sequence in late:
             decision.expired.append((sequence, QueueTimeout("the deadline passed before the request could run")))
 
-    def _admit(self, decision: Decision, budget: int) -> None:
+    def _admit(self, decision: Decision, budget: int, now: float) -> None:
+        if budget <= 0 or self.num_free_seqs <= 0:
+            return
         expired = {id(s) for s, _ in decision.expired}
-        for sequence in sorted(self.waiting, key=lambda s: s.order_key):
-            if id(sequence) in expired:
-                continue
+        for sequence in self.order.admissions([s for s in self.waiting if id(s) not in expired], now):
             if budget <= 0 or self.num_free_seqs <= 0:
                 break
+            if sequence.job is not None and len(self.ready) >= MAX_READY_JOBS:
+                continue
+            if not self._take_prefix_and_room(sequence, keep_last=sequence.job is None):
+                break
+            self.waiting.remove(sequence)
+            sequence.end_wait(now)
+            self.order.count(sequence, self.waiting)
             if sequence.job is not None:
-                if len(self.ready) >= MAX_READY_JOBS:
-                    continue
-                if not self._take_prefix_and_room(sequence, keep_last=False):
-                    break
-                self.waiting.remove(sequence)
                 self.ready.append(sequence)
                 decision.ready_jobs.append(sequence.job)
                 continue
-            if not self._take_prefix_and_room(sequence, keep_last=True):
-                break
-            self.waiting.remove(sequence)
             self.running.append(sequence)
             count = self._chunk(sequence, budget)
             if count:

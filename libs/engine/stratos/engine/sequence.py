@@ -25,6 +25,10 @@ class Sequence:
     priority_class: int = 0
     arrival_s: float = 0.0
     deadline_s: float | None = None
+    waiting_since_s: float | None = None
+    """When the wait under way began; ``None`` while it does not wait."""
+    past_wait_s: float = 0.0
+    """Seconds of earlier waits."""
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
     names: list[bytes] = field(default_factory=list)
@@ -49,10 +53,17 @@ class Sequence:
         assert self.request is not None
         return len(self.tokens) - len(self.request.request.prompt_ids)
 
-    @property
-    def order_key(self) -> tuple[int, float, int]:
-        """Smaller is served first and preempted last."""
-        return self.priority_class, self.arrival_s, self.seq_id
+    def waited_s(self, now: float) -> float:
+        """Seconds in the waiting queue so far, all waits together."""
+        return self.past_wait_s + (0.0 if self.waiting_since_s is None else now - self.waiting_since_s)
+
+    def begin_wait(self, now: float) -> None:
+        """It waits from now on."""
+        self.waiting_since_s = now
+
+    def end_wait(self, now: float) -> None:
+        """It waits no more, for now."""
+        self.past_wait_s, self.waiting_since_s = self.waited_s(now), None
 
     def chain(self, num_blocks: int, block_size: int) -> list[bytes]:
         """Names of the first ``num_blocks`` full blocks."""

@@ -20,6 +20,10 @@ class SchedulerConfig:
     """Ablation switch: share full blocks between requests with equal prefixes."""
     enable_chunked_prefill: bool = True
     """Ablation switch: off computes a prompt in one step, whatever the budget."""
+    ageing_step_s: float = 2.0
+    """One class up after this much waiting and after each further step."""
+    admissions_per_aged: int = 10
+    """While a higher class is backlogged, at most one of so many admissions goes to an aged sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

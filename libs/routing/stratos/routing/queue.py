@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Iterator
 
 from stratos.common.errors import Overloaded
+from stratos.core.ageing import AgedQuota, effective_class
 from stratos.core.fleet import QueueDepth
 from stratos.core.placement import PlacementRequest
-from stratos.routing.ageing import AgedQuota, effective_class
 from stratos.routing.class_queue import ClassQueue, Dispatched, Place, T, Ticket, Verdict
 from stratos.routing.settings import QueueSettings
 

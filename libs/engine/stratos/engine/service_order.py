@@ -1,0 +1,81 @@
+"""Who is served first: the one order key of the scheduler, and the quota that keeps ageing fair to higher classes.
+
+    key = (class minus ageing, deadline, arrival)        smaller: admitted first, served first, preempted last
+
+Ageing lifts a sequence one class at 2.0 s of waiting and at each further 2 s.  Only time in the waiting queue counts,
+so the key of a running sequence stands still and victims do not change places while they run; a preempted sequence
+goes on waiting with what it had waited before.  A sequence without a deadline is ordered as if it had one
+``IMPLIED_DEADLINE_S`` after its arrival: then whatever arrives later comes behind it one day, and nobody starves.
+
+While a higher class is backlogged, aged sequences together get at most one of ten admissions, oldest first.
+The order decides nothing about memory and seats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from stratos.core.ageing import AgedQuota, effective_class
+from stratos.engine.sequence import Sequence
+
+IMPLIED_DEADLINE_S = 30.0
+"""Equals the router's longest queueing time, so that a request without a deadline is neither favoured nor forgotten."""
+
+
+class OrderKey(NamedTuple):
+    """Compared field by field; smaller is served first."""
+
+    service_class: int
+    is_native: bool
+    """An aged sequence goes before those whose own class it has reached."""
+    due_s: float
+    """Deadline; at one moment the order of deadlines is the order of slacks. Of aged sequences: their arrival."""
+    arrival_s: float
+    seq_id: int
+
+
+class ServiceOrder:
+    """Order of service under one clock; counts admissions for the quota."""
+
+    def __init__(self, *, ageing_step_s: float, admissions_per_aged: int) -> None:
+        self._ageing_step_s = ageing_step_s
+        self._quota = AgedQuota(admissions_per_aged)
+
+    def key(self, sequence: Sequence, now: float, *, may_age: bool = True) -> OrderKey:
+        """The order key at ``now`` (monotonic seconds); ``may_age`` is the quota's word on waiting sequences."""
+        own, arrival = sequence.priority_class, sequence.arrival_s
+        reached = self._reached(sequence, now) if may_age else own
+        if reached < own:
+            return OrderKey(reached, False, arrival, arrival, sequence.seq_id)
+        due = arrival + IMPLIED_DEADLINE_S if sequence.deadline_s is None else sequence.deadline_s
+        return OrderKey(own, True, due, arrival, sequence.seq_id)
+
+    def admissions(self, waiting: Iterable[Sequence], now: float) -> Iterator[Sequence]:
+        """Sequences in the order in which they may be admitted; the caller calls ``count`` for each that it admits.
+
+        The quota is looked at anew for every sequence.  The caller stops at the first one that finds no room.
+        """
+        by_class = sorted(waiting, key=lambda s: self.key(s, now, may_age=False))
+        risen = [s for s in by_class if self._reached(s, now) < s.priority_class]
+        risen.sort(key=lambda s: s.arrival_s)
+        taken: set[int] = set()
+        for head in by_class:
+            while head.seq_id not in taken:
+                aged = next((s for s in risen if s.seq_id not in taken and self._passes(s, head, now)), None)
+                chosen = head if aged is None else aged
+                taken.add(chosen.seq_id)
+                yield chosen
+
+    def count(self, sequence: Sequence, waiting: Iterable[Sequence]) -> None:
+        """``sequence`` was admitted and ``waiting`` goes on waiting: it used the quota if it passed a higher class."""
+        self._quota.count(is_aged=any(other.priority_class < sequence.priority_class for other in waiting))
+
+    def _passes(self, sequence: Sequence, head: Sequence, now: float) -> bool:
+        """The aged ``sequence`` may go before ``head``, the first by class."""
+        top = head.priority_class
+        has_risen = top < sequence.priority_class and self._reached(sequence, now) <= top
+        return has_risen and self._quota.is_open
+
+    def _reached(self, sequence: Sequence, now: float) -> int:
+        return effective_class(sequence.priority_class, sequence.waited_s(now), self._ageing_step_s)
