@@ -150,6 +150,22 @@ class BlockLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class HostLedger:
+    """Counts of blocks in host memory; the law is ``free + cached + held + moving == total``."""
+
+    total: int = 0
+    free: int = 0
+    cached: int = 0
+    held: int = 0
+    moving: int = 0
+
+    def check(self) -> None:
+        """Raise ``AssertionError`` if the law is broken."""
+        assert min(self.total, self.free, self.cached, self.held, self.moving) >= 0, f"negative host count: {self}"
+        assert self.free + self.cached + self.held + self.moving == self.total, f"host ledger law broken: {self}"
+
+
+@dataclass(frozen=True, slots=True)
 class StagingLedger:
     """Counts of staging slots; the law is ``free + granted + quarantined == total``."""
 

@@ -13,7 +13,7 @@ Ledger law: ``free + cached + allocated + reserved + fenced == total``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stratos.core.request import BlockLedger
 from stratos.engine.prefix_cache import PrefixCache
@@ -38,6 +38,8 @@ class BlockManager:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.cache = PrefixCache(enabled=enable_prefix_cache)
+        self.on_evict: Callable[[bytes, int], None] | None = None
+        """Told the name and the id of a cached block that is about to get another owner."""
         self._free = list(range(num_blocks - 1, -1, -1))
         self._refs = [0] * num_blocks
         self._fences = [0] * num_blocks
@@ -54,6 +56,11 @@ class BlockManager:
         """Blocks that ``allocate`` could hand out now."""
         return len(self._free) + self.cache.num_evictable
 
+    @property
+    def num_free(self) -> int:
+        """Blocks that hold nothing."""
+        return len(self._free)
+
     def allocate(self, count: int, *, reserved: bool = False) -> list[int] | None:
         """Take ``count`` blocks with one reference each, evicting cached ones; all or nothing."""
         if count > self.num_available:
@@ -61,8 +68,7 @@ class BlockManager:
         state = BlockState.RESERVED if reserved else BlockState.ALLOCATED
         taken = []
         for _ in range(count):
-            block = self._free.pop() if self._free else self.cache.evict()
-            assert block is not None
+            block = self._free.pop() if self._free else self._evict()
             self._refs[block] = 1
             self._move(block, state)
             taken.append(block)
@@ -84,15 +90,18 @@ class BlockManager:
             assert self._states[block] is BlockState.RESERVED
             self._move(block, BlockState.ALLOCATED)
 
-    def release(self, blocks: Sequence[int]) -> None:
-        """Take one reference from each block, last block first, so that suffixes are evicted before prefixes."""
+    def release(self, blocks: Sequence[int], *, are_oldest: bool = False) -> None:
+        """Take one reference from each block, last block first, so that suffixes are evicted before prefixes.
+
+        ``are_oldest``: those that nobody references then are the next to be evicted.
+        """
         for block in reversed(blocks):
             assert self._refs[block] > 0, f"block {block} released twice"
             self._refs[block] -= 1
             if self._refs[block] == 0:
                 if self._states[block] is BlockState.RESERVED:
                     self.cache.forget_block(block)
-                self._retire(block)
+                self._retire(block, is_oldest=are_oldest)
 
     def fence(self, blocks: Iterable[int]) -> None:
         """Keep blocks from being reused until ``unfence``."""
@@ -139,12 +148,18 @@ class BlockManager:
             assert state is not BlockState.CACHED or self.cache.is_named(block)
             assert state is not BlockState.FENCED or self._fences[block] > 0
 
-    def _retire(self, block: int) -> None:
+    def _evict(self) -> int:
+        name, block = self.cache.evict()
+        if self.on_evict is not None:
+            self.on_evict(name, block)
+        return block
+
+    def _retire(self, block: int, *, is_oldest: bool = False) -> None:
         if self._fences[block]:
             self._move(block, BlockState.FENCED)
         elif self.cache.is_named(block):
             self._move(block, BlockState.CACHED)
-            self.cache.mark_evictable(block)
+            self.cache.mark_evictable(block, is_oldest=is_oldest)
         else:
             self._move(block, BlockState.FREE)
             self._free.append(block)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from stratos.common.errors import StratosError
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.embedding import EmbeddingOutput, EmbedRequest
-from stratos.core.request import BlockLedger, ChoiceOutput, EngineRequest, PrefillJob, RequestKey
+from stratos.core.request import BlockLedger, ChoiceOutput, EngineRequest, HostLedger, PrefillJob, RequestKey
 from stratos.engine.runner.base import RunnerInfo
 
 
@@ -83,6 +83,19 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostTierStatus:
+    """Blocks in host memory by state, and counts since the start."""
+
+    slots: HostLedger = field(default_factory=HostLedger)
+    num_swapped_out: int = 0
+    """Preempted sequences that went to host memory."""
+    num_restored: int = 0
+    """Of them, those that came back."""
+    num_blocks_out: int = 0
+    num_blocks_in: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     """A snapshot that any thread may read."""
 
@@ -97,6 +110,8 @@ class EngineStatus:
     tokens_by_tenant: dict[str, int]
     slow_step_s: float = 0.0
     """Slowest step of late: what a big model or a busy machine may take, so that slow is not taken for stuck."""
+    num_preemptions: int = 0
+    host: HostTierStatus = field(default_factory=HostTierStatus)
 
 
 class Engine(ABC):

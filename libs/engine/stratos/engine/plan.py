@@ -50,12 +50,16 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """One step: copies first, then all rows in one forward pass."""
+    """One step: swaps, then copies, then all rows in one forward pass."""
 
     step: int
     rows: tuple[PlanRow, ...]
     copies: tuple[tuple[int, int], ...] = ()
     """(source, destination) block ids: copy-on-write, done before the forward pass."""
+    swap_outs: tuple[tuple[int, int], ...] = ()
+    """(block id, host slot): copied before anything of this plan, or of a later one, writes the block."""
+    swap_ins: tuple[tuple[int, int], ...] = ()
+    """(host slot, block id): copied after ``swap_outs``, and before ``copies`` and rows of this plan read the block."""
 
     @property
     def num_tokens(self) -> int:
@@ -93,3 +97,5 @@ class StepTokens:
     pooled: list[PooledRow] = field(default_factory=list)
     errors: dict[int, str] = field(default_factory=dict)
     """seq_id -> why this row could not be sampled (for example non-finite logits)."""
+    swap_s: float = 0.0
+    """Seconds that the plan's swaps took."""

@@ -7,6 +7,7 @@ full, computed blocks get a name, and a name is a SHA-256 chain over tenant salt
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -29,6 +30,10 @@ class PrefixCache:
                 break
             blocks.append(block)
         return blocks
+
+    def find(self, name: bytes) -> int | None:
+        """The block with this name."""
+        return self._block_of.get(name)
 
     def insert(self, name: bytes, block: int) -> bool:
         """Name a computed block; ``False`` if another block has the name already (this one stays private)."""
@@ -55,23 +60,28 @@ class PrefixCache:
         if name is not None:
             del self._block_of[name]
 
-    def mark_evictable(self, block: int) -> None:
-        """Nobody references the named block any more; it is now the last to be evicted."""
+    def mark_evictable(self, block: int, *, is_oldest: bool = False) -> None:
+        """Nobody references the named block any more; it is now the last to be evicted, or the first."""
         assert block in self._name_of
         assert block not in self._evictable
         self._evictable[block] = None
+        if is_oldest:
+            self._evictable.move_to_end(block, last=False)
 
     def mark_used(self, block: int) -> None:
         """Somebody references the block again."""
         del self._evictable[block]
 
-    def evict(self) -> int | None:
-        """Give up the least recently released block and its name; ``None`` when there is none."""
-        if not self._evictable:
-            return None
+    def evict(self) -> tuple[bytes, int]:
+        """Give up the least recently released block and its name; there must be one."""
         block, _ = self._evictable.popitem(last=False)
+        name = self._name_of[block]
         self.forget_block(block)
-        return block
+        return name, block
+
+    def oldest(self, count: int) -> list[tuple[int, bytes]]:
+        """The next blocks to be evicted, with their names."""
+        return [(block, self._name_of[block]) for block in itertools.islice(self._evictable, count)]
 
     def drop_evictable(self, block: int) -> None:
         """Remove a block that lost its name from the eviction order."""

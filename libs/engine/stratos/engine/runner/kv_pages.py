@@ -41,11 +41,11 @@ class KvPages:
         shape = (num_blocks, geometry.num_layers, 2, geometry.num_kv_heads, geometry.block_size, geometry.head_dim)
         num_bytes = num_blocks * geometry.token_bytes * geometry.block_size
         if device.type == "cpu":
-            _check_memory(num_bytes)
+            check_memory(num_bytes, "kv_pool_bytes")
         try:
             self.tensor = torch.zeros(shape, dtype=dtype, device=device)
         except RuntimeError as error:
-            raise InvalidCheckpoint(_too_little(num_bytes)) from error
+            raise InvalidCheckpoint(_too_little(num_bytes, "kv_pool_bytes")) from error
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (source, destination) each; all sources are read before a destination is written."""
@@ -112,14 +112,14 @@ class KvPages:
             position += count
 
 
-def _check_memory(num_bytes: int) -> None:
+def check_memory(num_bytes: int, setting: str) -> None:
     """Refuse a pool larger than what the machine has left: the kernel would kill the process later instead."""
     if not _MEMORY_FACTS.exists():
         return
     for line in _MEMORY_FACTS.read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:") and num_bytes > int(line.split()[1]) * 1024:
-            raise InvalidCheckpoint(_too_little(num_bytes))
+            raise InvalidCheckpoint(_too_little(num_bytes, setting))
 
 
-def _too_little(num_bytes: int) -> str:
-    return f"the KV pool of {num_bytes} bytes does not fit into this machine's memory; lower kv_pool_bytes"
+def _too_little(num_bytes: int, setting: str) -> str:
+    return f"the KV pool of {num_bytes} bytes does not fit into this machine's memory; lower {setting}"

@@ -1,0 +1,67 @@
+"""Whether moving KV between device and host is cheaper than computing it again, from what was measured.
+
+Owns two rates, updated while the engine runs: bytes/s of copies between the tiers, and tokens/s of prefill.  Until
+both are known the answer is to move: the first copies measure the one, the first prompts the other.  Knows no blocks,
+no torch and no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SMOOTHING = 0.2
+"""Weight of the newest measurement in a rate."""
+MIN_PREFILL_TOKENS = 16
+"""Steps with fewer prompt tokens measure the fixed cost of a step rather than prefill."""
+
+
+def is_move_cheaper(
+    num_bytes: int, num_tokens: int, bytes_per_s: float | None, tokens_per_s: float | None, num_moves: int
+) -> bool:
+    """Whether ``num_moves`` copies of ``num_bytes`` take less time than computing ``num_tokens`` again.
+
+    A rate that is ``None`` is unknown; then the copy is tried.
+    """
+    if bytes_per_s is None or tokens_per_s is None:
+        return True
+    return num_moves * num_bytes / bytes_per_s < num_tokens / tokens_per_s
+
+
+@dataclass(slots=True)
+class SwapCosts:
+    """Rates of one engine."""
+
+    block_bytes: int
+    block_size: int
+    bytes_per_s: float | None = None
+    tokens_per_s: float | None = None
+
+    def observe_copies(self, num_blocks: int, seconds: float) -> None:
+        """``num_blocks`` were copied in ``seconds``."""
+        if num_blocks and seconds > 0:
+            self.bytes_per_s = _blend(self.bytes_per_s, num_blocks * self.block_bytes / seconds)
+
+    def observe_prefill(self, num_prompt_tokens: int, num_tokens: int, seconds: float) -> None:
+        """A step ran ``num_tokens``, of them ``num_prompt_tokens`` in rows of several; mostly decodes say nothing."""
+        if num_prompt_tokens >= max(MIN_PREFILL_TOKENS, num_tokens / 2) and seconds > 0:
+            self.tokens_per_s = _blend(self.tokens_per_s, num_tokens / seconds)
+
+    def is_swap_worth(self, num_tokens: int) -> bool:
+        """Swap a sequence out and in again, rather than compute its tokens again."""
+        return self._is_worth(num_tokens, num_moves=2)
+
+    def is_load_worth(self, num_blocks: int) -> bool:
+        """Load blocks that are in host memory, rather than compute them again."""
+        return self._is_worth(num_blocks * self.block_size, num_moves=1)
+
+    def is_keep_worth(self) -> bool:
+        """Copy a block that the device pool gives up, on the chance that somebody asks for it."""
+        return self._is_worth(self.block_size, num_moves=2)
+
+    def _is_worth(self, num_tokens: int, num_moves: int) -> bool:
+        num_bytes = -(-num_tokens // self.block_size) * self.block_bytes
+        return is_move_cheaper(num_bytes, num_tokens, self.bytes_per_s, self.tokens_per_s, num_moves)
+
+
+def _blend(rate: float | None, measured: float) -> float:
+    return measured if rate is None else (1 - SMOOTHING) * rate + SMOOTHING * measured
