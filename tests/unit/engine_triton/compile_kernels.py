@@ -12,10 +12,13 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 import torch
 from triton_compile import Compiled, compiled
 
+from stratos.engine.attention.triton_paged import Shapes
+from stratos.engine.triton_kernels import norms
 from stratos.engine.triton_kernels.attention import AttentionRows, Parts, TileShape, attend
+from stratos.engine.triton_kernels.rope_kv import rotate_and_store
 
 HEADS, KV_HEADS, DIM, TOKENS = 32, 8, 128, 8
-DECODE, PREFILL = TileShape(16, 64, 4, 4), TileShape(128, 64, 8, 3)
+SHAPES = Shapes.for_model(torch.bfloat16, HEADS // KV_HEADS, DIM)
 
 
 def _int32(*shape: int) -> torch.Tensor:
@@ -49,6 +52,17 @@ def _attention(pages_type: torch.dtype, shape: TileShape, num_parts: int) -> Non
     )
 
 
+def _layer(pages_type: torch.dtype) -> None:
+    x = torch.zeros(TOKENS, (HEADS + 2 * KV_HEADS) * DIM, dtype=torch.bfloat16)
+    weight, factors = torch.zeros(HEADS + KV_HEADS, DIM, dtype=torch.bfloat16), torch.zeros(TOKENS, DIM)
+    pages = torch.zeros(4, 2, 2, KV_HEADS, 16, DIM, dtype=pages_type)
+    scales = torch.ones(2, KV_HEADS) if pages_type == torch.float8_e4m3fn else None
+    rotate_and_store(x, factors, factors, weight, 1e-6, _int32(TOKENS), pages[:, 1], HEADS, scales)
+    norms.rms_norm(x, x[0], 1e-6)
+    norms.rms_norm(x, x[0], 1e-6, x)
+    norms.silu_mul(x)
+
+
 def _report(record: Compiled) -> dict[str, list[dict[str, Any]]]:
     return {
         name: [
@@ -67,8 +81,9 @@ def _report(record: Compiled) -> dict[str, list[dict[str, Any]]]:
 def main() -> None:
     with compiled() as record:
         for pages_type in (torch.bfloat16, torch.float8_e4m3fn):
-            _attention(pages_type, DECODE, 16)
-            _attention(pages_type, PREFILL, 0)
+            _attention(pages_type, SHAPES.decode, 16)
+            _attention(pages_type, SHAPES.prefill, 0)
+            _layer(pages_type)
     print(json.dumps(_report(record)))
 
 

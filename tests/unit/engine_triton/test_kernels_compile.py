@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 SHARED_BYTES = 227 * 1024
-KERNELS = {"_attention_kernel", "_merge_kernel"}
+KERNELS = {"_attention_kernel", "_merge_kernel", "_rms_norm_kernel", "_rope_kv_kernel", "_silu_mul_kernel"}
 
 
 @pytest.fixture(scope="module")

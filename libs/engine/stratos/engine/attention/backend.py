@@ -17,6 +17,8 @@ from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.runner.kv_pages import KvPages
 
+TRITON = "triton-paged"
+
 
 @dataclass(frozen=True, slots=True)
 class RowSpan:
@@ -77,9 +79,14 @@ def make_attention(
     Raises:
         ValueError: no such backend.
     """
+    layer_windows = windows or (None,) * pages.geometry.num_layers
+    if name == TRITON:
+        from stratos.engine.attention.triton_paged import TritonPagedAttention  # needs Triton, which CPUs do not
+
+        return TritonPagedAttention(pages, num_heads, layer_windows)
     from stratos.engine.attention.paged import TorchPagedAttention
 
     backends: dict[str, type[TorchPagedAttention]] = {TorchPagedAttention.name: TorchPagedAttention}
     if name not in backends:
-        raise ValueError(f"attention backend {name!r} is unknown; known: {', '.join(backends)}")
-    return backends[name](pages, num_heads, windows or (None,) * pages.geometry.num_layers)
+        raise ValueError(f"attention backend {name!r} is unknown; known: {', '.join([*backends, TRITON])}")
+    return backends[name](pages, num_heads, layer_windows)

@@ -59,9 +59,9 @@ class Parts:
     count: int
     """Parts per context, a power of two."""
     acc: Tensor
-    """float32 [tokens, heads, count, head_dim]."""
+    """float32 [query blocks, heads, count, head_dim]."""
     stats: Tensor
-    """float32 [tokens, heads, count, 2]: maximum, and sum of weights."""
+    """float32 [query blocks, heads, count, 2]: maximum, and sum of weights."""
 
 
 @triton.jit
@@ -211,7 +211,7 @@ def _attention_kernel(
         acc = acc * tl.load(kv_scales + NUM_KV_HEADS + kv_head)
     is_written = (query < tl.maximum(num_queries, 1)) & (head < GROUP)
     if HAS_PARTS:
-        slots = places * num_parts + part
+        slots = ((block * NUM_KV_HEADS + kv_head).to(tl.int64) * GROUP + head) * num_parts + part
         tl.store(part_stats + slots * 2, best, mask=is_written)
         tl.store(part_stats + slots * 2 + 1, total, mask=is_written)
         # a part without tokens leaves its sums alone, and the merge does not read them
@@ -231,14 +231,19 @@ def _merge_kernel(
     out,
     part_acc,
     part_stats,
+    query_blocks,
+    query_begins,
+    NUM_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr,
     NUM_PARTS: tl.constexpr,
 ):
-    """Grid (tokens * heads,): join the parts of one head of one token."""
-    place = tl.program_id(0).to(tl.int64)
+    """Grid (query blocks, heads): join the parts of one head of a block of one query."""
+    block, head = tl.program_id(0), tl.program_id(1)
+    begin = tl.load(query_begins + tl.load(query_blocks + 2 * block))
+    place = begin.to(tl.int64) * NUM_HEADS + head
     parts, dims = tl.arange(0, NUM_PARTS), tl.arange(0, DIM_PADDED)
-    slots = place * NUM_PARTS + parts
+    slots = (block.to(tl.int64) * NUM_HEADS + head) * NUM_PARTS + parts
     best = tl.load(part_stats + slots * 2)
     total = tl.load(part_stats + slots * 2 + 1)
     is_summed = total > 0.0
@@ -314,7 +319,15 @@ def attend(
         num_stages=shape.num_stages,
     )
     if parts is not None:
-        num_places = rows.query_blocks.shape[0] * queries.shape[1]
-        _merge_kernel[(num_places,)](
-            out, parts.acc, parts.stats, DIM=dim, DIM_PADDED=dim_padded, NUM_PARTS=count, num_warps=4
+        _merge_kernel[(rows.query_blocks.shape[0], queries.shape[1])](
+            out,
+            parts.acc,
+            parts.stats,
+            rows.query_blocks,
+            rows.query_begins,
+            NUM_HEADS=queries.shape[1],
+            DIM=dim,
+            DIM_PADDED=dim_padded,
+            NUM_PARTS=count,
+            num_warps=4,
         )

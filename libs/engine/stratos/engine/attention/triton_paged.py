@@ -1,0 +1,223 @@
+"""Paged attention by Triton kernels: one launch rotates and writes KV, one or two attend.
+
+Rows of one token go through the split decode launch, rows of more through the prefill launch; both read the same
+tables.  In exact mode every row goes through one launch of one shape, so that a token's result depends neither on the
+batch nor on the chunk.  ``prepare`` lays the index tensors of a step out in one buffer and copies it once; a captured
+graph brings its own static tensors instead (``TritonMetadata``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stratos.engine.attention.backend import AttentionBackend, RowSpan
+from stratos.engine.attention.projections import QkNorm
+from stratos.engine.layers.rotary import RopeRows
+from stratos.engine.runner.kv_pages import KvPages
+from stratos.engine.triton_kernels.attention import AttentionRows, Parts, TileShape, attend
+from stratos.engine.triton_kernels.rope_kv import rotate_and_store
+
+TARGET_PROGRAMS = 528
+"""Decode programs that fill the GPU: four for each of Hopper's 132 multiprocessors."""
+MAX_PARTS = 64
+ALIGNMENT = 4
+"""int32 elements: an index tensor begins at a multiple of 16 bytes, or Triton compiles a second variant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Program shapes of the three uses."""
+
+    decode: TileShape
+    prefill: TileShape
+    exact: TileShape
+
+    @classmethod
+    def for_model(cls, dtype: torch.dtype, group: int, head_dim: int) -> Shapes:
+        """Shapes for Hopper: warp-group products want 64 rows a group, and a stage of K and V must fit into 227 KiB."""
+        padded_group = 1 << (group - 1).bit_length()
+        if dtype == torch.float32:
+            plain = TileShape(max(16, padded_group), 16, 4, 2)
+            return cls(plain, plain, plain)
+        is_wide = head_dim > 128
+        decode = TileShape(max(16, padded_group), 32 if is_wide else 64, 4, 4)
+        prefill = TileShape(max(64 if is_wide else 128, padded_group), 32 if is_wide else 64, 8, 3)
+        return cls(decode, prefill, TileShape(max(64, padded_group), 32 if is_wide else 64, 4, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class TritonMetadata:
+    """Index tensors of one step."""
+
+    slots: Tensor
+    """int32 [tokens]: where K and V go, below 0 for nowhere."""
+    decode: AttentionRows | None
+    """Rows of one token."""
+    prefill: AttentionRows | None
+
+
+class TritonPagedAttention(AttentionBackend):
+    """The GPU's kernel.
+
+    Args:
+        pages: the pool; in fp8 it needs ``kv_scales``.
+        num_heads: query heads.
+        windows: per layer.
+        dtype: compute type, where the pages have another one.
+        kv_scales: float32 [layers, 2, kv_heads].
+        is_exact: results independent of batch and chunk, slower at long contexts.
+        shapes: of programs; chosen by type and head size when absent.
+    """
+
+    name = "triton-paged"
+
+    def __init__(
+        self,
+        pages: KvPages,
+        num_heads: int,
+        windows: Sequence[int | None],
+        *,
+        dtype: torch.dtype | None = None,
+        kv_scales: Tensor | None = None,
+        is_exact: bool = False,
+        shapes: Shapes | None = None,
+    ) -> None:
+        geometry = pages.geometry
+        self._num_heads, self._kv_heads, self._dim = num_heads, geometry.num_kv_heads, geometry.head_dim
+        self._block_size, self._device = geometry.block_size, pages.tensor.device
+        self._windows, self._is_exact, self._scales = tuple(windows), is_exact, kv_scales
+        self._layer_pages = [pages.tensor[:, layer] for layer in range(geometry.num_layers)]
+        group = num_heads // self._kv_heads
+        self._shapes = shapes or Shapes.for_model(dtype or pages.tensor.dtype, group, self._dim)
+        self._queries_per_block = {
+            shape: shape.rows // (1 << (group - 1).bit_length())
+            for shape in (self._shapes.decode, self._shapes.prefill, self._shapes.exact)
+        }
+        most = 2 * max(1, TARGET_PROGRAMS // self._kv_heads) * num_heads
+        self._acc = torch.empty(most * self._dim, dtype=torch.float32, device=self._device)
+        self._stats = torch.empty(most * 2, dtype=torch.float32, device=self._device)
+
+    def num_parts(self, num_rows: int) -> int:
+        """Parts of each context for that many rows of one token: by the size of the buffers, not by the contexts."""
+        wanted = TARGET_PROGRAMS // (num_rows * self._kv_heads)
+        return min(MAX_PARTS, 1 << max(0, wanted - 1).bit_length()) if wanted > 1 else 1
+
+    def prepare(self, rows: list[RowSpan]) -> TritonMetadata:
+        """See ``AttentionBackend.prepare``."""
+        shape = self._shapes.exact if self._is_exact else self._shapes.prefill
+        step = self._queries_per_block[shape]
+        decode = [] if self._is_exact else [(index, 0) for index, row in enumerate(rows) if row.num_tokens == 1]
+        prefill = [
+            (index, first)
+            for index, row in enumerate(rows)
+            if row.num_tokens > 1 or self._is_exact
+            for first in range(0, row.num_tokens, step)
+        ]
+        width = max(len(row.block_table) for row in rows)
+        tables = np.zeros((len(rows), -(-width // ALIGNMENT) * ALIGNMENT), dtype=np.int32)
+        for index, row in enumerate(rows):
+            tables[index, : len(row.block_table)] = row.block_table
+        begins, counts, contexts, slots, tables_, decode_, prefill_ = self._on_device(
+            [
+                np.array([row.begin for row in rows], dtype=np.int32),
+                np.array([row.num_tokens for row in rows], dtype=np.int32),
+                np.array([row.context for row in rows], dtype=np.int32),
+                self._slots(rows),
+                tables,
+                np.array(decode, dtype=np.int32).reshape(-1, 2),
+                np.array(prefill, dtype=np.int32).reshape(-1, 2),
+            ]
+        )
+        launches = [
+            AttentionRows(
+                query_blocks=blocks, query_begins=begins, query_counts=counts, contexts=contexts, block_tables=tables_
+            )
+            if len(blocks)
+            else None
+            for blocks in (decode_, prefill_)
+        ]
+        return TritonMetadata(slots, *launches)
+
+    def _slots(self, rows: list[RowSpan]) -> np.ndarray:
+        size = self._block_size
+        slots = []
+        for row in rows:
+            positions = np.arange(row.start, row.context)
+            slots.append(np.asarray(row.block_table, dtype=np.int32)[positions // size] * size + positions % size)
+        return np.concatenate(slots).astype(np.int32)
+
+    def _on_device(self, arrays: list[np.ndarray]) -> list[Tensor]:
+        """Copy all arrays at once; each begins at an aligned place."""
+        begins, total = [], 0
+        for array in arrays:
+            begins.append(total)
+            total += -(-array.size // ALIGNMENT) * ALIGNMENT
+        host = torch.empty(total, dtype=torch.int32, pin_memory=self._device.type == "cuda")
+        view = host.numpy()
+        for array, begin in zip(arrays, begins, strict=True):
+            view[begin : begin + array.size] = array.reshape(-1)
+        packed = host.to(self._device, non_blocking=True)
+        return [
+            packed[begin : begin + array.size].view(array.shape) for array, begin in zip(arrays, begins, strict=True)
+        ]
+
+    def forward(
+        self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: TritonMetadata
+    ) -> Tensor:
+        """See ``AttentionBackend.forward``."""
+        pages, scales = self._layer_pages[layer], None if self._scales is None else self._scales[layer]
+        query = rotate_and_store(
+            qkv,
+            rope.cos,
+            rope.sin,
+            None if qk_norm is None else qk_norm.weight,
+            0.0 if qk_norm is None else qk_norm.eps,
+            metadata.slots,
+            pages,
+            self._num_heads,
+            scales,
+        )
+        out = torch.empty_like(query)
+        if metadata.decode is not None:
+            parts = self._parts(metadata.decode.query_blocks.shape[0])
+            self._attend(out, query, layer, metadata.decode, self._shapes.decode, scales, parts)
+        if metadata.prefill is not None:
+            shape = self._shapes.exact if self._is_exact else self._shapes.prefill
+            self._attend(out, query, layer, metadata.prefill, shape, scales, None)
+        return out.view(out.shape[0], -1)
+
+    def _attend(
+        self,
+        out: Tensor,
+        query: Tensor,
+        layer: int,
+        rows: AttentionRows,
+        shape: TileShape,
+        scales: Tensor | None,
+        parts: Parts | None,
+    ) -> None:
+        attend(
+            out,
+            query,
+            self._layer_pages[layer],
+            rows,
+            scale=self._dim**-0.5,
+            window=self._windows[layer],
+            shape=shape,
+            parts=parts,
+            kv_scales=scales,
+            is_exact=self._is_exact,
+        )
+
+    def _parts(self, num_rows: int) -> Parts | None:
+        count = self.num_parts(num_rows)
+        if count == 1:
+            return None
+        num_parts = num_rows * self._num_heads * count
+        acc = self._acc[: num_parts * self._dim].view(num_rows, self._num_heads, count, self._dim)
+        return Parts(count, acc, self._stats[: num_parts * 2].view(num_rows, self._num_heads, count, 2))
