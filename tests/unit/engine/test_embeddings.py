@@ -9,16 +9,11 @@ from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, O
 from stratos.core.embedding import EmbedRequest, PoolingKind
 from stratos.core.request import ChoiceState, EngineRequest, RequestKey
 from stratos.core.sampling_params import SamplingParams
-from stratos.engine.core import EngineCore
-from stratos.engine.fake import FakeConfig, FakeRunner, adapter_term, fake_generate, fake_kv
+from stratos.engine.fake import adapter_term, fake_generate, fake_kv
 from stratos.engine.fake_pooling import EMBEDDING_SIZE, fake_embedding
 from stratos.engine.settings import SchedulerConfig
 
 LAST, MEAN = PoolingKind.LAST, PoolingKind.MEAN
-
-
-def make_engine(config=None, clock=None, **fake):
-    return EngineCore(FakeRunner(FakeConfig(**fake)), config or SchedulerConfig(), clock)
 
 
 def make_input(tokens, name="e", pooling=LAST, **fields):
@@ -62,7 +57,7 @@ def expected(tokens, pooling=LAST, weight=1, **fields):
 @pytest.mark.parametrize("pooling", [LAST, MEAN])
 @pytest.mark.parametrize("budget", [1, 7, 16, 512])
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 40])
-def test_vectors_do_not_depend_on_chunks(budget, length, pooling):
+def test_vectors_do_not_depend_on_chunks(make_engine, budget, length, pooling):
     engine = make_engine(SchedulerConfig(max_num_batched_tokens=budget))
     tokens = list(range(5, 5 + length))
     engine.add_embedding(make_input(tokens, pooling=pooling))
@@ -73,7 +68,7 @@ def test_vectors_do_not_depend_on_chunks(budget, length, pooling):
     assert engine.status().tokens_by_tenant == {"t": length}
 
 
-def test_many_inputs_share_steps_with_generations():
+def test_many_inputs_share_steps_with_generations(make_engine):
     engine = make_engine(SchedulerConfig(max_num_batched_tokens=64))
     inputs = {f"e{i}": list(range(i, 2 * i + 3)) for i in range(9)}
     for index, (name, tokens) in enumerate(inputs.items()):
@@ -86,7 +81,7 @@ def test_many_inputs_share_steps_with_generations():
     assert max(result.num_rows for result in results) > 5
 
 
-def test_last_token_pooling_uses_the_prefix_cache_and_mean_pooling_does_not():
+def test_last_token_pooling_uses_the_prefix_cache_and_mean_pooling_does_not(make_engine):
     engine, tokens = make_engine(), list(range(40))
     for name, pooling in (("first", LAST), ("again", LAST), ("mean", MEAN)):
         engine.add_embedding(make_input(tokens, name, pooling))
@@ -96,7 +91,7 @@ def test_last_token_pooling_uses_the_prefix_cache_and_mean_pooling_does_not():
         assert list(array("f", output.values)) == expected(tokens, pooling)
 
 
-def test_prefixes_of_another_salt_or_adapter_are_not_used():
+def test_prefixes_of_another_salt_or_adapter_are_not_used(make_engine):
     engine, tokens = make_engine(), list(range(40))
     engine.add_embedding(make_input(tokens, "a", cache_salt=b"one"))
     drain(engine)
@@ -109,7 +104,7 @@ def test_prefixes_of_another_salt_or_adapter_are_not_used():
 
 
 @pytest.mark.parametrize("pooling", [LAST, MEAN])
-def test_a_preempted_input_starts_its_vector_again(pooling):
+def test_a_preempted_input_starts_its_vector_again(make_engine, pooling):
     """Generations that grow take the blocks of an input in the middle of its chunks."""
     config = SchedulerConfig(max_num_batched_tokens=6, enable_prefix_cache=False)
     engine = make_engine(config, num_blocks=6, block_size=4)
@@ -123,7 +118,7 @@ def test_a_preempted_input_starts_its_vector_again(pooling):
     assert vectors == {"e": expected(range(50, 66), pooling)}
 
 
-def test_vectors_are_cut_before_they_are_scaled():
+def test_vectors_are_cut_before_they_are_scaled(make_engine):
     engine = make_engine()
     engine.add_embedding(make_input([1, 2, 3], "cut", num_dimensions=3))
     engine.add_embedding(make_input([1, 2, 3], "raw", normalizes=False, num_dimensions=5))
@@ -133,7 +128,7 @@ def test_vectors_are_cut_before_they_are_scaled():
     assert vectors["raw"] == expected([1, 2, 3], normalizes=False, num_dimensions=5)
 
 
-def test_one_poisoned_input_ends_alone():
+def test_one_poisoned_input_ends_alone(make_engine):
     engine = make_engine(poison_token=99)
     engine.add_embedding(make_input([1, 99], "bad"))
     engine.add_embedding(make_input([1, 98], "good"))
@@ -143,7 +138,7 @@ def test_one_poisoned_input_ends_alone():
     assert engine.status().blocks.allocated == 0
 
 
-def test_abort_frees_everything_in_any_phase():
+def test_abort_frees_everything_in_any_phase(make_engine):
     for num_steps in range(5):
         engine = make_engine(SchedulerConfig(max_num_batched_tokens=8))
         engine.add_embedding(make_input(range(40)))
@@ -157,7 +152,7 @@ def test_abort_frees_everything_in_any_phase():
         assert drain(engine)[0] == {"e": expected(range(40))}
 
 
-def test_a_late_input_expires_while_it_waits():
+def test_a_late_input_expires_while_it_waits(make_engine):
     clock = FakeClock()
     engine = make_engine(clock=clock)
     engine.add_embedding(make_input([1], deadline_s=clock.now() + 1))
@@ -176,14 +171,14 @@ def test_a_late_input_expires_while_it_waits():
         ({"tokens": [1], "name": "here"}, BadRequest),
     ],
 )
-def test_what_cannot_be_embedded_is_refused(fields, error):
+def test_what_cannot_be_embedded_is_refused(make_engine, fields, error):
     engine = make_engine(num_blocks=8)
     engine.add_embedding(make_input([1], "here"))
     with pytest.raises(error):
         engine.add_embedding(make_input(**fields))
 
 
-def test_a_full_queue_refuses_and_the_whole_context_may_be_embedded():
+def test_a_full_queue_refuses_and_the_whole_context_may_be_embedded(make_engine):
     engine = make_engine(SchedulerConfig(max_num_waiting=1), max_model_len=64)
     engine.add_embedding(make_input(range(64)))
     with pytest.raises(Overloaded):
@@ -191,7 +186,7 @@ def test_a_full_queue_refuses_and_the_whole_context_may_be_embedded():
     assert drain(engine)[0] == {"e": expected(range(64))}
 
 
-def test_a_model_without_an_output_layer_refuses_to_generate():
+def test_a_model_without_an_output_layer_refuses_to_generate(make_engine):
     engine = make_engine(can_generate=False)
     with pytest.raises(BadRequest, match="only embeds"):
         engine.add(make_request([1]))

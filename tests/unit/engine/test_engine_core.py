@@ -6,15 +6,10 @@ from stratos.common.clock import FakeClock
 from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, Overloaded, QueueTimeout
 from stratos.core.request import ChoiceState, EngineRequest, FinishReason, PrefillJob, RequestKey
 from stratos.core.sampling_params import SamplingParams
-from stratos.engine.core import EngineCore
 from stratos.engine.engine import PrefillEventKind
-from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
+from stratos.engine.fake import fake_generate
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
-
-
-def make_engine(config=None, clock=None, **fake):
-    return EngineCore(FakeRunner(FakeConfig(**fake)), config or SchedulerConfig(), clock)
 
 
 def make_request(prompt, name="r", attempt=0, n=1, choices=None, arrival=0.0, deadline_s=None, **params):
@@ -56,7 +51,7 @@ def expected(prompt, num_tokens, weight=1):
 
 @pytest.mark.parametrize("budget", [1, 7, 16, 512])
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 40])
-def test_tokens_do_not_depend_on_chunks(budget, length):
+def test_tokens_do_not_depend_on_chunks(make_engine, budget, length):
     engine = make_engine(SchedulerConfig(max_num_batched_tokens=budget))
     prompt = list(range(5, 5 + length))
     engine.add(make_request(prompt, max_tokens=20))
@@ -68,7 +63,7 @@ def test_tokens_do_not_depend_on_chunks(budget, length):
     assert engine.status().blocks.allocated == 0
 
 
-def test_batch_of_many_equals_each_alone():
+def test_batch_of_many_equals_each_alone(make_engine):
     engine = make_engine(SchedulerConfig(max_num_batched_tokens=24, max_num_seqs=6), num_blocks=512)
     prompts = {f"r{i}": [i * 7 + j for j in range(1 + 9 * i)] for i in range(12)}
     for name, prompt in prompts.items():
@@ -77,7 +72,7 @@ def test_batch_of_many_equals_each_alone():
     assert tokens == {(name, 0): expected(prompt, 11) for name, prompt in prompts.items()}
 
 
-def test_preemption_changes_nothing_but_time():
+def test_preemption_changes_nothing_but_time(make_engine):
     engine = make_engine(num_blocks=8, block_size=4)
     prompts = {f"r{i}": [i + j for j in range(6)] for i in range(4)}
     for arrival, (name, prompt) in enumerate(prompts.items()):
@@ -87,7 +82,7 @@ def test_preemption_changes_nothing_but_time():
     assert tokens == {(name, 0): expected(prompt, 16) for name, prompt in prompts.items()}
 
 
-def test_exhausted_pool_ends_with_length():
+def test_exhausted_pool_ends_with_length(make_engine):
     engine = make_engine(num_blocks=4, block_size=4)
     engine.add(make_request([1, 2, 3], max_tokens=1000))
     tokens, reasons, _ = drain(engine)
@@ -96,7 +91,7 @@ def test_exhausted_pool_ends_with_length():
     assert engine.status().blocks.allocated == 0
 
 
-def test_prefix_cache_hits_full_blocks_only_and_never_the_last_token():
+def test_prefix_cache_hits_full_blocks_only_and_never_the_last_token(make_engine):
     engine = make_engine()
     prompt = list(range(64))
     engine.add(make_request(prompt, "a"))
@@ -112,7 +107,7 @@ def test_prefix_cache_hits_full_blocks_only_and_never_the_last_token():
     assert (stats.num_cached_tokens, stats.num_recomputed_tokens) == (48, 16)
 
 
-def test_choices_share_the_prompt_and_go_their_own_way():
+def test_choices_share_the_prompt_and_go_their_own_way(make_engine):
     engine = make_engine(block_size=4)
     prompt = [3, 1, 4, 1, 5, 9]
     engine.add(make_request(prompt, n=3, max_tokens=10))
@@ -123,7 +118,7 @@ def test_choices_share_the_prompt_and_go_their_own_way():
     assert sum(r.num_rows for r in results) == 1 + 2 * 10 + 9
 
 
-def test_abort_of_the_lead_leaves_the_siblings():
+def test_abort_of_the_lead_leaves_the_siblings(make_engine):
     engine = make_engine(SchedulerConfig(max_num_batched_tokens=4))
     prompt = list(range(20))
     engine.add(make_request(prompt, n=3))
@@ -133,7 +128,7 @@ def test_abort_of_the_lead_leaves_the_siblings():
     assert tokens == {("r", i): expected(prompt, 8) for i in (1, 2)}
 
 
-def test_resume_goes_on_with_the_same_tokens():
+def test_resume_goes_on_with_the_same_tokens(make_engine):
     engine = make_engine()
     prompt, whole = [7, 8, 9], expected([7, 8, 9], 12)
     choices = (
@@ -152,7 +147,7 @@ def test_resume_goes_on_with_the_same_tokens():
 
 
 @pytest.mark.parametrize("min_tokens", [0, 3])
-def test_end_tokens_end_and_min_tokens_hold_them_back(min_tokens):
+def test_end_tokens_end_and_min_tokens_hold_them_back(make_engine, min_tokens):
     prompt = [2, 3]
     free = expected(prompt, 1)[0]
     engine = make_engine(eos_token_ids=(free,))
@@ -191,7 +186,7 @@ def hand_over(source, target, request, *, alter=False, skip_release=False):
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_hand_off_proves_who_computed_what(n):
+def test_hand_off_proves_who_computed_what(make_engine, n):
     source = make_engine(SchedulerConfig(max_num_batched_tokens=9), worker_weight=5, block_size=8)
     target = make_engine(worker_weight=2, block_size=4)
     prompt = list(range(100, 130))
@@ -205,7 +200,7 @@ def test_hand_off_proves_who_computed_what(n):
     assert source.status().blocks.allocated == target.status().blocks.allocated == 0
 
 
-def test_one_altered_block_changes_the_tokens():
+def test_one_altered_block_changes_the_tokens(make_engine):
     source, target = make_engine(worker_weight=5), make_engine(worker_weight=2)
     prompt = list(range(100, 130))
     hand_over(source, target, make_request(prompt), alter=True)
@@ -213,7 +208,7 @@ def test_one_altered_block_changes_the_tokens():
     assert tokens["r", 0] != fake_generate(prompt, 8, prefill_weight=5, decode_weight=2)
 
 
-def test_second_hand_off_skips_what_is_cached():
+def test_second_hand_off_skips_what_is_cached(make_engine):
     source, target = make_engine(worker_weight=5), make_engine(worker_weight=2)
     prompt = list(range(40))
     hand_over(source, target, make_request(prompt, "a"))
@@ -223,7 +218,7 @@ def test_second_hand_off_skips_what_is_cached():
     drain(target)
 
 
-def test_reserved_blocks_are_invisible_until_commit():
+def test_reserved_blocks_are_invisible_until_commit(make_engine):
     engine = make_engine()
     request = make_request(range(40))
     engine.reserve(request)
@@ -237,7 +232,7 @@ def test_reserved_blocks_are_invisible_until_commit():
     assert engine.status().blocks.reserved == 0
 
 
-def test_scatter_checks_its_range():
+def test_scatter_checks_its_range(make_engine):
     engine = make_engine()
     request = make_request(range(40))
     engine.reserve(request)
@@ -251,7 +246,7 @@ def test_scatter_checks_its_range():
     assert ledger.free == ledger.total
 
 
-def test_no_room_is_said_and_takes_nothing():
+def test_no_room_is_said_and_takes_nothing(make_engine):
     engine = make_engine(SchedulerConfig(max_num_seqs=2), num_blocks=8, block_size=4)
     before = engine.status().blocks
     assert engine.reserve(make_request(range(31), "wide")) is None
@@ -261,7 +256,7 @@ def test_no_room_is_said_and_takes_nothing():
         engine.reserve(make_request(range(64), "never"))
 
 
-def test_abort_of_a_job_in_each_phase_gives_everything_back():
+def test_abort_of_a_job_in_each_phase_gives_everything_back(make_engine):
     for steps in range(5):
         engine = make_engine(SchedulerConfig(max_num_batched_tokens=8))
         engine.add_prefill(PrefillJob(leg="leg", token_ids=tuple(range(20))))
@@ -275,7 +270,7 @@ def test_abort_of_a_job_in_each_phase_gives_everything_back():
         assert engine.status().num_prefill_jobs == 0
 
 
-def test_job_without_compute_sends_only_what_is_cached():
+def test_job_without_compute_sends_only_what_is_cached(make_engine):
     engine = make_engine()
     engine.add(make_request(range(40)))
     drain(engine)
@@ -286,7 +281,7 @@ def test_job_without_compute_sends_only_what_is_cached():
     assert (ready.num_tokens, done.num_tokens, done.kind) == (32, 32, PrefillEventKind.DONE)
 
 
-def test_poisoned_request_ends_alone():
+def test_poisoned_request_ends_alone(make_engine):
     engine = make_engine(poison_token=666)
     engine.add(make_request([1, 666], "bad", n=2))
     engine.add(make_request([1, 2, 3], "good"))
@@ -296,7 +291,7 @@ def test_poisoned_request_ends_alone():
     assert isinstance(errors[RequestKey("bad", 0)], Internal)
 
 
-def test_queue_bounds_duplicates_and_deadlines():
+def test_queue_bounds_duplicates_and_deadlines(make_engine):
     clock = FakeClock()
     engine = make_engine(SchedulerConfig(max_num_waiting=2, max_num_seqs=1), clock)
     engine.add(make_request([1], "a", deadline_s=clock.now() + 100, max_tokens=50))
@@ -317,7 +312,7 @@ def test_queue_bounds_duplicates_and_deadlines():
     assert tokens == {("c", 0): expected([1], 8)}
 
 
-def test_queued_tokens_are_those_of_prompts_that_wait_or_run():
+def test_queued_tokens_are_those_of_prompts_that_wait_or_run(make_engine):
     engine = make_engine(SchedulerConfig(max_num_batched_tokens=32))
     engine.add(make_request(range(40)))
     assert engine.status().num_queued_tokens == 40
@@ -330,10 +325,10 @@ def test_queued_tokens_are_those_of_prompts_that_wait_or_run():
     assert engine.status().num_queued_tokens == 20, "a job that waits for its grant is still to be computed"
 
 
-def test_the_slowest_step_is_known_and_fades():
+def test_the_slowest_step_is_known_and_fades(make_engine):
     clock = FakeClock()
-    runner = FakeRunner(FakeConfig())
-    engine = EngineCore(runner, SchedulerConfig(), clock)
+    engine = make_engine(clock=clock)
+    runner = engine._runner
     collect = runner.collect
 
     def slow_prompts(handle):

@@ -21,14 +21,16 @@ class EngineMachine(RuleBasedStateMachine):
     position; with sharing on, only the books are checked.
     """
 
+    lag = 0
+
     @initialize(sharing=st.booleans(), budget=st.sampled_from([1, 5, 64]), num_blocks=st.sampled_from([10, 24]))
     def start(self, sharing, budget, num_blocks):
         config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=5, enable_prefix_cache=sharing)
         self.sharing, self.count = sharing, 0
         self.source = EngineCore(
-            FakeRunner(FakeConfig(worker_weight=SOURCE_WEIGHT, num_blocks=8, block_size=4)), config
+            FakeRunner(FakeConfig(worker_weight=SOURCE_WEIGHT, num_blocks=8, block_size=4, lag=self.lag)), config
         )
-        fake = FakeConfig(worker_weight=TARGET_WEIGHT, num_blocks=num_blocks, block_size=4)
+        fake = FakeConfig(worker_weight=TARGET_WEIGHT, num_blocks=num_blocks, block_size=4, lag=self.lag)
         self.target = EngineCore(FakeRunner(fake), config)
         self.requests, self.tokens, self.ended = {}, {}, {}
         self.legs, self.reserved = {}, {}
@@ -149,14 +151,22 @@ class EngineMachine(RuleBasedStateMachine):
         for key in list(self.reserved):
             self.target.abort(key)
         for _ in range(3000):
-            if not self.target.has_work:
+            if not (self.target.has_work or self.source.has_work):
                 break
             self.step_target()
+            self.source.step()
         assert not self.requests, "some request never ended"
         for engine in (self.source, self.target):
             ledger = engine.status().blocks
             assert ledger.free + ledger.cached == ledger.total
 
 
+class LaggingEngineMachine(EngineMachine):
+    """The same with one step in flight between any two rules, executed as late as the contract allows."""
+
+    lag = 1
+
+
 TestEngine = EngineMachine.TestCase
-TestEngine.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestLaggingEngine = LaggingEngineMachine.TestCase
+TestEngine.settings = TestLaggingEngine.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

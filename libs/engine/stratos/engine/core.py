@@ -1,8 +1,7 @@
-"""The engine core: joins scheduler, books and runner, and drives one step.
+"""The engine core: joins scheduler, books, step loop and runner.
 
-A step is: schedule (under the lock) -> launch, sample, collect (without it) -> retire (under the lock).  The lock
-exists for ``gather``, ``scatter`` and ``status``, which other threads may call while a step runs; everything
-else is called by the thread that owns the engine.
+Books change under one lock, the runner works without it.  The lock exists for ``gather``, ``scatter`` and ``status``,
+which other threads may call while a step runs; everything else is called by the thread that owns the engine.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stratos.common.clock import Clock, SystemClock
-from stratos.common.errors import BadRequest, Internal, StratosError
+from stratos.common.errors import BadRequest
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.embedding import EmbedRequest
-from stratos.core.request import EngineRequest, FinishReason, PrefillJob, RequestKey
+from stratos.core.request import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.block_manager import BlockManager
 from stratos.engine.context import EngineContext
 from stratos.engine.embeddings import EmbedBook
 from stratos.engine.engine import Engine, EngineStatus, Reservation, StepResult
-from stratos.engine.plan import ALL_BANNED, StepPlan, StepTokens
 from stratos.engine.prefill_jobs import JobBook
 from stratos.engine.request_book import RequestBook
 from stratos.engine.reservations import ReservationBook
 from stratos.engine.runner.base import Runner
-from stratos.engine.scheduler import Decision, Scheduler
-from stratos.engine.sequence import Sequence
+from stratos.engine.scheduler import Scheduler
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
+from stratos.engine.step_books import StepBooks
+from stratos.engine.step_loop import StepLoop
 
 
 class EngineCore(Engine):
@@ -53,10 +52,11 @@ class EngineCore(Engine):
         self._jobs = JobBook(self._context)
         self._embeddings = EmbedBook(self._context)
         self._adapter_pins: Counter[str] = Counter()
-        self._clock = clock
-        self._step = 0
         self._slow_steps = SlowSteps()
         self._lock = threading.RLock()
+        lag = runner.info.lag if config.lag is None else config.lag
+        books = StepBooks(self._context, self._requests, self._jobs, self._embeddings)
+        self._steps = StepLoop(runner, books, self._slow_steps, lag, self._changing)
         self._status = self._snapshot()
 
     # -- requests ----------------------------------------------------------------------------------
@@ -159,79 +159,11 @@ class EngineCore(Engine):
     @property
     def has_work(self) -> bool:
         """``step`` would do something."""
-        return self._scheduler.has_work or bool(self._jobs.events)
+        return self._scheduler.has_work or bool(self._jobs.events) or self._steps.is_in_flight
 
     def step(self) -> StepResult:
-        """Schedule, execute, sample, retire."""
-        with self._changing():
-            result = StepResult(step=self._step)
-            decision = self._scheduler.schedule()
-            self._settle(decision, result)
-            if not decision.scheduled:
-                self._hand_out_events(result)
-                return result
-            rows = tuple(self._requests.row(sequence, count) for sequence, count in decision.scheduled)
-            plan = StepPlan(step=self._step, rows=rows, copies=self._requests.take_copies())
-        began_s = self._clock.now()
-        handle = self._runner.launch(plan)
-        self._runner.sample(handle)
-        tokens = self._runner.collect(handle)
-        took_s = self._clock.now() - began_s
-        with self._changing():
-            self._step += 1
-            self._slow_steps.observe(took_s)
-            result.num_rows = len(plan.rows)
-            self._requests.end_copies(plan.copies)
-            self._retire(decision, tokens, result)
-            self._hand_out_events(result)
-        return result
-
-    def _settle(self, decision: Decision, result: StepResult) -> None:
-        """Carry out what the scheduler decided besides rows."""
-        for job in decision.ready_jobs:
-            self._jobs.make_ready(job)
-        for sequence, error in decision.expired:
-            self._fail(sequence, error, result)
-        for sequence in decision.exhausted:
-            assert sequence.embedding is None, "an input holds all its blocks from the start"
-            self._requests.finish(sequence, FinishReason.LENGTH, result)
-        decision.scheduled = [(s, count) for s, count in decision.scheduled if s in self._scheduler.running]
-
-    def _retire(self, decision: Decision, tokens: StepTokens, result: StepResult) -> None:
-        sampled = {token.seq_id: token for token in tokens.tokens}
-        pooled = {part.seq_id: part for part in tokens.pooled}
-        for sequence, count in decision.scheduled:
-            begin = sequence.num_computed
-            if sequence not in self._scheduler.running:
-                continue  # a sibling failed in this step and took the request along
-            error = tokens.errors.get(sequence.seq_id)
-            if error is not None:
-                self._fail(sequence, BadRequest(error) if error == ALL_BANNED else Internal(error), result)
-                continue
-            sequence.num_computed += count
-            if sequence.job is not None:
-                self._jobs.advance(sequence.job, count)
-            elif sequence.embedding is not None:
-                self._embeddings.advance(sequence, begin, pooled.get(sequence.seq_id), result)
-            else:
-                self._requests.advance(sequence, begin, sampled.get(sequence.seq_id), result)
-
-    def _hand_out_events(self, result: StepResult) -> None:
-        result.prefill_events, self._jobs.events = self._jobs.events, []
-
-    def _fail(self, sequence: Sequence, error: StratosError, result: StepResult) -> None:
-        """End the whole request, or job, that ``sequence`` belongs to."""
-        if sequence.job is not None:
-            leg = sequence.job.job.leg
-            result.prefill_errors[leg] = error
-            self._jobs.release(leg)
-            return
-        owner = sequence.request or sequence.embedding
-        assert owner is not None
-        key = owner.request.key
-        result.errors[key] = error
-        self._requests.abort(key)
-        self._embeddings.abort(key)
+        """Launch a step and retire it, or with lag 1 the one before."""
+        return self._steps.step()
 
     # -- the rest ----------------------------------------------------------------------------------
 
@@ -283,8 +215,8 @@ class EngineCore(Engine):
         waiting, ready, running = self._scheduler.waiting, self._scheduler.ready, self._scheduler.running
         prompts = (s for queue in (waiting, ready, running) for s in queue if s.remaining > 1)
         return EngineStatus(
-            step=self._step,
-            is_computing=bool(running),
+            step=self._steps.num_retired,
+            is_computing=bool(running) or self._steps.is_in_flight,
             blocks=self._blocks.ledger(),
             num_waiting=len(waiting),
             num_running=len(running),

@@ -100,7 +100,7 @@ class EmbedBook:
         if part is not None:
             values = np.frombuffer(part.values, dtype="<f4")
             state.total = values if state.total is None else state.total + values
-        if not sequence.remaining:
+        if sequence.num_computed == len(sequence.tokens):
             self._finish(sequence, state, result)
 
     def _finish(self, sequence: Sequence, state: EmbedState, result: StepResult) -> None:

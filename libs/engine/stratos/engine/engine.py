@@ -61,7 +61,9 @@ class StepResult:
 
     step: int
     num_rows: int = 0
-    """Rows of the forward pass; 0 when nothing could run."""
+    """Rows of the forward pass that was collected; 0 when none was."""
+    is_idle: bool = False
+    """Nothing could be launched and nothing was in flight: calling again at once would change nothing."""
     outputs: list[ChoiceOutput] = field(default_factory=list)
     embeddings: list[EmbeddingOutput] = field(default_factory=list)
     prefill_events: list[PrefillEvent] = field(default_factory=list)
@@ -145,7 +147,14 @@ class Engine(ABC):
 
     @abstractmethod
     def step(self) -> StepResult:
-        """Run one step: schedule, execute, sample, retire. Without work it returns an empty result."""
+        """Run one step: schedule, execute, sample, retire. Without work it returns an empty result.
+
+        With lag 1 it launches a step and retires the one before, so the first call returns no tokens. A row that makes
+        the runner raise ends alone, in ``errors``.
+
+        Raises:
+            Exception: the runner computes nothing at all any more; the engine must not be used again.
+        """
 
     @property
     @abstractmethod

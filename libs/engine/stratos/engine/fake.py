@@ -3,7 +3,10 @@
 The "KV" of the token ``t`` at position ``p``, computed by a worker of weight ``w``, is ``w * (t + 1) + p``.
 The next token behind position ``p`` is ``(sum of KV over positions 0..p + 31 * w) mod vocab_size`` with the
 weight ``w`` of the worker that samples, plus an adapter term.  So a different prefill worker, a different
-decode worker or one altered block changes the tokens; ``fake_generate`` computes what must come out.
+decode worker or one altered block changes the tokens; ``fake_generate`` computes what must come out.  A token that a
+penalised request has emitted already gives way to the next one that it has not, so a missing history changes tokens.
+With lag 1 every launched plan executes as late as the contract allows, when it is collected: a block that is
+given away under a launched plan is overwritten, and changes tokens.
 It has settable step time and fault injection, and ships so that a platform can be tried without a model.
 """
 
@@ -11,9 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Container, Sequence
+from collections import deque
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.request import KvGeometry, KvIdentity, PositionLogprobs, TokenLogprob
@@ -38,6 +42,8 @@ class FakeConfig:
     eos_token_ids: tuple[int, ...] = ()
     model_digest: str = "fake"
     can_generate: bool = True
+    lag: Literal[0, 1] = 0
+    """1 executes a plan when it is collected, and lets the scheduler run one step ahead."""
     step_s: float = 0.0
     """Least duration of a step."""
     token_s: float = 0.0
@@ -48,9 +54,13 @@ class FakeConfig:
     """A row that runs this token fails alone."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Handle:
     plan: StepPlan
+    specs: Mapping[int, SampleSpec] = field(default_factory=dict)
+    is_sampled: bool = False
+    token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """By seq_id, placeholders filled in."""
     tokens: StepTokens = field(default_factory=StepTokens)
 
 
@@ -92,6 +102,8 @@ class FakeRunner(Runner):
         self.config = config
         self._pages = memoryview(bytearray(config.num_blocks * config.block_size * KV_BYTES)).cast("q")
         self._adapters: dict[str, None] = {}
+        self._pending: deque[_Handle] = deque()
+        self._previous: dict[int, int] = {}
         self.info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=config.model_digest, kv_dtype="int64", rope_variant="none", numerics_id="fake"
@@ -105,36 +117,55 @@ class FakeRunner(Runner):
             eos_token_ids=config.eos_token_ids,
             can_generate=config.can_generate,
             embedding_size=EMBEDDING_SIZE,
+            lag=config.lag,
         )
 
     def launch(self, plan: StepPlan) -> _Handle:
         """Copy blocks, write KV of all rows."""
         if plan.step == self.config.fail_at_step:
             raise RuntimeError(FINISHED_EARLY)
+        handle = _Handle(plan)
+        if self.config.lag:
+            assert len(self._pending) < 2, "more plans are launched than the contract allows"
+            self._pending.append(handle)
+        else:
+            self._forward(handle)
+        return handle
+
+    def _forward(self, handle: _Handle) -> None:
+        plan, size = handle.plan, self.config.block_size
         delay = self.config.step_s + self.config.token_s * plan.num_tokens
         if delay:
             time.sleep(delay)
-        size = self.config.block_size
         for source, target in plan.copies:
             self._pages[target * size : (target + 1) * size] = self._pages[source * size : (source + 1) * size]
         for row in plan.rows:
-            for position, token in enumerate(row.token_ids, row.start):
+            known = row.token_ids[:-1] if row.continues else row.token_ids
+            token_ids = (*known, self._previous.get(row.seq_id, 0)) if row.continues else known
+            handle.token_ids[row.seq_id] = token_ids
+            for position, token in enumerate(token_ids, row.start):
                 slot = self._slot(row.block_table, position)
                 self._pages[slot] = fake_kv(self.config.worker_weight, token, position)
-        return _Handle(plan)
 
-    def sample(self, handle: _Handle, masks: Any = None) -> None:
+    def sample(self, handle: _Handle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
         """Sum the pages of every row that samples or pools."""
+        handle.specs, handle.is_sampled = specs or {}, True
+        if not self.config.lag:
+            self._draw(handle)
+
+    def _draw(self, handle: _Handle) -> None:
         for row in handle.plan.rows:
             if row.sample is None and row.pool is None:
                 continue
-            if self.config.poison_token is not None and self.config.poison_token in row.token_ids:
+            if self.config.poison_token is not None and self.config.poison_token in handle.token_ids[row.seq_id]:
                 handle.tokens.errors[row.seq_id] = FINISHED_EARLY
                 continue
             if row.sample is not None:
-                handle.tokens.tokens.append(self._sample_row(row, row.sample))
+                spec = handle.specs.get(row.seq_id, row.sample)
+                handle.tokens.tokens.append(self._sample_row(row, spec))
             if row.pool is not None:
                 handle.tokens.pooled.append(self._pool_row(row))
+        self._previous = {token.seq_id: token.token_id for token in handle.tokens.tokens}
 
     def _sample_row(self, row: PlanRow, spec: SampleSpec) -> SampledToken:
         end = row.start + len(row.token_ids)
@@ -143,6 +174,8 @@ class FakeRunner(Runner):
         token = (total + term) % self.config.vocab_size
         banned = {*self.config.eos_token_ids, *spec.params.stop_token_ids}
         while spec.num_output_tokens < spec.params.min_tokens and token in banned:
+            token = (token + 1) % self.config.vocab_size
+        while spec.params.has_penalties and token in spec.output_ids:
             token = (token + 1) % self.config.vocab_size
         logprobs = None
         if spec.params.num_logprobs is not None:
@@ -157,8 +190,17 @@ class FakeRunner(Runner):
         return fake_pool(row, kv_at, adapter_term(row.adapter_digest))
 
     def collect(self, handle: _Handle) -> StepTokens:
-        """The tokens; everything happened in ``launch`` and ``sample``."""
+        """The tokens; with lag 0 everything happened in ``launch`` and ``sample``."""
+        while handle in self._pending:
+            first = self._pending.popleft()
+            self._forward(first)
+            if first.is_sampled:
+                self._draw(first)
         return handle.tokens
+
+    def abandon(self) -> None:
+        """Forget what is in flight."""
+        self._pending.clear()
 
     def gather(
         self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int

@@ -11,6 +11,9 @@ from stratos.core.embedding import PoolingKind
 from stratos.core.request import PositionLogprobs, RequestKey
 from stratos.core.sampling_params import SamplingParams
 
+PREVIOUS_TOKEN = -1
+"""Stands in a row for a token that the host does not know yet; see ``PlanRow.continues``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSpec:
@@ -27,6 +30,11 @@ class SampleSpec:
     """Tokens emitted so far; filled only when ``params.needs_output_ids``."""
     num_output_tokens: int
     """Tokens emitted so far by this choice, all attempts together: ``min_tokens`` counts with it."""
+
+    @property
+    def needs_history(self) -> bool:
+        """Sampling looks at the tokens emitted so far, so it cannot be done before all of them are known."""
+        return self.params.needs_output_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +54,9 @@ class PlanRow:
     """Sample behind the last token of the row, or not at all."""
     pool: PoolingKind | None = None
     """Pool the hidden states of the row for an embedding, or not at all."""
+    continues: bool = False
+    """``token_ids`` ends with ``PREVIOUS_TOKEN``: the runner puts the token there that the plan launched just before
+    this one samples for ``seq_id``. Never set with lag 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ class JobBook:
         self._context.name_blocks(state.sequence)
         state.num_available = state.sequence.num_computed
         self._context.tokens_by_tenant[state.job.tenant] += num_tokens
-        if state.sequence.remaining:
+        if state.num_available < len(state.sequence.tokens):
             self._emit(PrefillEventKind.CHUNK, state)
         else:
             self._end(state)

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import NamedTuple
+
 from stratos.common.errors import BadRequest, Overloaded
 from stratos.core.request import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.engine.context import EngineContext
 from stratos.engine.engine import StepResult
-from stratos.engine.plan import PlanRow, SampledToken, SampleSpec
+from stratos.engine.plan import PREVIOUS_TOKEN, PlanRow, SampledToken, SampleSpec
 from stratos.engine.sequence import RequestState, ReservedState, Sequence
+
+
+class BlockCopy(NamedTuple):
+    """Copy-on-write: the source is referenced until the copy is done, the destination belongs to ``owner``."""
+
+    source: int
+    destination: int
+    owner: Sequence
+
+    @property
+    def is_wanted(self) -> bool:
+        """The owner was neither aborted nor preempted since the copy was planned."""
+        return self.destination in self.owner.block_table
 
 
 class RequestBook:
@@ -16,8 +32,8 @@ class RequestBook:
     def __init__(self, context: EngineContext) -> None:
         self._context = context
         self._states: dict[RequestKey, RequestState] = {}
-        self._copies: list[tuple[int, int, Sequence]] = []
-        """Copy-on-write that the next plan does: source, destination, owner of the destination."""
+        self._copies: list[BlockCopy] = []
+        """What the next plan copies."""
 
     def __contains__(self, key: RequestKey) -> bool:
         return key in self._states
@@ -66,6 +82,7 @@ class RequestBook:
             priority_class=request.priority_class,
             arrival_s=request.arrival_s,
             deadline_s=request.deadline_s,
+            max_len=min(len(request.prompt_ids) + request.sampling.max_tokens, self._context.info.max_model_len),
             request=state,
             choice=choice.index,
         )
@@ -89,39 +106,49 @@ class RequestBook:
 
     # -- one step ----------------------------------------------------------------------------------
 
-    def take_copies(self) -> tuple[tuple[int, int], ...]:
-        """Copies the next plan must do; each holds a reference on its source until ``end_copies``."""
+    def take_copies(self, plan: int) -> list[BlockCopy]:
+        """Copies that ``plan`` must do; each holds a reference on its source until ``end_copies``."""
         self._drop_dead_copies()
-        copies = tuple((source, destination) for source, destination, _ in self._copies)
-        self._copies = []
+        copies, self._copies = self._copies, []
+        for copy in copies:
+            copy.owner.last_plan = plan
         return copies
 
-    def _drop_dead_copies(self) -> None:
-        """Forget copies whose owner was aborted or preempted since they were planned."""
-        live = [copy for copy in self._copies if copy[1] in copy[2].block_table]
-        dead = [copy for copy in self._copies if copy[1] not in copy[2].block_table]
-        self._context.blocks.release([source for source, _, _ in dead])
-        self._copies = live
+    def return_copies(self, copies: list[BlockCopy]) -> None:
+        """The plan was not carried out: the next one does its copies."""
+        self._copies = copies + self._copies
 
-    def end_copies(self, copies: tuple[tuple[int, int], ...]) -> None:
+    def _drop_dead_copies(self) -> None:
+        dead = [copy for copy in self._copies if not copy.is_wanted]
+        self._copies = [copy for copy in self._copies if copy.is_wanted]
+        self._context.blocks.release([copy.source for copy in dead])
+
+    def end_copies(self, copies: list[BlockCopy]) -> None:
         """The plan is done: its copies no longer need their sources."""
-        self._context.blocks.release([source for source, _ in copies])
+        self._context.blocks.release([copy.source for copy in copies])
 
     def row(self, sequence: Sequence, count: int) -> PlanRow:
         """The plan row that runs the next ``count`` tokens of a sequence."""
-        start, state, embedding = sequence.num_computed, sequence.request, sequence.embedding
+        start, state, embedding = sequence.num_scheduled, sequence.request, sequence.embedding
         if state is not None and state.first_scheduled_s is None:
             state.first_scheduled_s = self._context.clock.now()
             state.num_cached_tokens = start if state.num_cached_tokens is None else state.num_cached_tokens
+        continues = start + count > len(sequence.tokens)
+        known = sequence.tokens[start : start + count]
         return PlanRow(
             seq_id=sequence.seq_id,
-            token_ids=tuple(sequence.tokens[start : start + count]),
+            token_ids=(*known, PREVIOUS_TOKEN) if continues else tuple(known),
             start=start,
             block_table=tuple(sequence.block_table[: self._context.blocks.blocks_for(start + count)]),
             adapter_digest=sequence.adapter_digest,
             sample=_sample_spec(sequence, state) if state and count == sequence.remaining else None,
             pool=embedding.pooling(is_last_chunk=count == sequence.remaining) if embedding else None,
+            continues=continues,
         )
+
+    def with_history(self, spec: SampleSpec, sequence: Sequence) -> SampleSpec:
+        """The spec of a launched row, now that every token before the one to be sampled is known."""
+        return dataclasses.replace(spec, output_ids=tuple(sequence.tokens[len(spec.prompt_ids) :]))
 
     def advance(self, sequence: Sequence, begin: int, token: SampledToken | None, result: StepResult) -> None:
         """Tokens from ``begin`` on are computed; append the sampled one, if the row sampled."""
@@ -153,7 +180,7 @@ class RequestBook:
             if private:
                 source = lead.block_table[num_shared]
                 blocks.reference([source])  # until the copy is done
-                self._copies.append((source, private[0], sequence))
+                self._copies.append(BlockCopy(source, private[0], sequence))
             sequence.block_table = shared + private
             sequence.num_computed = num_tokens
             sequence.num_named = min(num_shared, lead.num_named)
@@ -205,9 +232,9 @@ def _sample_spec(sequence: Sequence, state: RequestState) -> SampleSpec:
         key=request.key,
         choice=sequence.choice,
         seed=request.seed,
-        position=len(sequence.tokens),
+        position=len(sequence.tokens) + sequence.num_unknown,
         params=request.sampling,
         prompt_ids=request.prompt_ids,
         output_ids=tuple(sequence.tokens[num_prompt:]) if request.sampling.needs_output_ids else (),
-        num_output_tokens=sequence.num_output,
+        num_output_tokens=sequence.num_output + sequence.num_unknown,
     )

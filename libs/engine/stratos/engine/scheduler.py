@@ -6,21 +6,27 @@ sampled.  When blocks run out the sequence that is served last gives its blocks 
 (preemption by recompute); prefill jobs are never preempted, because a transfer reads their blocks.
 Who is first and who is last is ``ServiceOrder``'s word alone.
 
+With lag 1 the step before this one may be launched and not collected.  A sequence in flight gives no memory when it
+is preempted, since its blocks are fenced: the victim is held back from this step instead, and preempted in the next.
+
 The scheduler owns the queues and asks the block manager for memory; it knows no model and no torch.
 ``EngineCore`` turns its decisions into a plan, runs it and feeds the tokens back.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
-from stratos.common.errors import QueueTimeout, StratosError
+from stratos.common.errors import Internal, QueueTimeout, StratosError
 from stratos.engine.block_manager import BlockManager
 from stratos.engine.sequence import JobState, Sequence
 from stratos.engine.service_order import ServiceOrder
 from stratos.engine.settings import SchedulerConfig
+from stratos.engine.step_fences import StepFences
 
+_log = logging.getLogger(__name__)
 MAX_READY_JOBS = 4
 """Prefill jobs that hold blocks while they wait for their grant: enough to hide one round trip."""
 
@@ -33,7 +39,10 @@ class Decision:
     ready_jobs: list[JobState] = field(default_factory=list)
     exhausted: list[Sequence] = field(default_factory=list)
     """Sequences that cannot go on because the whole pool is theirs already."""
-    expired: list[tuple[Sequence, StratosError]] = field(default_factory=list)
+    failed: list[tuple[Sequence, StratosError]] = field(default_factory=list)
+    """Sequences that end here, with the reason: the deadline passed, or scheduling them raised."""
+    held: set[Sequence] = field(default_factory=set)
+    """Victims in flight: they do not run in this step, so that the next one can preempt them."""
 
 
 class Scheduler:
@@ -44,6 +53,7 @@ class Scheduler:
         self.blocks = blocks
         self.clock = clock
         self.order = ServiceOrder(ageing_step_s=config.ageing_step_s, admissions_per_aged=config.admissions_per_aged)
+        self.fences = StepFences(blocks)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.ready: list[Sequence] = []
@@ -72,13 +82,15 @@ class Scheduler:
         for queue in (self.waiting, self.running, self.ready):
             if sequence in queue:
                 queue.remove(sequence)
+        sequence.is_open = False
         self.free_blocks(sequence)
 
     def free_blocks(self, sequence: Sequence) -> None:
         """Release the blocks of a sequence; it would start from its first token again."""
-        self.blocks.release(sequence.block_table)
+        self.fences.release(sequence.block_table, sequence.last_plan)
         sequence.block_table = []
-        sequence.num_computed = 0
+        sequence.epoch += 1
+        sequence.num_computed = sequence.num_in_flight = sequence.num_unknown = 0
         sequence.num_named = 0
 
     @property
@@ -99,12 +111,12 @@ class Scheduler:
         budget = self.config.max_num_batched_tokens
         has_preempted = False
         for sequence in sorted(self.running, key=lambda s: (s.remaining != 1, self.order.key(s, now))):
-            if sequence not in self.running or not sequence.remaining:
-                continue  # preempted by one before it, or waits for its transfer to end
+            if sequence not in self.running or sequence in decision.held or not sequence.remaining:
+                continue  # gives way to one before it, or waits for its step or its transfer to end
             count = self._chunk(sequence, budget)
             if count == 0:
                 continue
-            while not self._grow(sequence, sequence.num_computed + count):
+            while not self._grow(sequence, sequence.num_scheduled + count):
                 has_preempted = True
                 if not self._preempt_for(sequence, decision, now):
                     break
@@ -133,10 +145,15 @@ class Scheduler:
         return True
 
     def _preempt_for(self, sequence: Sequence, decision: Decision, now: float) -> bool:
-        """Free the blocks of the sequence served last. ``False``: ``sequence`` itself had to give way."""
+        """Free the blocks of the sequence served last. ``False``: ``sequence`` does not run in this step."""
+        if self.fences.is_pending:
+            return False  # blocks come back when the launched step retires
         scheduled = {id(s) for s, _ in decision.scheduled}
         candidates = [s for s in self.running if s.job is None and id(s) not in scheduled]
         victim = max(candidates, key=lambda s: self.order.key(s, now), default=None)
+        if victim is not None and victim.num_in_flight:
+            decision.held.add(victim)
+            return False
         others_hold_blocks = len(self.running) > 1 or self.ready or self.num_reserved_seqs
         if victim is sequence and not others_hold_blocks:
             decision.exhausted.append(sequence)
@@ -153,18 +170,24 @@ class Scheduler:
     def _expire(self, decision: Decision, now: float) -> None:
         late = [s for s in self.waiting if s.deadline_s is not None and s.deadline_s <= now]
         for sequence in late:
-            decision.expired.append((sequence, QueueTimeout("the deadline passed before the request could run")))
+            decision.failed.append((sequence, QueueTimeout("the deadline passed before the request could run")))
 
     def _admit(self, decision: Decision, budget: int, now: float) -> None:
         if budget <= 0 or self.num_free_seqs <= 0:
             return
-        expired = {id(s) for s, _ in decision.expired}
-        for sequence in self.order.admissions([s for s in self.waiting if id(s) not in expired], now):
+        failed = {id(s) for s, _ in decision.failed}
+        for sequence in self.order.admissions([s for s in self.waiting if id(s) not in failed], now):
             if budget <= 0 or self.num_free_seqs <= 0:
                 break
             if sequence.job is not None and len(self.ready) >= MAX_READY_JOBS:
                 continue
-            if not self._take_prefix_and_room(sequence, keep_last=sequence.job is None):
+            try:
+                has_room = self._take_prefix_and_room(sequence)
+            except Exception:  # whatever is wrong with this sequence, the others go on
+                _log.exception("a sequence cannot be admitted")
+                decision.failed.append((sequence, Internal("the request could not be scheduled")))
+                continue
+            if not has_room:
                 break
             self.waiting.remove(sequence)
             sequence.end_wait(now)
@@ -179,10 +202,10 @@ class Scheduler:
                 decision.scheduled.append((sequence, count))
                 budget -= count
 
-    def _take_prefix_and_room(self, sequence: Sequence, *, keep_last: bool) -> bool:
+    def _take_prefix_and_room(self, sequence: Sequence) -> bool:
         """Reference the cached prefix and take blocks for all tokens, or take nothing."""
         size = self.blocks.block_size
-        usable = len(sequence.tokens) - 1 if keep_last else len(sequence.tokens)
+        usable = len(sequence.tokens) - (1 if sequence.job is None else 0)  # the last token of a prompt is sampled
         names = [] if sequence.bypasses_prefix_cache else sequence.chain(usable // size, size)
         prefix = self.blocks.cache.match(names)
         self.blocks.reference(prefix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Sequence:
-    """Tokens that share one block table; ``num_computed`` catches up with ``len(tokens)``."""
+    """Tokens that share one block table; ``num_computed`` catches up with ``len(tokens)``.
+
+    With lag 1 a step of the sequence may be launched and not collected: its tokens are *in flight*, and the token
+    that it samples exists but is *unknown*.  Scheduling goes by ``num_scheduled`` and ``remaining``; whatever reads
+    KV or names blocks goes by ``num_computed``, which counts collected steps only.
+    """
 
     seq_id: int
     tokens: list[int]
@@ -30,6 +36,19 @@ class Sequence:
     past_wait_s: float = 0.0
     """Seconds of earlier waits."""
     num_computed: int = 0
+    """Tokens whose KV is complete."""
+    num_in_flight: int = 0
+    """Tokens behind them that a launched step computes."""
+    num_unknown: int = 0
+    """Tokens behind ``tokens`` that a launched step samples: 0 or 1."""
+    max_len: int = sys.maxsize
+    """Tokens at which the sequence ends for its length; the last of them is never computed."""
+    last_plan: int = -1
+    """Number of the last plan that touches the sequence's blocks."""
+    epoch: int = 0
+    """Counts how often the blocks were given up: results of launched rows of an older epoch move nothing."""
+    is_open: bool = True
+    """Neither finished nor aborted."""
     block_table: list[int] = field(default_factory=list)
     names: list[bytes] = field(default_factory=list)
     """Block-hash chain over the full blocks of ``tokens`` as far as it was needed."""
@@ -43,9 +62,17 @@ class Sequence:
     """Computes every token, because more than the KV of each is needed."""
 
     @property
+    def num_scheduled(self) -> int:
+        """Tokens whose KV is complete when every launched step is."""
+        return self.num_computed + self.num_in_flight
+
+    @property
     def remaining(self) -> int:
-        """Tokens whose KV is not computed yet; 1 means a decode row."""
-        return len(self.tokens) - self.num_computed
+        """Tokens that no launched step computes; 1 means a decode row."""
+        num_tokens = len(self.tokens) + self.num_unknown
+        if self.num_unknown and num_tokens >= self.max_len:
+            return 0  # the token in flight is the last one, whatever it is
+        return num_tokens - self.num_scheduled
 
     @property
     def num_output(self) -> int:

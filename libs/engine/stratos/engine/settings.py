@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class SchedulerConfig:
     """One class up after this much waiting and after each further step."""
     admissions_per_aged: int = 10
     """While a higher class is backlogged, at most one of so many admissions goes to an aged sequence."""
+    lag: Literal[0, 1] | None = None
+    """Steps launched before the step before them is collected: 0 or 1; ``None`` takes what suits the runner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

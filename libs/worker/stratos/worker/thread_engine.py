@@ -80,7 +80,7 @@ class ThreadEngine(EngineClient):
                 if self._engine.has_work:
                     result = self._engine.step()
                     self._deliver(result)
-                    if not result.num_rows:
+                    if result.is_idle:
                         self._pause()
         except BaseException as error:  # thread boundary: the process must learn why
             self._to_loop(self._fail, error)

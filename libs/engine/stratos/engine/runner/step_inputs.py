@@ -6,8 +6,9 @@ are reported, and run harmlessly with token 0 and the base model, so that the re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from stratos.engine.attention.backend import RowSpan
 from stratos.engine.lora.batch import LoraBatch, LoraGroup
 from stratos.engine.lora.weights import LoraWeights
-from stratos.engine.plan import PlanRow, SampleSpec, StepPlan
+from stratos.engine.plan import PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
 
 FindAdapter = Callable[[str], LoraWeights | None]
 
@@ -39,15 +40,23 @@ class StepInputs:
 
 
 def build_step_inputs(
-    plan: StepPlan, vocab_size: int, max_model_len: int, find_adapter: FindAdapter, device: torch.device
+    plan: StepPlan,
+    vocab_size: int,
+    max_model_len: int,
+    find_adapter: FindAdapter,
+    device: torch.device,
+    previous: Mapping[int, int] = MappingProxyType({}),
 ) -> StepInputs:
-    """Lay the rows of a plan out flat, in plan order."""
+    """Lay the rows of a plan out flat, in plan order; ``previous``: tokens that the plan before sampled, by seq_id."""
     errors: dict[int, str] = {}
     spans, begin = [], 0
     for row in plan.rows:
         spans.append(RowSpan(begin, len(row.token_ids), row.start, row.block_table))
         begin += len(row.token_ids)
     token_ids = np.fromiter((t for row in plan.rows for t in row.token_ids), dtype=np.int64, count=begin)
+    for row, span in zip(plan.rows, spans, strict=True):
+        if row.continues:
+            token_ids[span.begin + span.num_tokens - 1] = previous.get(row.seq_id, PREVIOUS_TOKEN)
     positions = np.concatenate([np.arange(span.start, span.context) for span in spans])
     if not 0 <= token_ids.min() <= token_ids.max() < vocab_size:
         _report(

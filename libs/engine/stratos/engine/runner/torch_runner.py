@@ -8,7 +8,7 @@ On CPU each call does its work at once.  A row whose hidden state or logits are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from stratos.engine.lora.weights import load_lora
 from stratos.engine.models.config import DecoderConfig, parse_decoder_config
 from stratos.engine.models.decoder import Decoder
 from stratos.engine.models.loader import CheckpointReader
-from stratos.engine.plan import SampledToken, StepPlan, StepTokens
+from stratos.engine.plan import SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.runner.base import Runner, RunnerInfo
 from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.runner.kv_pages import KvPages, num_blocks_for
@@ -60,6 +60,8 @@ class TorchRunner(Runner):
         self._decoder, self._attention, self._pages, self._adapters = decoder, attention, pages, adapters
         self._device = pages.tensor.device
         self._sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device)
+        self._previous: dict[int, int] = {}
+        """Tokens of the plan sampled last, by seq_id: rows of the next plan may continue with them."""
 
     @classmethod
     @torch.inference_mode()
@@ -114,7 +116,9 @@ class TorchRunner(Runner):
         if not plan.rows:
             return StepHandle(None, None, StepTokens())
         info = self.info
-        inputs = build_step_inputs(plan, info.vocab_size, info.max_model_len, self._adapters.touch, self._device)
+        inputs = build_step_inputs(
+            plan, info.vocab_size, info.max_model_len, self._adapters.touch, self._device, self._previous
+        )
         metadata = self._attention.prepare(inputs.spans)
         hidden = self._decoder.forward(inputs.token_ids, inputs.positions, self._attention, metadata, inputs.lora)
         errors = dict(inputs.errors)
@@ -127,19 +131,22 @@ class TorchRunner(Runner):
         return StepHandle(inputs, logits, StepTokens(pooled=pooled, errors=errors))
 
     @torch.inference_mode()
-    def sample(self, handle: StepHandle, masks: Any = None) -> None:
-        """See ``Runner.sample``; ``masks`` maps a seq_id to int32 words, a bit set per allowed token."""
+    def sample(self, handle: StepHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
+        """See ``Runner.sample``."""
+        self._previous = {}
         if handle.inputs is None or handle.logits is None:
             return
         rows = handle.inputs.sampled_rows
         by_row = {row: masks[seq_id] for row, (seq_id, _) in enumerate(rows) if seq_id in masks} if masks else None
-        sampled = self._sampler.sample(handle.logits, [spec for _, spec in rows], by_row)
+        complete = specs or {}
+        sampled = self._sampler.sample(handle.logits, [complete.get(seq_id, spec) for seq_id, spec in rows], by_row)
         tokens = handle.tokens
         for row, (seq_id, _) in enumerate(rows):
             if row in sampled.errors:
                 tokens.errors.setdefault(seq_id, sampled.errors[row])
             if seq_id not in tokens.errors:
                 tokens.tokens.append(SampledToken(seq_id, sampled.token_ids[row], sampled.logprobs.get(row)))
+        self._previous = {token.seq_id: token.token_id for token in tokens.tokens}
 
     def collect(self, handle: StepHandle) -> StepTokens:
         """See ``Runner.collect``."""

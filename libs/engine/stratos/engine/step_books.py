@@ -1,0 +1,168 @@
+"""What a step does to the books: a plan enters them, and retires or is withdrawn.
+
+Between ``enter`` and ``retire`` the tokens of a plan are in flight: they count as scheduled and not as computed.  A row
+moves its sequence only if the sequence still has the blocks that the row wrote; a row of a sequence that ended or
+was preempted meanwhile is dropped.  What goes wrong with one row ends that row's request alone.  Everything here
+runs under the core's lock; the runner is the step loop's.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from stratos.common.errors import BadRequest, Internal, StratosError
+from stratos.core.request import FinishReason
+from stratos.engine.context import EngineContext
+from stratos.engine.embeddings import EmbedBook
+from stratos.engine.engine import StepResult
+from stratos.engine.plan import ALL_BANNED, PlanRow, SampleSpec, StepPlan, StepTokens
+from stratos.engine.prefill_jobs import JobBook
+from stratos.engine.request_book import BlockCopy, RequestBook
+from stratos.engine.scheduler import Decision
+from stratos.engine.sequence import Sequence
+
+_log = logging.getLogger(__name__)
+RAISED = "the engine failed on this request"
+
+
+@dataclass(slots=True)
+class LaunchedRow:
+    """A row of a plan, and what its sequence was when it was planned."""
+
+    row: PlanRow
+    sequence: Sequence
+    epoch: int
+
+    @property
+    def count(self) -> int:
+        """Tokens that the row computes."""
+        return len(self.row.token_ids)
+
+    @property
+    def is_current(self) -> bool:
+        """The sequence still has the blocks that the row writes."""
+        return self.sequence.is_open and self.sequence.epoch == self.epoch
+
+    def count_in(self, plan: int) -> None:
+        """The row is launched."""
+        self.sequence.last_plan = plan
+        self.sequence.num_in_flight += self.count
+        self.sequence.num_unknown += self.row.sample is not None
+
+    def count_out(self) -> None:
+        """The row is not in flight any more."""
+        if self.is_current:
+            self.sequence.num_in_flight -= self.count
+            self.sequence.num_unknown -= self.row.sample is not None
+
+
+@dataclass(slots=True)
+class LaunchedStep:
+    """A plan that entered the books: its tokens are in flight until it retires."""
+
+    number: int
+    rows: list[LaunchedRow]
+    copies: list[BlockCopy]
+    handle: Any = None
+    began_s: float = 0.0
+
+    @property
+    def plan(self) -> StepPlan:
+        """What the runner gets."""
+        copies = tuple((copy.source, copy.destination) for copy in self.copies)
+        return StepPlan(step=self.number, rows=tuple(launched.row for launched in self.rows), copies=copies)
+
+
+@dataclass(frozen=True, slots=True)
+class StepBooks:
+    """The books that steps change."""
+
+    context: EngineContext
+    requests: RequestBook
+    jobs: JobBook
+    embeddings: EmbedBook
+
+    def settle(self, decision: Decision, result: StepResult) -> None:
+        """Carry out what the scheduler decided besides rows."""
+        for job in decision.ready_jobs:
+            self.jobs.make_ready(job)
+        for sequence, error in decision.failed:
+            self.fail(sequence, error, result)
+        for sequence in decision.exhausted:
+            assert sequence.embedding is None, "an input holds all its blocks from the start"
+            self.requests.finish(sequence, FinishReason.LENGTH, result)
+
+    def enter(self, number: int, scheduled: list[tuple[Sequence, int]], result: StepResult) -> LaunchedStep:
+        """Build the rows of a plan and count them as in flight."""
+        rows = []
+        for sequence, count in scheduled:
+            if not sequence.is_open:
+                continue
+            try:
+                rows.append(LaunchedRow(self.requests.row(sequence, count), sequence, sequence.epoch))
+            except Exception:  # whatever is wrong with this row, the others go on
+                _log.exception("a row cannot be planned")
+                self.fail(sequence, Internal(RAISED), result)
+        rows = [launched for launched in rows if launched.is_current]
+        for launched in rows:
+            launched.count_in(number)
+        return LaunchedStep(number, rows, self.requests.take_copies(number) if rows else [])
+
+    def withdraw(self, step: LaunchedStep) -> None:
+        """Take a plan back that no runner works on: its rows are not in flight, its copies are still to be done."""
+        self.context.scheduler.fences.retire(step.number)
+        for launched in step.rows:
+            launched.count_out()
+        self.requests.return_copies(step.copies)
+
+    def late_specs(self, step: LaunchedStep) -> dict[int, SampleSpec]:
+        """Specs of rows that were planned before the newest token of their sequence was known, and need it."""
+        return {
+            launched.row.seq_id: self.requests.with_history(launched.row.sample, launched.sequence)
+            for launched in step.rows
+            if launched.row.continues and launched.row.sample is not None and launched.row.sample.needs_history
+        }
+
+    def retire(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:
+        """The plan is collected: its KV is complete, its tokens are known."""
+        result.num_rows += len(step.rows)
+        self.context.scheduler.fences.retire(step.number)
+        self.requests.end_copies(step.copies)
+        sampled = {token.seq_id: token for token in tokens.tokens}
+        pooled = {part.seq_id: part for part in tokens.pooled}
+        for launched in step.rows:
+            sequence, begin = launched.sequence, launched.sequence.num_computed
+            if not launched.is_current:
+                continue  # it ended, or a sibling failed in this step and took the request along
+            launched.count_out()
+            error = tokens.errors.get(sequence.seq_id)
+            if error is not None:
+                self.fail(sequence, BadRequest(error) if error == ALL_BANNED else Internal(error), result)
+                continue
+            sequence.num_computed += launched.count
+            try:
+                if sequence.job is not None:
+                    self.jobs.advance(sequence.job, launched.count)
+                elif sequence.embedding is not None:
+                    self.embeddings.advance(sequence, begin, pooled.get(sequence.seq_id), result)
+                else:
+                    self.requests.advance(sequence, begin, sampled.get(sequence.seq_id), result)
+            except Exception:  # whatever is wrong with this row, the others go on
+                _log.exception("a row cannot be retired")
+                self.fail(sequence, Internal(RAISED), result)
+
+    def fail(self, sequence: Sequence, error: StratosError, result: StepResult) -> None:
+        """End the whole request, or job, that ``sequence`` belongs to."""
+        if sequence.job is not None:
+            leg = sequence.job.job.leg
+            result.prefill_errors[leg] = error
+            self.jobs.release(leg)
+            return
+        owner = sequence.request or sequence.embedding
+        assert owner is not None
+        key = owner.request.key
+        result.errors[key] = error
+        self.requests.abort(key)
+        self.embeddings.abort(key)

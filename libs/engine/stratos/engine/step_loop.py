@@ -1,0 +1,182 @@
+"""One step of an engine: plan -> launch -> collect and retire -> sample, with no step in flight between calls or one.
+
+    lag 0   plan k+1, launch k+1, sample k+1, collect k+1, retire k+1
+    lag 1   plan k+1, launch k+1, collect k, retire k, sample k+1            (k was launched by the call before)
+
+With lag 1 the host plans and retires while the device computes.  What a step sampled is unknown when the next one is
+planned: a decoding row continues with a placeholder, the end of a request is seen one step late and the row it has by
+then is dropped.  Sampling comes after the step before has retired, so masks and penalties see every token.
+
+A step that raises is taken apart: its rows run again alone, those that raise again fail, the others go on.  Only a
+runner that computes nothing at all any more ends the loop.  Owns the numbering of plans and what is in flight; what a
+step means for requests, jobs and memory is in ``step_books``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from stratos.engine.engine import StepResult
+from stratos.engine.plan import PlanRow, StepPlan, StepTokens
+from stratos.engine.runner.base import Runner
+from stratos.engine.slow_steps import SlowSteps
+from stratos.engine.step_books import RAISED, LaunchedStep, StepBooks
+
+_log = logging.getLogger(__name__)
+
+
+class StepLoop:
+    """Drives ``runner`` step by step.
+
+    Args:
+        lag: 0 or 1 steps in flight between two calls.
+        changing: held while the books change; other threads read them.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        books: StepBooks,
+        slow_steps: SlowSteps,
+        lag: int,
+        changing: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        assert lag in (0, 1)
+        self.num_retired = 0
+        self._runner, self._books, self._lag, self._changing = runner, books, lag, changing
+        self._slow_steps, self._clock = slow_steps, books.context.clock
+        self._collected_s = self._clock.now()
+        self._num_plans = 0
+        self._in_flight: LaunchedStep | None = None
+
+    @property
+    def is_in_flight(self) -> bool:
+        """A launched step waits for being collected."""
+        return self._in_flight is not None
+
+    def step(self) -> StepResult:
+        """Plan and launch a step; collect it, or with lag 1 the one before."""
+        result = StepResult(step=self.num_retired)
+        with self._changing():
+            following = self._plan(result)
+        result.is_idle = following is None and self._in_flight is None
+        self._run(following, result)
+        with self._changing():
+            jobs = self._books.jobs
+            result.prefill_events, jobs.events = jobs.events, []
+        return result
+
+    def _plan(self, result: StepResult) -> LaunchedStep | None:
+        decision = self._books.context.scheduler.schedule()
+        self._books.settle(decision, result)
+        step = self._books.enter(self._num_plans, decision.scheduled, result)
+        if not step.rows:
+            return None
+        self._num_plans += 1
+        return step
+
+    def _run(self, following: LaunchedStep | None, result: StepResult) -> None:
+        ahead, self._in_flight = self._in_flight, None
+        is_launched = following is not None and self._launch(following)
+        if ahead is not None and not self._collect(ahead, result):
+            if following is not None:
+                self._runner.abandon()
+                with self._changing():
+                    self._books.withdraw(following)  # planned again from what is known then
+            self._recover(ahead, result)
+        elif following is None:
+            return
+        elif not is_launched or not self._sample(following):
+            self._recover(following, result)
+        elif self._lag:
+            self._in_flight = following
+        elif not self._collect(following, result):
+            self._recover(following, result)
+
+    # -- the runner --------------------------------------------------------------------------------
+
+    def _launch(self, step: LaunchedStep) -> bool:
+        step.began_s = self._clock.now()
+        try:
+            step.handle = self._runner.launch(step.plan)
+        except Exception:
+            _log.exception("step %d cannot be launched", step.number)
+            return False
+        return True
+
+    def _sample(self, step: LaunchedStep) -> bool:
+        try:
+            self._runner.sample(step.handle, None, self._books.late_specs(step))
+        except Exception:
+            _log.exception("step %d cannot be sampled", step.number)
+            return False
+        return True
+
+    def _collect(self, step: LaunchedStep, result: StepResult) -> bool:
+        try:
+            tokens = self._runner.collect(step.handle)
+        except Exception:
+            _log.exception("step %d cannot be collected", step.number)
+            return False
+        began_s = max(step.began_s, self._collected_s)  # it waits on the device for the one before
+        self._collected_s = self._clock.now()
+        self._slow_steps.observe(self._collected_s - began_s)
+        self._retire(step, tokens, result)
+        return True
+
+    def _retire(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:
+        with self._changing():
+            self.num_retired += 1
+            self._books.retire(step, tokens, result)
+
+    # -- recovering --------------------------------------------------------------------------------
+
+    def _recover(self, step: LaunchedStep, result: StepResult) -> None:
+        """Run the rows of a step that raised again, each alone; those that raise again fail.
+
+        Raises:
+            Exception: what the runner raises on a row without any request: nothing can be computed any more.
+        """
+        self._runner.abandon()
+        with self._changing():
+            self._books.withdraw(step)
+            wanted = [(launched.sequence, launched.count) for launched in step.rows if launched.is_current]
+            again = self._books.enter(step.number, wanted, result)
+        if again.copies:
+            self._run_now(StepPlan(step=step.number, rows=(), copies=again.plan.copies))
+        tokens = StepTokens()
+        for launched in again.rows:
+            self._run_alone(step.number, launched.row, tokens)
+        self._retire(again, tokens, result)
+        if again.rows and len(tokens.errors) == len(again.rows):
+            self._probe(step.number)
+
+    def _run_alone(self, number: int, row: PlanRow, tokens: StepTokens) -> None:
+        try:
+            alone = self._run_now(StepPlan(step=number, rows=(row,)))
+        except Exception:
+            _log.exception("a row of step %d fails alone, too", number)
+            self._runner.abandon()
+            tokens.errors[row.seq_id] = RAISED
+            return
+        tokens.tokens += alone.tokens
+        tokens.pooled += alone.pooled
+        tokens.errors |= alone.errors
+
+    def _run_now(self, plan: StepPlan) -> StepTokens:
+        handle = self._runner.launch(plan)
+        self._runner.sample(handle)
+        return self._runner.collect(handle)
+
+    def _probe(self, number: int) -> None:
+        """Compute a token for nobody: raises when the runner, and not some request, is broken."""
+        with self._changing():
+            block = self._books.context.blocks.allocate(1)
+        if block is None:
+            return
+        row = PlanRow(seq_id=-1, token_ids=(0,), start=0, block_table=tuple(block))
+        self._run_now(StepPlan(step=number, rows=(row,)))
+        with self._changing():
+            self._books.context.blocks.release(block)

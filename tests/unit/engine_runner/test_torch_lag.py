@@ -1,0 +1,71 @@
+"""The torch runner continues rows with the token that the step before sampled: equal tokens in both lags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratos.core.request import ChoiceState, EngineRequest, RequestKey
+from stratos.core.sampling_params import SamplingParams
+from stratos.engine.core import EngineCore
+from stratos.engine.plan import PREVIOUS_TOKEN, PlanRow, StepPlan
+from stratos.engine.runner.torch_runner import TorchRunner
+from stratos.engine.settings import SchedulerConfig
+from tests.unit.engine_runner.plan_driver import Driver, load_runner
+from tests.unit.engine_runner.tiny_models import save_tiny_llama
+
+PROMPT = [(i * 29 + 3) % 97 for i in range(22)]
+PARAMS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 0.9, "top_p": 0.95},
+    {"temperature": 0.0, "frequency_penalty": 1.5, "repetition_penalty": 1.3},
+    {"temperature": 1.0, "stop_token_ids": tuple(range(0, 97, 7)), "min_tokens": 2},
+]
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> TorchRunner:
+    path: Path = tmp_path_factory.mktemp("model")
+    save_tiny_llama(path)
+    return load_runner(path)
+
+
+def generate(runner: TorchRunner, lag: Any) -> dict[tuple[str, int], list[Any]]:
+    engine = EngineCore(runner, SchedulerConfig(lag=lag, max_num_batched_tokens=17, enable_prefix_cache=False))
+    for index, params in enumerate(PARAMS):
+        engine.add(
+            EngineRequest(
+                key=RequestKey(f"r{index}", 0),
+                prompt_ids=tuple(PROMPT[: 4 + 4 * index]),
+                choices=(ChoiceState(index=0), ChoiceState(index=1)),
+                sampling=SamplingParams(**{"max_tokens": 12, **params}),
+                seed=index,
+            )
+        )
+    got: dict[tuple[str, int], list[Any]] = {}
+    while engine.has_work:
+        for output in engine.step().outputs:
+            tokens = got.setdefault((output.key.request_id, output.index), [])
+            tokens += [*output.token_ids, *([output.finish_reason] if output.finish_reason else [])]
+    engine.verify()
+    return got
+
+
+def test_tokens_and_ends_are_equal_in_both_lags(runner: TorchRunner) -> None:
+    alone = generate(runner, 0)
+    assert len(alone) == 2 * len(PARAMS)
+    assert generate(runner, 1) == alone
+
+
+def test_a_row_that_has_nothing_to_continue_with_is_reported(runner: TorchRunner) -> None:
+    driver = Driver(runner)
+    stream = driver.stream(PROMPT)
+    row = PlanRow(
+        seq_id=stream.seq_id, token_ids=(PREVIOUS_TOKEN,), start=0, block_table=stream.blocks[:1], continues=True
+    )
+    runner.sample(runner.launch(StepPlan(step=0, rows=())))
+    handle = runner.launch(StepPlan(step=1, rows=(row,)))
+    runner.sample(handle)
+    assert list(runner.collect(handle).errors) == [stream.seq_id]
