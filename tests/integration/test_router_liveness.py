@@ -152,8 +152,12 @@ async def test_metrics_tell_what_happened_and_readiness_waits_for_the_worker_lis
                     'stratos_router_schedule_seconds_count{outcome="placed"} 1.0',
                 ]
                 queued = asyncio.create_task(client.schedule(dataclasses.replace(ask("req-2"), priority_class=2)))
-                wanted.append(f'stratos_router_queue_depth{{class="2",model="{ask().model_digest}"}} 1.0')
-                wanted.append(f'stratos_router_queued_tokens{{class="2",model="{ask().model_digest}"}} 64.0')
+                wanted.append(
+                    f'stratos_router_queue_depth{{class="2",model="{ask().model_digest}",work="generation"}} 1.0'
+                )
+                wanted.append(
+                    f'stratos_router_queued_tokens{{class="2",model="{ask().model_digest}",work="generation"}} 64.0'
+                )
 
                 async def shows_all() -> bool:
                     page = await asyncio.to_thread(_get, f"{base}/metrics")

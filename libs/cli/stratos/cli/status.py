@@ -81,8 +81,8 @@ def status_text(status: PlatformStatus) -> str:
 
 def _queue_line(queue: QueueDepth) -> str:
     return (
-        f"queue: class {queue.priority_class} of model {queue.model_digest[:12]}: {queue.num_requests} requests, "
-        f"{queue.num_tokens} tokens, oldest {queue.oldest_s:.1f} s"
+        f"queue: {queue.work}, class {queue.priority_class} of model {queue.model_digest[:12]}: "
+        f"{queue.num_requests} requests, {queue.num_tokens} tokens, oldest {queue.oldest_s:.1f} s"
     )
 
 

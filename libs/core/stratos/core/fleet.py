@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stratos.core.placement import WorkerRef
+from stratos.core.placement import Work, WorkerRef
 from stratos.core.request import BlockLedger, KvIdentity, StagingLedger
 
 STEPS_OF_GRACE = 4
@@ -55,6 +55,7 @@ class QueueDepth:
     """Prompt tokens of those requests."""
     oldest_s: float
     """Seconds the oldest has waited."""
+    work: Work = Work.GENERATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,10 @@ MAX_PROMPTS = 64
 """Prompts of one completions request."""
 MAX_CHOICES = 128
 """Choices of one request, over all its prompts."""
+MAX_EMBEDDING_INPUTS = 2048
+"""Inputs of one embeddings request."""
+MAX_EMBEDDING_TOKENS = 300_000
+"""Tokens of one embeddings request, over all its inputs."""
 MAX_MODEL_NAME_CHARS = 256
 NUM_PRIORITY_CLASSES = 16
 """Priority classes are 0 (most urgent) to 15; a router may treat the lower ones alike."""

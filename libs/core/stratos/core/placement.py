@@ -16,6 +16,13 @@ class WorkerRole(enum.StrEnum):
     DECODE = "decode"
 
 
+class Work(enum.StrEnum):
+    """What a request asks of the worker that takes it."""
+
+    GENERATION = "generation"
+    EMBEDDING = "embedding"
+
+
 class Outcome(enum.StrEnum):
     """How an attempt ended."""
 
@@ -52,8 +59,10 @@ class PlacementRequest:
     num_prompt_tokens: int
     """Tokens of the prompt, and of the output so far for a resume."""
     max_tokens: int
-    """Most output tokens over all choices."""
+    """Most output tokens over all choices; 0 for embeddings."""
     num_choices: int = 1
+    """Or number of inputs to embed."""
+    work: Work = Work.GENERATION
     excluded_incarnations: frozenset[str] = frozenset()
     waited_ms: int = 0
     """Milliseconds this request has waited in earlier calls."""
@@ -67,7 +76,8 @@ class PlacementRequest:
 class Placement:
     """Where one attempt runs."""
 
-    decode: WorkerRef
+    decode: WorkerRef | None
+    """``None`` for embeddings, which run at the first of ``prefill``."""
     prefill: tuple[WorkerRef, ...] = ()
     """Up to two, best first; none means the decode worker computes the prompt."""
     handoff_id: str
@@ -75,3 +85,8 @@ class Placement:
     attempt: int = 0
     queued_ms: int = 0
     """Milliseconds this call waited in the queue."""
+
+    @property
+    def worker(self) -> WorkerRef:
+        """Who runs the attempt."""
+        return self.decode or self.prefill[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratos.core.fleet import Fleet, FleetWorker
-from stratos.core.placement import WorkerRole
+from stratos.core.placement import Work, WorkerRole
 
 MAX_AGE_S = 10.0
 """A worker that was draining and has been silent for so long is gone."""
@@ -49,10 +49,15 @@ class PoolObservation:
 
 
 def observe(fleet: Fleet, role: WorkerRole, *, num_starting: int = 0, num_leaving: int = 0) -> PoolObservation:
-    """The pool of one role. Requests for models that none of its workers serve are not its backlog."""
+    """The pool of one role. Requests that none of its workers could take are not its backlog."""
     of_role = [worker for worker in fleet.workers if worker.worker.role is role]
     models = {worker.status.identity.model_digest for worker in of_role if worker.status is not None}
-    queues = [queue for queue in fleet.queues if not models or queue.model_digest in models]
+    queues = [
+        queue
+        for queue in fleet.queues
+        if (not models or queue.model_digest in models)
+        and (role is WorkerRole.PREFILL or queue.work is Work.GENERATION)
+    ]
     return PoolObservation(
         workers=tuple(_load(worker) for worker in of_role),
         queue_depth=sum(queue.num_requests for queue in queues),

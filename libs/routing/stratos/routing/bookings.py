@@ -22,6 +22,7 @@ class Booking:
     handoff_id: str
     request: PlacementRequest
     decode_incarnation: str
+    """Of the worker that runs it: a decode worker, or for embeddings a prefill worker."""
     prefill_incarnation: str = ""
     num_blocks: int
     output_tokens: int = 0

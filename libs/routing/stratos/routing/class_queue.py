@@ -87,6 +87,10 @@ class ClassQueue:
         for line in (self._recoveries, *self._lanes.values()):
             yield from islice(line, 1)
 
+    def leaders(self) -> Iterator[Ticket]:
+        """Who may go first: the first recovery if there is one, else the first request of each tenant."""
+        yield from islice(self._recoveries, 1) if self._recoveries else self.heads()
+
     def add(self, ticket: Ticket) -> None:
         """Append a request to its line."""
         ticket.is_waiting = True

@@ -94,6 +94,17 @@ DECODE_FILTERS: tuple[Filter, ...] = (
 """What a worker is comes first, then whether it lives, then what it has left."""
 
 
+EMBEDDING_FILTERS: tuple[Filter, ...] = (
+    has_role(WorkerRole.PREFILL),
+    serves_model,
+    is_not_excluded,
+    is_live,
+    has_seat,
+)
+"""Blocks are not asked for: inputs run one after the other and give theirs back, so only one that is too long for the
+pool by itself never fits, and the worker says so."""
+
+
 def prefill_filters(identity: KvIdentity) -> tuple[Filter, ...]:
     """Filters of prefill workers for a decode worker with ``identity``; load orders them, it does not exclude."""
     return (has_role(WorkerRole.PREFILL), is_live, pairs_with(identity), is_not_excluded)

@@ -6,6 +6,7 @@ no more KV room, and that excludes no worker, would be refused for the same reas
 
 from __future__ import annotations
 
+from stratos.core.placement import Work
 from stratos.routing.admission import Ask
 from stratos.routing.filters import Rejection
 from stratos.routing.picker import Refusal
@@ -18,7 +19,7 @@ class FullModels:
 
     def __init__(self) -> None:
         self._version = -1
-        self._refused: dict[str, Ask] = {}
+        self._refused: dict[tuple[str, Work], Ask] = {}
 
     def learn(self, ask: Ask, refusal: Refusal, version: int) -> None:
         """A request was refused."""
@@ -30,11 +31,11 @@ class FullModels:
             and refusal.is_blocked
             and refusal.rejections.keys() <= _NOT_CANDIDATES
         ):
-            self._refused[ask.request.model_digest] = ask
+            self._refused[ask.request.model_digest, ask.request.work] = ask
 
     def covers(self, ask: Ask, version: int) -> bool:
         """A refusal of this request for want of seats follows from an earlier one."""
-        refused = self._refused.get(ask.request.model_digest) if version == self._version else None
+        refused = self._refused.get((ask.request.model_digest, ask.request.work)) if version == self._version else None
         return (
             refused is not None
             and not ask.request.excluded_incarnations

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from stratos.core.placement import WorkerRole
+from stratos.core.placement import Work, WorkerRole
 from stratos.routing.admission import Ask
 from stratos.routing.filters import (
     CAPACITY,
     DECODE_FILTERS,
+    EMBEDDING_FILTERS,
     Filter,
     Rejection,
     first_rejection,
@@ -32,15 +33,23 @@ SCORE_DIGITS = 9
 class Choice:
     """Where a request may run."""
 
-    decode: WorkerView
+    decode: WorkerView | None
+    """``None`` for embeddings, which run at the first of ``prefill``."""
     prefill: tuple[WorkerView, ...]
+
+    @property
+    def worker(self) -> WorkerView:
+        """Who runs the request."""
+        return self.decode or self.prefill[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why no decode worker was chosen: number of workers per reason."""
+    """Why no worker was chosen: number of workers per reason."""
 
     rejections: Counter[Rejection]
+    role: WorkerRole = WorkerRole.DECODE
+    """Of the workers that were looked at."""
 
     @property
     def is_blocked(self) -> bool:
@@ -49,13 +58,13 @@ class Refusal:
 
     def __str__(self) -> str:
         counted = [f"{reason}: {count}" for reason, count in self.rejections.items() if reason is not Rejection.ROLE]
-        return ", ".join(counted) or "no decode worker is known"
+        return ", ".join(counted) or f"no {self.role} worker is known"
 
 
 def choose(
     views: Sequence[WorkerView], ask: Ask, weights: ScorerWeights, rng: Random, *, preferred_prefill: str = ""
 ) -> Choice | Refusal:
-    """Choose the decode worker and up to two prefill workers, best first.
+    """Choose the decode worker and up to two prefill workers, best first; for embeddings one prefill worker alone.
 
     Args:
         views: every known worker.
@@ -65,6 +74,9 @@ def choose(
         preferred_prefill: incarnation that has computed this prompt before; first among those that pass, because its
             prefix cache makes the prompt a re-send instead of a recompute.
     """
+    if ask.request.work is Work.EMBEDDING:
+        embedders, rejections = rank(views, ask, EMBEDDING_FILTERS, weights, rng)
+        return Choice(None, (embedders[0],)) if embedders else Refusal(rejections, WorkerRole.PREFILL)
     decode, rejections = rank(views, ask, DECODE_FILTERS, weights, rng)
     if not decode:
         return Refusal(rejections)
@@ -75,6 +87,8 @@ def choose(
 
 def never_fits(views: Sequence[WorkerView], ask: Ask) -> bool:
     """Decode workers of the model are known, and none of them, live or not, could ever hold the request."""
+    if ask.request.work is Work.EMBEDDING:
+        return False  # its inputs are separate; the worker refuses one that is too long
     is_known = False
     for view in views:
         if has_role(WorkerRole.DECODE)(view, ask) is None and serves_model(view, ask) is None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from stratos.common.errors import Overloaded
 from stratos.core.ageing import AgedQuota, effective_class
 from stratos.core.fleet import QueueDepth
-from stratos.core.placement import PlacementRequest
+from stratos.core.placement import PlacementRequest, Work
 from stratos.routing.class_queue import ClassQueue, Dispatched, Place, T, Ticket, Verdict
 from stratos.routing.settings import QueueSettings
 
@@ -21,7 +21,7 @@ MAX_STALE_EXPIRIES = 256
 
 
 class ModelQueue:
-    """The classes of one model."""
+    """The classes of one model and kind of work: requests for one kind of worker do not wait for another."""
 
     def __init__(self, settings: QueueSettings) -> None:
         self._settings = settings
@@ -64,7 +64,7 @@ class ModelQueue:
         risen = [
             ticket
             for index in range(top + 1, len(self.classes))
-            for ticket in self.classes[index].heads()
+            for ticket in self.classes[index].leaders()
             if effective_class(index, now - ticket.arrived, step_s) <= top
         ]
         return min(risen, key=lambda ticket: (ticket.arrived, ticket.sequence), default=None)
@@ -75,7 +75,7 @@ class PlacementQueue:
 
     def __init__(self, settings: QueueSettings) -> None:
         self._settings = settings
-        self._models: dict[str, ModelQueue] = {}
+        self._models: dict[tuple[str, Work], ModelQueue] = {}
         self._expiries: list[tuple[float, int, Ticket]] = []
         self._sequence = itertools.count()
 
@@ -97,7 +97,7 @@ class PlacementQueue:
             Overloaded: the queue is full, and its tenant holds its share or more of it.
         """
         ticket = self._ticket(request, now, output_tokens)
-        model = self._model(request.model_digest)
+        model = self._model(_line(request))
         displaced = self._make_room(model.of(request), ticket, now)
         model.of(request).add(ticket)
         heapq.heappush(self._expiries, (ticket.expires, ticket.sequence, ticket))
@@ -108,7 +108,7 @@ class PlacementQueue:
         """Take out a ticket whose caller left; ``False`` when it does not wait any more."""
         if not ticket.is_waiting:
             return False
-        self._models[ticket.request.model_digest].of(ticket.request).remove(ticket)
+        self._models[_line(ticket.request)].of(ticket.request).remove(ticket)
         return True
 
     def expire(self, now: float) -> list[Ticket]:
@@ -141,12 +141,12 @@ class PlacementQueue:
 
     def settle(self, request: PlacementRequest, difference: float) -> None:
         """Correct the tenant's charge once the real output is known; ``difference`` in output tokens."""
-        model = self._models.get(request.model_digest)
+        model = self._models.get(_line(request))
         if model is not None and not request.is_recovery:
             model.of(request).service.settle(request.tenant, difference * self._settings.output_token_cost)
 
     def depths(self, now: float) -> list[QueueDepth]:
-        """One entry per (model, class) with waiting requests."""
+        """One entry per (model, work, class) with waiting requests."""
         return [
             QueueDepth(
                 model_digest=digest,
@@ -154,8 +154,9 @@ class PlacementQueue:
                 num_requests=len(queue),
                 num_tokens=sum(ticket.request.num_prompt_tokens for ticket in queue.tickets()),
                 oldest_s=now - min(ticket.arrived for ticket in queue.heads()),
+                work=work,
             )
-            for digest, model in self._models.items()
+            for (digest, work), model in self._models.items()
             for index, queue in enumerate(model.classes)
             if len(queue)
         ]
@@ -176,9 +177,9 @@ class PlacementQueue:
             sequence=next(self._sequence),
         )
 
-    def _model(self, digest: str) -> ModelQueue:
+    def _model(self, line: tuple[str, Work]) -> ModelQueue:
         """The queues of a model; idle ones make place, so that unknown digests cannot fill the memory."""
-        model = self._models.get(digest)
+        model = self._models.get(line)
         if model is not None:
             return model
         if len(self._models) >= self._settings.max_models:
@@ -186,7 +187,7 @@ class PlacementQueue:
             if idle is None:
                 raise Overloaded("too many models have waiting requests; try again later")
             del self._models[idle]
-        return self._models.setdefault(digest, ModelQueue(self._settings))
+        return self._models.setdefault(line, ModelQueue(self._settings))
 
     def _make_room(self, queue: ClassQueue, ticket: Ticket, now: float) -> list[Ticket]:
         if ticket.request.is_recovery:
@@ -212,3 +213,7 @@ class PlacementQueue:
         if len(self._expiries) > 2 * len(self) + MAX_STALE_EXPIRIES:
             self._expiries = [entry for entry in self._expiries if entry[2].is_waiting]
             heapq.heapify(self._expiries)
+
+
+def _line(request: PlacementRequest) -> tuple[str, Work]:
+    return request.model_digest, request.work

@@ -10,7 +10,7 @@ from stratos.api.router.v1 import router_pb2
 from stratos.api.worker.v1 import worker_pb2
 from stratos.common.errors import BadRequest
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus
-from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.core.placement import Work, WorkerRef, WorkerRole
 from stratos.core.request import BlockLedger, KvIdentity, StagingLedger
 
 _ROLE_TO_PB = {
@@ -34,6 +34,22 @@ def role_from_pb(number: int) -> WorkerRole:
     if number not in _ROLE_FROM_PB:
         raise BadRequest(f"unknown worker role {number}", param="role")
     return _ROLE_FROM_PB[number]
+
+
+def work_to_pb(work: Work) -> router_pb2.Work:
+    """The enum value of what a request asks for."""
+    return router_pb2.WORK_EMBEDDING if work is Work.EMBEDDING else router_pb2.WORK_UNSPECIFIED
+
+
+def work_from_pb(number: int) -> Work:
+    """What an enum value asks for.
+
+    Raises:
+        BadRequest: one this build does not know.
+    """
+    if number not in (router_pb2.WORK_UNSPECIFIED, router_pb2.WORK_EMBEDDING):
+        raise BadRequest(f"unknown work {number}", param="work")
+    return Work.EMBEDDING if number == router_pb2.WORK_EMBEDDING else Work.GENERATION
 
 
 def ref_to_pb(ref: WorkerRef) -> common_pb2.WorkerRef:
@@ -179,6 +195,7 @@ def fleet_to_pb(fleet: Fleet) -> router_pb2.GetFleetResponse:
                 num_requests=queue.num_requests,
                 num_tokens=queue.num_tokens,
                 oldest_ms=round(queue.oldest_s * 1000),
+                work=work_to_pb(queue.work),
             )
             for queue in fleet.queues
         ],
@@ -211,6 +228,7 @@ def fleet_from_pb(message: router_pb2.GetFleetResponse) -> Fleet:
                 num_requests=queue.num_requests,
                 num_tokens=queue.num_tokens,
                 oldest_s=queue.oldest_ms / 1000,
+                work=work_from_pb(queue.work),
             )
             for queue in message.queues
         ),

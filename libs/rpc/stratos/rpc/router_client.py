@@ -13,7 +13,7 @@ from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.core.fleet import Fleet
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.rpc.client import channel, translate_errors
-from stratos.rpc.fleet_messages import fleet_from_pb, ref_from_pb
+from stratos.rpc.fleet_messages import fleet_from_pb, ref_from_pb, work_to_pb
 
 __all__ = ["RouterClient"]
 
@@ -45,7 +45,7 @@ class RouterClient:
         async with translate_errors(peer="the router"):
             answer = await self._stub.Schedule(_request_to_pb(request), timeout=timeout_s)
         return Placement(
-            decode=ref_from_pb(answer.decode),
+            decode=ref_from_pb(answer.decode) if answer.HasField("decode") else None,
             prefill=tuple(ref_from_pb(ref) for ref in answer.prefill),
             handoff_id=answer.handoff_id,
             attempt=request.attempt,
@@ -90,6 +90,7 @@ def _request_to_pb(request: PlacementRequest) -> router_pb2.ScheduleRequest:
         num_prompt_tokens=request.num_prompt_tokens,
         max_tokens=request.max_tokens,
         num_choices=request.num_choices,
+        work=work_to_pb(request.work),
         excluded_incarnations=sorted(request.excluded_incarnations),
         waited_ms=request.waited_ms,
         is_recovery=request.is_recovery,

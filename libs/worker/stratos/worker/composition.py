@@ -1,7 +1,7 @@
 """A worker process as a ``Service``: opens the parts, keeps them healthy, drains them.
 
 Both roles hold the same parts and serve ``WorkerService`` and ``KvSourceService``; a decode worker faces gateways
-with ``DecodeService`` as well.  So a change of role is a change of composition.
+with ``DecodeService`` as well, a prefill worker with ``EmbedService``.  So a change of role is a change of composition.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ from typing import Any
 import grpc.aio
 
 from stratos.api.kv.v1 import source_pb2, source_pb2_grpc
-from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc, worker_pb2, worker_pb2_grpc
+from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc, embed_pb2, embed_pb2_grpc, worker_pb2, worker_pb2_grpc
 from stratos.common.clock import SystemClock
 from stratos.common.errors import Draining, WorkerLost
 from stratos.common.ids import new_incarnation
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.core.request import ChoiceState, EngineRequest, RequestKey
-from stratos.core.sampling_params import SamplingParams
-from stratos.engine.engine import StepResult
 from stratos.rpc.service import Service
 from stratos.worker.adapter_cache import AdapterStore, remove_leftovers
 from stratos.worker.adapter_store import open_adapter_store
 from stratos.worker.decode_servicer import DecodeServicer
 from stratos.worker.drain_gate import DrainGate
+from stratos.worker.embed_servicer import EmbedServicer
 from stratos.worker.engine_client import EngineClient
 from stratos.worker.engine_factory import make_engine
 from stratos.worker.settings import WorkerSettings
@@ -34,12 +32,11 @@ from stratos.worker.source_servicer import SourceServicer
 from stratos.worker.status import StatusFeed, StatusServicer
 from stratos.worker.step_watch import StepWatch
 from stratos.worker.thread_engine import ThreadEngine
+from stratos.worker.warm_up import warm_up_engine
 from stratos.worker.worker_parts import WorkerParts, wire_worker
 
 HOUSEKEEPING_S = 0.25
 PROBE_INTERVAL_S = 1.0
-WARM_UP_SALT = b"warm-up"
-WARM_UP_KEY = RequestKey("warm-up", 0)
 FLUSH_S = 1.0
 """Time that handed-back streams get to leave, taken from the drain's own time."""
 
@@ -99,6 +96,10 @@ class WorkerProcess(Service):
         if self.role is WorkerRole.DECODE:
             decode_pb2_grpc.add_DecodeServiceServicer_to_server(self._sessions, server)
             files.append(decode_pb2)
+        else:
+            embed = EmbedServicer(lambda: self.parts.embed, self._gate)
+            embed_pb2_grpc.add_EmbedServiceServicer_to_server(embed, server)
+            files.append(embed_pb2)
         for file in files:
             names += [service.full_name for service in file.DESCRIPTOR.services_by_name.values()]
         return names
@@ -121,38 +122,8 @@ class WorkerProcess(Service):
         engine.subscribe(lambda _: self._feed.notify())
 
     async def warm_up(self) -> None:
-        """Run two of the largest steps and a real token, so that nothing is loaded or compiled at a client's cost.
-
-        They also show how long a step may take, before anybody could call the first one a hang.
-        """
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def on_step(result: StepResult) -> None:
-            if done.done():
-                return
-            if WARM_UP_KEY in result.errors:
-                done.set_exception(result.errors[WARM_UP_KEY])
-            elif any(output.key == WARM_UP_KEY for output in result.outputs):
-                done.set_result(None)
-
-        self.parts.engine.subscribe(on_step)
-        await self.parts.engine.add(
-            EngineRequest(
-                key=WARM_UP_KEY,
-                prompt_ids=(0,) * self._warm_up_tokens(),
-                choices=(ChoiceState(index=0),),
-                sampling=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
-                seed=0,
-                cache_salt=WARM_UP_SALT,
-                arrival_s=self._clock.now(),
-            )
-        )
-        await done
-
-    def _warm_up_tokens(self) -> int:
-        engine, info = self.parts.engine, self.parts.engine.info
-        pool_tokens = engine.status().blocks.total * info.geometry.block_size
-        return max(min(2 * self._settings.max_num_batched_tokens, info.max_model_len - 1, pool_tokens // 2), 1)
+        """See ``warm_up_engine``."""
+        await warm_up_engine(self.parts.engine, self._clock, self._settings.max_num_batched_tokens)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """See ``Service.tasks``."""
@@ -198,13 +169,17 @@ class WorkerProcess(Service):
         self._close_door()
         parts, left_s = self.parts, min(self._drain_timeout_s, self._settings.drain_timeout_s)
         if self._has_failed:
-            parts.table.fail_all(WorkerLost("this worker's engine failed; resume the request elsewhere"))
+            lost = WorkerLost("this worker's engine failed; resume the request elsewhere")
+            parts.table.fail_all(lost)
+            parts.embed.embedder.fail_all(lost)
         try:
             async with asyncio.timeout(max(left_s - FLUSH_S, left_s / 2)):
                 await parts.table.wait_empty()
                 await self._gate.wait_sources_done()
         except TimeoutError:
-            parts.table.fail_all(Draining("this worker is leaving; resume the request elsewhere"))
+            leaving = Draining("this worker is leaving; resume the request elsewhere")
+            parts.table.fail_all(leaving)
+            parts.embed.embedder.fail_all(leaving)
         await self._sessions.close_sessions()
 
     async def close(self) -> None:

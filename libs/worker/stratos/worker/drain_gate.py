@@ -1,4 +1,4 @@
-"""The door of a worker: whether it takes new work, and how many hand-offs are open at it."""
+"""The door of a worker: whether it takes new work, and what is open at it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class DrainGate:
         """Hand-offs this worker sends."""
         self.num_receiver_legs = 0
         """Hand-offs this worker receives, those included that are being given up."""
-        self._source_left = asyncio.Event()
+        self.num_embed_calls = 0
+        self._one_left = asyncio.Event()
 
     @property
     def num_handoffs(self) -> int:
@@ -31,10 +32,20 @@ class DrainGate:
             yield
         finally:
             self.num_source_legs -= 1
-            self._source_left.set()
+            self._one_left.set()
+
+    @contextmanager
+    def embed_call(self) -> Iterator[None]:
+        """Count one call for embeddings."""
+        self.num_embed_calls += 1
+        try:
+            yield
+        finally:
+            self.num_embed_calls -= 1
+            self._one_left.set()
 
     async def wait_sources_done(self) -> None:
-        """Wait until this worker sends nothing any more."""
-        while self.num_source_legs:
-            self._source_left.clear()
-            await self._source_left.wait()
+        """Wait until this worker sends nothing, and embeds nothing, any more."""
+        while self.num_source_legs or self.num_embed_calls:
+            self._one_left.clear()
+            await self._one_left.wait()

@@ -44,6 +44,9 @@ class WorkerMetrics:
         self.local_prefills = Counter(
             "stratos_local_prefills", "Prompts computed at the decode worker.", ("reason",), registry=registry
         )
+        self.embed_calls = Counter(
+            "stratos_embed_calls", "Ended calls for embeddings.", ("outcome",), registry=registry
+        )
         self.adapter_loads = Counter("stratos_adapter_loads", "Fetches of adapters.", ("outcome",), registry=registry)
         self.engine_steps = Counter("stratos_engine_steps", "Steps of the engine.", registry=registry)
         self.requests_running = Gauge("stratos_requests_running", "Sequences in the running batch.", registry=registry)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from stratos.common.errors import WorkerLost
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.embedding import EmbedRequest
 from stratos.core.request import EngineRequest, PrefillJob, RequestKey
@@ -23,6 +24,7 @@ from stratos.worker.engine_client import EngineClient, StepCallback
 
 NUM_COPY_THREADS = 2
 IDLE_POLL_S = 0.02
+STOPPED = "the engine of this worker has stopped"
 
 
 class ThreadEngine(EngineClient):
@@ -136,7 +138,7 @@ class ThreadEngine(EngineClient):
 
         def run() -> None:
             if self._is_closing:
-                self._to_loop(future.cancel)
+                self._to_loop(_set_exception, future, WorkerLost(STOPPED))
                 return
             try:
                 self._to_loop(_set_result, future, function(*args))
@@ -144,7 +146,7 @@ class ThreadEngine(EngineClient):
                 self._to_loop(_set_exception, future, error)
 
         if self._is_closing or not self._thread.is_alive():
-            raise RuntimeError("the step loop is not running")
+            raise WorkerLost(STOPPED)
         self._post(run)
         return await future
 

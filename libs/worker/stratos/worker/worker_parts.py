@@ -15,6 +15,8 @@ from stratos.kv.registry import TransportConfig, make_receiver, make_sender
 from stratos.worker.adapter_cache import AdapterCache, AdapterCacheConfig, AdapterStore
 from stratos.worker.decode_servicer import DecodeParts
 from stratos.worker.drain_gate import DrainGate
+from stratos.worker.embed_servicer import EmbedParts
+from stratos.worker.embedder import Embedder
 from stratos.worker.engine_client import EngineClient
 from stratos.worker.handoff_receiver import HandoffReceiver
 from stratos.worker.metrics import WorkerMetrics
@@ -42,6 +44,7 @@ class WorkerParts:
     metrics: WorkerMetrics
     source: SourceParts
     decode: DecodeParts
+    embed: EmbedParts
 
     async def close(self) -> None:
         """Close in reverse order of use."""
@@ -88,6 +91,8 @@ def wire_worker(
     table = RequestTable(engine, placer, clock, table_config)
     engine.subscribe(jobs.on_step)
     engine.subscribe(table.on_step)
+    embedder = Embedder(engine, adapters)
+    engine.subscribe(embedder.on_step)
     return WorkerParts(
         engine=engine,
         transports=transports,
@@ -106,6 +111,7 @@ def wire_worker(
             config=SourceConfig(),
         ),
         decode=DecodeParts(me=me, engine=engine, table=table, clock=clock),
+        embed=EmbedParts(engine=engine, embedder=embedder, metrics=metrics, clock=clock),
     )
 
 

@@ -129,7 +129,7 @@ class Generation:
     async def _execute(self, placement: Placement) -> Cause | None:
         """Run one attempt; returns why another one is due, if it is."""
         try:
-            session = await self._platform.sessions.get(placement.decode)
+            session = await self._platform.sessions.get(placement.worker)
         except WorkerLost:
             return Cause.UNREACHABLE
         key = RequestKey(self.request_id, self._number)
@@ -163,7 +163,7 @@ class Generation:
         Raises:
             Overloaded, QueueTimeout: the request ends here.
         """
-        decode = placement.decode
+        decode = placement.worker
         if self.num_output_tokens > self._num_placed_tokens:
             self._waited_s = 0.0  # it ran meanwhile: its next wait is a new one
         self._num_deaths += cause.is_death

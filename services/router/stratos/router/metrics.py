@@ -18,18 +18,21 @@ class RouterMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._depth = Gauge(
-            "stratos_router_queue_depth", "Requests that wait for a placement", ["model", "class"], registry=registry
+            "stratos_router_queue_depth",
+            "Requests that wait for a placement",
+            ["model", "class", "work"],
+            registry=registry,
         )
         self._tokens = Gauge(
             "stratos_router_queued_tokens",
             "Prompt tokens of the requests that wait for a placement",
-            ["model", "class"],
+            ["model", "class", "work"],
             registry=registry,
         )
         self._oldest = Gauge(
             "stratos_router_queue_oldest_seconds",
             "Age of the oldest waiting request",
-            ["model", "class"],
+            ["model", "class", "work"],
             registry=registry,
         )
         self.schedule_seconds = Histogram(
@@ -50,7 +53,7 @@ class RouterMetrics:
         )
         self._workers = Gauge("stratos_router_workers", "Known workers", ["role", "state"], registry=registry)
         self._bookings = Gauge("stratos_router_bookings", "Placements that have not ended", registry=registry)
-        self._queue_series: set[tuple[str, str]] = set()
+        self._queue_series: set[tuple[str, str, str]] = set()
 
     def show(self, fleet: Fleet, num_bookings: int) -> None:
         """Set the gauges to what is now."""
@@ -63,7 +66,7 @@ class RouterMetrics:
 
     def _show_queues(self, queues: Iterable[QueueDepth]) -> None:
         """Queues that emptied stay as zeros, so that a scaler sees 0 and not a gap."""
-        shown = {(queue.model_digest, str(queue.priority_class)): queue for queue in queues}
+        shown = {(queue.model_digest, str(queue.priority_class), queue.work.value): queue for queue in queues}
         for labels, queue in shown.items():
             self._depth.labels(*labels).set(queue.num_requests)
             self._tokens.labels(*labels).set(queue.num_tokens)

@@ -23,7 +23,7 @@ from stratos.common.errors import (
 )
 from stratos.common.ids import new_id
 from stratos.core.fleet import Fleet
-from stratos.core.placement import Outcome, Placement, PlacementRequest
+from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
 from stratos.router.fleet import FleetState
 from stratos.router.metrics import RouterMetrics
 from stratos.router.settings import RouterSettings
@@ -114,7 +114,7 @@ class Scheduler:
             return
         self._metrics.ends.labels(outcome.value).inc()
         num_choices = max(1, booking.request.num_choices)
-        if num_output_tokens is not None:
+        if num_output_tokens is not None and booking.request.work is Work.GENERATION:
             self._queue.settle(booking.request, num_output_tokens - booking.output_tokens)
             if outcome is Outcome.FINISHED and not booking.request.is_recovery:
                 self._lengths.add(booking.request.model_digest, num_output_tokens // num_choices)
@@ -205,22 +205,22 @@ class Scheduler:
 
     def _book(self, choice: Choice, ask: Ask, ticket: Ticket, now: float) -> Placement:
         handoff_id = new_id("handoff")
-        if choice.prefill:
+        if choice.decode and choice.prefill:
             self._prefill_memory.note(ask.request.request_id, choice.prefill[0].worker.incarnation)
         self._fleet.book(
             Booking(
                 handoff_id=handoff_id,
                 request=ask.request,
-                decode_incarnation=choice.decode.worker.incarnation,
-                prefill_incarnation=choice.prefill[0].worker.incarnation if choice.prefill else "",
-                num_blocks=ask.num_blocks(choice.decode.status.block_size),
+                decode_incarnation=choice.worker.worker.incarnation,
+                prefill_incarnation=choice.prefill[0].worker.incarnation if choice.decode and choice.prefill else "",
+                num_blocks=ask.num_blocks(choice.worker.status.block_size),
                 output_tokens=ticket.output_tokens,
                 at=now,
             )
         )
         waited_before = ask.request.waited_ms / 1000
         return Placement(
-            decode=choice.decode.worker,
+            decode=choice.decode.worker if choice.decode else None,
             prefill=tuple(view.worker for view in choice.prefill),
             handoff_id=handoff_id,
             attempt=ask.request.attempt,
@@ -264,5 +264,5 @@ def _check(request: PlacementRequest) -> None:
             raise BadRequest(f"{name} must be set", param=name)
     if request.num_prompt_tokens < 1:
         raise BadRequest("num_prompt_tokens must be at least 1", param="num_prompt_tokens")
-    if request.max_tokens < 1:
+    if request.max_tokens < 1 and request.work is Work.GENERATION:
         raise BadRequest("max_tokens must be at least 1", param="max_tokens")

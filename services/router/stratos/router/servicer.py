@@ -8,7 +8,7 @@ from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.errors import BadRequest
 from stratos.core.placement import Outcome, PlacementRequest
 from stratos.router.scheduler import Scheduler
-from stratos.rpc.fleet_messages import fleet_to_pb, ref_to_pb
+from stratos.rpc.fleet_messages import fleet_to_pb, ref_to_pb, work_from_pb
 
 _OUTCOMES = {
     router_pb2.OUTCOME_FINISHED: Outcome.FINISHED,
@@ -27,7 +27,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         """Wait in the queue and answer with a placement."""
         placement = await self._scheduler.schedule(_request_from_pb(request))
         return router_pb2.ScheduleResponse(
-            decode=ref_to_pb(placement.decode),
+            decode=None if placement.decode is None else ref_to_pb(placement.decode),
             prefill=[ref_to_pb(ref) for ref in placement.prefill],
             handoff_id=placement.handoff_id,
             queued_ms=placement.queued_ms,
@@ -57,6 +57,7 @@ def _request_from_pb(message: router_pb2.ScheduleRequest) -> PlacementRequest:
         num_prompt_tokens=message.num_prompt_tokens,
         max_tokens=message.max_tokens,
         num_choices=max(1, message.num_choices),
+        work=work_from_pb(message.work),
         excluded_incarnations=frozenset(message.excluded_incarnations),
         waited_ms=max(0, message.waited_ms),
         is_recovery=message.is_recovery,

@@ -9,19 +9,26 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Work(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WORK_UNSPECIFIED: _ClassVar[Work]
+    WORK_EMBEDDING: _ClassVar[Work]
+
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     OUTCOME_UNSPECIFIED: _ClassVar[Outcome]
     OUTCOME_FINISHED: _ClassVar[Outcome]
     OUTCOME_CANCELLED: _ClassVar[Outcome]
     OUTCOME_FAILED: _ClassVar[Outcome]
+WORK_UNSPECIFIED: Work
+WORK_EMBEDDING: Work
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_FINISHED: Outcome
 OUTCOME_CANCELLED: Outcome
 OUTCOME_FAILED: Outcome
 
 class ScheduleRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "tenant", "priority_class", "model_digest", "adapter_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "is_recovery", "deadline_ms", "num_choices")
+    __slots__ = ("request_id", "attempt", "tenant", "priority_class", "model_digest", "adapter_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "is_recovery", "deadline_ms", "num_choices", "work")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +42,7 @@ class ScheduleRequest(_message.Message):
     IS_RECOVERY_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     NUM_CHOICES_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     tenant: str
@@ -48,7 +56,8 @@ class ScheduleRequest(_message.Message):
     is_recovery: bool
     deadline_ms: int
     num_choices: int
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., priority_class: _Optional[int] = ..., model_digest: _Optional[str] = ..., adapter_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., is_recovery: _Optional[bool] = ..., deadline_ms: _Optional[int] = ..., num_choices: _Optional[int] = ...) -> None: ...
+    work: Work
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., priority_class: _Optional[int] = ..., model_digest: _Optional[str] = ..., adapter_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., is_recovery: _Optional[bool] = ..., deadline_ms: _Optional[int] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ...) -> None: ...
 
 class ScheduleResponse(_message.Message):
     __slots__ = ("decode", "prefill", "handoff_id", "queued_ms")
@@ -81,18 +90,20 @@ class GetFleetRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class QueueDepth(_message.Message):
-    __slots__ = ("model_digest", "priority_class", "num_requests", "num_tokens", "oldest_ms")
+    __slots__ = ("model_digest", "priority_class", "num_requests", "num_tokens", "oldest_ms", "work")
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
     NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OLDEST_MS_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
     model_digest: str
     priority_class: int
     num_requests: int
     num_tokens: int
     oldest_ms: int
-    def __init__(self, model_digest: _Optional[str] = ..., priority_class: _Optional[int] = ..., num_requests: _Optional[int] = ..., num_tokens: _Optional[int] = ..., oldest_ms: _Optional[int] = ...) -> None: ...
+    work: Work
+    def __init__(self, model_digest: _Optional[str] = ..., priority_class: _Optional[int] = ..., num_requests: _Optional[int] = ..., num_tokens: _Optional[int] = ..., oldest_ms: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ...) -> None: ...
 
 class FleetWorker(_message.Message):
     __slots__ = ("status", "is_live", "out_reason", "age_ms", "num_booked", "worker")

@@ -1,0 +1,62 @@
+"""The first work of a worker: real steps, so that nothing is loaded or compiled at a client's cost."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stratos.common.clock import Clock
+from stratos.core.embedding import EmbedRequest, PoolingKind
+from stratos.core.request import ChoiceState, EngineRequest, RequestKey
+from stratos.core.sampling_params import SamplingParams
+from stratos.engine.engine import StepResult
+from stratos.worker.engine_client import EngineClient
+
+WARM_UP_KEY = RequestKey("warm-up", 0)
+WARM_UP_SALT = b"warm-up"
+
+
+async def warm_up_engine(engine: EngineClient, clock: Clock, max_num_batched_tokens: int) -> None:
+    """Run two of the largest steps and a real token, or a real vector where the model only embeds.
+
+    They also show how long a step may take, before anybody could call the first one a hang.
+    """
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_step(result: StepResult) -> None:
+        if done.done():
+            return
+        if WARM_UP_KEY in result.errors:
+            done.set_exception(result.errors[WARM_UP_KEY])
+        elif WARM_UP_KEY in {o.key for o in result.outputs} | {e.key for e in result.embeddings}:
+            done.set_result(None)
+
+    engine.subscribe(on_step)
+    pool_tokens = engine.status().blocks.total * engine.info.geometry.block_size
+    num_tokens = max(min(2 * max_num_batched_tokens, engine.info.max_model_len - 1, pool_tokens // 2), 1)
+    if engine.info.can_generate:
+        await engine.add(_generation(num_tokens, clock.now()))
+    else:
+        await engine.add_embedding(_embedding(num_tokens, clock.now()))
+    await done
+
+
+def _generation(num_tokens: int, now_s: float) -> EngineRequest:
+    return EngineRequest(
+        key=WARM_UP_KEY,
+        prompt_ids=(0,) * num_tokens,
+        choices=(ChoiceState(index=0),),
+        sampling=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
+        seed=0,
+        cache_salt=WARM_UP_SALT,
+        arrival_s=now_s,
+    )
+
+
+def _embedding(num_tokens: int, now_s: float) -> EmbedRequest:
+    return EmbedRequest(
+        key=WARM_UP_KEY,
+        token_ids=(0,) * num_tokens,
+        pooling=PoolingKind.LAST,
+        cache_salt=WARM_UP_SALT,
+        arrival_s=now_s,
+    )
