@@ -13,7 +13,7 @@ import torch
 from triton_compile import Compiled, compiled
 
 from stratos.engine.attention.triton_paged import Shapes
-from stratos.engine.triton_kernels import norms
+from stratos.engine.triton_kernels import norms, sampling
 from stratos.engine.triton_kernels.attention import AttentionRows, Parts, TileShape, attend
 from stratos.engine.triton_kernels.rope_kv import rotate_and_store
 
@@ -63,6 +63,13 @@ def _layer(pages_type: torch.dtype) -> None:
     norms.silu_mul(x)
 
 
+def _sampling() -> None:
+    logits = torch.zeros(TOKENS, 128256)
+    sampling.sample(logits, torch.zeros(TOKENS, 3, dtype=torch.float64), torch.zeros(TOKENS), _int32(TOKENS, 2))
+    sampling.penalise(logits, _int32(2), _int32(2), torch.zeros(2, 3), _int32(2, 128256))
+    sampling.mask(logits, _int32(2), _int32(2, 4008))
+
+
 def _report(record: Compiled) -> dict[str, list[dict[str, Any]]]:
     return {
         name: [
@@ -84,6 +91,7 @@ def main() -> None:
             _attention(pages_type, SHAPES.decode, 16)
             _attention(pages_type, SHAPES.prefill, 0)
             _layer(pages_type)
+        _sampling()
     print(json.dumps(_report(record)))
 
 

@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 
 SHARED_BYTES = 227 * 1024
-KERNELS = {"_attention_kernel", "_merge_kernel", "_rms_norm_kernel", "_rope_kv_kernel", "_silu_mul_kernel"}
+KERNELS = {
+    "_attention_kernel",
+    "_mask_kernel",
+    "_merge_kernel",
+    "_penalty_kernel",
+    "_rms_norm_kernel",
+    "_rope_kv_kernel",
+    "_sample_kernel",
+    "_silu_mul_kernel",
+}
 
 
 @pytest.fixture(scope="module")

@@ -39,10 +39,8 @@ def edit_row(row: Tensor, spec: SampleSpec, eos_token_ids: Sequence[int]) -> Non
         row.index_add_(0, ids, torch.tensor(list(params.logit_bias.values()), dtype=row.dtype, device=row.device))
     if params.has_penalties:
         _penalise(row, spec)
-    if spec.num_output_tokens < params.min_tokens:
-        _ban(row, [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)])
-    if params.bad_sequences:
-        _ban(row, [sequence[-1] for sequence in params.bad_sequences if _would_complete(sequence, spec.output_ids)])
+    if banned := banned_tokens(spec, eos_token_ids):
+        row[torch.tensor(banned, dtype=torch.int64, device=row.device)] = -torch.inf
     if params.allowed_token_ids:
         ids = torch.tensor(params.allowed_token_ids, dtype=torch.int64, device=row.device)
         kept = row[ids]
@@ -50,8 +48,13 @@ def edit_row(row: Tensor, spec: SampleSpec, eos_token_ids: Sequence[int]) -> Non
         row[ids] = kept
 
 
-def _ban(row: Tensor, token_ids: Sequence[int]) -> None:
-    row[torch.tensor(token_ids, dtype=torch.int64, device=row.device)] = -torch.inf
+def banned_tokens(spec: SampleSpec, eos_token_ids: Sequence[int]) -> list[int]:
+    """Tokens that ``min_tokens`` and bad sequences ban at this position."""
+    params, banned = spec.params, list[int]()
+    if spec.num_output_tokens < params.min_tokens:
+        banned += [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)]
+    banned += [sequence[-1] for sequence in params.bad_sequences if _would_complete(sequence, spec.output_ids)]
+    return banned
 
 
 def _would_complete(sequence: tuple[int, ...], output_ids: tuple[int, ...]) -> bool:

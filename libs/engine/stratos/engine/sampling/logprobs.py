@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -19,22 +21,42 @@ def position_logprobs(raw: Tensor, token_ids: Tensor, num_top: list[int]) -> lis
     Returns:
         One record per row; equal logits share a rank and are listed by token id.
     """
+    num_most = min(max(num_top, default=0), raw.shape[1])
+    return position_records(logprob_tensors(raw, token_ids, num_most), token_ids.tolist(), num_top)
+
+
+class LogprobTensors(NamedTuple):
+    """What records are made of, on the device of the logits."""
+
+    logprobs: Tensor
+    """float32 [rows], of the sampled tokens."""
+    ranks: Tensor
+    """int64 [rows], from 1."""
+    top_logprobs: Tensor
+    """float32 [rows, most that a row reports]."""
+    top_ids: Tensor
+    """int64, like ``top_logprobs``."""
+
+
+def logprob_tensors(raw: Tensor, token_ids: Tensor, num_top: int) -> LogprobTensors:
+    """Compute without waiting for the device; arguments as for ``position_logprobs``."""
     norm = raw.logsumexp(1)
     sampled = raw.gather(1, token_ids.unsqueeze(1))
-    logprobs = (sampled.squeeze(1) - norm).tolist()
-    ranks = ((raw > sampled).sum(1) + 1).tolist()
-    top = [()] * len(num_top) if not any(num_top) else _top(raw, norm, num_top)
-    return [
-        PositionLogprobs(TokenLogprob(token, logprob, rank), row_top)
-        for token, logprob, rank, row_top in zip(token_ids.tolist(), logprobs, ranks, top, strict=True)
-    ]
+    values, ids = torch.topk(raw, min(num_top, raw.shape[1]), dim=1)
+    ranks = (raw > sampled).sum(1) + 1
+    return LogprobTensors(sampled.squeeze(1) - norm, ranks, values - norm.unsqueeze(1), ids)
 
 
-def _top(raw: Tensor, norm: Tensor, num_top: list[int]) -> list[tuple[TokenLogprob, ...]]:
-    values, ids = torch.topk(raw, min(max(num_top), raw.shape[1]), dim=1)
-    rows = zip((values - norm.unsqueeze(1)).tolist(), ids.tolist(), num_top, strict=True)
+def position_records(tensors: LogprobTensors, token_ids: list[int], num_top: list[int]) -> list[PositionLogprobs]:
+    """One record per row; waits for the device."""
+    top = zip(tensors.top_logprobs.tolist(), tensors.top_ids.tolist(), num_top, strict=True)
+    rows = zip(token_ids, tensors.logprobs.tolist(), tensors.ranks.tolist(), top, strict=True)
     return [
-        _ranked(sorted(zip(logprobs, tokens, strict=True), key=_best_first)[:count]) for logprobs, tokens, count in rows
+        PositionLogprobs(
+            TokenLogprob(token, logprob, rank),
+            _ranked(sorted(zip(logprobs, tokens, strict=True), key=_best_first)[:count]),
+        )
+        for token, logprob, rank, (logprobs, tokens, count) in rows
     ]
 
 
