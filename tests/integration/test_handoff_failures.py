@@ -146,7 +146,7 @@ async def test_identity_mismatch_is_not_paired(world: World) -> None:
 
 
 async def test_no_room_is_busy_and_takes_nothing(world: World) -> None:
-    prefill, decode = await start_pair(world, fake_num_blocks=10, fake_step_s=0.02)
+    prefill, decode = await start_pair(world, fake_num_blocks=13, fake_step_s=0.02)
     gateway = await world.gateway(decode)
     long = await gateway.submit(PROMPT, prefill=(prefill,), max_tokens=60, request_id="long")
     await long.wait_tokens(1)

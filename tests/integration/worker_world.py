@@ -86,7 +86,7 @@ def make_settings(role: WorkerRole, tmp_path: Path, **overrides: Any) -> WorkerS
         "engine": "fake",
         "worker_id": f"{role.value}-0",
         "fake_worker_weight": PREFILL_WEIGHT if is_prefill else DECODE_WEIGHT,
-        "fake_num_blocks": 64,
+        "fake_num_blocks": 72,
         "kv_transports": ["shm"],
         "shm_dir": tmp_path / "shm",
         "adapter_cache_dir": tmp_path / f"adapters-{role.value}",

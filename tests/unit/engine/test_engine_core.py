@@ -11,6 +11,9 @@ from stratos.engine.fake import fake_generate
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
 
+PACKED = SchedulerConfig(admission_mark=1.0, default_output_tokens=1)
+"""Admits whatever fits now, so that a small pool runs full."""
+
 
 def make_request(prompt, name="r", attempt=0, n=1, choices=None, arrival=0.0, deadline_s=None, **params):
     return EngineRequest(
@@ -73,7 +76,7 @@ def test_batch_of_many_equals_each_alone(make_engine):
 
 
 def test_preemption_changes_nothing_but_time(make_engine):
-    engine = make_engine(num_blocks=8, block_size=4)
+    engine = make_engine(PACKED, num_blocks=8, block_size=4)
     prompts = {f"r{i}": [i + j for j in range(6)] for i in range(4)}
     for arrival, (name, prompt) in enumerate(prompts.items()):
         engine.add(make_request(prompt, name, max_tokens=16, arrival=arrival))
@@ -83,7 +86,7 @@ def test_preemption_changes_nothing_but_time(make_engine):
 
 
 def test_exhausted_pool_ends_with_length(make_engine):
-    engine = make_engine(num_blocks=4, block_size=4)
+    engine = make_engine(PACKED, num_blocks=4, block_size=4)
     engine.add(make_request([1, 2, 3], max_tokens=1000))
     tokens, reasons, _ = drain(engine)
     assert reasons["r", 0] is FinishReason.LENGTH
@@ -247,13 +250,16 @@ def test_scatter_checks_its_range(make_engine):
 
 
 def test_no_room_is_said_and_takes_nothing(make_engine):
-    engine = make_engine(SchedulerConfig(max_num_seqs=2), num_blocks=8, block_size=4)
+    engine = make_engine(SchedulerConfig(max_num_seqs=2), num_blocks=20, block_size=4)
+    engine.reserve(make_request(range(33), "first"))
     before = engine.status().blocks
-    assert engine.reserve(make_request(range(31), "wide")) is None
-    assert engine.reserve(make_request(range(4), "many", n=3)) is None
+    assert (before.reserved, before.total) == (8, 20)
+    assert engine.reserve(make_request(range(37), "no room for its output")) is None
+    assert engine.reserve(make_request(range(4), "no seats", n=2)) is None
     assert engine.status().blocks == before
     with pytest.raises(ContextLengthExceeded):
-        engine.reserve(make_request(range(64), "never"))
+        engine.reserve(make_request(range(69), "never", max_tokens=1))
+    assert engine.reserve(make_request(range(37), "fits", max_tokens=4)) is not None
 
 
 def test_abort_of_a_job_in_each_phase_gives_everything_back(make_engine):

@@ -4,6 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from stratos.common.errors import ContextLengthExceeded
 from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
 from stratos.core.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
@@ -23,9 +24,21 @@ class EngineMachine(RuleBasedStateMachine):
 
     lag = 0
 
-    @initialize(sharing=st.booleans(), budget=st.sampled_from([1, 5, 64]), num_blocks=st.sampled_from([10, 24]))
-    def start(self, sharing, budget, num_blocks):
-        config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=5, enable_prefix_cache=sharing)
+    @initialize(
+        sharing=st.booleans(),
+        budget=st.sampled_from([1, 5, 64]),
+        num_blocks=st.sampled_from([10, 24]),
+        mark=st.sampled_from([0.9, 1.0]),
+        output=st.sampled_from([1, 256]),
+    )
+    def start(self, sharing, budget, num_blocks, mark, output):
+        config = SchedulerConfig(
+            max_num_batched_tokens=budget,
+            max_num_seqs=5,
+            enable_prefix_cache=sharing,
+            admission_mark=mark,
+            default_output_tokens=output,
+        )
         self.sharing, self.count = sharing, 0
         self.source = EngineCore(
             FakeRunner(FakeConfig(worker_weight=SOURCE_WEIGHT, num_blocks=8, block_size=4, lag=self.lag)), config
@@ -50,7 +63,11 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(length=st.integers(1, 14), n=st.integers(1, 3), max_tokens=st.integers(1, 9))
     def add(self, length, n, max_tokens):
         request = self.new_request(length, n, max_tokens)
-        self.target.add(request)
+        try:
+            self.target.add(request)
+        except ContextLengthExceeded:
+            assert length + n * (max_tokens + 8) > 0.9 * self.target.status().blocks.total * 4
+            return
         self.requests[request.key] = (request, TARGET_WEIGHT)
 
     @rule(length=st.integers(2, 14), n=st.integers(1, 2))

@@ -110,7 +110,8 @@ def ended_in(result):
 def test_victim_is_who_would_be_admitted_last_and_comes_back_first():
     clock = FakeClock()
     fake = FakeRunner(FakeConfig(num_blocks=6, block_size=4))
-    engine = EngineCore(fake, SchedulerConfig(enable_prefix_cache=False, max_num_seqs=3), clock)
+    config = SchedulerConfig(enable_prefix_cache=False, max_num_seqs=3, admission_mark=1.0, default_output_tokens=1)
+    engine = EngineCore(fake, config, clock)
     now = clock.now()
     engine.add(make_request("urgent", 7, 12, deadline_s=now + 5, arrival_s=now))
     engine.add(make_request("batch", 7, 8, priority_class=2, arrival_s=now - 1))
@@ -156,12 +157,19 @@ def test_nobody_starves_under_an_endless_flood_of_the_highest_class(low, seats, 
 @given(
     load=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 20), st.integers(1, 12)), min_size=1, max_size=10),
     num_blocks=st.integers(9, 20),
+    mark=st.sampled_from([0.9, 1.0]),
     budget=st.sampled_from([3, 16]),
 )
-def test_every_request_ends_within_the_work_there_is(load, num_blocks, budget):
+def test_every_request_ends_within_the_work_there_is(load, num_blocks, mark, budget):
     """Every step computes a token while there is work, so steps are bounded by tokens, preempted ones counted again."""
     clock = FakeClock()
-    config = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=budget, enable_prefix_cache=False)
+    config = SchedulerConfig(
+        max_num_seqs=4,
+        max_num_batched_tokens=budget,
+        enable_prefix_cache=False,
+        admission_mark=mark,
+        default_output_tokens=3,
+    )
     engine = EngineCore(FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4)), config, clock)
     for index, (priority_class, prompt, max_tokens) in enumerate(load):
         engine.add(make_request(f"r{index}", prompt, max_tokens, priority_class, clock.now()))

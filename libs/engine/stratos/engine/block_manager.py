@@ -61,6 +61,10 @@ class BlockManager:
         """Blocks that hold nothing."""
         return len(self._free)
 
+    def is_in_use(self, block: int) -> bool:
+        """Somebody references the block."""
+        return self._refs[block] > 0
+
     def allocate(self, count: int, *, reserved: bool = False) -> list[int] | None:
         """Take ``count`` blocks with one reference each, evicting cached ones; all or nothing."""
         if count > self.num_available:

@@ -70,7 +70,9 @@ class EngineCore(Engine):
     def _check_new(self, request: EngineRequest) -> None:
         if not self.info.can_generate:
             raise BadRequest("this model only embeds", param="model", code="unsupported_operation")
-        self._context.check_size(len(request.prompt_ids) + 1)
+        emitted = max((len(choice.emitted_ids) for choice in request.choices), default=0)
+        self._context.check_size(len(request.prompt_ids) + max(1, emitted))
+        self._scheduler.admission.check_request(request)
         self._check_key(request.key)
 
     def _check_key(self, key: RequestKey) -> None:

@@ -70,7 +70,9 @@ class RequestBook:
         state = RequestState(request, self._context.root(request.adapter_digest, request.cache_salt))
         state.siblings = open_choices[1:]
         self._states[request.key] = state
-        return self._start_choice(state, open_choices[0])
+        lead = self._start_choice(state, open_choices[0])
+        lead.output_blocks *= len(open_choices)
+        return lead
 
     def _start_choice(self, state: RequestState, choice: ChoiceState) -> Sequence:
         request = state.request
@@ -83,6 +85,7 @@ class RequestBook:
             arrival_s=request.arrival_s,
             deadline_s=request.deadline_s,
             max_len=min(len(request.prompt_ids) + request.sampling.max_tokens, self._context.info.max_model_len),
+            output_blocks=self._context.scheduler.admission.output_blocks(request, 1),
             request=state,
             choice=choice.index,
         )
@@ -200,6 +203,7 @@ class RequestBook:
             state.has_started = True
             result.started_stats[state.key] = state.stats()
         if output.finish_reason is not None:
+            self._context.scheduler.admission.output_lengths.add(sequence.num_output)
             self._close(sequence, state)
 
     def _finish_reason(self, sequence: Sequence, request: EngineRequest, token_id: int) -> FinishReason | None:

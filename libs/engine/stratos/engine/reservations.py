@@ -25,11 +25,12 @@ class ReservationBook:
         if context.scheduler.num_free_seqs < num_choices:
             return None
         prefix = context.cached_prefix(request.prompt_ids, request.adapter_digest, request.cache_salt)
-        blocks.reference(prefix)
         num_tokens = len(request.prompt_ids) - 1
-        missing = blocks.blocks_for(num_tokens) - len(prefix)
-        has_room = blocks.num_available >= missing + num_choices
-        reserved = blocks.allocate(missing, reserved=True) if has_room else None
+        num_blocks = blocks.blocks_for(num_tokens)
+        if not context.scheduler.admission.admits_request(request, prefix, num_blocks):
+            return None
+        blocks.reference(prefix)
+        reserved = blocks.allocate(num_blocks - len(prefix), reserved=True)
         if reserved is None:
             blocks.release(prefix)
             return None

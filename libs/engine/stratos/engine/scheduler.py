@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from stratos.common.clock import Clock
 from stratos.common.errors import Internal, QueueTimeout, StratosError
 from stratos.engine.block_manager import BlockManager
+from stratos.engine.kv_admission import KvAdmission
 from stratos.engine.sequence import JobState, Sequence
 from stratos.engine.service_order import ServiceOrder
 from stratos.engine.settings import SchedulerConfig
@@ -54,6 +55,9 @@ class Scheduler:
         self.clock = clock
         self.order = ServiceOrder(ageing_step_s=config.ageing_step_s, admissions_per_aged=config.admissions_per_aged)
         self.fences = StepFences(blocks)
+        self.admission = KvAdmission(
+            blocks, mark=config.admission_mark, default_output_tokens=config.default_output_tokens
+        )
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.ready: list[Sequence] = []
@@ -208,10 +212,12 @@ class Scheduler:
         usable = len(sequence.tokens) - (1 if sequence.job is None else 0)  # the last token of a prompt is sampled
         names = [] if sequence.bypasses_prefix_cache else sequence.chain(usable // size, size)
         prefix = self.blocks.cache.match(names)
-        self.blocks.reference(prefix)
         compute = sequence.job is None or sequence.job.job.compute
-        wanted = self.blocks.blocks_for(len(sequence.tokens)) - len(prefix) if compute else 0
-        taken = self.blocks.allocate(wanted)
+        num_blocks = self.blocks.blocks_for(len(sequence.tokens)) if compute else len(prefix)
+        if not self.admission.admits_sequence(sequence, prefix, num_blocks):
+            return False
+        self.blocks.reference(prefix)
+        taken = self.blocks.allocate(num_blocks - len(prefix))
         if taken is None:
             self.blocks.release(prefix)
             return False

@@ -31,6 +31,8 @@ class Sequence:
     priority_class: int = 0
     arrival_s: float = 0.0
     deadline_s: float | None = None
+    output_blocks: int = 0
+    """Blocks of output expected when it arrived, those of its siblings included; 0 when nothing is generated."""
     waiting_since_s: float | None = None
     """When the wait under way began; ``None`` while it does not wait."""
     past_wait_s: float = 0.0

@@ -21,6 +21,10 @@ class SchedulerConfig:
     """Ablation switch: share full blocks between requests with equal prefixes."""
     enable_chunked_prefill: bool = True
     """Ablation switch: off computes a prompt in one step, whatever the budget."""
+    admission_mark: float = 0.90
+    """Share of the KV pool that admission may fill; who emitted tokens already may fill all of it."""
+    default_output_tokens: int = 256
+    """Stands for the model's p90 output length until enough choices have ended."""
     ageing_step_s: float = 2.0
     """One class up after this much waiting and after each further step."""
     admissions_per_aged: int = 10

@@ -7,15 +7,14 @@ back in: it asks for one block of output and may fill the whole pool; the engine
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from stratos.core.placement import PlacementRequest
+from stratos.core.quantile import RecentQuantile
 from stratos.routing.settings import AdmissionSettings
 from stratos.routing.worker_view import WorkerView
 
-MIN_SAMPLES = 20
-MAX_SAMPLES = 512
 MAX_MODELS = 256
 
 
@@ -56,22 +55,21 @@ class OutputLengths:
 
     def __init__(self, default_tokens: int) -> None:
         self._default_tokens = default_tokens
-        self._by_model: OrderedDict[str, deque[int]] = OrderedDict()
+        self._by_model: OrderedDict[str, RecentQuantile] = OrderedDict()
 
     def add(self, model_digest: str, num_tokens: int) -> None:
         """Record the output length of one ended choice."""
-        lengths = self._by_model.setdefault(model_digest, deque(maxlen=MAX_SAMPLES))
-        lengths.append(num_tokens)
+        if model_digest not in self._by_model:
+            self._by_model[model_digest] = RecentQuantile(0.9, default=self._default_tokens)
+        self._by_model[model_digest].add(num_tokens)
         self._by_model.move_to_end(model_digest)
         if len(self._by_model) > MAX_MODELS:
             self._by_model.popitem(last=False)
 
     def p90(self, model_digest: str) -> int:
         """90th percentile of the recent lengths, or the default before there are enough."""
-        lengths = self._by_model.get(model_digest, ())
-        if len(lengths) < MIN_SAMPLES:
-            return self._default_tokens
-        return sorted(lengths)[math.ceil(0.9 * len(lengths)) - 1]
+        lengths = self._by_model.get(model_digest)
+        return self._default_tokens if lengths is None else lengths.value
 
 
 def make_ask(request: PlacementRequest, lengths: OutputLengths, settings: AdmissionSettings) -> Ask:

@@ -21,6 +21,8 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_num_waiting=settings.max_num_waiting,
+        admission_mark=settings.admission_mark,
+        default_output_tokens=settings.default_output_tokens,
     )
     try:
         runner = _fake_runner(settings) if settings.engine == "fake" else _torch_runner(settings)

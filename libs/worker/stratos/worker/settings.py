@@ -32,6 +32,10 @@ class WorkerSettings(ServiceSettings):
     """Token budget of one step: bounds how long a prefill chunk delays the others."""
     max_num_waiting: int = Field(1024, ge=1)
     """Requests that may wait in the engine; more are refused."""
+    admission_mark: float = Field(0.90, gt=0, le=1)
+    """Share of the KV pool that admission may fill; streams that emitted tokens already may fill all of it."""
+    default_output_tokens: int = Field(256, ge=1)
+    """Expected output of a choice, for admission, until enough choices have ended to know their 90th percentile."""
     num_threads: int = Field(0, ge=0)
     """Threads of one operation; 0 takes the library's default. On a shared machine: cores / workers."""
     enable_prepacked_gemm: bool = True

@@ -1,0 +1,86 @@
+"""The KV admission rule: ``blocks(prompt) + blocks(budget) + taken <= mark * total``, or the request waits.
+
+``budget`` is the output that a choice is expected to need: ``min(max_tokens, p90 of the output lengths so far)``, at
+least one block.  It is fixed when the request arrives, so that a request accepted then is never too large later.
+``taken`` counts blocks that are allocated, reserved or fenced; blocks of the prefix cache that nobody uses do not
+count, and a cached prefix that others use costs nothing again.
+
+Whoever emitted tokens already (preempted here, or resumed from elsewhere) must get back in: one block of output, and
+the whole pool.  Into an empty pool everything goes that fits.  The rule bounds how often preemption is needed; it does
+not replace it, because running sequences may grow beyond what was expected of them.  The router applies the same
+rule to its bookings (``stratos.routing.admission``), with the same defaults.
+"""
+
+from __future__ import annotations
+
+from stratos.common.errors import ContextLengthExceeded
+from stratos.core.quantile import RecentQuantile
+from stratos.core.request import EngineRequest
+from stratos.engine.block_manager import BlockManager
+from stratos.engine.sequence import Sequence
+
+OUTPUT_QUANTILE = 0.9
+
+
+class KvAdmission:
+    """The rule over one pool, and the output lengths that its budgets come from."""
+
+    def __init__(self, blocks: BlockManager, *, mark: float, default_output_tokens: int) -> None:
+        self._blocks = blocks
+        self._mark = mark
+        self.output_lengths = RecentQuantile(OUTPUT_QUANTILE, default=default_output_tokens)
+        """Output tokens of choices that ended by themselves or at their limit."""
+        self.num_refusals = 0
+        """How often the first in the queue, or a hand-off, found no room."""
+
+    def output_blocks(self, request: EngineRequest, num_choices: int) -> int:
+        """Blocks of output that ``num_choices`` choices of a request are expected to need from now on."""
+        if _is_return(request):
+            return num_choices
+        tokens = min(request.sampling.max_tokens, self.output_lengths.value)
+        return num_choices * max(1, self._blocks.blocks_for(tokens))
+
+    def check_request(self, request: EngineRequest) -> None:
+        """Raise ``ContextLengthExceeded`` for a new request that is above the mark even in an empty pool."""
+        if not _is_return(request):
+            num_choices = sum(not choice.finished for choice in request.choices)
+            prompt = self._blocks.blocks_for(len(request.prompt_ids))
+            self._check_alone(prompt + self.output_blocks(request, num_choices))
+
+    def check_input(self, num_tokens: int) -> None:
+        """The same for a prefill job or an input to embed, of ``num_tokens`` tokens: neither has output."""
+        self._check_alone(self._blocks.blocks_for(num_tokens))
+
+    def _check_alone(self, num_blocks: int) -> None:
+        size, total = self._blocks.block_size, self._blocks.num_blocks
+        if num_blocks > self._mark * total:
+            raise ContextLengthExceeded(
+                f"{num_blocks * size} tokens of KV, expected output included, are more than {self._mark:.0%} of a pool "
+                f"of {total * size}"
+            )
+
+    def admits_sequence(self, sequence: Sequence, prefix: list[int], num_blocks: int) -> bool:
+        """A waiting sequence may take a table of ``num_blocks``, the cached ``prefix`` included."""
+        is_return = sequence.request is not None and sequence.num_output > 0
+        expected = min(1, sequence.output_blocks) if is_return else sequence.output_blocks
+        return self._has_room(prefix, num_blocks, expected, is_return=is_return)
+
+    def admits_request(self, request: EngineRequest, prefix: list[int], num_blocks: int) -> bool:
+        """A hand-off of all open choices may take a table of ``num_blocks``, the cached ``prefix`` included."""
+        num_choices = sum(not choice.finished for choice in request.choices)
+        expected = self.output_blocks(request, num_choices)
+        return self._has_room(prefix, num_blocks, expected, is_return=_is_return(request))
+
+    def _has_room(self, prefix: list[int], num_blocks: int, expected: int, *, is_return: bool) -> bool:
+        total = self._blocks.num_blocks
+        taken = total - self._blocks.num_available
+        new = num_blocks - sum(self._blocks.is_in_use(block) for block in prefix)
+        has_room = taken + new + expected <= (1.0 if is_return else self._mark) * total
+        has_room = has_room or (taken == 0 and new <= total)
+        self.num_refusals += not has_room
+        return has_room
+
+
+def _is_return(request: EngineRequest) -> bool:
+    """It emitted tokens before, here or elsewhere."""
+    return any(choice.emitted_ids for choice in request.choices)

@@ -1,0 +1,129 @@
+"""The admission mark: what waits, what is refused, what always gets back in, and where budgets come from."""
+
+import random
+
+import pytest
+
+from stratos.common.errors import ContextLengthExceeded
+from stratos.core.quantile import RecentQuantile
+from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
+from stratos.core.sampling_params import SamplingParams
+from stratos.engine.core import EngineCore
+from stratos.engine.fake import FakeConfig, FakeRunner
+from stratos.engine.settings import SchedulerConfig
+
+
+def make_engine(num_blocks=20, **config):
+    runner = FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4))
+    return EngineCore(runner, SchedulerConfig(**{"max_num_waiting": 5000, "max_num_seqs": 3000, **config}))
+
+
+def make_request(name, prompt, max_tokens, emitted=(), n=1, salt=b""):
+    return EngineRequest(
+        key=RequestKey(name, 0),
+        prompt_ids=tuple(range(prompt)),
+        choices=tuple(ChoiceState(index=i, emitted_ids=emitted) for i in range(n)),
+        sampling=SamplingParams(temperature=0.0, max_tokens=max_tokens),
+        seed=0,
+        cache_salt=salt or name.encode(),
+    )
+
+
+@pytest.mark.parametrize(("num_blocks", "runs"), [(7, 1), (8, 0)])
+def test_a_request_runs_up_to_the_mark_and_waits_above_it(num_blocks, runs):
+    engine = make_engine()
+    engine.reserve(make_request("held", 41, 1))
+    engine.add(make_request("new", 4 * num_blocks, 4))
+    engine.step()
+    assert (engine.status().num_running, engine.status().num_waiting) == (runs, 1 - runs), "10 + 7 + 1 = 0.9 * 20"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "n", "fits"), [(68, 4, 1, True), (69, 4, 1, False), (60, 8, 2, False)]
+)
+def test_alone_above_the_mark_is_refused_at_once(prompt, max_tokens, n, fits):
+    engine = make_engine()
+    request = make_request("r", prompt, max_tokens, n=n)
+    if fits:
+        engine.add(request)
+        return
+    with pytest.raises(ContextLengthExceeded):
+        engine.add(request)
+    with pytest.raises(ContextLengthExceeded):
+        engine.reserve(request)
+    assert engine.status().blocks.free == 20
+    assert not engine.has_work
+
+
+def test_a_job_needs_no_room_for_output_but_keeps_the_mark():
+    engine = make_engine()
+    engine.add_prefill(PrefillJob(leg="fits", token_ids=tuple(range(72))))
+    with pytest.raises(ContextLengthExceeded):
+        engine.add_prefill(PrefillJob(leg="never", token_ids=tuple(range(73))))
+    engine.step()
+    assert engine.status().blocks.allocated == 18
+    engine.add_prefill(PrefillJob(leg="waits", token_ids=(900, 901)))
+    assert not engine.step().prefill_events
+    engine.release_prefill("fits")
+    assert engine.step().prefill_events
+
+
+def test_who_emitted_tokens_gets_back_into_the_whole_pool():
+    engine = make_engine()
+    engine.reserve(make_request("held", 61, 4))
+    assert engine.status().blocks.reserved == 15
+    engine.add(make_request("back", 14, 30, emitted=(1, 2)))
+    engine.step()
+    assert engine.status().num_running == 1, "15 + 4 + 1 blocks are the whole pool"
+
+
+def test_a_shared_prefix_in_use_costs_nothing_again():
+    engine = make_engine(max_num_batched_tokens=64)
+    engine.add(make_request("a", 48, 8, salt=b"same"))
+    engine.step()
+    engine.add(make_request("b", 48, 8, salt=b"same"))
+    engine.step()
+    assert engine.status().num_running == 2, "13 + 1 + 2 blocks; counted twice it would be 13 + 12 + 2"
+
+
+def test_budget_is_the_p90_of_what_ended_and_follows_it():
+    engine = make_engine(num_blocks=4000, default_output_tokens=64)
+    admission = engine._scheduler.admission
+    probe = make_request("probe", 4, 1000)
+    assert admission.output_blocks(probe, 1) == 16
+    for index in range(40):
+        engine.add(make_request(f"r{index}", 2, 1 + index))
+    while engine.has_work:
+        engine.step()
+    assert admission.output_lengths.value == 36
+    assert admission.output_blocks(probe, 2) == 18
+    assert admission.output_blocks(make_request("short", 4, 3), 1) == 1
+
+
+def test_a_request_accepted_once_is_not_too_large_later():
+    engine = make_engine(num_blocks=20, default_output_tokens=4, max_num_seqs=1)
+    engine.add(make_request("runs", 4, 8))
+    engine.step()
+    engine.add(make_request("waits", 60, 1000))
+    for _ in range(40):
+        engine._scheduler.admission.output_lengths.add(500)
+    engine.abort(RequestKey("runs", 0))
+    engine.step()
+    assert engine.status().num_running == 1
+
+
+def test_refusals_are_counted():
+    engine = make_engine()
+    engine.reserve(make_request("held", 61, 4))
+    engine.add(make_request("waits", 20, 4))
+    engine.step()
+    assert engine.reserve(make_request("busy", 20, 4)) is None
+    assert engine._scheduler.admission.num_refusals == 2
+
+
+def test_recent_quantile_equals_a_sort_of_its_window():
+    rng, quantile, seen = random.Random(3), RecentQuantile(0.9, default=7, window=50, min_samples=5), []
+    for count in range(300):
+        assert quantile.value == (7 if count < 5 else sorted(seen[-50:])[-(-9 * min(count, 50) // 10) - 1])
+        seen.append(rng.randrange(40))
+        quantile.add(seen[-1])
