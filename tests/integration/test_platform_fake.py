@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -30,7 +31,7 @@ def guard_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory, guard_dir: Path) -> Iterator[PlatformProcess]:
     env = {
-        "PYTHONPATH": str(GUARD),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(GUARD), os.environ.get("PYTHONPATH")))),
         "NETWORK_GUARD_DIR": str(guard_dir),
         "STRATOS_DECODE_WORKER_FAKE_STEP_S": str(STEP_S),
     }
@@ -43,13 +44,16 @@ def client_of(platform: PlatformProcess) -> openai.OpenAI:
     return openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=60)
 
 
-def token_ids(platform: PlatformProcess, num_tokens: int) -> list[int]:
+LONG_ARRAY = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99999}, "minItems": 200}
+
+
+def token_ids(platform: PlatformProcess, num_tokens: int, **more: Any) -> list[int]:
     answer = client_of(platform).completions.create(
         model="base",
         prompt="the quick brown fox jumps over the lazy dog and runs away from here",
         max_tokens=num_tokens,
         temperature=0,
-        extra_body={"ignore_eos": True, "return_token_ids": True},
+        extra_body={"ignore_eos": True, "return_token_ids": True, **more},
     )
     return answer.choices[0].token_ids
 
@@ -121,20 +125,24 @@ def test_a_broken_adapter_is_refused_with_a_reason(platform: PlatformProcess, tm
     assert "Traceback" not in done.stderr
 
 
-def test_a_killed_decode_worker_loses_no_token(platform: PlatformProcess) -> None:
-    expected = token_ids(platform, 150)
+@pytest.mark.parametrize("more", [{}, {"structured_outputs": {"json": LONG_ARRAY}}], ids=["plain", "json-schema"])
+def test_a_killed_decode_worker_loses_no_token(platform: PlatformProcess, more: dict[str, Any]) -> None:
+    expected = token_ids(platform, 150, **more)
+    restarts = {name: process["num_restarts"] for name, process in platform.processes().items()}
     stream = client_of(platform).completions.create(
         model="base",
         prompt="the quick brown fox jumps over the lazy dog and runs away from here",
         max_tokens=150,
         temperature=0,
         stream=True,
-        extra_body={"ignore_eos": True, "return_token_ids": True},
+        extra_body={"ignore_eos": True, "return_token_ids": True, **more},
     )
+    text = ""
     received: list[int] = []
     killed = ""
     for chunk in stream:
         received += getattr(chunk.choices[0], "token_ids", None) or [] if chunk.choices else []
+        text += chunk.choices[0].text if chunk.choices else ""
         if len(received) >= 20 and not killed:
             killed = next(
                 w["worker_id"] for w in platform.status()["workers"] if w["role"] == "decode" and w["num_running"]
@@ -142,11 +150,12 @@ def test_a_killed_decode_worker_loses_no_token(platform: PlatformProcess) -> Non
             os.kill(platform.processes()[killed]["pid"], signal.SIGKILL)
     assert killed, "the stream ended before a worker could be killed"
     assert received == expected
+    assert not more or re.fullmatch(r"\[([ \n]*-?[0-9]*[ \n]*,?)*", text), text
     wait_until(
         lambda: [w for w in platform.status()["workers"] if w["worker_id"] == killed and w["is_live"]],
         what="the return of the killed worker",
     )
-    assert platform.processes()[killed]["num_restarts"] == 1
+    assert platform.processes()[killed]["num_restarts"] == restarts[killed] + 1
 
 
 @pytest.mark.parametrize("name", ["router", "lora-registry", "autoscaler", "redis", "gateway"])

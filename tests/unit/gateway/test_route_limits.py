@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
 from stratos.common.clock import SystemClock
+from stratos.core.grammar import MAX_GRAMMAR_BYTES, MAX_GRAMMAR_CHOICES
 from stratos.core.limits import (
     LIMITS,
     MAX_ALLOWED_TOKEN_IDS,
@@ -104,6 +105,13 @@ def bad_values(row: str) -> list[Any]:
     return values
 
 
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
 async def refused(client: httpx.AsyncClient, route: str, param: str, **fields: Any) -> None:
     response = await client.post(route, json={**BODIES[route], **fields})
     error = response.json()["error"]
@@ -140,6 +148,30 @@ async def test_lists_and_texts_over_their_limit_are_refused_by_name(client: http
         ("bad_words", ["a"] * (MAX_BAD_WORDS + 1)),
         ("bad_words", ["a" * (MAX_BAD_WORD_CHARS + 1)]),
         ("bad_words", [" "]),
+        ("response_format", "json"),
+        ("response_format.type", {"type": "yaml"}),
+        ("response_format.more", {"type": "text", "more": 1}),
+        ("response_format.json_schema", {"type": "json_schema"}),
+        ("response_format.json_schema.name", {"type": "json_schema", "json_schema": {"schema": {}}}),
+        ("response_format.json_schema.schema", {"type": "json_schema", "json_schema": {"name": "x", "schema": []}}),
+        (
+            "response_format.json_schema.schema",
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "frob"}}},
+        ),
+        ("structured_outputs", {}),
+        ("structured_outputs", {"regex": "a", "choice": ["b"]}),
+        ("structured_outputs.whitespace", {"regex": "a", "whitespace": "b"}),
+        ("structured_outputs.json", {"json": {"$ref": "http://example.com/x"}}),
+        ("structured_outputs.json", {"json": "{"}),
+        ("structured_outputs.json", {"json": nested(700)}),
+        ("structured_outputs.regex", {"regex": "(["}),
+        ("structured_outputs.regex", {"regex": "a" * (MAX_GRAMMAR_BYTES + 1)}),
+        ("structured_outputs.regex", {"regex": ""}),
+        ("structured_outputs.choice", {"choice": []}),
+        ("structured_outputs.choice", {"choice": ["a", 1]}),
+        ("structured_outputs.choice", {"choice": ["a"] * (MAX_GRAMMAR_CHOICES + 1)}),
+        ("structured_outputs.grammar", {"grammar": "start: missing"}),
+        ("structured_outputs.json_object", {"json_object": 1}),
         ("logit_bias", {"5": 101}),
         ("logit_bias", {"-5": 1}),
         ("model", "m" * (MAX_MODEL_NAME_CHARS + 1)),
@@ -149,7 +181,13 @@ async def test_lists_and_texts_over_their_limit_are_refused_by_name(client: http
         ("n", 17),
     ]
     for param, value in cases:
-        await refused(client, route, param, **{param: value})
+        await refused(client, route, param, **{param.partition(".")[0]: value})
+
+
+@pytest.mark.parametrize("route", BODIES)
+async def test_two_grammars_are_refused(client: httpx.AsyncClient, route: str) -> None:
+    both = {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}
+    await refused(client, route, "structured_outputs", **both)
 
 
 async def test_limits_of_one_route(client: httpx.AsyncClient) -> None:
@@ -168,7 +206,6 @@ async def test_limits_of_one_route(client: httpx.AsyncClient) -> None:
     [
         ("/v1/chat/completions", "tools", [{"type": "function", "function": {"name": "f"}}]),
         ("/v1/chat/completions", "tool_choice", "required"),
-        ("/v1/chat/completions", "response_format", {"type": "json_object"}),
         ("/v1/chat/completions", "audio", {"voice": "x"}),
         ("/v1/chat/completions", "modalities", ["text", "audio"]),
         ("/v1/completions", "suffix", "x"),

@@ -12,6 +12,7 @@ from stratos.api.worker.v1 import decode_pb2
 from stratos.common.clock import SystemClock
 from stratos.common.errors import BadRequest
 from stratos.core import limits
+from stratos.core.grammar import ANY_OBJECT, GrammarKind, GrammarSpec
 from stratos.core.sampling_params import SamplingParams
 from stratos.gateway import session_messages
 from stratos.gateway.generation import Caller
@@ -37,6 +38,7 @@ EVERYTHING = SamplingParams(
     stop_token_ids=(8, 9),
     allowed_token_ids=(1, 2, 3),
     bad_sequences=((4,), (5, 6, 7)),
+    grammar=GrammarSpec(GrammarKind.REGEX, "[0-9]+ größer"),
     num_logprobs=4,
 )
 
@@ -71,6 +73,46 @@ async def test_bad_words_become_both_spellings() -> None:
         (7,), tuple(encode("return")), tuple(encode(" return")), tuple(encode("None")), tuple(encode(" None"))
     )  # fmt: skip
     assert (await prepared(allowed_token_ids=[5, 6])).allowed_token_ids == (5, 6)
+
+
+SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}}
+SCHEMA_TEXT = '{"type":"object","properties":{"b":{"type":"integer"},"a":{"type":"string"}}}'
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, ANY_OBJECT),
+        ({"structured_outputs": {"json_object": True}}, ANY_OBJECT),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "strict": True, "schema": SCHEMA},
+                }
+            },
+            GrammarSpec(GrammarKind.JSON_SCHEMA, SCHEMA_TEXT),
+        ),
+        ({"structured_outputs": {"json": SCHEMA}}, GrammarSpec(GrammarKind.JSON_SCHEMA, SCHEMA_TEXT)),
+        ({"structured_outputs": {"json": SCHEMA_TEXT}}, GrammarSpec(GrammarKind.JSON_SCHEMA, SCHEMA_TEXT)),
+        ({"structured_outputs": {"regex": "a+"}}, GrammarSpec(GrammarKind.REGEX, "a+")),
+        ({"structured_outputs": {"choice": ["ö", '"']}}, GrammarSpec(GrammarKind.CHOICE, '["ö","\\""]')),
+        ({"structured_outputs": {"grammar": 'start: "a"'}}, GrammarSpec(GrammarKind.LARK, 'start: "a"')),
+    ],
+)
+async def test_grammars_keep_their_text_and_the_order_of_properties(
+    body: dict[str, Any], expected: GrammarSpec | None
+) -> None:
+    assert (await prepared(**body)).grammar == expected
+
+
+def test_a_worker_refuses_a_grammar_of_an_unknown_kind() -> None:
+    message = session_messages.sampling_to_pb(SamplingParams())
+    message.grammar.kind, message.grammar.text = "yaml", "x"
+    with pytest.raises(BadRequest) as caught:
+        sampling_from_pb(message, MODEL.base.vocab_size)
+    assert caught.value.param == "grammar"
 
 
 @pytest.mark.parametrize(

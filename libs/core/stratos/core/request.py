@@ -22,6 +22,8 @@ class FinishReason(enum.StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    GRAMMAR = "grammar"
+    """The output is complete by its grammar; unlike with STOP its last token is part of the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

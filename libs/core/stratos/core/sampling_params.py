@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stratos.core.grammar import GrammarSpec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
@@ -31,6 +33,8 @@ class SamplingParams:
     """Nothing else is sampled, end tokens included; empty is off."""
     bad_sequences: tuple[tuple[int, ...], ...] = ()
     """The last token of a sequence is banned where the output ends with the others; one of length 1 always is."""
+    grammar: GrammarSpec | None = None
+    """What the output must look like; it ends the choice, whatever ``min_tokens`` and ``ignore_eos`` say."""
     num_logprobs: int | None = None
     """Most likely tokens reported at each position; ``None`` means no logprobs at all."""
 

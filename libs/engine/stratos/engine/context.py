@@ -11,6 +11,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import ContextLengthExceeded
 from stratos.core.block_hash import chain_root
 from stratos.engine.block_manager import BlockManager
+from stratos.engine.grammar.book import GrammarBook
 from stratos.engine.runner.base import RunnerInfo
 from stratos.engine.scheduler import Scheduler
 from stratos.engine.sequence import Sequence
@@ -26,6 +27,7 @@ class EngineContext:
     clock: Clock
     blocks: BlockManager
     scheduler: Scheduler
+    grammars: GrammarBook
     seq_ids: Iterator[int] = field(default_factory=itertools.count)
     tokens_by_tenant: Counter[str] = field(default_factory=Counter)
 

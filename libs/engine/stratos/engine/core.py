@@ -15,11 +15,13 @@ from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import BadRequest
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.embedding import EmbedRequest
+from stratos.core.grammar import GrammarSpec
 from stratos.core.request import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.block_manager import BlockManager
 from stratos.engine.context import EngineContext
 from stratos.engine.embeddings import EmbedBook
 from stratos.engine.engine import Engine, EngineStatus, Reservation, StepResult
+from stratos.engine.grammar.book import GrammarBook
 from stratos.engine.prefill_jobs import JobBook
 from stratos.engine.request_book import RequestBook
 from stratos.engine.reservations import ReservationBook
@@ -45,7 +47,12 @@ class EngineCore(Engine):
         )
         self._scheduler = Scheduler(config, self._blocks, clock)
         self._context = EngineContext(
-            info=runner.info, config=config, clock=clock, blocks=self._blocks, scheduler=self._scheduler
+            info=runner.info,
+            config=config,
+            clock=clock,
+            blocks=self._blocks,
+            scheduler=self._scheduler,
+            grammars=GrammarBook(runner.info, config),
         )
         self._requests = RequestBook(self._context)
         self._reservations = ReservationBook(self._context)
@@ -84,6 +91,10 @@ class EngineCore(Engine):
         with self._changing():
             self._check_key(request.key)
             self._embeddings.add(request)
+
+    def prepare_grammar(self, spec: GrammarSpec) -> None:
+        """Compile a grammar beside the step loop."""
+        self._context.grammars.prepare(spec)
 
     def abort(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
         """End a request, or some of its choices, in any phase."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from stratos.common.errors import StratosError
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.embedding import EmbeddingOutput, EmbedRequest
+from stratos.core.grammar import GrammarSpec
 from stratos.core.request import BlockLedger, ChoiceOutput, EngineRequest, HostLedger, PrefillJob, RequestKey
 from stratos.engine.runner.base import RunnerInfo
 
@@ -117,7 +118,10 @@ class EngineStatus:
 
 
 class Engine(ABC):
-    """One model, one KV pool, one thread. Only ``gather``, ``scatter`` and ``status`` may be called from elsewhere."""
+    """One model, one KV pool, one thread.
+
+    Only ``gather``, ``scatter``, ``status`` and ``prepare_grammar`` may be called from elsewhere.
+    """
 
     info: RunnerInfo
 
@@ -139,6 +143,14 @@ class Engine(ABC):
             Overloaded: the waiting queue is full.
             ContextLengthExceeded: it could never fit into the pool or the model's context.
             BadRequest: no tokens, more dimensions than the model has, or its key is in use.
+        """
+
+    @abstractmethod
+    def prepare_grammar(self, spec: GrammarSpec) -> None:
+        """Compile a grammar ahead of the request that needs it; without this ``add`` and ``commit`` compile it.
+
+        Raises:
+            BadRequest: it cannot be compiled.
         """
 
     @abstractmethod

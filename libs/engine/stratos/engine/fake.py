@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from stratos.core.adapter_files import AdapterFiles
@@ -41,6 +42,8 @@ class FakeConfig:
     max_model_len: int = 4096
     eos_token_ids: tuple[int, ...] = ()
     model_digest: str = "fake"
+    model_path: Path | None = None
+    """Folder of a tokenizer, which grammars need."""
     can_generate: bool = True
     lag: Literal[0, 1] = 0
     """1 executes a plan when it is collected, and lets the scheduler run one step ahead."""
@@ -58,6 +61,7 @@ class FakeConfig:
 class _Handle:
     plan: StepPlan
     specs: Mapping[int, SampleSpec] = field(default_factory=dict)
+    masks: Mapping[int, Sequence[int]] = field(default_factory=dict)
     is_sampled: bool = False
     token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """By seq_id, placeholders filled in."""
@@ -95,6 +99,15 @@ def fake_generate(
     return tokens[len(prompt_ids) :]
 
 
+def next_allowed(mask: Sequence[int], token: int, vocab_size: int) -> int:
+    """The first token from ``token`` on, wrapping around, whose bit is set in the words of ``mask``."""
+    for step in range(vocab_size):
+        candidate = (token + step) % vocab_size
+        if int(mask[candidate // 32]) >> (candidate % 32) & 1:
+            return candidate
+    return token
+
+
 class FakeRunner(Runner):
     """Runs plans over pages that hold one int64 per token."""
 
@@ -115,6 +128,7 @@ class FakeRunner(Runner):
             vocab_size=config.vocab_size,
             max_model_len=config.max_model_len,
             eos_token_ids=config.eos_token_ids,
+            model_path=config.model_path,
             can_generate=config.can_generate,
             embedding_size=EMBEDDING_SIZE,
             lag=config.lag,
@@ -149,7 +163,7 @@ class FakeRunner(Runner):
 
     def sample(self, handle: _Handle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
         """Sum the pages of every row that samples or pools."""
-        handle.specs, handle.is_sampled = specs or {}, True
+        handle.specs, handle.masks, handle.is_sampled = specs or {}, masks or {}, True
         if not self.config.lag:
             self._draw(handle)
 
@@ -162,12 +176,12 @@ class FakeRunner(Runner):
                 continue
             if row.sample is not None:
                 spec = handle.specs.get(row.seq_id, row.sample)
-                handle.tokens.tokens.append(self._sample_row(row, spec))
+                handle.tokens.tokens.append(self._sample_row(row, spec, handle.masks.get(row.seq_id)))
             if row.pool is not None:
                 handle.tokens.pooled.append(self._pool_row(row))
         self._previous = {token.seq_id: token.token_id for token in handle.tokens.tokens}
 
-    def _sample_row(self, row: PlanRow, spec: SampleSpec) -> SampledToken:
+    def _sample_row(self, row: PlanRow, spec: SampleSpec, mask: Sequence[int] | None = None) -> SampledToken:
         end = row.start + len(row.token_ids)
         total = sum(self._pages[self._slot(row.block_table, position)] for position in range(end))
         term = 31 * self.config.worker_weight + adapter_term(row.adapter_digest)
@@ -177,6 +191,8 @@ class FakeRunner(Runner):
             token = (token + 1) % self.config.vocab_size
         while spec.params.has_penalties and token in spec.output_ids:
             token = (token + 1) % self.config.vocab_size
+        if mask is not None:
+            token = next_allowed(mask, token, self.config.vocab_size)
         logprobs = None
         if spec.params.num_logprobs is not None:
             sampled = TokenLogprob(token, 0.0, 1)

@@ -68,6 +68,7 @@ class RequestBook:
         if not open_choices:
             raise BadRequest("every choice of the request is finished already", param="choices")
         state = RequestState(request, self._context.root(request.adapter_digest, request.cache_salt))
+        state.matchers = self._context.grammars.matchers(request)
         state.siblings = open_choices[1:]
         self._states[request.key] = state
         lead = self._start_choice(state, open_choices[0])
@@ -88,6 +89,7 @@ class RequestBook:
             output_blocks=self._context.scheduler.admission.output_blocks(request, 1),
             request=state,
             choice=choice.index,
+            grammar=state.matchers.get(choice.index),
         )
         return sequence
 
@@ -192,6 +194,7 @@ class RequestBook:
 
     def _append(self, sequence: Sequence, state: RequestState, token: SampledToken, result: StepResult) -> None:
         request = state.request
+        self._context.grammars.accept(sequence, token.token_id)
         output = ChoiceOutput(request.key, sequence.choice, sequence.num_output, [token.token_id])
         if token.logprobs is not None:
             output.logprobs.append(token.logprobs)
@@ -208,9 +211,14 @@ class RequestBook:
 
     def _finish_reason(self, sequence: Sequence, request: EngineRequest, token_id: int) -> FinishReason | None:
         params, info = request.sampling, self._context.info
-        ends = token_id in info.eos_token_ids and not params.ignore_eos
+        is_eos = token_id in info.eos_token_ids
+        if params.grammar is not None and is_eos:
+            return FinishReason.STOP  # the mask allowed it
+        ends = is_eos and not params.ignore_eos
         if (ends or token_id in params.stop_token_ids) and sequence.num_output > params.min_tokens:
             return FinishReason.STOP
+        if sequence.grammar is not None and sequence.grammar.is_over:
+            return FinishReason.GRAMMAR
         if sequence.num_output >= params.max_tokens or len(sequence.tokens) >= info.max_model_len:
             return FinishReason.LENGTH
         return None

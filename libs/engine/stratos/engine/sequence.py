@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from stratos.core.block_hash import next_hash
 from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
 from stratos.engine.engine import RequestStats
+from stratos.engine.grammar.matcher import GrammarMatcher
 
 if TYPE_CHECKING:
     from stratos.engine.embeddings import EmbedState
@@ -59,6 +60,8 @@ class Sequence:
     request: RequestState | None = None
     choice: int = 0
     job: JobState | None = None
+    grammar: GrammarMatcher | None = None
+    """Behind the last token of ``tokens``."""
     embedding: EmbedState | None = None
     bypasses_prefix_cache: bool = False
     """Computes every token, because more than the KV of each is needed."""
@@ -111,6 +114,8 @@ class RequestState:
     root: bytes
     sequences: dict[int, Sequence] = field(default_factory=dict)
     """Live choices by index."""
+    matchers: dict[int, GrammarMatcher] = field(default_factory=dict)
+    """By choice, if the request has a grammar."""
     siblings: list[ChoiceState] = field(default_factory=list)
     """Choices that fork from the first one when the prompt's KV is there."""
     num_cached_tokens: int | None = None

@@ -31,6 +31,10 @@ class SchedulerConfig:
     """While a higher class is backlogged, at most one of so many admissions goes to an aged sequence."""
     lag: Literal[0, 1] | None = None
     """Steps launched before the step before them is collected: 0 or 1; ``None`` takes what suits the runner."""
+    enable_parallel_grammar_masks: bool = True
+    """Ablation switch: fill grammar masks in threads beside the forward pass; off fills them in the step loop."""
+    max_compiled_grammars: int = 64
+    """Compiled grammars kept; one is about a megabyte, at most about 100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from stratos.core.request import FinishReason
 from stratos.engine.context import EngineContext
 from stratos.engine.embeddings import EmbedBook
 from stratos.engine.engine import StepResult
+from stratos.engine.grammar.masks import PendingMasks
 from stratos.engine.plan import ALL_BANNED, PlanRow, SampleSpec, StepPlan, StepTokens
 from stratos.engine.prefill_jobs import JobBook
 from stratos.engine.request_book import BlockCopy, RequestBook
@@ -67,6 +68,8 @@ class LaunchedStep:
     copies: list[BlockCopy]
     handle: Any = None
     began_s: float = 0.0
+    masks: PendingMasks | None = None
+    """Grammar masks that were begun before the launch."""
 
     @property
     def plan(self) -> StepPlan:
@@ -125,6 +128,11 @@ class StepBooks:
             if launched.row.continues and launched.row.sample is not None and launched.row.sample.needs_history
         }
 
+    def start_masks(self, launched_rows: list[LaunchedRow]) -> PendingMasks | None:
+        """Begin to fill the grammar masks of rows; every token before the ones to be sampled must be known."""
+        sampled = (row.sequence for row in launched_rows if row.row.sample is not None and row.is_current)
+        return self.context.grammars.start_masks(sampled)
+
     def retire(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:
         """The plan is collected: its KV is complete, its tokens are known."""
         result.num_rows += len(step.rows)
@@ -149,6 +157,8 @@ class StepBooks:
                     self.embeddings.advance(sequence, begin, pooled.get(sequence.seq_id), result)
                 else:
                     self.requests.advance(sequence, begin, sampled.get(sequence.seq_id), result)
+            except StratosError as refusal:
+                self.fail(sequence, refusal, result)
             except Exception:  # whatever is wrong with this row, the others go on
                 _log.exception("a row cannot be retired")
                 self.fail(sequence, Internal(RAISED), result)

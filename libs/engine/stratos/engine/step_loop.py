@@ -19,10 +19,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from stratos.engine.engine import StepResult
+from stratos.engine.grammar.masks import Masks
 from stratos.engine.plan import PlanRow, StepPlan, StepTokens
 from stratos.engine.runner.base import Runner
 from stratos.engine.slow_steps import SlowSteps
-from stratos.engine.step_books import RAISED, LaunchedStep, StepBooks
+from stratos.engine.step_books import RAISED, LaunchedRow, LaunchedStep, StepBooks
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +100,8 @@ class StepLoop:
 
     def _launch(self, step: LaunchedStep) -> bool:
         step.began_s = self._clock.now()
+        if not self._lag:  # every token is known already: the masks are filled beside the forward pass
+            step.masks = self._books.start_masks(step.rows)
         try:
             step.handle = self._runner.launch(step.plan)
         except Exception:
@@ -107,8 +110,9 @@ class StepLoop:
         return True
 
     def _sample(self, step: LaunchedStep) -> bool:
+        masks = self._books.start_masks(step.rows) if self._lag else step.masks
         try:
-            self._runner.sample(step.handle, None, self._books.late_specs(step))
+            self._runner.sample(step.handle, masks.wait() if masks is not None else None, self._books.late_specs(step))
         except Exception:
             _log.exception("step %d cannot be sampled", step.number)
             return False
@@ -140,6 +144,8 @@ class StepLoop:
             Exception: what the runner raises on a row without any request: nothing can be computed any more.
         """
         self._runner.abandon()
+        if step.masks is not None:
+            step.masks.wait()  # the matchers are filled again below
         with self._changing():
             self._books.withdraw(step)
             wanted = [(launched.sequence, launched.count) for launched in step.rows if launched.is_current]
@@ -148,26 +154,29 @@ class StepLoop:
             self._run_now(StepPlan(step=step.number, rows=(), copies=again.plan.copies))
         tokens = StepTokens()
         for launched in again.rows:
-            self._run_alone(step.number, launched.row, tokens)
+            self._run_alone(step.number, launched, tokens)
         self._retire(again, tokens, result)
         if again.rows and len(tokens.errors) == len(again.rows):
             self._probe(step.number)
 
-    def _run_alone(self, number: int, row: PlanRow, tokens: StepTokens) -> None:
+    def _run_alone(self, number: int, launched: LaunchedRow, tokens: StepTokens) -> None:
+        masks = self._books.start_masks([launched])
         try:
-            alone = self._run_now(StepPlan(step=number, rows=(row,)))
+            alone = self._run_now(
+                StepPlan(step=number, rows=(launched.row,)), masks.wait() if masks is not None else None
+            )
         except Exception:
             _log.exception("a row of step %d fails alone, too", number)
             self._runner.abandon()
-            tokens.errors[row.seq_id] = RAISED
+            tokens.errors[launched.row.seq_id] = RAISED
             return
         tokens.tokens += alone.tokens
         tokens.pooled += alone.pooled
         tokens.errors |= alone.errors
 
-    def _run_now(self, plan: StepPlan) -> StepTokens:
+    def _run_now(self, plan: StepPlan, masks: Masks | None = None) -> StepTokens:
         handle = self._runner.launch(plan)
-        self._runner.sample(handle)
+        self._runner.sample(handle, masks)
         return self._runner.collect(handle)
 
     def _probe(self, number: int) -> None:

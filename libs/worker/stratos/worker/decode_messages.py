@@ -8,6 +8,7 @@ from __future__ import annotations
 from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import BadRequest, ContextLengthExceeded, IdentityMismatch, QueueTimeout
 from stratos.core import limits
+from stratos.core.grammar import check_grammar
 from stratos.core.request import (
     ChoiceOutput,
     ChoiceState,
@@ -31,6 +32,7 @@ _FINISH_REASONS = {
     FinishReason.STOP: decode_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: decode_pb2.FINISH_REASON_LENGTH,
     FinishReason.ABORT: decode_pb2.FINISH_REASON_ABORT,
+    FinishReason.GRAMMAR: decode_pb2.FINISH_REASON_GRAMMAR,
 }
 
 
@@ -135,6 +137,9 @@ def sampling_from_pb(sampling: decode_pb2.SamplingParams, vocab_size: int) -> Sa
             list(sampling.allowed_token_ids) or None, vocab_size, "allowed_token_ids", limits.MAX_ALLOWED_TOKEN_IDS
         ),
         bad_sequences=limits.check_bad_sequences([tuple(s.token_ids) for s in sampling.bad_sequences], vocab_size),
+        grammar=check_grammar(sampling.grammar.kind, sampling.grammar.text, "grammar")
+        if sampling.HasField("grammar")
+        else None,
         num_logprobs=int(number("num_logprobs")) if sampling.HasField("num_logprobs") else None,
     )
 

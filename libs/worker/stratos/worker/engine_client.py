@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.embedding import EmbedRequest
+from stratos.core.grammar import GrammarSpec
 from stratos.core.request import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.engine import EngineStatus, Reservation, StepResult
 from stratos.engine.runner.base import RunnerInfo
@@ -50,6 +51,10 @@ class EngineClient(ABC):
     @abstractmethod
     async def add_embedding(self, request: EmbedRequest) -> None:
         """See ``Engine.add_embedding``."""
+
+    @abstractmethod
+    async def prepare_grammar(self, spec: GrammarSpec) -> None:
+        """See ``Engine.prepare_grammar``; runs outside of the step loop."""
 
     @abstractmethod
     def abort(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:

@@ -23,6 +23,7 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         max_num_waiting=settings.max_num_waiting,
         admission_mark=settings.admission_mark,
         default_output_tokens=settings.default_output_tokens,
+        enable_parallel_grammar_masks=settings.enable_parallel_grammar_masks,
     )
     try:
         runner = _fake_runner(settings) if settings.engine == "fake" else _torch_runner(settings)
@@ -42,6 +43,7 @@ def _fake_runner(settings: WorkerSettings) -> Runner:
             max_model_len=files.max_model_len if files else settings.fake_max_model_len,
             eos_token_ids=files.eos_token_ids if files else (),
             model_digest=files.digest if files else "fake",
+            model_path=settings.model_path,
             step_s=settings.fake_step_s,
             token_s=settings.fake_token_s,
         )

@@ -44,6 +44,8 @@ class PromptPlacer:
     async def place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
         """See ``request_table.Placer``."""
         request = record.submission.request
+        if request.sampling.grammar is not None:
+            await self._engine.prepare_grammar(request.sampling.grammar)
         num_cached = await self._engine.match(request.prompt_ids, request.adapter_digest, request.cache_salt)
         path = self._local_reason(record, len(request.prompt_ids) - 1 - num_cached)
         if path is None and await self._receiver.receive(record, num_cached, stack):

@@ -36,6 +36,8 @@ class WorkerSettings(ServiceSettings):
     """Share of the KV pool that admission may fill; streams that emitted tokens already may fill all of it."""
     default_output_tokens: int = Field(256, ge=1)
     """Expected output of a choice, for admission, until enough choices have ended to know their 90th percentile."""
+    enable_parallel_grammar_masks: bool = True
+    """Fill the masks of structured output in threads beside the forward pass; off fills them in the step loop."""
     num_threads: int = Field(0, ge=0)
     """Threads of one operation; 0 takes the library's default. On a shared machine: cores / workers."""
     enable_prepacked_gemm: bool = True

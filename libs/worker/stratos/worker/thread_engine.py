@@ -18,6 +18,7 @@ from typing import Any
 from stratos.common.errors import WorkerLost
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.embedding import EmbedRequest
+from stratos.core.grammar import GrammarSpec
 from stratos.core.request import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.engine import Engine, EngineStatus, Reservation, StepResult
 from stratos.worker.engine_client import EngineClient, StepCallback
@@ -38,6 +39,7 @@ class ThreadEngine(EngineClient):
         self._is_closing = False
         self._callbacks: list[StepCallback] = []
         self._pool = ThreadPoolExecutor(NUM_COPY_THREADS, "kv-copy")
+        self._compilers = ThreadPoolExecutor(1, "grammar-compile")
         self._thread = threading.Thread(target=self._run, name="engine-step", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failed: asyncio.Future[None] | None = None
@@ -56,6 +58,7 @@ class ThreadEngine(EngineClient):
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
         self._pool.shutdown(wait=True)
+        self._compilers.shutdown(wait=True)
         if self._failed is not None:
             self._failed.cancel()
 
@@ -166,6 +169,11 @@ class ThreadEngine(EngineClient):
     async def add_embedding(self, request: EmbedRequest) -> None:
         """See ``Engine.add_embedding``."""
         await self._call(self._engine.add_embedding, request)
+
+    async def prepare_grammar(self, spec: GrammarSpec) -> None:
+        """See ``Engine.prepare_grammar``."""
+        assert self._loop is not None, "start() comes first"
+        await self._loop.run_in_executor(self._compilers, self._engine.prepare_grammar, spec)
 
     async def match(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> int:
         """See ``Engine.match``."""

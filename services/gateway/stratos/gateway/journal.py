@@ -100,7 +100,7 @@ class ChoiceJournal:
         else:
             self._append_all(fresh, hides_last=hides_last)
         if finish_reason is not None and not self.is_finished:
-            self._finish(str(finish_reason))
+            self._finish("stop" if finish_reason is FinishReason.GRAMMAR else str(finish_reason))
         return len(self.ids) - before
 
     def take(self) -> ChoiceChunk | None:

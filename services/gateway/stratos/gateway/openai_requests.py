@@ -24,6 +24,7 @@ from stratos.core.limits import (
     check_token_id_list,
     check_token_ids,
 )
+from stratos.gateway.grammar_fields import WantedGrammar, take_grammar
 from stratos.gateway.request_fields import SAMPLING_ROWS, Fields
 from stratos.text.chat import ChatMessage
 
@@ -49,6 +50,7 @@ class GenerationOptions:
     return_token_ids: bool
     bad_words: tuple[str, ...]
     bad_token_ids: tuple[int, ...]
+    grammar: WantedGrammar | None
     sampling: dict[str, Any]
     """Keyword arguments of ``SamplingParams`` besides those that have a field here."""
 
@@ -139,6 +141,7 @@ def _options(
         max_tokens=None if max_tokens is None else int(max_tokens),
         num_logprobs=None if num_logprobs is None else int(num_logprobs),
         return_token_ids=fields.flag("return_token_ids"),
+        grammar=take_grammar(fields),
         bad_words=check_bad_words(fields.take("bad_words")),
         bad_token_ids=check_token_id_list(fields.take("bad_token_ids"), vocab_size, "bad_token_ids", MAX_BAD_TOKEN_IDS),
         sampling=sampling,
@@ -169,7 +172,6 @@ def _refuse_chat_features(fields: Fields) -> None:
     fields.refuse("functions", [])
     fields.refuse("tool_choice", "none", "auto")
     fields.refuse("function_call", "none", "auto")
-    fields.refuse("response_format", {"type": "text"})
     fields.refuse("modalities", ["text"])
     for name in ("audio", "prediction", "reasoning_effort", "verbosity", "web_search_options", "moderation"):
         fields.refuse(name)

@@ -47,7 +47,7 @@ class Preparation:
         request = parse_chat(body, self.model.base.vocab_size)
         target = await self.catalogue.resolve(caller.tenant, request.options.model)
         prompts = [await self.model.encode_chat(request.messages)]
-        specs = self._specs(request.options, prompts, caller, target, traceparent)
+        specs = await self._specs(request.options, prompts, caller, target, traceparent)
         answer = self._answer("chatcmpl", request.options, prompts)
         return Prepared(options=request.options, specs=specs, renderer=ChatRenderer(answer, self.model.tokenizer))
 
@@ -62,11 +62,11 @@ class Preparation:
             for p in request.prompts
             if request.echo
         ]
-        specs = self._specs(request.options, prompts, caller, target, traceparent)
+        specs = await self._specs(request.options, prompts, caller, target, traceparent)
         renderer = CompletionRenderer(self._answer("cmpl", request.options, prompts), tokenizer, echoes)
         return Prepared(options=request.options, specs=specs, renderer=renderer)
 
-    def _specs(
+    async def _specs(
         self,
         options: GenerationOptions,
         prompts: Sequence[tuple[int, ...]],
@@ -74,6 +74,8 @@ class Preparation:
         target: ModelTarget,
         traceparent: str,
     ) -> tuple[GenerationSpec, ...]:
+        if options.grammar is not None:
+            await self.model.grammars.check(options.grammar)
         seed = new_seed() if options.seed is None else options.seed
         return tuple(
             GenerationSpec(
@@ -97,6 +99,7 @@ class Preparation:
             max_tokens=max_tokens,
             num_logprobs=options.num_logprobs,
             bad_sequences=self._bad_sequences(options),
+            grammar=None if options.grammar is None else options.grammar.spec,
             **options.sampling,
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from stratos.common.errors import BadRequest, ContextLengthExceeded, InvalidCheckpoint
 from stratos.core.limits import check_prompt_length
 from stratos.core.model_files import read_model_files
+from stratos.gateway.grammar_check import GrammarCheck
 from stratos.gateway.models import BaseModel
 from stratos.text.chat import ChatMessage, ChatTemplate, read_template
 from stratos.text.tokenizer import Tokenizer
@@ -26,6 +27,7 @@ class ServedModel:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     max_input_tokens: int
+    grammars: GrammarCheck
 
     @classmethod
     def load(cls, path: Path, name: str, max_input_tokens: int) -> ServedModel:
@@ -50,6 +52,9 @@ class ServedModel:
             tokenizer=tokenizer,
             template=None if source is None else ChatTemplate(source, tokenizer),
             max_input_tokens=max_input_tokens,
+            grammars=GrammarCheck(
+                (path / "tokenizer.json").read_text(encoding="utf-8"), files.vocab_size, files.eos_token_ids
+            ),
         )
 
     async def encode_chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:

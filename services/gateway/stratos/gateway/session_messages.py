@@ -12,6 +12,7 @@ FINISH_REASONS: dict[int, FinishReason] = {
     decode_pb2.FINISH_REASON_STOP: FinishReason.STOP,
     decode_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
     decode_pb2.FINISH_REASON_ABORT: FinishReason.ABORT,
+    decode_pb2.FINISH_REASON_GRAMMAR: FinishReason.GRAMMAR,
 }
 
 
@@ -69,6 +70,7 @@ def sampling_to_pb(params: SamplingParams) -> decode_pb2.SamplingParams:
         stop_token_ids=params.stop_token_ids,
         allowed_token_ids=params.allowed_token_ids,
         bad_sequences=[decode_pb2.TokenSequence(token_ids=ids) for ids in params.bad_sequences],
+        grammar=decode_pb2.Grammar(kind=params.grammar.kind, text=params.grammar.text) if params.grammar else None,
         num_logprobs=params.num_logprobs,
     )
 

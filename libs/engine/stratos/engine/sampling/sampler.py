@@ -9,7 +9,7 @@ A stage that no row asks for costs nothing; a row whose logits are not finite fa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -82,11 +82,19 @@ class Sampler:
         for row in rows:
             edit_row(edited[row], specs[row], self._eos_token_ids)
             if row in masks:
-                apply_mask(edited[row], masks[row])
+                self._apply_mask(edited[row], logits[row], specs[row], masks[row])
             if bool(edited[row].max() == -torch.inf):
                 errors.setdefault(row, ALL_BANNED)
                 edited[row] = 0.0
         return edited
+
+    def _apply_mask(self, row: Tensor, raw: Tensor, spec: SampleSpec, mask: TokenMask) -> None:
+        """Allow only what the grammar does; where that is an end alone ``min_tokens`` does not forbid it."""
+        apply_mask(row, mask)
+        if spec.num_output_tokens < spec.params.min_tokens and bool(row.max() == -torch.inf):
+            row.copy_(raw)
+            edit_row(row, replace(spec, params=replace(spec.params, min_tokens=0)), self._eos_token_ids)
+            apply_mask(row, mask)
 
     def _draw(self, logits: Tensor, specs: Sequence[SampleSpec]) -> Tensor:
         """Scale by temperature, truncate, add noise: int64 [rows]."""
