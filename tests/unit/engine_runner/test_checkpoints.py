@@ -122,8 +122,11 @@ def test_facts_of_a_loaded_model(folder: Path) -> None:
     assert info.geometry.token_bytes == 2 * 2 * 2 * 10 * 4
     assert info.num_blocks == (2 << 20) // (info.geometry.token_bytes * 4)
     assert info.identity.rope_variant == "default:10000.0"
-    plain = load_runner(folder, enable_prepacked_gemm=False, enable_native_kernels=False).info.identity.numerics_id
-    assert plain.endswith("float32/torch-paged+torch+aten")
+    off = {"enable_prepacked_gemm": False, "enable_native_kernels": False}
+    plain = load_runner(folder, **off).info.identity.numerics_id
+    assert plain.endswith("float32/torch-tiled+torch-exact+aten+exact")
+    batched = load_runner(folder, **off, exact=False).info.identity.numerics_id
+    assert batched.endswith("float32/torch-paged+torch+aten+batched")
     assert "+onednn-packed" in info.identity.numerics_id
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-3}))

@@ -21,7 +21,7 @@ GEOMETRY = KvGeometry(num_layers=LAYERS, num_kv_heads=KV_HEADS, head_dim=DIM, bl
 
 
 Windows = tuple[int | None, ...]
-KERNELS = ["torch-paged", *(f"native-{name}" for name in NATIVE_SETS)]
+KERNELS = ["torch-paged", "torch-tiled", *(f"native-{name}" for name in NATIVE_SETS)]
 
 
 def make_kernel(name: str, pages: KvPages, num_heads: int, windows: Windows) -> AttentionBackend:

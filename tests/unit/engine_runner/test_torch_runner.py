@@ -185,7 +185,7 @@ def test_without_packed_kernels_one_line_is_logged_and_results_agree(
         plain = load_runner(world[1])
     assert [record.getMessage().count("no oneDNN in this build") for record in caplog.records] == [1]
     assert "\n" not in caplog.records[0].getMessage()
-    assert plain.info.identity.numerics_id.endswith("+aten")
+    assert plain.info.identity.numerics_id.endswith("+aten+exact")
     assert alone(plain, PROMPT, 10) == expected
 
 

@@ -54,6 +54,8 @@ class RunnerConfig:
     """Threads of one operation; 0 takes torch's default."""
     enable_prepacked_gemm: bool = True
     """Ablation switch: oneDNN pre-packed weights for linear layers on CPU."""
+    exact: bool = True
+    """On CPU, a token's result depends neither on its batch nor on chunks, prefix hits, or prefill against decode."""
     enable_native_kernels: bool = True
     """Ablation switch: attention and layer operations by the C++ kernels on CPU, where they are built."""
     enable_fused_ops: bool = True

@@ -64,6 +64,7 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
             kv_pool_bytes=settings.kv_pool_bytes,
             max_resident_adapters=settings.max_resident_adapters,
             num_threads=settings.num_threads,
+            exact=settings.exact,
             enable_prepacked_gemm=settings.enable_prepacked_gemm,
             enable_native_kernels=settings.enable_native_kernels,
             enable_fused_ops=settings.enable_fused_ops,

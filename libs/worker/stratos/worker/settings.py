@@ -40,6 +40,8 @@ class WorkerSettings(ServiceSettings):
     """Fill the masks of structured output in threads beside the forward pass; off fills them in the step loop."""
     num_threads: int = Field(0, ge=0)
     """Threads of one operation; 0 takes the library's default. On a shared machine: cores / workers."""
+    exact: bool = True
+    """On CPU, the same request gives the same tokens in any batch, chunking, prefix hit, and on any worker like it."""
     enable_prepacked_gemm: bool = True
     """Weights in oneDNN's blocked layout on CPU: twice as fast at decode. Off to measure what it gains."""
     enable_native_kernels: bool = True

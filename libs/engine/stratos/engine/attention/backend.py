@@ -85,8 +85,11 @@ def make_attention(
 
         return TritonPagedAttention(pages, num_heads, layer_windows)
     from stratos.engine.attention.paged import TorchPagedAttention
+    from stratos.engine.attention.tiled import TorchTiledAttention
 
-    backends: dict[str, type[TorchPagedAttention]] = {TorchPagedAttention.name: TorchPagedAttention}
+    backends: dict[str, type[TorchPagedAttention] | type[TorchTiledAttention]] = {
+        kernel.name: kernel for kernel in (TorchPagedAttention, TorchTiledAttention)
+    }
     if name not in backends:
         raise ValueError(f"attention backend {name!r} is unknown; known: {', '.join([*backends, TRITON])}")
     return backends[name](pages, num_heads, layer_windows)

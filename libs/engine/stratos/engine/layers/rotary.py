@@ -83,7 +83,9 @@ class RotaryTable:
 
 
 def rotate(x: Tensor, rope: RopeRows) -> Tensor:
-    """Rotate ``x`` [tokens, heads, head_dim] in float32; the result has the type of ``x``."""
+    """Rotate ``x`` [tokens, heads, head_dim] in float32; the result has the type of ``x``.
+
+    Products and sum are separate operations: fused ones round differently where an element does not fill a vector.
+    """
     cos, sin = rope.cos.unsqueeze(1), rope.sin.unsqueeze(1)
-    rotated = torch.addcmul(x * cos, torch.roll(x, x.shape[-1] // 2, -1).to(cos.dtype), sin)
-    return rotated.to(x.dtype)
+    return (x * cos).add_(torch.roll(x, x.shape[-1] // 2, -1) * sin).to(x.dtype)

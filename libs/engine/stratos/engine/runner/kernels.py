@@ -11,6 +11,8 @@ import torch
 from stratos.engine.attention.backend import AttentionBackend, make_attention
 from stratos.engine.attention.native import MAX_HEAD_DIM, NativePagedAttention
 from stratos.engine.attention.paged import TorchPagedAttention
+from stratos.engine.attention.tiled import TorchTiledAttention
+from stratos.engine.layers.exact_ops import ExactTorchOps
 from stratos.engine.layers.ops import LayerOps, TorchOps
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
 from stratos.engine.native.ops import NativeOps
@@ -27,19 +29,24 @@ class Kernels:
     ops: LayerOps
     library: NativeLibrary | None
     """The C++ kernels, where they are used."""
+    is_exact: bool
 
     def attention(self, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> AttentionBackend:
         """The attention backend over a pool."""
         if self.library is not None and pages.geometry.head_dim <= MAX_HEAD_DIM:
             return NativePagedAttention(self.library, pages, num_heads, windows)
-        return make_attention(TorchPagedAttention.name, pages, num_heads, windows)
+        name = TorchTiledAttention.name if self.is_exact else TorchPagedAttention.name
+        return make_attention(name, pages, num_heads, windows)
 
 
 def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> Kernels:
     """Load the C++ kernels where they are wanted and usable; says once why they are not."""
     library = _library() if config.enable_native_kernels and device.type == "cpu" else None
-    ops = NativeOps(library, dtype) if library is not None and config.enable_fused_ops else TorchOps()
-    return Kernels(ops, library)
+    is_exact = config.exact and device.type == "cpu"
+    ops: LayerOps = ExactTorchOps() if is_exact else TorchOps()
+    if library is not None and config.enable_fused_ops:
+        ops = NativeOps(library, dtype)
+    return Kernels(ops, library, is_exact)
 
 
 def _library() -> NativeLibrary | None:

@@ -79,7 +79,9 @@ class TorchRunner(Runner):
         files = read_model_files(config.model_path)
         model = parse_decoder_config(files.config, has_lm_head=files.can_generate)
         kernels = choose_kernels(config, target, dtype)
-        linear = LinearFactory(target, dtype, enable_prepacked_gemm=config.enable_prepacked_gemm)
+        linear = LinearFactory(
+            target, dtype, enable_prepacked_gemm=config.enable_prepacked_gemm, exact=kernels.is_exact
+        )
         decoder = Decoder(model, CheckpointReader(files, model, dtype, target), linear, kernels.ops, target)
         geometry = _geometry(model, config.block_size, dtype)
         pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), dtype, target)
@@ -89,7 +91,7 @@ class TorchRunner(Runner):
                 model_digest=files.digest,
                 kv_dtype=config.dtype,
                 rope_variant=model.rope.variant,
-                numerics_id=_numerics_id(target, config.dtype, attention.name, kernels.ops.name, linear.kernel_name),
+                numerics_id=_numerics_id(target, config.dtype, attention.name, kernels.ops.name, *linear.numerics()),
             ),
             geometry=geometry,
             num_blocks=pages.num_blocks,

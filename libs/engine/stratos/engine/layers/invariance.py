@@ -1,0 +1,138 @@
+"""Matrix products whose result for a row does not depend on how many other rows there are.
+
+Libraries choose their kernel by the number of rows M, and kernels add in different orders.  Which numbers of rows
+agree is found by trying, on weights of the same shape made for it: the true sums are 0, so what is computed is the
+rounding alone, and another order shows even behind a bfloat16.  The product of M equal rows must be M times the same
+bits, and the same for every M.  Where it is not, rows are padded with zeros until it is: measured on oneDNN's packed
+weights two rows suffice (one row alone takes another kernel where in_features is large), MKL in float32 wants a
+multiple of a few rows per thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Linear = Callable[[Tensor], Tensor]
+"""Maps [tokens, in_features] to [tokens, out_features]."""
+
+PROBED_ROWS = (1, 2, 3, 5, 7, 8, 16, 17, 33, 64, 100, 256, 512)
+DISTINCT_OUTPUTS = 64
+MAX_ROWS = 512
+"""Larger batches are cut: sizes beyond are not probed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowPadding:
+    """How many rows to compute for how many are wanted."""
+
+    least: int
+    multiple: int
+
+    def rows(self, count: int) -> int:
+        """Rows to compute for ``count``."""
+        return max(self.least, -(-count // self.multiple) * self.multiple)
+
+
+PADDINGS = (RowPadding(1, 1), RowPadding(2, 1), *(RowPadding(m, m) for m in (4, 8, 16, 32, 64)))
+"""Cheapest first."""
+
+
+class InvariantLinear:
+    """A linear layer of which a row's result depends on that row alone."""
+
+    __slots__ = ("_linear", "padding")
+
+    def __init__(self, linear: Linear, padding: RowPadding) -> None:
+        self._linear, self.padding = linear, padding
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Apply to [tokens, in_features]."""
+        count = x.shape[0]
+        if count > MAX_ROWS:
+            return torch.cat([self(x[begin : begin + MAX_ROWS]) for begin in range(0, count, MAX_ROWS)])
+        padded = self.padding.rows(count)
+        if padded == count:
+            return self._linear(x.contiguous())
+        rows = x.new_zeros(padded, x.shape[1])
+        rows[:count] = x
+        return self._linear(rows)[:count]
+
+
+class RowByRow:
+    """The last resort: one product per row."""
+
+    __slots__ = ("_linear",)
+
+    def __init__(self, linear: Linear) -> None:
+        self._linear = linear
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Apply to [tokens, in_features]."""
+        return torch.cat([self._linear(row.contiguous()) for row in x.unsqueeze(1)])
+
+
+class RowProbe:
+    """A layer and an input row whose products tell in which order they were added.
+
+    Args:
+        make: builds the layer from a weight and a bias.
+        shape: (out_features, in_features).
+        has_bias: whether the layers in question have one.
+        dtype: compute type.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Tensor, Tensor | None], Linear],
+        shape: tuple[int, int],
+        has_bias: bool,
+        dtype: torch.dtype,
+    ) -> None:
+        generator = torch.Generator().manual_seed(0)
+        out_features, in_features = shape
+        half = in_features // 2
+        shuffled = torch.randperm(half, generator=generator)
+        distinct = torch.zeros(min(out_features, DISTINCT_OUTPUTS), in_features)
+        row = torch.zeros(1, in_features)
+        for tensor, sign in ((distinct, -1), (row, 1)):
+            tensor[:, :half] = torch.randn(tensor.shape[0], half, generator=generator).to(dtype)
+            tensor[:, half : 2 * half] = sign * tensor[:, shuffled]
+        repeats = -(-out_features // DISTINCT_OUTPUTS)
+        weight = distinct.to(dtype).repeat(repeats, 1)[:out_features]
+        self._linear = make(weight, torch.zeros(out_features, dtype=dtype) if has_bias else None)
+        self._row = row.to(dtype)
+
+    def bits(self, rows: int) -> bytes | None:
+        """Bits of a row of the product of ``rows`` equal rows; ``None`` where they are not equal."""
+        out = self._linear(self._row.expand(rows, -1).contiguous())
+        return out[0].float().numpy().tobytes() if bool((out == out[0]).all()) else None
+
+    def padding(self) -> RowPadding | None:
+        """The cheapest under which every probed number of rows gives the same bits; ``None`` where none does."""
+        bits: dict[int, bytes | None] = {}
+        for padding in PADDINGS:
+            sizes = sorted({padding.rows(count) for count in PROBED_ROWS})
+            for size in sizes:
+                if size not in bits:
+                    bits[size] = self.bits(size)
+                if bits[size] is None or bits[size] != bits[sizes[0]]:
+                    break
+            else:
+                return padding
+        return None
+
+    def is_thread_invariant(self, padding: RowPadding | None, threads: int) -> bool:
+        """Whether one thread computes what ``threads`` do. Sets the calling thread's number, and sets it back."""
+        sizes, before = [padding.rows(count) if padding else 1 for count in (1, 16, 64)], torch.get_num_threads()
+        results = []
+        try:
+            for count in (1, threads):
+                torch.set_num_threads(count)
+                results.append([self.bits(size) for size in sizes])
+        finally:
+            torch.set_num_threads(before)
+        return results[0] == results[1]

@@ -1,0 +1,106 @@
+"""Row padding: found by trying, applied to every size, and never wrong about the result."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from stratos.engine.layers.exact_ops import ExactTorchOps, exp2
+from stratos.engine.layers.invariance import (
+    MAX_ROWS,
+    InvariantLinear,
+    RowByRow,
+    RowPadding,
+    RowProbe,
+)
+from stratos.engine.layers.linear import LinearFactory
+
+
+def probe(linear: Callable[[Tensor], Tensor]) -> RowProbe:
+    return RowProbe(lambda weight, bias: linear, (3, 3), False, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("rule", "padding"),
+    [
+        ({}, RowPadding(1, 1)),
+        ({1: 0.5}, RowPadding(2, 1)),
+        ({1: 0.5, 2: 0.25, 3: 0.25, 5: 1, 7: 1, 17: 1, 33: 1}, RowPadding(4, 4)),
+        ({m: m / 8 for m in range(1, 600)}, None),
+    ],
+)
+def test_the_cheapest_padding_that_agrees_everywhere_is_found(
+    rule: dict[int, float], padding: RowPadding | None
+) -> None:
+    assert probe(lambda x: x * 2 + rule.get(x.shape[0], 0.0)).padding() == padding
+
+
+def test_rows_that_differ_within_one_product_are_noticed() -> None:
+    def linear(x: Tensor) -> Tensor:
+        edge = torch.arange(x.shape[0]) >= x.shape[0] // 8 * 8
+        return x + edge[:, None]
+
+    assert probe(linear).padding() == RowPadding(8, 8)
+
+
+def test_another_order_of_summation_shows_behind_a_bfloat16() -> None:
+    def make(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+        def linear(x: Tensor) -> Tensor:
+            parts = (x[:, None].float() * weight.float()).split(64 if len(x) == 1 else 128, -1)
+            return functools.reduce(torch.add, [part.contiguous().sum(-1) for part in parts]).to(x.dtype)
+
+        return linear
+
+    for in_features in (200, 512, 1000):
+        assert RowProbe(make, (8, in_features), False, torch.bfloat16).padding() == RowPadding(2, 1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 64, MAX_ROWS, MAX_ROWS + 3])
+def test_padding_changes_no_result(count: int) -> None:
+    weight, x = torch.randn(5, 7), torch.randn(count, 7)
+    sizes = []
+
+    def linear(rows: Tensor) -> Tensor:
+        sizes.append(rows.shape[0])
+        return rows @ weight.T
+
+    torch.testing.assert_close(InvariantLinear(linear, RowPadding(8, 8))(x), x @ weight.T)
+    assert all(size % 8 == 0 and size <= MAX_ROWS for size in sizes)
+    torch.testing.assert_close(RowByRow(linear)(x), x @ weight.T)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize(("out_features", "in_features"), [(48, 2816), (97, 60), (24, 7), (9, 300), (1, 2)])
+def test_a_row_alone_equals_the_row_in_any_batch(
+    dtype: torch.dtype, is_packed: bool, out_features: int, in_features: int
+) -> None:
+    torch.manual_seed(0)
+    factory = LinearFactory(torch.device("cpu"), dtype, enable_prepacked_gemm=is_packed, exact=True)
+    linear = factory(torch.randn(out_features, in_features).to(dtype), torch.randn(out_features).to(dtype))
+    x = torch.randn(70, in_features).to(dtype)
+    alone = torch.cat([linear(x[i : i + 1]) for i in range(70)])
+    for count in (2, 3, 6, 11, 19, 40, 70):
+        assert torch.equal(linear(x[:count]), alone[:count])
+        assert torch.equal(linear(x[70 - count :]), alone[70 - count :])
+    assert factory.numerics()[1] == "exact"
+
+
+def test_threads_that_change_the_sum_are_noticed() -> None:
+    assert not probe(lambda x: x + torch.get_num_threads()).is_thread_invariant(RowPadding(1, 1), 2)
+    assert probe(lambda x: x).is_thread_invariant(None, 2)
+
+
+def test_the_activation_has_the_same_bits_wherever_an_element_lies() -> None:
+    values = torch.cat((torch.randn(4000) * 8, torch.tensor([0.0, 200.0, -200.0, 1e-30])))
+    whole = exp2(values)
+    torch.testing.assert_close(whole, torch.exp2(values.clamp(-126, 126)), rtol=3e-7, atol=0)
+    assert torch.equal(whole, torch.cat([exp2(part) for part in values.split([1, 17, 30, 3956])]))
+    gate_up = torch.randn(9, 26) * 5
+    torch.testing.assert_close(
+        ExactTorchOps().silu_mul(gate_up), torch.nn.functional.silu(gate_up[:, :13]) * gate_up[:, 13:]
+    )
