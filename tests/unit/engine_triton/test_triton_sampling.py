@@ -44,9 +44,7 @@ def both(logits: torch.Tensor, specs: list[SampleSpec], masks: Any = None) -> tu
 
 TRUNCATIONS = [
     {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    for temperature, top_k, top_p, min_p in itertools.product(
-        (0.0, 0.7, 3.0), (0, 1, 5), (0.05, 0.9, 1.0), (0.0, 0.2)
-    )
+    for temperature, top_k, top_p, min_p in itertools.product((0.0, 0.7, 3.0), (0, 1, 5), (0.05, 0.9, 1.0), (0.0, 0.2))
 ]
 
 

@@ -21,10 +21,12 @@ from dataclasses import dataclass, field
 from stratos.common.clock import Clock
 from stratos.common.errors import Internal, QueueTimeout, StratosError
 from stratos.engine.block_manager import BlockManager
+from stratos.engine.cost_model import StepCostModel
 from stratos.engine.kv_admission import KvAdmission
 from stratos.engine.sequence import JobState, Sequence
 from stratos.engine.service_order import ServiceOrder
 from stratos.engine.settings import SchedulerConfig
+from stratos.engine.step_budget import StepBudget
 from stratos.engine.step_fences import StepFences
 
 _log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class Scheduler:
         self.admission = KvAdmission(
             blocks, mark=config.admission_mark, default_output_tokens=config.default_output_tokens
         )
+        self.cost = StepCostModel()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.ready: list[Sequence] = []
@@ -112,12 +115,12 @@ class Scheduler:
     def schedule(self) -> Decision:
         """Decide the next step and take the blocks it needs."""
         decision, now = Decision(), self.clock.now()
-        budget = self.config.max_num_batched_tokens
+        budget = StepBudget(self.config, self.cost, self.blocks.block_size)
         has_preempted = False
         for sequence in sorted(self.running, key=lambda s: (s.remaining != 1, self.order.key(s, now))):
             if sequence not in self.running or sequence in decision.held or not sequence.remaining:
                 continue  # gives way to one before it, or waits for its step or its transfer to end
-            count = self._chunk(sequence, budget)
+            count = budget.count_for(sequence)
             if count == 0:
                 continue
             while not self._grow(sequence, sequence.num_scheduled + count):
@@ -126,17 +129,11 @@ class Scheduler:
                     break
             else:
                 decision.scheduled.append((sequence, count))
-                budget -= count
+                budget.take(sequence, count)
         self._expire(decision, now)
         if not has_preempted:
             self._admit(decision, budget, now)
         return decision
-
-    def _chunk(self, sequence: Sequence, budget: int) -> int:
-        if self.config.enable_chunked_prefill or sequence.remaining == 1:
-            return min(sequence.remaining, budget)
-        fits = sequence.remaining <= budget or budget == self.config.max_num_batched_tokens
-        return sequence.remaining if fits else 0
 
     def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
         missing = self.blocks.blocks_for(num_tokens) - len(sequence.block_table)
@@ -176,12 +173,12 @@ class Scheduler:
         for sequence in late:
             decision.failed.append((sequence, QueueTimeout("the deadline passed before the request could run")))
 
-    def _admit(self, decision: Decision, budget: int, now: float) -> None:
-        if budget <= 0 or self.num_free_seqs <= 0:
+    def _admit(self, decision: Decision, budget: StepBudget, now: float) -> None:
+        if budget.is_spent or self.num_free_seqs <= 0:
             return
         failed = {id(s) for s, _ in decision.failed}
         for sequence in self.order.admissions([s for s in self.waiting if id(s) not in failed], now):
-            if budget <= 0 or self.num_free_seqs <= 0:
+            if budget.is_spent or self.num_free_seqs <= 0:
                 break
             if sequence.job is not None and len(self.ready) >= MAX_READY_JOBS:
                 continue
@@ -201,10 +198,10 @@ class Scheduler:
                 decision.ready_jobs.append(sequence.job)
                 continue
             self.running.append(sequence)
-            count = self._chunk(sequence, budget)
+            count = budget.count_for(sequence)
             if count:
                 decision.scheduled.append((sequence, count))
-                budget -= count
+                budget.take(sequence, count)
 
     def _take_prefix_and_room(self, sequence: Sequence) -> bool:
         """Reference the cached prefix and take blocks for all tokens, or take nothing."""

@@ -15,6 +15,7 @@ from typing import Any
 from stratos.common.errors import BadRequest, Internal, StratosError
 from stratos.core.request import FinishReason
 from stratos.engine.context import EngineContext
+from stratos.engine.cost_model import StepLoad
 from stratos.engine.embeddings import EmbedBook
 from stratos.engine.engine import StepResult
 from stratos.engine.grammar.masks import PendingMasks
@@ -70,6 +71,14 @@ class LaunchedStep:
     began_s: float = 0.0
     masks: PendingMasks | None = None
     """Grammar masks that were begun before the launch."""
+
+    @property
+    def load(self) -> StepLoad:
+        """Work of the forward pass."""
+        load = StepLoad()
+        for launched in self.rows:
+            load = load.plus(launched.count, launched.row.start)
+        return load
 
     @property
     def plan(self) -> StepPlan:

@@ -127,6 +127,8 @@ class StepLoop:
         began_s = max(step.began_s, self._collected_s)  # it waits on the device for the one before
         self._collected_s = self._clock.now()
         self._slow_steps.observe(self._collected_s - began_s)
+        if self._books.context.config.step_time_budget_ms:
+            self._books.context.scheduler.cost.observe(step.load, self._collected_s - began_s)
         self._retire(step, tokens, result)
         return True
 

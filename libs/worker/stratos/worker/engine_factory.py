@@ -21,6 +21,7 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_num_waiting=settings.max_num_waiting,
+        step_time_budget_ms=settings.step_time_budget_ms,
         admission_mark=settings.admission_mark,
         default_output_tokens=settings.default_output_tokens,
         enable_parallel_grammar_masks=settings.enable_parallel_grammar_masks,

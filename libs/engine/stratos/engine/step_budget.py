@@ -1,0 +1,64 @@
+"""How much fits into one step: the token budget, and if asked for the step time that the cost model predicts.
+
+Decode rows always fit, since cutting them would only move the delay.  Prompts get what is left, in the order of
+service; the first one gets at least a block, so that prompts go on however tight the time is.
+"""
+
+from __future__ import annotations
+
+from stratos.engine.cost_model import StepCostModel, StepLoad
+from stratos.engine.sequence import Sequence
+from stratos.engine.settings import SchedulerConfig
+
+COLD_TOKENS = 64
+"""A step may have twice the tokens of the largest step seen, and this many at first: the fit is not trusted further."""
+
+
+class StepBudget:
+    """What one step may still take."""
+
+    def __init__(self, config: SchedulerConfig, cost: StepCostModel, block_size: int) -> None:
+        self._config, self._cost, self._block_size = config, cost, block_size
+        self._tokens_left = config.max_num_batched_tokens
+        self._limit_s = config.step_time_budget_ms / 1000
+        self._load = StepLoad()
+        self._has_prompt = False
+
+    @property
+    def is_spent(self) -> bool:
+        """No prompt gets a token any more."""
+        is_late = bool(self._limit_s) and self._has_prompt and not self._fits(1, 0)
+        return self._tokens_left <= 0 or is_late
+
+    def count_for(self, sequence: Sequence) -> int:
+        """Tokens of the sequence that may run in this step; 0 when it has to wait for the next."""
+        wanted, left = sequence.remaining, self._tokens_left
+        if wanted == 1 or (self._config.enable_chunked_prefill and not self._limit_s):
+            return min(wanted, left)
+        if not self._config.enable_chunked_prefill:
+            return wanted if wanted <= left or left == self._config.max_num_batched_tokens else 0
+        count = self._most_tokens(sequence.num_scheduled, min(wanted, left))
+        least = 0 if self._has_prompt else min(self._block_size, wanted, left)
+        return max(count, least)
+
+    def take(self, sequence: Sequence, count: int) -> None:
+        """``count`` tokens of the sequence run in this step."""
+        self._has_prompt |= sequence.remaining > 1
+        self._tokens_left -= count
+        self._load = self._load.plus(count, sequence.num_scheduled)
+
+    def _fits(self, count: int, start: int) -> bool:
+        load = self._load.plus(count, start)
+        is_known = load.tokens <= max(COLD_TOKENS, 2 * self._cost.most_tokens)
+        return is_known and self._cost.predict(load) <= self._limit_s
+
+    def _most_tokens(self, start: int, most: int) -> int:
+        """Largest count up to ``most`` that fits the time; the prediction grows with the count."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._fits(middle, start):
+                low = middle
+            else:
+                high = middle - 1
+        return low
