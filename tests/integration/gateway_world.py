@@ -19,7 +19,7 @@ from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.errors import InvalidApiKey, StratosError
 from stratos.core.adapter import Adapter
 from stratos.core.model_files import read_model_files
-from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
+from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
 from stratos.gateway.generation import Caller
 from stratos.gateway.service import Backends, GatewayService
 from stratos.gateway.settings import GatewaySettings
@@ -217,6 +217,10 @@ class FakeRouter:
     """Names the first worker that is not excluded; errors come first."""
 
     workers: list[FakeDecodeWorker]
+    embedders: list[WorkerRef] = field(default_factory=list)
+    """Prefill workers that embed."""
+    spread: bool = False
+    """Whether embeddings take turns instead of going to the first one."""
     errors: list[StratosError] = field(default_factory=list)
     requests: list[PlacementRequest] = field(default_factory=list)
     completed: list[tuple[str, Outcome]] = field(default_factory=list)
@@ -225,11 +229,21 @@ class FakeRouter:
         self.requests.append(request)
         if self.errors:
             raise self.errors.pop(0)
+        if request.work is Work.EMBEDDING:
+            return await self._place_embedding(request)
         for worker in self.workers:
             if worker.ref.incarnation not in request.excluded_incarnations:
                 return Placement(decode=worker.ref, handoff_id=f"handoff-{len(self.requests)}", attempt=request.attempt)
         await asyncio.Event().wait()
         raise AssertionError
+
+    async def _place_embedding(self, request: PlacementRequest) -> Placement:
+        allowed = [ref for ref in self.embedders if ref.incarnation not in request.excluded_incarnations]
+        if not allowed:
+            await asyncio.Event().wait()
+        ref = allowed[(len(self.requests) - 1) % len(allowed) if self.spread else 0]
+        handoff_id = f"handoff-{len(self.requests)}"
+        return Placement(decode=None, prefill=(ref,), handoff_id=handoff_id, attempt=request.attempt)
 
     async def complete(self, handoff_id: str, outcome: Outcome, *, num_output_tokens: int | None = None) -> None:
         self.completed.append((handoff_id, outcome))
@@ -301,6 +315,10 @@ class World:
         """Nothing is held by any request."""
         await eventually(lambda: self.metric("stratos_requests_open") == 0, "no open request")
         await eventually(lambda: len(self.router.completed) == self.placed, "all placements completed")
+
+    async def wait_placements_completed(self) -> None:
+        """Every placement was reported as ended."""
+        await eventually(lambda: len(self.router.completed) == len(self.router.requests), "placements completed")
 
     @property
     def placed(self) -> int:

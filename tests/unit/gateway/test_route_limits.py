@@ -23,6 +23,8 @@ from stratos.core.limits import (
     MAX_BAD_WORDS,
     MAX_CHOICES,
     MAX_CONTENT_PARTS,
+    MAX_EMBEDDING_INPUTS,
+    MAX_EMBEDDING_TOKENS,
     MAX_LOGIT_BIAS,
     MAX_MESSAGES,
     MAX_MODEL_NAME_CHARS,
@@ -33,6 +35,7 @@ from stratos.core.limits import (
 )
 from stratos.gateway.admission import Admission
 from stratos.gateway.app import GatewayApp, build_routes
+from stratos.gateway.embedding_endpoint import EmbeddingEndpoint
 from stratos.gateway.endpoints import Edge, EdgeLimits, GenerationEndpoint
 from stratos.gateway.generation import Caller
 from stratos.gateway.metrics import GatewayMetrics
@@ -45,7 +48,9 @@ MODEL = ServedModel.load(Path(__file__).parents[3] / "models" / "base", "base", 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
     "/v1/completions": {"model": "base", "prompt": "x"},
+    "/v1/embeddings": {"model": "base", "input": "x"},
 }
+GENERATION = ("/v1/chat/completions", "/v1/completions")
 NAMES = {
     ("/v1/chat/completions", "num_logprobs"): ("top_logprobs", {"logprobs": True}),
     ("/v1/completions", "num_logprobs"): ("logprobs", {}),
@@ -72,6 +77,7 @@ def make_routes() -> tuple[list[Any], GatewayMetrics]:
     routes = build_routes(
         chat=GenerationEndpoint(edge, preparation.chat),
         completion=GenerationEndpoint(edge, preparation.completion),
+        embedding=EmbeddingEndpoint(edge, MODEL, catalogue, unreached, 5.0),
         authenticator=Anybody(),
         catalogue=catalogue,
         health=unreached,
@@ -128,7 +134,7 @@ async def test_numbers_out_of_range_are_refused_by_name(client: httpx.AsyncClien
         await refused(client, route, param, **{**more, param: value})
 
 
-@pytest.mark.parametrize("route", BODIES)
+@pytest.mark.parametrize("route", GENERATION)
 async def test_lists_and_texts_over_their_limit_are_refused_by_name(client: httpx.AsyncClient, route: str) -> None:
     cases: list[tuple[str, Any]] = [
         ("stop", ["a"] * (MAX_STOP_STRINGS + 1)),
@@ -184,14 +190,14 @@ async def test_lists_and_texts_over_their_limit_are_refused_by_name(client: http
         await refused(client, route, param, **{param.partition(".")[0]: value})
 
 
-@pytest.mark.parametrize("route", BODIES)
+@pytest.mark.parametrize("route", GENERATION)
 async def test_two_grammars_are_refused(client: httpx.AsyncClient, route: str) -> None:
     both = {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}
     await refused(client, route, "structured_outputs", **both)
 
 
 async def test_limits_of_one_route(client: httpx.AsyncClient) -> None:
-    chat, completion = BODIES
+    chat, completion = GENERATION
     message = {"role": "user", "content": "x"}
     await refused(client, chat, "messages", messages=[message] * (MAX_MESSAGES + 1))
     parts = [{"type": "text", "text": "x"}] * (MAX_CONTENT_PARTS + 1)
@@ -218,6 +224,48 @@ async def test_features_that_are_not_there_are_refused(
     response = await client.post(route, json={**BODIES[route], param: value})
     error = response.json()["error"]
     assert (response.status_code, error["param"], error["code"]) == (400, param, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    ("param", "value"),
+    [
+        ("input", None),
+        ("input", ""),
+        ("input", []),
+        ("input", 5),
+        ("input", ["a", 5]),
+        ("input", ["a", ""]),
+        ("input", [[1], []]),
+        ("input", [[1], "a"]),
+        ("input", [-1]),
+        ("input", [1.5]),
+        ("input", [True]),
+        ("input", [MODEL.base.vocab_size]),
+        ("input", [["a"]]),
+        ("input", ["a"] * (MAX_EMBEDDING_INPUTS + 1)),
+        ("input", [[1]] * (MAX_EMBEDDING_INPUTS + 1)),
+        ("encoding_format", "int8"),
+        ("encoding_format", 1),
+        ("dimensions", 16),
+        ("dimensions", 0),
+        ("model", None),
+        ("model", "m" * (MAX_MODEL_NAME_CHARS + 1)),
+        ("stream", True),
+    ],
+)
+async def test_malformed_embeddings_are_refused_by_name(client: httpx.AsyncClient, param: str, value: Any) -> None:
+    await refused(client, "/v1/embeddings", param, **{param: value})
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["a b" * 40_000, [1] * 4097, [[1] * 4000] * (MAX_EMBEDDING_TOKENS // 4000 + 1), ["a b " * 3000] * 60],
+    ids=["long text", "long ids", "many ids", "many texts"],
+)
+async def test_inputs_that_are_too_long_are_refused(client: httpx.AsyncClient, value: Any) -> None:
+    response = await client.post("/v1/embeddings", json={"model": "base", "input": value})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "input")
 
 
 @pytest.mark.parametrize(

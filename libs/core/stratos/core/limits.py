@@ -36,6 +36,7 @@ LIMITS: Mapping[str, Limit] = {
     "n": Limit(1, 16, is_integer=True),
     "num_logprobs": Limit(0, 20, is_integer=True),
     "seed": Limit(-(2**63), 2**63 - 1, is_integer=True),
+    "dimensions": Limit(1, 2**20, is_integer=True),
 }
 MAX_STOP_STRINGS = 4
 MAX_STOP_STRING_CHARS = 256
@@ -177,6 +178,25 @@ def check_num_choices(num_prompts: int, num_choices_each: int) -> None:
         raise BadRequest(f"a request may hold at most {MAX_PROMPTS} prompts", param="prompt")
     if num_prompts * num_choices_each > MAX_CHOICES:
         raise BadRequest(f"a request may ask for at most {MAX_CHOICES} choices over all its prompts", param="n")
+
+
+def check_num_inputs(num_inputs: int) -> None:
+    """Bound the inputs of one embeddings request."""
+    if num_inputs > MAX_EMBEDDING_INPUTS:
+        raise BadRequest(f"a request may hold at most {MAX_EMBEDDING_INPUTS} inputs", param="input")
+
+
+def check_input_lengths(lengths: Sequence[int], max_input_tokens: int, max_model_len: int) -> None:
+    """Refuse an input without tokens, one over the input limit or the context, and too many tokens together."""
+    most = min(max_input_tokens, max_model_len)
+    for index, length in enumerate(lengths):
+        if length == 0:
+            raise BadRequest(f"input {index} is empty", param="input")
+        if length > most:
+            raise ContextLengthExceeded(f"input {index} has {length} tokens, the limit is {most}", param="input")
+    if sum(lengths) > MAX_EMBEDDING_TOKENS:
+        text = f"the inputs have {sum(lengths)} tokens together, the limit is {MAX_EMBEDDING_TOKENS}"
+        raise ContextLengthExceeded(text, param="input")
 
 
 def check_model_name(name: object) -> str:

@@ -19,6 +19,7 @@ from stratos.common.errors import Draining, Internal, NotFound, StratosError
 from stratos.common.ids import new_id
 from stratos.gateway.api_errors import error_body, public_error, retry_headers
 from stratos.gateway.auth import Authenticator, bearer_key
+from stratos.gateway.embedding_endpoint import EmbeddingEndpoint
 from stratos.gateway.endpoints import GenerationEndpoint
 from stratos.gateway.health import DeepHealth, HealthState
 from stratos.gateway.json_response import OrjsonResponse
@@ -122,6 +123,7 @@ def build_routes(
     *,
     chat: GenerationEndpoint,
     completion: GenerationEndpoint,
+    embedding: EmbeddingEndpoint,
     authenticator: Authenticator,
     catalogue: ModelCatalogue,
     health: DeepHealth,
@@ -158,6 +160,7 @@ def build_routes(
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completion, methods=["POST"]),
+        Route("/v1/embeddings", embedding, methods=["POST"]),
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", get_model, methods=["GET"]),
         Route("/health", deep_health, methods=["GET"]),

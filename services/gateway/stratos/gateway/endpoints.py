@@ -48,13 +48,17 @@ class EdgeLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """What both routes share."""
+    """What all routes that compute share."""
 
     authenticator: Authenticator
     admission: Admission
     platform: Platform
     tokenizer: Tokenizer
     limits: EdgeLimits
+
+    async def authenticate(self, request: Request) -> Caller:
+        """Whose key a request carries; raises like ``Authenticator``."""
+        return await self.authenticator.authenticate(bearer_key(request.headers))
 
 
 class GenerationEndpoint:
@@ -72,7 +76,7 @@ class GenerationEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         edge, request = self._edge, Request(scope, receive)
-        caller = await edge.authenticator.authenticate(bearer_key(request.headers))
+        caller = await edge.authenticate(request)
         with edge.admission.enter(caller.tenant):
             limits = edge.limits
             body = await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)

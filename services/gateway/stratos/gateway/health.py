@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 from stratos.common.clock import Clock
 from stratos.common.errors import Overloaded, QueueTimeout, RateLimited, StratosError
+from stratos.core.embedding import PoolingKind
 from stratos.core.sampling_params import SamplingParams
+from stratos.gateway.embedding_client import EmbeddingClient, EmbeddingSpec
+from stratos.gateway.embedding_run import embed_all
 from stratos.gateway.fanout import Fanout
 from stratos.gateway.generation import Caller, GenerationSpec
 from stratos.gateway.models import ModelTarget
@@ -46,12 +49,21 @@ class DeepHealth:
     Args:
         model: what to ask.
         platform: whom to ask.
+        embeddings: calls workers, for a model that only embeds.
         interval_s: least time between probes.
         timeout_s: longest time of one.
     """
 
-    def __init__(self, model: ServedModel, platform: Platform, interval_s: float, timeout_s: float) -> None:
+    def __init__(
+        self,
+        model: ServedModel,
+        platform: Platform,
+        embeddings: EmbeddingClient,
+        interval_s: float,
+        timeout_s: float,
+    ) -> None:
         self._model = model
+        self._embeddings = embeddings
         self._platform = platform
         self._clock: Clock = platform.clock
         self._interval_s = interval_s
@@ -85,10 +97,23 @@ class DeepHealth:
 
     async def _infer(self) -> None:
         base = self._model.base
+        target = ModelTarget(name=base.name, model_digest=base.digest)
+        prompt_ids = tuple(self._model.tokenizer.encode(_PROBE_TEXT))
+        if not base.can_generate:
+            embedding = EmbeddingSpec(
+                caller=HEALTH_CALLER,
+                target=target,
+                inputs=(prompt_ids,),
+                pooling=PoolingKind.LAST,
+                normalizes=True,
+                num_dimensions=None,
+            )
+            await embed_all(embedding, self._platform, self._embeddings, self._timeout_s)
+            return
         spec = GenerationSpec(
             caller=HEALTH_CALLER,
-            target=ModelTarget(name=base.name, model_digest=base.digest),
-            prompt_ids=tuple(self._model.tokenizer.encode(_PROBE_TEXT)),
+            target=target,
+            prompt_ids=prompt_ids,
             sampling=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
             seed=0,
         )

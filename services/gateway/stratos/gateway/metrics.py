@@ -51,6 +51,9 @@ class GatewayMetrics:
         self.tokens_out = Counter(
             "stratos_output_tokens", "Output tokens of ended requests.", ("tenant",), registry=registry
         )
+        self.embedding_inputs = Counter(
+            "stratos_embedding_inputs", "Inputs whose embedding was answered.", registry=registry
+        )
         self.recoveries = Counter(
             "stratos_recoveries",
             "Attempts after the first one, by what ended the one before.",

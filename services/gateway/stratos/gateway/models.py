@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown, ModelNotFound, Retryable
 from stratos.core.adapter import Adapter
+from stratos.core.embedding_files import EmbeddingConfig
 
 MAX_TENANTS = 4096
 """Tenants whose lists are held; the least recently used one goes."""
@@ -49,6 +50,20 @@ class BaseModel:
     max_model_len: int
     vocab_size: int
     created_unix_s: int
+    can_generate: bool = True
+    can_chat: bool = True
+    embedding: EmbeddingConfig | None = None
+    """How it embeds; ``None`` when it does not."""
+
+    def describe(self) -> dict[str, Any]:
+        """What it can do, for a list of models; adapters can do the same."""
+        routes = {
+            "chat.completions": self.can_chat and self.can_generate,
+            "completions": self.can_generate,
+            "embeddings": self.embedding is not None,
+        }
+        sizes = {} if self.embedding is None else {"embedding_dimensions": self.embedding.size}
+        return {"capabilities": [name for name, is_there in routes.items() if is_there], **sizes}
 
 
 @dataclass(slots=True)
@@ -140,6 +155,7 @@ class ModelCatalogue:
             "root": base.name,
             "parent": None,
             "max_model_len": base.max_model_len,
+            **base.describe(),
         }
 
     def _adapter_entry(self, adapter: Adapter) -> dict[str, Any]:

@@ -25,13 +25,12 @@ from stratos.core.limits import (
     check_token_ids,
 )
 from stratos.gateway.grammar_fields import WantedGrammar, take_grammar
-from stratos.gateway.request_fields import SAMPLING_ROWS, Fields
+from stratos.gateway.request_fields import HARMLESS_FIELDS, SAMPLING_ROWS, Fields
 from stratos.text.chat import ChatMessage
 
 COMPLETIONS_DEFAULT_MAX_TOKENS = 16
 """OpenAI's default of the completions route."""
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_HARMLESS = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +145,7 @@ def _options(
         bad_token_ids=check_token_id_list(fields.take("bad_token_ids"), vocab_size, "bad_token_ids", MAX_BAD_TOKEN_IDS),
         sampling=sampling,
     )
-    fields.ignore(*_HARMLESS)
+    fields.ignore(*HARMLESS_FIELDS)
     fields.refuse("service_tier", "auto", "default")
     fields.refuse("skip_special_tokens", True)
     fields.end()

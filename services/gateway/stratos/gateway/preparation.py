@@ -44,6 +44,7 @@ class Preparation:
 
     async def chat(self, body: dict[str, Any], caller: Caller, traceparent: str) -> Prepared:
         """/v1/chat/completions; raises ``StratosError`` with the client's answer."""
+        self._check_generates()
         request = parse_chat(body, self.model.base.vocab_size)
         target = await self.catalogue.resolve(caller.tenant, request.options.model)
         prompts = [await self.model.encode_chat(request.messages)]
@@ -53,6 +54,7 @@ class Preparation:
 
     async def completion(self, body: dict[str, Any], caller: Caller, traceparent: str) -> Prepared:
         """/v1/completions; raises like ``chat``."""
+        self._check_generates()
         request = parse_completion(body, self.model.base.vocab_size)
         target = await self.catalogue.resolve(caller.tenant, request.options.model)
         prompts = [await self.model.encode_prompt(prompt) for prompt in request.prompts]
@@ -65,6 +67,10 @@ class Preparation:
         specs = await self._specs(request.options, prompts, caller, target, traceparent)
         renderer = CompletionRenderer(self._answer("cmpl", request.options, prompts), tokenizer, echoes)
         return Prepared(options=request.options, specs=specs, renderer=renderer)
+
+    def _check_generates(self) -> None:
+        if not self.model.base.can_generate:
+            raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
 
     async def _specs(
         self,

@@ -56,5 +56,15 @@ class Fields:
             raise BadRequest(f"unknown parameter {text!r}", param=text, code="unknown_parameter")
 
 
-SAMPLING_ROWS = tuple(name for name in LIMITS if name not in ("max_tokens", "n", "num_logprobs", "seed"))
+SAMPLING_ROWS = tuple(name for name in LIMITS if name not in ("max_tokens", "n", "num_logprobs", "seed", "dimensions"))
 """Rows of the limits table that are sampling parameters of the same name on every generation route."""
+
+HARMLESS_FIELDS = (
+    "user",
+    "metadata",
+    "store",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+)
+"""Fields of every route that ask for nothing that changes the answer."""

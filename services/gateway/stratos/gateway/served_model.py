@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded, InvalidCheckpoint
-from stratos.core.limits import check_prompt_length
+from stratos.core.embedding_files import MatryoshkaSetting, PoolingSetting, read_embedding_config
+from stratos.core.limits import MAX_EMBEDDING_TOKENS, check_input_lengths, check_prompt_length
 from stratos.core.model_files import read_model_files
 from stratos.gateway.grammar_check import GrammarCheck
 from stratos.gateway.models import BaseModel
@@ -30,7 +31,14 @@ class ServedModel:
     grammars: GrammarCheck
 
     @classmethod
-    def load(cls, path: Path, name: str, max_input_tokens: int) -> ServedModel:
+    def load(
+        cls,
+        path: Path,
+        name: str,
+        max_input_tokens: int,
+        pooling: PoolingSetting = "auto",
+        matryoshka: MatryoshkaSetting = "auto",
+    ) -> ServedModel:
         """Read a model folder; hashes its weights.
 
         Raises:
@@ -48,6 +56,9 @@ class ServedModel:
                 max_model_len=files.max_model_len,
                 vocab_size=files.vocab_size,
                 created_unix_s=int((path / "config.json").stat().st_mtime),
+                can_generate=files.can_generate,
+                can_chat=source is not None,
+                embedding=read_embedding_config(files, pooling, matryoshka),
             ),
             tokenizer=tokenizer,
             template=None if source is None else ChatTemplate(source, tokenizer),
@@ -79,6 +90,29 @@ class ServedModel:
             return prompt
         text = prompt
         return await self._encode(text, lambda: self.tokenizer.encode(text, add_special_tokens=True), "prompt")
+
+    async def encode_inputs(self, inputs: Sequence[str | tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        """Ids of inputs to embed, special tokens of the tokenizer added to texts.
+
+        Raises:
+            BadRequest: one is empty or too long, or all together are.
+        """
+        texts = [text for text in inputs if isinstance(text, str)]
+        self._check_texts(texts)
+        is_short = sum(map(len, texts)) <= INLINE_CHARS
+        encoded = self._encode_texts(inputs) if is_short else await asyncio.to_thread(self._encode_texts, inputs)
+        check_input_lengths([len(ids) for ids in encoded], self.max_input_tokens, self.base.max_model_len)
+        return encoded
+
+    def _check_texts(self, texts: Sequence[str]) -> None:
+        """Refuse what is certainly too long before it is tokenised."""
+        least = [self.tokenizer.least_tokens(text) for text in texts]
+        if any(n > self.max_input_tokens for n in least) or sum(least) > MAX_EMBEDDING_TOKENS:
+            check_input_lengths([max(n, 1) for n in least], self.max_input_tokens, self.base.max_model_len)
+
+    def _encode_texts(self, inputs: Sequence[str | tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        encode = self.tokenizer.encode
+        return tuple(i if isinstance(i, tuple) else tuple(encode(i, add_special_tokens=True)) for i in inputs)
 
     async def _encode(self, text: str, encode: Callable[[], list[int]], param: str) -> tuple[int, ...]:
         least = self.tokenizer.least_tokens(text)

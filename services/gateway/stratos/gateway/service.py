@@ -19,6 +19,8 @@ from stratos.gateway.admission import Admission
 from stratos.gateway.app import GatewayApp, build_routes
 from stratos.gateway.auth import Authenticator
 from stratos.gateway.completions import Completions, Router
+from stratos.gateway.embedding_client import EmbeddingClient
+from stratos.gateway.embedding_endpoint import EmbeddingEndpoint
 from stratos.gateway.endpoints import Edge, EdgeLimits, GenerationEndpoint
 from stratos.gateway.health import DeepHealth
 from stratos.gateway.http_protocol import ConnectionLimits
@@ -89,7 +91,12 @@ class GatewayService(Service):
         """Read the model's files, connect, bind the HTTP port."""
         settings = self._settings
         model = await asyncio.to_thread(
-            ServedModel.load, settings.model_path, settings.model_name, settings.max_input_tokens
+            ServedModel.load,
+            settings.model_path,
+            settings.model_name,
+            settings.max_input_tokens,
+            settings.pooling,
+            settings.matryoshka,
         )
         backends = await self._open_backends(settings, self._stack)
         self._backend_tasks = backends.tasks
@@ -98,6 +105,8 @@ class GatewayService(Service):
         completions = Completions(backends.router)
         self._stack.push_async_callback(completions.close)
         self._stack.push_async_callback(self._sessions.close)
+        embeddings = EmbeddingClient(settings.connect_timeout_s)
+        self._stack.push_async_callback(embeddings.close)
         self._admission = Admission(settings.max_open_requests, settings.max_open_requests_per_tenant, metrics)
         platform = Platform(
             router=backends.router,
@@ -107,7 +116,7 @@ class GatewayService(Service):
             metrics=metrics,
             placement_timeout_s=settings.placement_timeout_s,
         )
-        app = self._build_app(model, backends, platform)
+        app = self._build_app(model, backends, platform, embeddings)
         limits = ConnectionLimits(
             head_timeout_s=settings.head_timeout_s, max_message_bytes=FRAMING_ROOM * settings.max_body_bytes
         )
@@ -143,7 +152,9 @@ class GatewayService(Service):
         limits = LivenessConfig(silence_timeout_s=settings.silence_timeout_s, step_timeout_s=settings.step_timeout_s)
         return WorkerSession(worker, self._incarnation, self._clock, limits)
 
-    def _build_app(self, model: ServedModel, backends: Backends, platform: Platform) -> GatewayApp:
+    def _build_app(
+        self, model: ServedModel, backends: Backends, platform: Platform, embeddings: EmbeddingClient
+    ) -> GatewayApp:
         settings = self._settings
         catalogue = ModelCatalogue(model.base, backends.registry, self._clock, settings.adapter_refresh_s)
         preparation = Preparation(model=model, catalogue=catalogue, default_max_tokens=settings.default_max_tokens)
@@ -161,9 +172,10 @@ class GatewayService(Service):
         routes = build_routes(
             chat=GenerationEndpoint(edge, preparation.chat),
             completion=GenerationEndpoint(edge, preparation.completion),
+            embedding=EmbeddingEndpoint(edge, model, catalogue, embeddings, settings.embedding_timeout_s),
             authenticator=backends.authenticator,
             catalogue=catalogue,
-            health=DeepHealth(model, platform, settings.health_interval_s, settings.health_timeout_s),
+            health=DeepHealth(model, platform, embeddings, settings.health_interval_s, settings.health_timeout_s),
             registry=self.metrics,
             not_ready_reason=self.not_ready_reason,
         )

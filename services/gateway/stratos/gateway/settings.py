@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from stratos.core.embedding_files import MatryoshkaSetting, PoolingSetting
 from stratos.core.limits import MAX_BODY_BYTES
 from stratos.rpc.settings import ServiceSettings
 
@@ -26,6 +27,12 @@ class GatewaySettings(ServiceSettings):
     """Longest prompt; longer ones get 400 context_length_exceeded."""
     default_max_tokens: int = Field(512, ge=1)
     """Output limit of a chat request that names none."""
+    pooling: PoolingSetting = "auto"
+    """How embeddings are pooled: "auto" takes what the model folder says, else the last token; "off" serves none."""
+    matryoshka: MatryoshkaSetting = "auto"
+    """Whether embeddings may be cut to fewer dimensions: "auto" asks config.json (is_matryoshka)."""
+    embedding_timeout_s: float = Field(60.0, gt=0)
+    """Longest time of one embeddings request."""
     router_address: str
     """host:port of the router."""
     registry_address: str = ""
