@@ -15,6 +15,9 @@ from stratos.engine.settings import SchedulerConfig
 SOURCE_WEIGHT, TARGET_WEIGHT = 5, 2
 
 
+BASELINES = [{}, {}, {"enable_kv_cache": False}, {"batching": "static"}, {"scheduling": "prefill-first"}]
+
+
 class EngineMachine(RuleBasedStateMachine):
     """Local requests and hand-offs come, run, are granted, committed and aborted in any order.
 
@@ -30,16 +33,18 @@ class EngineMachine(RuleBasedStateMachine):
         num_blocks=st.sampled_from([10, 24]),
         mark=st.sampled_from([0.9, 1.0]),
         output=st.sampled_from([1, 256]),
+        baseline=st.sampled_from(BASELINES),
     )
-    def start(self, sharing, budget, num_blocks, mark, output):
+    def start(self, sharing, budget, num_blocks, mark, output, baseline):
         config = SchedulerConfig(
             max_num_batched_tokens=budget,
             max_num_seqs=5,
             enable_prefix_cache=sharing,
             admission_mark=mark,
             default_output_tokens=output,
+            **baseline,
         )
-        self.sharing, self.count = sharing, 0
+        self.sharing, self.count, self.keeps_kv = sharing, 0, config.enable_kv_cache
         self.source = EngineCore(
             FakeRunner(FakeConfig(worker_weight=SOURCE_WEIGHT, num_blocks=8, block_size=4, lag=self.lag)), config
         )
@@ -106,7 +111,8 @@ class EngineMachine(RuleBasedStateMachine):
         for choice in request.choices:
             got = self.tokens.get((key, choice.index), [])
             exhausted = len(got) < request.sampling.max_tokens
-            if not self.sharing and (prefill_weight == TARGET_WEIGHT or not self.target._scheduler.num_preemptions):
+            is_recomputed = self.target._scheduler.num_preemptions or not self.keeps_kv
+            if not self.sharing and (prefill_weight == TARGET_WEIGHT or not is_recomputed):
                 right = fake_generate(
                     request.prompt_ids, len(got), prefill_weight=prefill_weight, decode_weight=TARGET_WEIGHT
                 )

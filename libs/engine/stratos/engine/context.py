@@ -53,7 +53,7 @@ class EngineContext:
         """Offer full, computed blocks of a sequence to the prefix cache."""
         size = self.blocks.block_size
         num_full = sequence.num_computed // size
-        if num_full <= sequence.num_named or not self.config.enable_prefix_cache:
+        if num_full <= sequence.num_named or not self.config.shares_prefixes:
             return
         names = sequence.chain(num_full, size)
         for index in range(sequence.num_named, num_full):

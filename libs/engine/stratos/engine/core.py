@@ -43,9 +43,10 @@ class EngineCore(Engine):
         self._blocks = BlockManager(
             runner.info.num_blocks,
             runner.info.geometry.block_size,
-            enable_prefix_cache=config.enable_prefix_cache,
+            enable_prefix_cache=config.shares_prefixes,
         )
-        self._scheduler = Scheduler(config, self._blocks, clock)
+        slot_tokens = runner.info.max_model_len if config.kv_allocation == "contiguous" else 0
+        self._scheduler = Scheduler(config, self._blocks, clock, slot_tokens=slot_tokens)
         self._context = EngineContext(
             info=runner.info,
             config=config,
@@ -62,6 +63,8 @@ class EngineCore(Engine):
         self._slow_steps = SlowSteps()
         self._lock = threading.RLock()
         lag = runner.info.lag if config.lag is None else config.lag
+        if not config.enable_kv_cache:
+            lag = 0  # what is computed again must be known
         books = StepBooks(self._context, self._requests, self._jobs, self._embeddings)
         self._steps = StepLoop(runner, books, self._slow_steps, lag, self._changing)
         self._status = self._snapshot()

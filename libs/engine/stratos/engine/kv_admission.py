@@ -25,16 +25,28 @@ OUTPUT_QUANTILE = 0.9
 class KvAdmission:
     """The rule over one pool, and the output lengths that its budgets come from."""
 
-    def __init__(self, blocks: BlockManager, *, mark: float, default_output_tokens: int) -> None:
+    def __init__(self, blocks: BlockManager, *, mark: float, default_output_tokens: int, slot_tokens: int = 0) -> None:
         self._blocks = blocks
         self._mark = mark
+        self._slot_blocks = blocks.blocks_for(slot_tokens)
         self.output_lengths = RecentQuantile(OUTPUT_QUANTILE, default=default_output_tokens)
         """Output tokens of choices that ended by themselves or at their limit."""
         self.num_refusals = 0
         """How often the first in the queue, or a hand-off, found no room."""
 
+    @property
+    def has_slots(self) -> bool:
+        """Contiguous baseline: each sequence takes the blocks of a whole context and needs no more."""
+        return self._slot_blocks > 0
+
+    def table_blocks(self, num_tokens: int) -> int:
+        """Blocks that a sequence of so many tokens takes at admission."""
+        return self._slot_blocks or self._blocks.blocks_for(num_tokens)
+
     def output_blocks(self, request: EngineRequest, num_choices: int) -> int:
         """Blocks of output that ``num_choices`` choices of a request are expected to need from now on."""
+        if self.has_slots:
+            return 0
         if _is_return(request):
             return num_choices
         tokens = min(request.sampling.max_tokens, self.output_lengths.value)
@@ -44,12 +56,12 @@ class KvAdmission:
         """Raise ``ContextLengthExceeded`` for a new request that is above the mark even in an empty pool."""
         if not _is_return(request):
             num_choices = sum(not choice.finished for choice in request.choices)
-            prompt = self._blocks.blocks_for(len(request.prompt_ids))
+            prompt = self.table_blocks(len(request.prompt_ids))
             self._check_alone(prompt + self.output_blocks(request, num_choices))
 
     def check_input(self, num_tokens: int) -> None:
         """The same for a prefill job or an input to embed, of ``num_tokens`` tokens: neither has output."""
-        self._check_alone(self._blocks.blocks_for(num_tokens))
+        self._check_alone(self.table_blocks(num_tokens))
 
     def _check_alone(self, num_blocks: int) -> None:
         size, total = self._blocks.block_size, self._blocks.num_blocks

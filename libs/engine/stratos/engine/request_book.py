@@ -167,6 +167,8 @@ class RequestBook:
             state.num_recomputed_tokens += max(0, min(sequence.num_computed, num_prompt) - begin)
         if token is not None:
             self._append(sequence, state, token, result)
+        if not self._context.config.enable_kv_cache:
+            sequence.num_computed = 0
 
     def _fork_siblings(self, lead: Sequence) -> None:
         """Start the other choices on the prompt's blocks; the block that is not full is copied."""
@@ -176,7 +178,8 @@ class RequestBook:
         num_shared, num_partial = divmod(num_tokens, blocks.block_size)
         for choice in state.siblings:
             sequence = self._start_choice(state, choice)
-            private = blocks.allocate(1 if num_partial else 0) if scheduler.num_free_seqs > 0 else None
+            can_fork = scheduler.num_free_seqs > 0 and not scheduler.admission.has_slots
+            private = blocks.allocate(1 if num_partial else 0) if can_fork else None
             if private is None:
                 scheduler.enqueue(sequence)  # recomputes from the prefix cache when there is room
                 continue

@@ -22,11 +22,11 @@ class ReservationBook:
         """Take everything a hand-off needs, or nothing."""
         context, blocks = self._context, self._context.blocks
         num_choices = sum(not choice.finished for choice in request.choices)
-        if context.scheduler.num_free_seqs < num_choices:
+        if context.scheduler.num_free_seqs < num_choices or not context.scheduler.is_admitting:
             return None
         prefix = context.cached_prefix(request.prompt_ids, request.adapter_digest, request.cache_salt)
         num_tokens = len(request.prompt_ids) - 1
-        num_blocks = blocks.blocks_for(num_tokens)
+        num_blocks = context.scheduler.admission.table_blocks(num_tokens)
         if not context.scheduler.admission.admits_request(request, prefix, num_blocks):
             return None
         blocks.reference(prefix)

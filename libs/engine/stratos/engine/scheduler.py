@@ -51,14 +51,17 @@ class Decision:
 class Scheduler:
     """Queues of sequences over one block manager."""
 
-    def __init__(self, config: SchedulerConfig, blocks: BlockManager, clock: Clock) -> None:
+    def __init__(self, config: SchedulerConfig, blocks: BlockManager, clock: Clock, *, slot_tokens: int = 0) -> None:
         self.config = config
         self.blocks = blocks
         self.clock = clock
         self.order = ServiceOrder(ageing_step_s=config.ageing_step_s, admissions_per_aged=config.admissions_per_aged)
         self.fences = StepFences(blocks)
         self.admission = KvAdmission(
-            blocks, mark=config.admission_mark, default_output_tokens=config.default_output_tokens
+            blocks,
+            mark=config.admission_mark,
+            default_output_tokens=config.default_output_tokens,
+            slot_tokens=slot_tokens,
         )
         self.cost = StepCostModel()
         self.waiting: list[Sequence] = []
@@ -106,6 +109,11 @@ class Scheduler:
         return self.config.max_num_seqs - len(self.running) - len(self.ready) - self.num_reserved_seqs
 
     @property
+    def is_admitting(self) -> bool:
+        """New sequences may join; a static batch takes none before it has ended."""
+        return self.config.batching != "static" or not self.running
+
+    @property
     def has_work(self) -> bool:
         """Something could run, or be admitted."""
         return bool(self.running or self.waiting)
@@ -116,8 +124,25 @@ class Scheduler:
         """Decide the next step and take the blocks it needs."""
         decision, now = Decision(), self.clock.now()
         budget = StepBudget(self.config, self.cost, self.blocks.block_size)
+        is_admitting = self.is_admitting
+        served = sorted(self.running, key=lambda s: (s.remaining != 1, self.order.key(s, now)))
+        self._expire(decision, now)
+        if self.config.scheduling == "prefill-first":
+            self._serve([s for s in served if s.remaining > 1], decision, budget, now)
+            if is_admitting:
+                self._admit(decision, budget, now)
+            if not decision.scheduled:
+                self._serve([s for s in served if s.remaining == 1], decision, budget, now)
+            return decision
+        has_preempted = self._serve(served, decision, budget, now)
+        if is_admitting and not has_preempted:
+            self._admit(decision, budget, now)
+        return decision
+
+    def _serve(self, sequences: list[Sequence], decision: Decision, budget: StepBudget, now: float) -> bool:
+        """Let running sequences run, in this order; ``True`` when blocks were short."""
         has_preempted = False
-        for sequence in sorted(self.running, key=lambda s: (s.remaining != 1, self.order.key(s, now))):
+        for sequence in sequences:
             if sequence not in self.running or sequence in decision.held or not sequence.remaining:
                 continue  # gives way to one before it, or waits for its step or its transfer to end
             count = budget.count_for(sequence)
@@ -130,10 +155,7 @@ class Scheduler:
             else:
                 decision.scheduled.append((sequence, count))
                 budget.take(sequence, count)
-        self._expire(decision, now)
-        if not has_preempted:
-            self._admit(decision, budget, now)
-        return decision
+        return has_preempted
 
     def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
         missing = self.blocks.blocks_for(num_tokens) - len(sequence.block_table)
@@ -162,6 +184,9 @@ class Scheduler:
         victim = victim or sequence
         if victim.job is not None:
             return False  # a job holds all its blocks from the start: nothing to grow
+        if self.blocks.blocks_for(len(victim.tokens)) > self.blocks.num_blocks:
+            decision.exhausted.append(victim)  # shared blocks took it this far; alone it could not come back
+            return False
         self.running.remove(victim)
         self.free_blocks(victim)
         self.enqueue(victim)
@@ -174,11 +199,11 @@ class Scheduler:
             decision.failed.append((sequence, QueueTimeout("the deadline passed before the request could run")))
 
     def _admit(self, decision: Decision, budget: StepBudget, now: float) -> None:
-        if budget.is_spent or self.num_free_seqs <= 0:
+        if self.num_free_seqs <= 0 or budget.is_spent:
             return
         failed = {id(s) for s, _ in decision.failed}
         for sequence in self.order.admissions([s for s in self.waiting if id(s) not in failed], now):
-            if budget.is_spent or self.num_free_seqs <= 0:
+            if self.num_free_seqs <= 0 or (budget.is_spent and self.config.batching != "static"):
                 break
             if sequence.job is not None and len(self.ready) >= MAX_READY_JOBS:
                 continue
@@ -210,7 +235,7 @@ class Scheduler:
         names = [] if sequence.bypasses_prefix_cache else sequence.chain(usable // size, size)
         prefix = self.blocks.cache.match(names)
         compute = sequence.job is None or sequence.job.job.compute
-        num_blocks = self.blocks.blocks_for(len(sequence.tokens)) if compute else len(prefix)
+        num_blocks = self.admission.table_blocks(len(sequence.tokens)) if compute else len(prefix)
         if not self.admission.admits_sequence(sequence, prefix, num_blocks):
             return False
         self.blocks.reference(prefix)

@@ -31,12 +31,25 @@ class SchedulerConfig:
     """One class up after this much waiting and after each further step."""
     admissions_per_aged: int = 10
     """While a higher class is backlogged, at most one of so many admissions goes to an aged sequence."""
+    enable_kv_cache: bool = True
+    """Baseline switch: off computes the whole sequence again for every token; shares nothing and runs with lag 0."""
+    kv_allocation: Literal["paged", "contiguous"] = "paged"
+    """Baseline switch: "contiguous" gives every sequence the blocks of a whole context at admission; shares nothing."""
+    batching: Literal["continuous", "static"] = "continuous"
+    """Baseline switch: "static" admits only when every sequence of the batch before has ended."""
+    scheduling: Literal["mixed", "prefill-first"] = "mixed"
+    """Baseline switch: "prefill-first" never mixes: decodes run in steps in which no prompt could."""
     lag: Literal[0, 1] | None = None
     """Steps launched before the step before them is collected: 0 or 1; ``None`` takes what suits the runner."""
     enable_parallel_grammar_masks: bool = True
     """Ablation switch: fill grammar masks in threads beside the forward pass; off fills them in the step loop."""
     max_compiled_grammars: int = 64
     """Compiled grammars kept; one is about a megabyte, at most about 100."""
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Requests may share blocks; the baselines without paging cannot."""
+        return self.enable_prefix_cache and self.enable_kv_cache and self.kv_allocation == "paged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,9 +33,10 @@ class StepBudget:
     def count_for(self, sequence: Sequence) -> int:
         """Tokens of the sequence that may run in this step; 0 when it has to wait for the next."""
         wanted, left = sequence.remaining, self._tokens_left
-        if wanted == 1 or (self._config.enable_chunked_prefill and not self._limit_s):
+        is_cut = self._config.enable_chunked_prefill and self._config.enable_kv_cache
+        if wanted == 1 or (is_cut and not self._limit_s):
             return min(wanted, left)
-        if not self._config.enable_chunked_prefill:
+        if not is_cut:
             return wanted if wanted <= left or left == self._config.max_num_batched_tokens else 0
         count = self._most_tokens(sequence.num_scheduled, min(wanted, left))
         least = 0 if self._has_prompt else min(self._block_size, wanted, left)

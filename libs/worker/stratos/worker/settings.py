@@ -40,6 +40,16 @@ class WorkerSettings(ServiceSettings):
     """Expected output of a choice, for admission, until enough choices have ended to know their 90th percentile."""
     enable_parallel_grammar_masks: bool = True
     """Fill the masks of structured output in threads beside the forward pass; off fills them in the step loop."""
+    enable_prefix_cache: bool = True
+    """Share full blocks between requests with equal prefixes; off for comparison."""
+    enable_kv_cache: bool = True
+    """Baseline for comparison: off computes the whole sequence again for every token."""
+    kv_allocation: Literal["paged", "contiguous"] = "paged"
+    """Baseline for comparison: "contiguous" gives every sequence the KV of a whole context at admission."""
+    batching: Literal["continuous", "static"] = "continuous"
+    """Baseline for comparison: "static" admits only when the batch before has ended."""
+    scheduling: Literal["mixed", "prefill-first"] = "mixed"
+    """Baseline for comparison: "prefill-first" runs decodes only in steps in which no prompt could run."""
     num_threads: int = Field(0, ge=0)
     """Threads of one operation; 0 takes the library's default. On a shared machine: cores / workers."""
     exact: bool = True
