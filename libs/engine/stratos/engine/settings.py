@@ -75,3 +75,11 @@ class RunnerConfig:
     """Ablation switch: attention and layer operations by the C++ kernels on CPU, where they are built."""
     enable_fused_ops: bool = True
     """Ablation switch: norms and the activation by the C++ kernels, too; off leaves them to torch."""
+    enable_triton_kernels: bool = False
+    """Attention and layer operations by Triton; the GPU's runner asks for them."""
+    enable_exact_attention: bool = False
+    """GPU: attention whose results depend on neither batch nor chunk, slower at long contexts."""
+    enable_cuda_graphs: bool = True
+    """Ablation switch, GPU: decode steps are captured once and replayed."""
+    max_graph_batch: int = 256
+    """GPU: rows of the largest decode step with static buffers; larger ones run eagerly."""

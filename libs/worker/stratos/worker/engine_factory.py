@@ -60,19 +60,31 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
     if settings.model_path is None:
         raise InvalidCheckpoint("the torch engine needs a model: set MODEL_PATH to a Hugging Face model folder")
     read_json(settings.model_path / "config.json")  # a wrong path is told before torch takes its seconds to load
+    config = RunnerConfig(
+        model_path=settings.model_path,
+        dtype=settings.dtype,
+        block_size=settings.block_size,
+        kv_pool_bytes=settings.kv_pool_bytes,
+        max_resident_adapters=settings.max_resident_adapters,
+        num_threads=settings.num_threads,
+        exact=settings.exact,
+        enable_prepacked_gemm=settings.enable_prepacked_gemm,
+        enable_native_kernels=settings.enable_native_kernels,
+        enable_fused_ops=settings.enable_fused_ops,
+        enable_cuda_graphs=settings.enable_cuda_graphs,
+        enable_exact_attention=settings.enable_exact_attention,
+        max_graph_batch=settings.max_graph_batch,
+    )
+    if settings.device == "cuda":
+        return _cuda_runner(config)
     from stratos.engine.runner.torch_runner import TorchRunner
 
-    return TorchRunner.load(
-        RunnerConfig(
-            model_path=settings.model_path,
-            dtype=settings.dtype,
-            block_size=settings.block_size,
-            kv_pool_bytes=settings.kv_pool_bytes,
-            max_resident_adapters=settings.max_resident_adapters,
-            num_threads=settings.num_threads,
-            exact=settings.exact,
-            enable_prepacked_gemm=settings.enable_prepacked_gemm,
-            enable_native_kernels=settings.enable_native_kernels,
-            enable_fused_ops=settings.enable_fused_ops,
-        )
-    )
+    return TorchRunner.load(config)
+
+
+def _cuda_runner(config: RunnerConfig) -> Runner:
+    try:
+        from stratos.engine.runner.cuda_runner import CudaRunner
+    except ModuleNotFoundError as error:
+        raise InvalidCheckpoint(f"device cuda needs {error.name}: install the extra stratosserve[gpu]") from error
+    return CudaRunner.load(config)

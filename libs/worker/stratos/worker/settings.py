@@ -20,6 +20,8 @@ class WorkerSettings(ServiceSettings):
     """Hugging Face model folder; needed by the torch engine. The fake engine takes digest and vocabulary from it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute and KV type; float32 equals the reference implementation token by token."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the torch engine computes; cuda needs the extra stratosserve[gpu]."""
     engine: Literal["torch", "fake"] = "torch"
     """"fake" is arithmetic by hand: a platform without a model, and tests that see who computed what."""
     block_size: int = Field(16, ge=1, le=1024)
@@ -60,6 +62,12 @@ class WorkerSettings(ServiceSettings):
     """C++ kernels for attention and layer operations on CPU, where setup could build them."""
     enable_fused_ops: bool = True
     """Norms and the activation by the C++ kernels, too. Off to measure what they gain."""
+    enable_cuda_graphs: bool = True
+    """On a GPU, capture decode steps once and replay them; off launches every kernel anew."""
+    enable_exact_attention: bool = False
+    """On a GPU, attention whose results depend on neither batch nor chunk; slower at long contexts."""
+    max_graph_batch: int = Field(256, ge=1)
+    """On a GPU, rows of the largest captured decode step; larger ones run eagerly."""
     kv_transports: list[Literal["shm", "gloo"]] = Field(default_factory=lambda: ["shm", "gloo"], min_length=1)  # type: ignore[arg-type]
     """KV transports, best first; shm is used only between workers of one host."""
     staging_slots: int = Field(16, ge=1, le=4096)

@@ -18,6 +18,7 @@ from torch import Tensor
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.rotary import RopeRows
+from stratos.engine.runner.host_copies import pack_to_device
 from stratos.engine.runner.kv_pages import KvPages
 from stratos.engine.triton_kernels.attention import AttentionRows, Parts, TileShape, attend
 from stratos.engine.triton_kernels.rope_kv import rotate_and_store
@@ -25,8 +26,6 @@ from stratos.engine.triton_kernels.rope_kv import rotate_and_store
 TARGET_PROGRAMS = 528
 """Decode programs that fill the GPU: four for each of Hopper's 132 multiprocessors."""
 MAX_PARTS = 64
-ALIGNMENT = 4
-"""int32 elements: an index tensor begins at a multiple of 16 bytes, or Triton compiles a second variant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +90,7 @@ class TritonPagedAttention(AttentionBackend):
         self._num_heads, self._kv_heads, self._dim = num_heads, geometry.num_kv_heads, geometry.head_dim
         self._block_size, self._device = geometry.block_size, pages.tensor.device
         self._windows, self._is_exact, self._scales = tuple(windows), is_exact, kv_scales
+        self.name = f"{self.name}-exact" if is_exact else self.name
         self._layer_pages = [pages.tensor[:, layer] for layer in range(geometry.num_layers)]
         group = num_heads // self._kv_heads
         self._shapes = shapes or Shapes.for_model(dtype or pages.tensor.dtype, group, self._dim)
@@ -119,10 +119,10 @@ class TritonPagedAttention(AttentionBackend):
             for first in range(0, row.num_tokens, step)
         ]
         width = max(len(row.block_table) for row in rows)
-        tables = np.zeros((len(rows), -(-width // ALIGNMENT) * ALIGNMENT), dtype=np.int32)
+        tables = np.zeros((len(rows), -(-width // 4) * 4), dtype=np.int32)
         for index, row in enumerate(rows):
             tables[index, : len(row.block_table)] = row.block_table
-        begins, counts, contexts, slots, tables_, decode_, prefill_ = self._on_device(
+        begins, counts, contexts, slots, tables_, decode_, prefill_ = pack_to_device(
             [
                 np.array([row.begin for row in rows], dtype=np.int32),
                 np.array([row.num_tokens for row in rows], dtype=np.int32),
@@ -131,7 +131,8 @@ class TritonPagedAttention(AttentionBackend):
                 tables,
                 np.array(decode, dtype=np.int32).reshape(-1, 2),
                 np.array(prefill, dtype=np.int32).reshape(-1, 2),
-            ]
+            ],
+            self._device,
         )
         launches = [
             AttentionRows(
@@ -143,6 +144,11 @@ class TritonPagedAttention(AttentionBackend):
         ]
         return TritonMetadata(slots, *launches)
 
+    def decode_metadata(self, slots: Tensor, **tables: Tensor) -> TritonMetadata:
+        """Metadata of rows of one token each over tensors that the caller keeps; see ``AttentionRows``."""
+        rows = AttentionRows(**tables)
+        return TritonMetadata(slots, None, rows) if self._is_exact else TritonMetadata(slots, rows, None)
+
     def _slots(self, rows: list[RowSpan]) -> np.ndarray:
         size = self._block_size
         slots = []
@@ -150,21 +156,6 @@ class TritonPagedAttention(AttentionBackend):
             positions = np.arange(row.start, row.context)
             slots.append(np.asarray(row.block_table, dtype=np.int32)[positions // size] * size + positions % size)
         return np.concatenate(slots).astype(np.int32)
-
-    def _on_device(self, arrays: list[np.ndarray]) -> list[Tensor]:
-        """Copy all arrays at once; each begins at an aligned place."""
-        begins, total = [], 0
-        for array in arrays:
-            begins.append(total)
-            total += -(-array.size // ALIGNMENT) * ALIGNMENT
-        host = torch.empty(total, dtype=torch.int32, pin_memory=self._device.type == "cuda")
-        view = host.numpy()
-        for array, begin in zip(arrays, begins, strict=True):
-            view[begin : begin + array.size] = array.reshape(-1)
-        packed = host.to(self._device, non_blocking=True)
-        return [
-            packed[begin : begin + array.size].view(array.shape) for array, begin in zip(arrays, begins, strict=True)
-        ]
 
     def forward(
         self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: TritonMetadata

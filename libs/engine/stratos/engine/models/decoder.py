@@ -63,6 +63,11 @@ class Decoder:
             self._lm_head = linear(self._embedding if lm_head is None else lm_head)
         self._rotary = RotaryTable(config.rope, config.head_dim, config.max_model_len, device)
 
+    @property
+    def waits_for_host(self) -> bool:
+        """Some layer asks the host how many tokens an expert has, so a step cannot be captured."""
+        return self.config.moe is not None
+
     def forward(
         self, token_ids: Tensor, positions: Tensor, attention: AttentionBackend, metadata: Any, lora: LoraBatch | None
     ) -> Tensor:

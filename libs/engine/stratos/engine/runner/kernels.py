@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.attention.backend import AttentionBackend, make_attention
 from stratos.engine.attention.native import MAX_HEAD_DIM, NativePagedAttention
 from stratos.engine.attention.paged import TorchPagedAttention
@@ -30,9 +31,15 @@ class Kernels:
     library: NativeLibrary | None
     """The C++ kernels, where they are used."""
     is_exact: bool
+    is_triton: bool = False
+    """Attention by Triton."""
 
     def attention(self, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> AttentionBackend:
         """The attention backend over a pool."""
+        if self.is_triton:
+            from stratos.engine.attention.triton_paged import TritonPagedAttention
+
+            return TritonPagedAttention(pages, num_heads, windows, is_exact=self.is_exact)
         if self.library is not None and pages.geometry.head_dim <= MAX_HEAD_DIM:
             return NativePagedAttention(self.library, pages, num_heads, windows)
         name = TorchTiledAttention.name if self.is_exact else TorchPagedAttention.name
@@ -40,13 +47,28 @@ class Kernels:
 
 
 def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> Kernels:
-    """Load the C++ kernels where they are wanted and usable; says once why they are not."""
+    """Take Triton's kernels where they are asked for; else load the C++ ones where they are wanted and usable.
+
+    Raises:
+        InvalidCheckpoint: Triton is asked for and not installed.
+    """
+    if config.enable_triton_kernels:
+        ops: LayerOps = _triton_ops() if config.enable_fused_ops else TorchOps()
+        return Kernels(ops, None, config.enable_exact_attention, is_triton=True)
     library = _library() if config.enable_native_kernels and device.type == "cpu" else None
     is_exact = config.exact and device.type == "cpu"
-    ops: LayerOps = ExactTorchOps() if is_exact else TorchOps()
+    ops = ExactTorchOps() if is_exact else TorchOps()
     if library is not None and config.enable_fused_ops:
         ops = NativeOps(library, dtype)
     return Kernels(ops, library, is_exact)
+
+
+def _triton_ops() -> LayerOps:
+    try:
+        from stratos.engine.layers.triton_ops import TritonOps
+    except ImportError as error:
+        raise InvalidCheckpoint("a GPU needs Triton: install the extra stratosserve[gpu]") from error
+    return TritonOps()
 
 
 def _library() -> NativeLibrary | None:

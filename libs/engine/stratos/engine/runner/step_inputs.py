@@ -18,6 +18,7 @@ from stratos.engine.attention.backend import RowSpan
 from stratos.engine.lora.batch import LoraBatch, LoraGroup
 from stratos.engine.lora.weights import LoraWeights
 from stratos.engine.plan import PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
+from stratos.engine.runner.host_copies import to_device
 
 FindAdapter = Callable[[str], LoraWeights | None]
 
@@ -68,11 +69,11 @@ def build_step_inputs(
         positions = positions.clip(max=max_model_len - 1)
     last_tokens = [span.begin + span.num_tokens - 1 for row, span in zip(plan.rows, spans, strict=True) if row.sample]
     return StepInputs(
-        token_ids=torch.from_numpy(token_ids).to(device),
-        positions=torch.from_numpy(positions).to(device),
+        token_ids=to_device(token_ids, device),
+        positions=to_device(positions, device),
         spans=spans,
         lora=_lora_batch(plan.rows, spans, find_adapter, errors, device),
-        sampled_tokens=None if len(last_tokens) == begin else torch.tensor(last_tokens, dtype=torch.int64).to(device),
+        sampled_tokens=None if len(last_tokens) == begin else to_device(np.array(last_tokens, dtype=np.int64), device),
         sampled_rows=[(row.seq_id, row.sample) for row in plan.rows if row.sample],
         errors=errors,
     )
@@ -106,5 +107,5 @@ def _lora_batch(
             errors.update({row.seq_id: "the adapter is not loaded" for row in rows if row.adapter_digest == digest})
             continue
         tokens = np.concatenate(parts)
-        groups.append(LoraGroup(weights, None if len(tokens) == num_tokens else torch.from_numpy(tokens).to(device)))
+        groups.append(LoraGroup(weights, None if len(tokens) == num_tokens else to_device(tokens, device)))
     return LoraBatch(tuple(groups)) if groups else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+NON_FINITE_HIDDEN = "the model's hidden state is not finite"
 _log = logging.getLogger(__name__)
 
 
@@ -65,7 +66,7 @@ class TorchRunner(Runner):
 
     @classmethod
     @torch.inference_mode()
-    def load(cls, config: RunnerConfig, device: str = "cpu") -> TorchRunner:
+    def load(cls, config: RunnerConfig, device: str = "cpu") -> Self:
         """Load a model folder and allocate the KV pool.
 
         Raises:
@@ -197,7 +198,7 @@ def _report_non_finite(hidden: Tensor, plan: StepPlan, inputs: StepInputs, error
         return
     for row, span in zip(plan.rows, inputs.spans, strict=True):
         if bool(is_bad[span.begin : span.begin + span.num_tokens].any()):
-            errors.setdefault(row.seq_id, "the model's hidden state is not finite")
+            errors.setdefault(row.seq_id, NON_FINITE_HIDDEN)
 
 
 def _geometry(model: DecoderConfig, block_size: int, dtype: torch.dtype) -> KvGeometry:

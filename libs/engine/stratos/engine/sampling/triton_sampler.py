@@ -17,6 +17,7 @@ from torch import Tensor
 
 from stratos.core.sampling_params import SamplingParams
 from stratos.engine.plan import ALL_BANNED, SampleSpec
+from stratos.engine.runner.host_copies import to_device
 from stratos.engine.sampling.counter_rng import noise_keys
 from stratos.engine.sampling.edits import TokenMask, banned_tokens
 from stratos.engine.sampling.logprobs import LogprobTensors, logprob_tensors, position_records
@@ -166,9 +167,7 @@ class TritonSampler:
         return sampling.sample(edited, self._copied(settings), min_p, self._copied(keys.numpy()))
 
     def _copied(self, array: np.ndarray) -> Tensor:
-        """On the device; the copy is enqueued from pinned memory, so the host does not wait."""
-        host = torch.from_numpy(array)
-        return host.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else host
+        return to_device(array, self._device)
 
 
 def _is_greedy(params: SamplingParams) -> bool:

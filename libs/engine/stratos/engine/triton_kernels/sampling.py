@@ -2,8 +2,8 @@
 
 ``_sample_kernel`` takes one row per program and walks the vocabulary a few times.  Scaled logits have their maximum at
 0, so their order is the order of the bits of their magnitude; the threshold of top-k, and then that of top-p, is found
-by a four-ary search over those bits.  It is the smallest magnitude up to which the count (or mass) of tokens reaches its
-target, which is exact and lets equal logits share their fate, as in ``sampling.filters``.  The noise is
+by a four-ary search over those bits.  It is the smallest magnitude up to which the count (or mass) of tokens reaches
+its target, which is exact and lets equal logits share their fate, as in ``sampling.filters``.  The noise is
 ``stratos.core.rng``, bit for bit up to the logarithm.
 """
 

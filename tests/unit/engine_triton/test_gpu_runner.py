@@ -1,0 +1,192 @@
+"""The GPU's runner on a CPU: tables, padding and lag, with interpreted kernels and a capture that runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from triton_interpreter import DEVICE
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.request import ChoiceState, EngineRequest, RequestKey
+from stratos.core.sampling_params import SamplingParams
+from stratos.engine.attention import triton_paged
+from stratos.engine.core import EngineCore
+from stratos.engine.plan import StepPlan
+from stratos.engine.runner.cuda_graphs import DecodeGraphs, DecodeOutputs, padded_sizes
+from stratos.engine.runner.cuda_runner import CudaRunner
+from stratos.engine.runner.sequence_rows import SequenceRows
+from stratos.engine.runner.torch_runner import TorchRunner
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.triton_kernels import sampling
+from tests.unit.engine_runner.plan_driver import Driver
+from tests.unit.engine_runner.tiny_models import save_tiny_llama
+
+PROMPT = [(i * 29 + 3) % 97 for i in range(22)]
+SHAPE: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+PARAMS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 0.9, "top_p": 0.95},
+    {"temperature": 0.0, "frequency_penalty": 1.5, "repetition_penalty": 1.3},
+    {"temperature": 1.0, "stop_token_ids": tuple(range(0, 97, 7)), "min_tokens": 2},
+]
+
+
+class Recording:
+    """A capture that keeps the work and does it again; outputs stay where the capture put them, as with a graph."""
+
+    def __init__(self) -> None:
+        self.num_captured, self.num_replayed = 0, 0
+
+    def __call__(self, work: Callable[[], DecodeOutputs]) -> tuple[Callable[[], object], DecodeOutputs]:
+        outputs = work()
+        self.num_captured += 1
+
+        def replay() -> None:
+            self.num_replayed += 1
+            fresh = work()
+            outputs.logits.copy_(fresh.logits)
+            outputs.is_bad.copy_(fresh.is_bad)
+
+        return replay, outputs
+
+
+@pytest.fixture(autouse=True)
+def _small_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_paged, "TARGET_PROGRAMS", 4)
+    monkeypatch.setattr(sampling, "VOCAB_BLOCK", 128)
+    monkeypatch.setattr(sampling, "SEARCH_BLOCK", 128)
+
+
+def config(path: Path, **changes: Any) -> RunnerConfig:
+    settings = {"block_size": 4, "kv_pool_bytes": 1 << 20, "num_threads": 1, "max_graph_batch": 8, **changes}
+    return RunnerConfig(model_path=path, **settings)
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    save_tiny_llama(path, **SHAPE)
+    return path
+
+
+@pytest.fixture
+def gpu(model_path: Path) -> CudaRunner:
+    with torch.inference_mode():
+        runner = CudaRunner.load(config(model_path), DEVICE)
+        assert runner._decoding is not None
+        runner._decoding = DecodeGraphs(runner._decode, 8, Recording())
+    return runner
+
+
+def generate(runner: TorchRunner, lag: Any, **scheduler: Any) -> dict[tuple[str, int], list[Any]]:
+    settings = {"max_num_batched_tokens": 17, "enable_prefix_cache": False, **scheduler}
+    engine = EngineCore(runner, SchedulerConfig(lag=lag, **settings))
+    for index, params in enumerate(PARAMS):
+        request = EngineRequest(
+            key=RequestKey(f"r{index}", 0),
+            prompt_ids=tuple(PROMPT[: 4 + 4 * index]),
+            choices=(ChoiceState(index=0),),
+            sampling=SamplingParams(**{"max_tokens": 5, **params}),
+            seed=index,
+        )
+        engine.add(request)
+    got: dict[tuple[str, int], list[Any]] = {}
+    while engine.has_work:
+        for output in engine.step().outputs:
+            tokens = got.setdefault((output.key.request_id, output.index), [])
+            tokens += [*output.token_ids, *([output.finish_reason] if output.finish_reason else [])]
+    engine.verify()
+    return got
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_tokens_are_those_of_the_portable_runner(model_path: Path, gpu: CudaRunner, lag: int) -> None:
+    portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
+    assert len(portable) == len(PARAMS)
+    assert generate(gpu, lag) == portable
+    assert gpu._decoding is not None
+    assert set(gpu._decoding._replays) == {1, 2, 4, 8}
+
+
+def test_it_runs_one_step_ahead_by_itself(gpu: CudaRunner) -> None:
+    assert gpu.info.lag == 1
+
+
+def test_decode_steps_replay_and_write_kv_only_where_they_must(gpu: CudaRunner) -> None:
+    driver = Driver(gpu)
+    streams = [driver.stream(PROMPT[:length]) for length in (3, 9, 4)]
+    driver.generate(streams, 1)
+    before = gpu._pages.tensor.clone()
+    driver.step([(stream, stream.row(1)) for stream in streams])
+    changed = {int(block) for block in (gpu._pages.tensor != before).flatten(1).any(1).nonzero()}
+    assert changed == {stream.blocks[(stream.num_computed - 1) // 4] for stream in streams}
+
+
+def test_a_row_with_bad_values_fails_alone_in_a_decode_step(gpu: CudaRunner) -> None:
+    driver = Driver(gpu)
+    streams = [driver.stream(PROMPT[:length]) for length in (3, 9)]
+    driver.generate(streams, 1)
+    with torch.inference_mode():
+        gpu._decoder._embedding[streams[0].tokens[-1]] = float("nan")
+    streams[1].tokens[-1] = (streams[0].tokens[-1] + 1) % 97
+    tokens = driver.step([(stream, stream.row(1)) for stream in streams])
+    assert list(tokens.errors) == [streams[0].seq_id]
+    assert [token.seq_id for token in tokens.tokens] == [streams[1].seq_id]
+
+
+def test_a_token_outside_of_the_vocabulary_is_reported(gpu: CudaRunner) -> None:
+    driver = Driver(gpu)
+    good, bad = driver.stream(PROMPT[:1]), driver.stream([97])
+    tokens = driver.step([(good, good.row(1)), (bad, bad.row(1))])
+    assert list(tokens.errors) == [bad.seq_id]
+    assert [token.seq_id for token in tokens.tokens] == [good.seq_id]
+
+
+def test_an_empty_plan_does_nothing(gpu: CudaRunner) -> None:
+    handle = gpu.launch(StepPlan(step=0, rows=()))
+    gpu.sample(handle)
+    assert gpu.collect(handle).tokens == []
+
+
+def test_sizes_grow_and_end_at_the_largest() -> None:
+    assert padded_sizes(8) == [1, 2, 4, 8]
+    assert padded_sizes(5) == [1, 2, 4, 5]
+    assert padded_sizes(256)[-5:] == [128, 160, 192, 224, 256]
+
+
+def test_captures_go_from_large_to_small_and_a_batch_takes_the_next_size() -> None:
+    captured = []
+
+    def run(size: int) -> DecodeOutputs:
+        captured.append(size)
+        return DecodeOutputs(torch.zeros(size, 2), torch.zeros(size, dtype=torch.bool))
+
+    graphs = DecodeGraphs(run, 16, Recording())
+    assert captured == [16, 8, 4, 2, 1]
+    assert [graphs.padded(rows) for rows in (1, 3, 9, 16)] == [1, 4, 16, 16]
+    assert graphs.step(4).logits.shape == (4, 2)
+
+
+def test_rows_are_stable_and_the_longest_unused_one_is_given_away() -> None:
+    rows = SequenceRows(4)
+    first = rows.place([10, 11])
+    assert rows.place([11, 10]) == first[::-1]
+    assert rows.table_changes(first[0], (5, 6)) == (0, (5, 6))
+    assert rows.table_changes(first[0], (5, 6, 7)) == (2, (7,))
+    assert rows.table_changes(first[0], (5, 8, 7)) == (0, (5, 8, 7))
+    rows.place([12, 13])
+    rows.place([10, 12])
+    assert rows.place([14, 15]) == [first[1], rows.place([15])[0]]
+    assert rows.table_changes(first[1], (1,)) == (0, (1,))
+    with pytest.raises(ValueError, match="hold 2"):
+        rows.place([1, 2, 3])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_is_told_plainly(model_path: Path) -> None:
+    with pytest.raises(InvalidCheckpoint, match="no GPU"):
+        CudaRunner.load(config(model_path))
