@@ -108,6 +108,16 @@ def next_allowed(mask: Sequence[int], token: int, vocab_size: int) -> int:
     return token
 
 
+def _score(row: PlanRow) -> list[PositionLogprobs]:
+    """The log probability of a prompt token is minus its place, so that a missing or doubled one shows."""
+    assert row.targets is not None
+    entries = []
+    for place, token in enumerate(row.targets.token_ids, row.start + row.targets.begin + 1):
+        scored = TokenLogprob(token, -float(place), 1)
+        entries.append(PositionLogprobs(scored, (scored,) if row.targets.num_top else ()))
+    return entries
+
+
 class FakeRunner(Runner):
     """Runs plans over pages that hold one int64 per token."""
 
@@ -169,6 +179,8 @@ class FakeRunner(Runner):
 
     def _draw(self, handle: _Handle) -> None:
         for row in handle.plan.rows:
+            if row.targets is not None:
+                handle.tokens.prompt_logprobs[row.seq_id] = _score(row)
             if row.sample is None and row.pool is None:
                 continue
             if self.config.poison_token is not None and self.config.poison_token in handle.token_ids[row.seq_id]:

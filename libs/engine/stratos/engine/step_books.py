@@ -165,6 +165,10 @@ class StepBooks:
                 elif sequence.embedding is not None:
                     self.embeddings.advance(sequence, begin, pooled.get(sequence.seq_id), result)
                 else:
+                    if launched.row.targets is not None:
+                        place = launched.row.start + launched.row.targets.begin
+                        found = tokens.prompt_logprobs[sequence.seq_id]
+                        self.requests.take_prompt_logprobs(sequence, place, found)
                     self.requests.advance(sequence, begin, sampled.get(sequence.seq_id), result)
             except StratosError as refusal:
                 self.fail(sequence, refusal, result)

@@ -174,6 +174,7 @@ class StepLoop:
             return
         tokens.tokens += alone.tokens
         tokens.pooled += alone.pooled
+        tokens.prompt_logprobs |= alone.prompt_logprobs
         tokens.errors |= alone.errors
 
     def _run_now(self, plan: StepPlan, masks: Masks | None = None) -> StepTokens:

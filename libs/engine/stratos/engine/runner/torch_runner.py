@@ -31,6 +31,7 @@ from stratos.engine.runner.base import Runner, RunnerInfo
 from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.runner.kv_pages import KvPages, num_blocks_for
 from stratos.engine.runner.pooling import pool_rows
+from stratos.engine.runner.prompt_scores import score_prompts
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig
@@ -131,7 +132,8 @@ class TorchRunner(Runner):
             tokens = inputs.sampled_tokens
             logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))
         pooled = pool_rows(plan.rows, inputs.spans, hidden, self._decoder.final_states)
-        return StepHandle(inputs, logits, StepTokens(pooled=pooled, errors=errors))
+        scored = score_prompts(plan.rows, inputs.spans, hidden, self._decoder.logits)
+        return StepHandle(inputs, logits, StepTokens(pooled=pooled, prompt_logprobs=scored, errors=errors))
 
     @torch.inference_mode()
     def sample(self, handle: StepHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
