@@ -54,8 +54,6 @@ GENERATION = ("/v1/chat/completions", "/v1/completions")
 NAMES = {
     ("/v1/chat/completions", "num_logprobs"): ("top_logprobs", {"logprobs": True}),
     ("/v1/completions", "num_logprobs"): ("logprobs", {}),
-    ("/v1/chat/completions", "num_prompt_logprobs"): ("prompt_logprobs", {}),
-    ("/v1/completions", "num_prompt_logprobs"): ("prompt_logprobs", {}),
 }
 
 

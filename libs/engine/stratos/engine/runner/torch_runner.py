@@ -1,8 +1,8 @@
 """The runner that executes plans with torch: one model, one KV pool, one device.
 
-A step: block copies -> inputs (``step_inputs``) -> attention metadata -> decoder -> logits of sampled rows -> sampler.
-On CPU each call does its work at once.  A row whose hidden state or logits are not finite is reported in
-``StepTokens.errors``, whether it samples or not; its neighbours go on.
+A step: swaps with the host tier -> block copies -> inputs (``step_inputs``) -> attention metadata -> decoder -> logits
+of sampled rows -> sampler.  On CPU each call does its work at once.  A row whose hidden state or logits are not finite
+is reported in ``StepTokens.errors``, whether it samples or not; its neighbours go on.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from stratos.common.clock import SystemClock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.model_files import read_model_files
@@ -28,10 +29,10 @@ from stratos.engine.models.decoder import Decoder
 from stratos.engine.models.loader import CheckpointReader
 from stratos.engine.plan import SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.runner.base import Runner, RunnerInfo
+from stratos.engine.runner.host_pages import HostPages
 from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.runner.kv_pages import KvPages, num_blocks_for
 from stratos.engine.runner.pooling import pool_rows
-from stratos.engine.runner.prompt_scores import score_prompts
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig
@@ -56,11 +57,17 @@ class TorchRunner(Runner):
     """Use ``TorchRunner.load``."""
 
     def __init__(
-        self, info: RunnerInfo, decoder: Decoder, attention: AttentionBackend, pages: KvPages, adapters: LoraStore
+        self,
+        info: RunnerInfo,
+        decoder: Decoder,
+        attention: AttentionBackend,
+        pages: KvPages,
+        host: HostPages,
+        adapters: LoraStore,
     ) -> None:
         self.info = info
         self._decoder, self._attention, self._pages, self._adapters = decoder, attention, pages, adapters
-        self._device = pages.tensor.device
+        self._host, self._device = host, pages.tensor.device
         self._sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device)
         self._previous: dict[int, int] = {}
         """Tokens of the plan sampled last, by seq_id: rows of the next plan may continue with them."""
@@ -87,6 +94,7 @@ class TorchRunner(Runner):
         decoder = Decoder(model, CheckpointReader(files, model, dtype, target), linear, kernels.ops, target)
         geometry = _geometry(model, config.block_size, dtype)
         pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), dtype, target)
+        host = HostPages(pages, config.host_pool_bytes // pages.tensor[0].nbytes, SystemClock())
         attention = kernels.attention(pages, model.num_heads, model.windows)
         info = RunnerInfo(
             identity=KvIdentity(
@@ -103,22 +111,24 @@ class TorchRunner(Runner):
             model_path=config.model_path,
             can_generate=model.has_lm_head,
             embedding_size=model.hidden_size,
+            num_host_blocks=host.num_slots,
         )
         adapters = LoraStore(
             config.max_resident_adapters, lambda adapter: load_lora(adapter, model, linear, dtype, target)
         )
         _log.info("loaded %s: %s, %d KV blocks", config.model_path, info.identity.numerics_id, info.num_blocks)
-        return cls(info, decoder, attention, pages, adapters)
+        return cls(info, decoder, attention, pages, host, adapters)
 
     # -- steps ---------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> StepHandle:
         """See ``Runner.launch``."""
+        swap_s = self._host.swap(plan.swap_outs, plan.swap_ins)
         if plan.copies:
             self._pages.copy_blocks(plan.copies)
         if not plan.rows:
-            return StepHandle(None, None, StepTokens())
+            return StepHandle(None, None, StepTokens(swap_s=swap_s))
         info = self.info
         inputs = build_step_inputs(
             plan, info.vocab_size, info.max_model_len, self._adapters.touch, self._device, self._previous
@@ -132,8 +142,7 @@ class TorchRunner(Runner):
             tokens = inputs.sampled_tokens
             logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))
         pooled = pool_rows(plan.rows, inputs.spans, hidden, self._decoder.final_states)
-        scored = score_prompts(plan.rows, inputs.spans, hidden, self._decoder.logits)
-        return StepHandle(inputs, logits, StepTokens(pooled=pooled, prompt_logprobs=scored, errors=errors))
+        return StepHandle(inputs, logits, StepTokens(pooled=pooled, errors=errors, swap_s=swap_s))
 
     @torch.inference_mode()
     def sample(self, handle: StepHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
