@@ -179,6 +179,7 @@ class FakeDecodeWorker(decode_pb2_grpc.DecodeServiceServicer):
         self, state: dict[int, int], scripts: dict[int, list[int]], submit: decode_pb2.Submit, context: Any
     ) -> None:
         self.step += 1
+        is_first = all(state[c.index] == len(c.emitted_ids) for c in submit.choices if c.index in state)
         deltas = []
         for index, position in list(state.items()):
             ids, params = scripts[index], submit.sampling
@@ -199,7 +200,8 @@ class FakeDecodeWorker(decode_pb2_grpc.DecodeServiceServicer):
                 del state[index]
             deltas.append(delta)
         receipt = decode_pb2.Receipt(num_cached_tokens=self.cached_tokens) if not state else None
-        await self._send(context, submit, deltas=deltas, receipt=receipt)
+        prompt = _prompt_logprobs(submit) if is_first and submit.sampling.HasField("num_prompt_logprobs") else []
+        await self._send(context, submit, deltas=deltas, receipt=receipt, prompt_logprobs=prompt)
 
     async def _send(self, context: Any, submit: decode_pb2.Submit, **fields: Any) -> None:
         output = decode_pb2.RequestOutput(request_id=submit.request_id, attempt=submit.attempt, **fields)
@@ -210,6 +212,18 @@ class FakeDecodeWorker(decode_pb2_grpc.DecodeServiceServicer):
         with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.UsageError):
             async with self.write_lock:  # grpc takes one write at a time
                 await context.write(message)
+
+
+def _prompt_logprobs(submit: decode_pb2.Submit) -> list[decode_pb2.PositionLogprobs]:
+    """Minus the place of each token from the second on; the most likely ones have ids right behind it."""
+    entries = []
+    for place, token in list(enumerate(submit.prompt_ids))[1:]:
+        entry = decode_pb2.PositionLogprobs()
+        entry.sampled.token_id, entry.sampled.logprob, entry.sampled.rank = token, -place, 3
+        for rank in range(submit.sampling.num_prompt_logprobs):
+            entry.top.add(token_id=(token + 1 + rank) % 4096, logprob=-0.25 - rank, rank=1 + rank)
+        entries.append(entry)
+    return entries
 
 
 @dataclass

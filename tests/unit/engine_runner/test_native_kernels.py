@@ -168,3 +168,18 @@ def test_a_machine_without_a_compiler_builds_nothing_and_is_no_error(
     monkeypatch.setattr("sys.argv", ["build"])
     assert build.main() == 0
     assert "no C++ compiler" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", NATIVE_SETS)
+@pytest.mark.parametrize("vocab", [1, 15, 16, 97, 1000])
+def test_greedy_takes_the_lowest_of_equal_tokens_and_names_bad_rows(name: str, vocab: int) -> None:
+    logits = torch.randn(7, vocab)
+    logits[1] = -3.0
+    logits[2, vocab // 2 :] = 9.0
+    logits[3, -1] = float("nan")
+    logits[4, 0] = float("inf")
+    logits[5, vocab // 3] = -float("inf")
+    tokens, is_finite = NativeOps(native_library(name), torch.bfloat16).greedy(logits)
+    assert is_finite.tolist() == [True, True, True, False, False, False, True]
+    assert tokens[is_finite].tolist() == logits[is_finite].argmax(1).tolist()
+    assert tokens[1] == 0

@@ -54,6 +54,8 @@ GENERATION = ("/v1/chat/completions", "/v1/completions")
 NAMES = {
     ("/v1/chat/completions", "num_logprobs"): ("top_logprobs", {"logprobs": True}),
     ("/v1/completions", "num_logprobs"): ("logprobs", {}),
+    ("/v1/chat/completions", "num_prompt_logprobs"): ("prompt_logprobs", {}),
+    ("/v1/completions", "num_prompt_logprobs"): ("prompt_logprobs", {}),
 }
 
 

@@ -40,6 +40,7 @@ EVERYTHING = SamplingParams(
     bad_sequences=((4,), (5, 6, 7)),
     grammar=GrammarSpec(GrammarKind.REGEX, "[0-9]+ größer"),
     num_logprobs=4,
+    num_prompt_logprobs=0,
 )
 
 

@@ -35,9 +35,12 @@ LIMITS: Mapping[str, Limit] = {
     "min_tokens": Limit(0, 2**20, is_integer=True),
     "n": Limit(1, 16, is_integer=True),
     "num_logprobs": Limit(0, 20, is_integer=True),
+    "num_prompt_logprobs": Limit(0, 20, is_integer=True),
     "seed": Limit(-(2**63), 2**63 - 1, is_integer=True),
     "dimensions": Limit(1, 2**20, is_integer=True),
 }
+MAX_PROMPT_LOGPROBS = 2**18
+"""Log probabilities of prompt tokens in one answer: prompt tokens times (most likely ones + 1)."""
 MAX_STOP_STRINGS = 4
 MAX_STOP_STRING_CHARS = 256
 MAX_STOP_TOKEN_IDS = 64
@@ -197,6 +200,13 @@ def check_input_lengths(lengths: Sequence[int], max_input_tokens: int, max_model
     if sum(lengths) > MAX_EMBEDDING_TOKENS:
         text = f"the inputs have {sum(lengths)} tokens together, the limit is {MAX_EMBEDDING_TOKENS}"
         raise ContextLengthExceeded(text, param="input")
+
+
+def check_prompt_logprobs(num_prompt_tokens: int, num_prompt_logprobs: int | None, param: str) -> None:
+    """Bound the size of an answer with log probabilities of the prompt."""
+    if num_prompt_logprobs is not None and num_prompt_tokens * (num_prompt_logprobs + 1) > MAX_PROMPT_LOGPROBS:
+        most = MAX_PROMPT_LOGPROBS // num_prompt_tokens - 1
+        raise BadRequest(f"a prompt of {num_prompt_tokens} tokens may ask for at most {most} of each", param=param)
 
 
 def check_model_name(name: object) -> str:

@@ -37,6 +37,8 @@ class SamplingParams:
     """What the output must look like; it ends the choice, whatever ``min_tokens`` and ``ignore_eos`` say."""
     num_logprobs: int | None = None
     """Most likely tokens reported at each position; ``None`` means no logprobs at all."""
+    num_prompt_logprobs: int | None = None
+    """The same for the tokens of the prompt, the first of which has none; its KV is computed without prefix cache."""
 
     @property
     def is_greedy(self) -> bool:

@@ -66,7 +66,7 @@ class EmbedBook:
             priority_class=request.priority_class,
             arrival_s=request.arrival_s,
             deadline_s=request.deadline_s,
-            bypasses_prefix_cache=request.pooling is PoolingKind.MEAN,
+            computes_all=request.pooling is PoolingKind.MEAN,
             embedding=EmbedState(request),
         )
         self._sequences[request.key] = sequence

@@ -23,7 +23,15 @@ from stratos.common.errors import StratosError
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.embedding import EmbeddingOutput, EmbedRequest
 from stratos.core.grammar import GrammarSpec
-from stratos.core.request import BlockLedger, ChoiceOutput, EngineRequest, HostLedger, PrefillJob, RequestKey
+from stratos.core.request import (
+    BlockLedger,
+    ChoiceOutput,
+    EngineRequest,
+    HostLedger,
+    PositionLogprobs,
+    PrefillJob,
+    RequestKey,
+)
 from stratos.engine.runner.base import RunnerInfo
 
 
@@ -72,6 +80,8 @@ class StepResult:
     prefill_errors: dict[str, StratosError] = field(default_factory=dict)
     started_stats: dict[RequestKey, RequestStats] = field(default_factory=dict)
     """For requests that got their first token in this step: where the prompt's KV came from is settled then."""
+    prompt_logprobs: dict[RequestKey, tuple[PositionLogprobs, ...]] = field(default_factory=dict)
+    """For requests that got their first token in this step and asked: one entry per prompt token from the second on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

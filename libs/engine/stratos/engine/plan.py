@@ -37,6 +37,16 @@ class SampleSpec:
         return self.params.needs_output_ids
 
 
+@dataclass(frozen=True, slots=True)
+class PromptTargets:
+    """Prompt tokens whose log probabilities a row reports: each is predicted by the token before it."""
+
+    begin: int
+    """Token of the row that predicts ``token_ids[0]``; the next one predicts the next."""
+    token_ids: tuple[int, ...]
+    num_top: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
     """Consecutive tokens of one sequence that run in this step."""
@@ -54,6 +64,8 @@ class PlanRow:
     """Sample behind the last token of the row, or not at all."""
     pool: PoolingKind | None = None
     """Pool the hidden states of the row for an embedding, or not at all."""
+    targets: PromptTargets | None = None
+    """Report log probabilities of prompt tokens, or none."""
     continues: bool = False
     """``token_ids`` ends with ``PREVIOUS_TOKEN``: the runner puts the token there that the plan launched just before
     this one samples for ``seq_id``. Never set with lag 0."""
@@ -106,6 +118,8 @@ class StepTokens:
 
     tokens: list[SampledToken] = field(default_factory=list)
     pooled: list[PooledRow] = field(default_factory=list)
+    prompt_logprobs: dict[int, list[PositionLogprobs]] = field(default_factory=dict)
+    """seq_id -> one entry per target of its row."""
     errors: dict[int, str] = field(default_factory=dict)
     """seq_id -> why this row could not be sampled (for example non-finite logits)."""
     swap_s: float = 0.0

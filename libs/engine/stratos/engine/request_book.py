@@ -6,10 +6,10 @@ import dataclasses
 from typing import NamedTuple
 
 from stratos.common.errors import BadRequest, Overloaded
-from stratos.core.request import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, RequestKey
+from stratos.core.request import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, PositionLogprobs, RequestKey
 from stratos.engine.context import EngineContext
 from stratos.engine.engine import StepResult
-from stratos.engine.plan import PREVIOUS_TOKEN, PlanRow, SampledToken, SampleSpec
+from stratos.engine.plan import PREVIOUS_TOKEN, PlanRow, PromptTargets, SampledToken, SampleSpec
 from stratos.engine.sequence import RequestState, ReservedState, Sequence
 
 
@@ -117,14 +117,11 @@ class RequestBook:
         copies, self._copies = self._copies, []
         for copy in copies:
             copy.owner.last_plan = plan
-            copy.owner.awaits_copy = False
         return copies
 
     def return_copies(self, copies: list[BlockCopy]) -> None:
         """The plan was not carried out: the next one does its copies."""
         self._copies = copies + self._copies
-        for copy in copies:
-            copy.owner.awaits_copy = True
 
     def _drop_dead_copies(self) -> None:
         dead = [copy for copy in self._copies if not copy.is_wanted]
@@ -151,12 +148,20 @@ class RequestBook:
             adapter_digest=sequence.adapter_digest,
             sample=_sample_spec(sequence, state) if state and count == sequence.remaining else None,
             pool=embedding.pooling(is_last_chunk=count == sequence.remaining) if embedding else None,
+            targets=_prompt_targets(state, start, count) if state else None,
             continues=continues,
         )
 
     def with_history(self, spec: SampleSpec, sequence: Sequence) -> SampleSpec:
         """The spec of a launched row, now that every token before the one to be sampled is known."""
         return dataclasses.replace(spec, output_ids=tuple(sequence.tokens[len(spec.prompt_ids) :]))
+
+    def take_prompt_logprobs(self, sequence: Sequence, begin: int, logprobs: list[PositionLogprobs]) -> None:
+        """Keep log probabilities of prompt tokens, the first of which is predicted by position ``begin``."""
+        assert sequence.request is not None
+        known = sequence.request.prompt_logprobs
+        assert begin <= len(known), "prompt tokens were skipped"
+        known.extend(logprobs[len(known) - begin :])
 
     def advance(self, sequence: Sequence, begin: int, token: SampledToken | None, result: StepResult) -> None:
         """Tokens from ``begin`` on are computed; append the sampled one, if the row sampled."""
@@ -192,7 +197,6 @@ class RequestBook:
                 source = lead.block_table[num_shared]
                 blocks.reference([source])  # until the copy is done
                 self._copies.append(BlockCopy(source, private[0], sequence))
-                sequence.awaits_copy = True
             sequence.block_table = shared + private
             sequence.num_computed = num_tokens
             sequence.num_named = min(num_shared, lead.num_named)
@@ -212,6 +216,8 @@ class RequestBook:
         if not state.has_started:
             state.has_started = True
             result.started_stats[state.key] = state.stats()
+            if request.sampling.num_prompt_logprobs is not None:
+                result.prompt_logprobs[state.key] = tuple(state.prompt_logprobs)
         if output.finish_reason is not None:
             self._context.scheduler.admission.output_lengths.add(sequence.num_output)
             self._close(sequence, state)
@@ -243,6 +249,16 @@ class RequestBook:
         del state.sequences[sequence.choice]
         if not state.num_open_choices:
             del self._states[state.key]
+
+
+def _prompt_targets(state: RequestState, start: int, count: int) -> PromptTargets | None:
+    """Prompt tokens predicted by positions [start, start + count) whose log probabilities are still wanted."""
+    if not state.num_unscored_tokens:
+        return None
+    begin = max(start, len(state.prompt_logprobs))
+    token_ids = state.request.prompt_ids[begin + 1 : start + count + 1]
+    num_top = state.request.sampling.num_prompt_logprobs or 0
+    return PromptTargets(begin - start, token_ids, num_top) if token_ids else None
 
 
 def _sample_spec(sequence: Sequence, state: RequestState) -> SampleSpec:

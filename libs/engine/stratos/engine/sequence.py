@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stratos.core.block_hash import next_hash
-from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
+from stratos.core.request import ChoiceState, EngineRequest, PositionLogprobs, PrefillJob, RequestKey
 from stratos.engine.engine import RequestStats
 from stratos.engine.grammar.matcher import GrammarMatcher
 
@@ -57,23 +57,24 @@ class Sequence:
     """Block-hash chain over the full blocks of ``tokens`` as far as it was needed."""
     num_named: int = 0
     """Blocks of the table that were offered to the prefix cache."""
-    swapped: SwappedState | None = None
-    """Its KV in host memory, while it waits without blocks."""
-    awaits_copy: bool = False
-    """A block of the table is the destination of a copy-on-write that no plan has taken yet."""
     request: RequestState | None = None
     choice: int = 0
     job: JobState | None = None
     grammar: GrammarMatcher | None = None
     """Behind the last token of ``tokens``."""
     embedding: EmbedState | None = None
-    bypasses_prefix_cache: bool = False
-    """Computes every token, because more than the KV of each is needed."""
+    computes_all: bool = False
+    """Every token is computed here, because more than the KV of each is needed."""
 
     @property
     def num_scheduled(self) -> int:
         """Tokens whose KV is complete when every launched step is."""
         return self.num_computed + self.num_in_flight
+
+    @property
+    def bypasses_prefix_cache(self) -> bool:
+        """KV of others is of no use."""
+        return self.computes_all or (self.request is not None and self.request.num_unscored_tokens > 0)
 
     @property
     def remaining(self) -> int:
@@ -129,6 +130,15 @@ class RequestState:
     first_scheduled_s: float | None = None
     has_started: bool = False
     """Some choice got a token."""
+    prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
+    """Of the prompt's tokens from the second on, as far as they are computed."""
+
+    @property
+    def num_unscored_tokens(self) -> int:
+        """Prompt tokens whose log probabilities are wanted and not known yet."""
+        if self.request.sampling.num_prompt_logprobs is None:
+            return 0
+        return len(self.request.prompt_ids) - 1 - len(self.prompt_logprobs)
 
     @property
     def key(self) -> RequestKey:
@@ -154,16 +164,6 @@ class RequestState:
             num_recomputed_tokens=self.num_recomputed_tokens,
             first_scheduled_s=self.first_scheduled_s,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SwappedState:
-    """What a preempted sequence left in host memory, and how far it was."""
-
-    slots: tuple[int, ...]
-    """One held slot per block, from position 0."""
-    num_tokens: int
-    num_named: int
 
 
 @dataclass(slots=True, eq=False)

@@ -39,10 +39,6 @@ class SchedulerConfig:
     """Baseline switch: "static" admits only when every sequence of the batch before has ended."""
     scheduling: Literal["mixed", "prefill-first"] = "mixed"
     """Baseline switch: "prefill-first" never mixes: decodes run in steps in which no prompt could."""
-    enable_host_tier: bool = True
-    """Ablation switch: keep evicted and preempted KV in host memory, where ``host_pool_bytes`` gives some."""
-    enable_swap_costs: bool = True
-    """Ablation switch: off copies to and from host memory whenever there is room, whatever recomputing would cost."""
     lag: Literal[0, 1] | None = None
     """Steps launched before the step before them is collected: 0 or 1; ``None`` takes what suits the runner."""
     enable_parallel_grammar_masks: bool = True
@@ -67,12 +63,10 @@ class RunnerConfig:
     """Tokens per KV block."""
     kv_pool_bytes: int = 256 * 1024 * 1024
     """Bytes of the KV pages; the number of blocks follows."""
-    host_pool_bytes: int = 0
-    """Bytes of the host tier of the KV pool; 0 has none. A CPU's pool is host memory already: grow the pool there."""
     max_resident_adapters: int = 8
     """Adapters held by the runner; the least recently used one without a sequence makes room."""
     num_threads: int = 0
-    """Threads of one operation; 0 takes torch's default."""
+    """Threads of one operation; 0 measures what is fastest under the present load, up to torch's default."""
     enable_prepacked_gemm: bool = True
     """Ablation switch: oneDNN pre-packed weights for linear layers on CPU."""
     exact: bool = True

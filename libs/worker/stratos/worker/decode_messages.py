@@ -62,6 +62,7 @@ def submission_from_pb(submit: decode_pb2.Submit, info: RunnerInfo, now_s: float
     prompt_ids = limits.check_token_ids(submit.prompt_ids, info.vocab_size, "prompt_ids")
     limits.check_prompt_length(len(prompt_ids), info.max_model_len, info.max_model_len, "prompt_ids")
     sampling = sampling_from_pb(submit.sampling, info.vocab_size)
+    limits.check_prompt_logprobs(len(prompt_ids), sampling.num_prompt_logprobs, "num_prompt_logprobs")
     if len(submit.cache_salt) > MAX_SALT_BYTES:
         raise BadRequest(f"cache_salt may have at most {MAX_SALT_BYTES} bytes", param="cache_salt")
     if submit.priority_class >= limits.NUM_PRIORITY_CLASSES:
@@ -141,6 +142,7 @@ def sampling_from_pb(sampling: decode_pb2.SamplingParams, vocab_size: int) -> Sa
         if sampling.HasField("grammar")
         else None,
         num_logprobs=int(number("num_logprobs")) if sampling.HasField("num_logprobs") else None,
+        num_prompt_logprobs=int(number("num_prompt_logprobs")) if sampling.HasField("num_prompt_logprobs") else None,
     )
 
 
@@ -153,6 +155,8 @@ def output_to_pb(delta: RequestDelta) -> decode_pb2.RequestOutput:
     )
     if delta.error is not None:
         output.error.CopyFrom(to_error_detail(delta.error))
+    if delta.prompt_logprobs:
+        output.prompt_logprobs.extend(_position_to_pb(position) for position in delta.prompt_logprobs)
     if delta.receipt is not None:
         output.receipt.CopyFrom(_receipt_to_pb(delta.receipt))
     return output

@@ -1,6 +1,7 @@
 """Where a prompt is computed: here, or at a source.  A counted policy, and its reason is in the receipt.
 
 no prefill endpoint in the placement      -> here (LOCAL_NO_ENDPOINT)
+log probabilities of the prompt wanted    -> here (LOCAL_PROMPT_LOGPROBS): a source does not make logits
 uncached tail <= local_prefill_max_tokens -> here (LOCAL_SHORT_TAIL): shipping it would cost more than computing it
 otherwise                                 -> hand-off; when every source fails, here (LOCAL_FALLBACK)
 """
@@ -55,6 +56,8 @@ class PromptPlacer:
     def _local_reason(self, record: RequestRecord, num_tail_tokens: int) -> PrefillPath | None:
         if not record.submission.prefill_endpoints:
             return PrefillPath.LOCAL_NO_ENDPOINT
+        if record.submission.request.sampling.num_prompt_logprobs is not None:
+            return PrefillPath.LOCAL_PROMPT_LOGPROBS
         if num_tail_tokens <= self._config.local_prefill_max_tokens:
             return PrefillPath.LOCAL_SHORT_TAIL
         return None

@@ -24,6 +24,7 @@ class PrefillPath(enum.Enum):
     LOCAL_SHORT_TAIL = 2
     LOCAL_NO_ENDPOINT = 3
     LOCAL_FALLBACK = 4
+    LOCAL_PROMPT_LOGPROBS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,8 @@ class RequestDelta:
     choices: tuple[ChoiceOutput, ...] = ()
     error: StratosError | None = None
     receipt: Receipt | None = None
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+    """With the receipt, if they were asked for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,6 +120,7 @@ class RequestRecord:
         self.origin: PromptOrigin | None = None
         self.error: StratosError | None = None
         self.stats: RequestStats | None = None
+        self.prompt_logprobs: tuple[PositionLogprobs, ...] = ()
         self.orphan_since_s: float | None = None
         self.is_error_sent = False
         self.is_receipt_sent = False
@@ -178,8 +182,11 @@ class RequestRecord:
             return None
         self.is_error_sent = self.error is not None
         receipt = self._receipt() if self.stats is not None and not self.is_receipt_sent else None
+        prompt_logprobs = self.prompt_logprobs if receipt is not None else ()
         self.is_receipt_sent = self.stats is not None
-        return RequestDelta(key=self.key, choices=choices, error=error, receipt=receipt)
+        return RequestDelta(
+            key=self.key, choices=choices, error=error, receipt=receipt, prompt_logprobs=prompt_logprobs
+        )
 
     def _check_ended(self) -> None:
         if all(choice.finish_reason is not None for choice in self._choices.values()):

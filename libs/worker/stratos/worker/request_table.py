@@ -158,6 +158,7 @@ class RequestTable:
         for key, stats in result.started_stats.items():
             if (record := self._find(key)) is not None:
                 record.stats = stats
+                record.prompt_logprobs = result.prompt_logprobs.get(key, ())
         for output in result.outputs:
             if (record := self._find(output.key)) is not None:
                 record.append(output)

@@ -60,6 +60,9 @@ class AttemptOwner(Protocol):
     ) -> bool:
         """Journal a delta; ``True`` when it ended the choice by a stop string."""
 
+    def accept_prompt_logprobs(self, logprobs: Sequence[PositionLogprobs]) -> None:
+        """Keep the log probabilities of the prompt."""
+
     def accept_receipt(self, receipt: Receipt) -> None:
         """Keep what the worker says about the prompt."""
 
@@ -115,6 +118,11 @@ class Attempt:
         except JournalConflict as error:
             _log.error("attempt %d of %s: %s", self._key.attempt, self._key.request_id, error)
             self._settle(Cause.CONFLICT)
+
+    def on_prompt_logprobs(self, logprobs: Sequence[PositionLogprobs]) -> None:
+        """Of the prompt."""
+        if not self._end.done():
+            self._owner.accept_prompt_logprobs(logprobs)
 
     def on_receipt(self, receipt: Receipt) -> None:
         """Where the prompt was computed."""

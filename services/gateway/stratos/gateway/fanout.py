@@ -96,6 +96,8 @@ class Fanout:
             for choice in generation.choices:
                 if (chunk := choice.take()) is not None:
                     chunk.index = position * self._num_choices + choice.index
+                    if chunk.is_first:
+                        chunk.prompt_logprobs = generation.prompt_logprobs
                     chunks.append(chunk)
         return chunks
 

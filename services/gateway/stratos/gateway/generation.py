@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stratos.common.errors import Draining, Internal, Overloaded, QueueTimeout, StratosError, WorkerLost
 from stratos.common.ids import new_id
@@ -74,6 +74,8 @@ class Generation:
         self.error: StratosError | None = None
         self.is_ended = False
         self.num_cached_tokens = 0
+        self.prompt_logprobs: Sequence[PositionLogprobs] = ()
+        """Of the prompt's tokens from the second on; there before the first chunk if they were asked for."""
         self._platform = platform
         self._notify = notify
         self._number = 0
@@ -205,7 +207,7 @@ class Generation:
             choices=tuple(
                 ChoiceState(index=c.index, emitted_ids=tuple(c.ids), finished=c.is_finished) for c in self.choices
             ),
-            sampling=spec.sampling,
+            sampling=replace(spec.sampling, num_prompt_logprobs=None) if self.prompt_logprobs else spec.sampling,
             seed=spec.seed,
             model_digest=spec.target.model_digest,
             adapter_digest=spec.target.adapter_digest,
@@ -243,6 +245,10 @@ class Generation:
         if num_new:
             self._measure(index, num_new)
         return choice.is_finished and finish_reason is None
+
+    def accept_prompt_logprobs(self, logprobs: Sequence[PositionLogprobs]) -> None:
+        """Keep what the first attempt that got so far says; later ones do not ask for it."""
+        self.prompt_logprobs = self.prompt_logprobs or tuple(logprobs)
 
     def accept_receipt(self, receipt: Receipt) -> None:
         """Keep what the worker says about the prompt; a resumed one may find more than the prompt in its cache."""

@@ -40,6 +40,8 @@ class ChoiceChunk:
     entries: list[TokenEntry]
     finish_reason: str | None
     is_first: bool
+    prompt_logprobs: Sequence[PositionLogprobs] = ()
+    """With the first chunk if asked for: of the prompt's tokens from the second on."""
 
 
 @dataclass(slots=True)

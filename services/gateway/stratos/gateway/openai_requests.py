@@ -6,7 +6,7 @@ anything unknown is refused too: a misspelt parameter must not be lost silently.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stratos.common.errors import BadRequest
@@ -46,6 +46,10 @@ class GenerationOptions:
     seed: int | None
     max_tokens: int | None
     num_logprobs: int | None
+    num_prompt_logprobs: int | None
+    """Of the field of this name."""
+    num_echo_logprobs: int | None
+    """Of ``echo`` with ``logprobs``."""
     return_token_ids: bool
     bad_words: tuple[str, ...]
     bad_token_ids: tuple[int, ...]
@@ -99,8 +103,6 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> CompletionRequest
     prompts = _prompts(fields.take("prompt"), vocab_size)
     echo, max_tokens = fields.flag("echo"), fields.number("max_tokens")
     num_logprobs = fields.number("logprobs", "num_logprobs")
-    if echo and num_logprobs is not None:
-        raise BadRequest("echo together with logprobs is not supported", param="echo", code="unsupported_parameter")
     best_of = fields.number("best_of", "n")
     fields.refuse("suffix", "")
     options = _options(
@@ -112,6 +114,8 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> CompletionRequest
     if best_of is not None and best_of != options.n:
         raise BadRequest("best_of other than n is not supported", param="best_of", code="unsupported_parameter")
     check_num_choices(len(prompts), options.n)
+    if echo and options.num_logprobs is not None:
+        options = replace(options, num_echo_logprobs=options.num_logprobs)
     return CompletionRequest(options=options, prompts=prompts, echo=echo)
 
 
@@ -127,7 +131,9 @@ def _options(
     sampling["ignore_eos"] = fields.flag("ignore_eos")
     if max_tokens is not None and sampling.get("min_tokens", 0) > max_tokens:
         raise BadRequest("min_tokens must not be above max_tokens", param="min_tokens")
-    stream = fields.flag("stream")
+    stream, num_prompt_logprobs = fields.flag("stream"), fields.number("prompt_logprobs", "num_prompt_logprobs")
+    if stream and num_prompt_logprobs is not None:
+        raise BadRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
     seed, n = fields.number("seed"), fields.number("n")
     options = GenerationOptions(
         model=check_model_name(fields.take("model")),
@@ -139,6 +145,8 @@ def _options(
         seed=None if seed is None else int(seed),
         max_tokens=None if max_tokens is None else int(max_tokens),
         num_logprobs=None if num_logprobs is None else int(num_logprobs),
+        num_prompt_logprobs=None if num_prompt_logprobs is None else int(num_prompt_logprobs),
+        num_echo_logprobs=None,
         return_token_ids=fields.flag("return_token_ids"),
         grammar=take_grammar(fields),
         bad_words=check_bad_words(fields.take("bad_words")),

@@ -6,18 +6,15 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stratos.core.request import TokenLogprob
-from stratos.gateway.journal import ChoiceChunk, TokenEntry
+from stratos.gateway.journal import ChoiceChunk
+from stratos.gateway.prompt_logprobs import by_token_id, finite, legacy, top_by_text
 from stratos.text.tokenizer import Tokenizer
-
-LEAST_LOGPROB = -9999.0
-"""Stands for minus infinity, which JSON cannot say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +24,21 @@ class Answer:
     id: str
     created: int
     model: str
-    wants_logprobs: bool
+    num_logprobs: int | None
+    num_prompt_logprobs: int | None
+    echoes_logprobs: bool
+    """The output's log probabilities begin with those of the prompt."""
     return_token_ids: bool
     include_usage: bool
     prompts: Sequence[Sequence[int]]
     """Token ids, one sequence per prompt."""
     num_choices: int
     """Per prompt."""
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Of the output."""
+        return self.num_logprobs is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,8 @@ class Renderer(ABC):
         """The whole answer at once."""
         choices = [self._whole(chunk) for chunk in sorted(chunks, key=lambda chunk: chunk.index)]
         body = {**self._head(self.object_name), "choices": choices, "usage": usage.body()}
+        if self.answer.num_prompt_logprobs is not None:
+            self._add_prompt_logprobs(body, chunks)
         return self._add_prompt_ids(body)
 
     def events(self, chunks: Sequence[ChoiceChunk]) -> list[dict[str, Any]]:
@@ -99,7 +106,14 @@ class Renderer(ABC):
         """The stream choices for a chunk; none when there is nothing to show."""
 
     @abstractmethod
-    def _logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any]:
+    def _add_prompt_logprobs(self, body: dict[str, Any], chunks: Sequence[ChoiceChunk]) -> None:
+        """Put ``prompt_logprobs`` where the route has them."""
+
+    def _prompt_logprobs(self, chunk: ChoiceChunk) -> list[dict[str, Any] | None]:
+        return by_token_id(chunk.prompt_logprobs, self.answer.num_prompt_logprobs or 0, self._tokenizer)
+
+    @abstractmethod
+    def _logprobs(self, chunk: ChoiceChunk) -> dict[str, Any]:
         """Log probabilities in the shape of the route."""
 
     def _add_prompt_ids(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +124,7 @@ class Renderer(ABC):
         return {"id": answer.id, "object": name, "created": answer.created, "model": answer.model}
 
     def _finish(self, choice: dict[str, Any], chunk: ChoiceChunk) -> dict[str, Any]:
-        choice["logprobs"] = self._logprobs(chunk.entries) if self.answer.wants_logprobs else None
+        choice["logprobs"] = self._logprobs(chunk) if self.answer.wants_logprobs else None
         choice["finish_reason"] = chunk.finish_reason
         if self.answer.return_token_ids:
             choice["token_ids"] = chunk.token_ids
@@ -145,10 +159,13 @@ class ChatRenderer(Renderer):
             body["prompt_token_ids"] = self.answer.prompts[0]
         return body
 
-    def _logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any]:
+    def _add_prompt_logprobs(self, body: dict[str, Any], chunks: Sequence[ChoiceChunk]) -> None:
+        body["prompt_logprobs"] = self._prompt_logprobs(chunks[0])
+
+    def _logprobs(self, chunk: ChoiceChunk) -> dict[str, Any]:
         content = [
             {**self._token(e.logprobs.sampled), "top_logprobs": [self._token(t) for t in e.logprobs.top]}
-            for e in entries
+            for e in chunk.entries
         ]
         return {"content": content, "refusal": None}
 
@@ -178,26 +195,35 @@ class CompletionRenderer(Renderer):
         choice = self._finish({"index": chunk.index, "text": prefix + chunk.text}, chunk)
         return [self._add_choice_prompt(choice, chunk)]
 
+    def _echo(self, chunk: ChoiceChunk) -> str:
+        return self._echoes[chunk.index // self.answer.num_choices] if self._echoes else ""
+
     def _prefix(self, chunk: ChoiceChunk) -> str:
-        return self._echoes[chunk.index // self.answer.num_choices] if self._echoes and chunk.is_first else ""
+        return self._echo(chunk) if chunk.is_first else ""
+
+    def _prompt_ids(self, chunk: ChoiceChunk) -> Sequence[int]:
+        return self.answer.prompts[chunk.index // self.answer.num_choices]
 
     def _add_choice_prompt(self, choice: dict[str, Any], chunk: ChoiceChunk) -> dict[str, Any]:
         if self.answer.return_token_ids and chunk.is_first:
-            choice["prompt_token_ids"] = self.answer.prompts[chunk.index // self.answer.num_choices]
+            choice["prompt_token_ids"] = self._prompt_ids(chunk)
         return choice
 
-    def _logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any]:
-        name = self._tokenizer.token_text
-        return {
+    def _add_prompt_logprobs(self, body: dict[str, Any], chunks: Sequence[ChoiceChunk]) -> None:
+        for choice, chunk in zip(body["choices"], sorted(chunks, key=lambda chunk: chunk.index), strict=True):
+            choice["prompt_logprobs"] = self._prompt_logprobs(chunk)
+
+    def _logprobs(self, chunk: ChoiceChunk) -> dict[str, Any]:
+        name, entries, num_top = self._tokenizer.token_text, chunk.entries, self.answer.num_logprobs or 0
+        shift = len(self._echo(chunk))
+        output: dict[str, list[Any]] = {
             "tokens": [name(e.logprobs.sampled.token_id) for e in entries],
             "token_logprobs": [finite(e.logprobs.sampled.logprob) for e in entries],
-            "top_logprobs": [
-                {name(t.token_id): finite(t.logprob) for t in (*e.logprobs.top, e.logprobs.sampled)} for e in entries
-            ],
-            "text_offset": [e.text_offset for e in entries],
+            "top_logprobs": [top_by_text(e.logprobs, num_top, self._tokenizer) for e in entries],
+            "text_offset": [e.text_offset + shift for e in entries],
         }
-
-
-def finite(logprob: float) -> float:
-    """A number that JSON can hold."""
-    return logprob if math.isfinite(logprob) else LEAST_LOGPROB
+        if not (self.answer.echoes_logprobs and chunk.is_first):
+            return output
+        prompt_ids, tokenizer = self._prompt_ids(chunk), self._tokenizer
+        prompt = legacy(prompt_ids, self._echo(chunk), chunk.prompt_logprobs, num_top, tokenizer)
+        return {key: prompt[key] + output[key] for key in output}

@@ -9,6 +9,7 @@ from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.common.ids import new_id, new_seed
+from stratos.core.limits import check_prompt_logprobs
 from stratos.core.sampling_params import SamplingParams
 from stratos.gateway.generation import Caller, GenerationSpec
 from stratos.gateway.models import ModelCatalogue, ModelTarget
@@ -80,6 +81,8 @@ class Preparation:
         target: ModelTarget,
         traceparent: str,
     ) -> tuple[GenerationSpec, ...]:
+        param = "prompt_logprobs" if options.num_echo_logprobs is None else "logprobs"
+        check_prompt_logprobs(sum(map(len, prompts)), _num_prompt_logprobs(options), param)
         if options.grammar is not None:
             await self.model.grammars.check(options.grammar)
         seed = new_seed() if options.seed is None else options.seed
@@ -104,6 +107,7 @@ class Preparation:
         return SamplingParams(
             max_tokens=max_tokens,
             num_logprobs=options.num_logprobs,
+            num_prompt_logprobs=_num_prompt_logprobs(options),
             bad_sequences=self._bad_sequences(options),
             grammar=None if options.grammar is None else options.grammar.spec,
             **options.sampling,
@@ -120,9 +124,17 @@ class Preparation:
             id=new_id(prefix),
             created=int(self.wall_clock()),
             model=options.model,
-            wants_logprobs=options.num_logprobs is not None,
+            num_logprobs=options.num_logprobs,
+            num_prompt_logprobs=options.num_prompt_logprobs,
+            echoes_logprobs=options.num_echo_logprobs is not None,
             return_token_ids=options.return_token_ids,
             include_usage=options.include_usage,
             prompts=prompts,
             num_choices=options.n,
         )
+
+
+def _num_prompt_logprobs(options: GenerationOptions) -> int | None:
+    """Most likely tokens at each place of the prompt that some part of the answer needs."""
+    wanted = [num for num in (options.num_prompt_logprobs, options.num_echo_logprobs) if num is not None]
+    return max(wanted, default=None)

@@ -56,7 +56,8 @@ class Fields:
             raise BadRequest(f"unknown parameter {text!r}", param=text, code="unknown_parameter")
 
 
-SAMPLING_ROWS = tuple(name for name in LIMITS if name not in ("max_tokens", "n", "num_logprobs", "seed", "dimensions"))
+_OTHER_ROWS = ("max_tokens", "n", "num_logprobs", "num_prompt_logprobs", "seed", "dimensions")
+SAMPLING_ROWS = tuple(name for name in LIMITS if name not in _OTHER_ROWS)
 """Rows of the limits table that are sampling parameters of the same name on every generation route."""
 
 HARMLESS_FIELDS = (

@@ -180,8 +180,10 @@ class WorkerSession:
 
 
 def _hand_over(output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
+    if output.prompt_logprobs:
+        sink.on_prompt_logprobs(messages.position_logprobs(output.prompt_logprobs))
     for delta in output.deltas:
-        logprobs = messages.position_logprobs(delta) if delta.logprobs else ()
+        logprobs = messages.position_logprobs(delta.logprobs) if delta.logprobs else ()
         reason = messages.FINISH_REASONS.get(delta.finish_reason)
         sink.on_delta(delta.index, delta.offset, delta.token_ids, logprobs, reason)
     if output.HasField("receipt"):

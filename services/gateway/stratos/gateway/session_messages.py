@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from stratos.api.worker.v1 import decode_pb2
 from stratos.core.request import FinishReason, PositionLogprobs, RequestKey, TokenLogprob
 from stratos.core.sampling_params import SamplingParams
@@ -72,12 +74,13 @@ def sampling_to_pb(params: SamplingParams) -> decode_pb2.SamplingParams:
         bad_sequences=[decode_pb2.TokenSequence(token_ids=ids) for ids in params.bad_sequences],
         grammar=decode_pb2.Grammar(kind=params.grammar.kind, text=params.grammar.text) if params.grammar else None,
         num_logprobs=params.num_logprobs,
+        num_prompt_logprobs=params.num_prompt_logprobs,
     )
 
 
-def position_logprobs(delta: decode_pb2.ChoiceDelta) -> list[PositionLogprobs]:
-    """Log probabilities of a delta, one entry per token."""
-    return [PositionLogprobs(_logprob(p.sampled), tuple(map(_logprob, p.top))) for p in delta.logprobs]
+def position_logprobs(entries: Iterable[decode_pb2.PositionLogprobs]) -> list[PositionLogprobs]:
+    """Log probabilities of consecutive tokens."""
+    return [PositionLogprobs(_logprob(p.sampled), tuple(map(_logprob, p.top))) for p in entries]
 
 
 def _logprob(message: decode_pb2.TokenLogprob) -> TokenLogprob:

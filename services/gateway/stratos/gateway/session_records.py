@@ -55,6 +55,9 @@ class AttemptSink(Protocol):
     ) -> None:
         """New tokens of one choice."""
 
+    def on_prompt_logprobs(self, logprobs: Sequence[PositionLogprobs]) -> None:
+        """Of the prompt's tokens from the second on; come with the first tokens, before them."""
+
     def on_receipt(self, receipt: Receipt) -> None:
         """Where the prompt was computed; comes with the first tokens."""
 

@@ -19,10 +19,16 @@ from torch import Tensor
 Linear = Callable[[Tensor], Tensor]
 """Maps [tokens, in_features] to [tokens, out_features]."""
 
-PROBED_ROWS = (1, 2, 3, 5, 7, 8, 16, 17, 33, 64, 100, 256, 512)
 DISTINCT_OUTPUTS = 64
-MAX_ROWS = 512
-"""Larger batches are cut: sizes beyond are not probed."""
+LARGE_WEIGHT = 1 << 23
+"""Elements from which on fewer numbers of rows are tried, so that a large model starts in time."""
+
+
+def probed_rows(num_elements: int) -> tuple[int, ...]:
+    """Numbers of rows to try for a weight; batches larger than the last are cut."""
+    return (
+        (1, 2, 3, 5, 16, 64, 256) if num_elements > LARGE_WEIGHT else (1, 2, 3, 5, 7, 8, 16, 17, 33, 64, 100, 256, 512)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +50,16 @@ PADDINGS = (RowPadding(1, 1), RowPadding(2, 1), *(RowPadding(m, m) for m in (4, 
 class InvariantLinear:
     """A linear layer of which a row's result depends on that row alone."""
 
-    __slots__ = ("_linear", "padding")
+    __slots__ = ("_linear", "_max_rows", "padding")
 
-    def __init__(self, linear: Linear, padding: RowPadding) -> None:
-        self._linear, self.padding = linear, padding
+    def __init__(self, linear: Linear, padding: RowPadding, max_rows: int) -> None:
+        self._linear, self.padding, self._max_rows = linear, padding, max_rows
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to [tokens, in_features]."""
         count = x.shape[0]
-        if count > MAX_ROWS:
-            return torch.cat([self(x[begin : begin + MAX_ROWS]) for begin in range(0, count, MAX_ROWS)])
+        if count > self._max_rows:
+            return torch.cat([self(x[begin : begin + self._max_rows]) for begin in range(0, count, self._max_rows)])
         padded = self.padding.rows(count)
         if padded == count:
             return self._linear(x.contiguous())
@@ -105,6 +111,7 @@ class RowProbe:
         weight = distinct.to(dtype).repeat(repeats, 1)[:out_features]
         self._linear = make(weight, torch.zeros(out_features, dtype=dtype) if has_bias else None)
         self._row = row.to(dtype)
+        self._probed_rows = probed_rows(out_features * in_features)
 
     def bits(self, rows: int) -> bytes | None:
         """Bits of a row of the product of ``rows`` equal rows; ``None`` where they are not equal."""
@@ -115,7 +122,7 @@ class RowProbe:
         """The cheapest under which every probed number of rows gives the same bits; ``None`` where none does."""
         bits: dict[int, bytes | None] = {}
         for padding in PADDINGS:
-            sizes = sorted({padding.rows(count) for count in PROBED_ROWS})
+            sizes = sorted({padding.rows(count) for count in self._probed_rows})
             for size in sizes:
                 if size not in bits:
                     bits[size] = self.bits(size)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stratos.engine.layers.invariance import InvariantLinear, RowByRow, RowPadding, RowProbe
+from stratos.engine.layers.invariance import InvariantLinear, RowByRow, RowPadding, RowProbe, probed_rows
 from stratos.engine.layers.invariance import Linear as Linear
 
 _log = logging.getLogger(__name__)
@@ -65,33 +65,36 @@ class LinearFactory:
         self.is_exact = exact and device.type == "cpu"
         self.kernel_name = "onednn-packed" if self.is_packed else "aten"
         self._paddings: dict[tuple[int, int, bool], RowPadding | None] = {}
-        self._is_thread_invariant = True
+        self.is_thread_invariant = True
 
     def __call__(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Take over ``weight`` [out_features, in_features] and ``bias`` [out_features]."""
-        linear = self._make(weight, bias)
+        linear = self.plain(weight, bias)
         if not self.is_exact:
             return linear
         padding = self._padding(weight.shape[0], weight.shape[1], bias is not None)
-        return RowByRow(linear) if padding is None else InvariantLinear(linear, padding)
+        return (
+            RowByRow(linear) if padding is None else InvariantLinear(linear, padding, probed_rows(weight.numel())[-1])
+        )
 
-    def _make(self, weight: Tensor, bias: Tensor | None) -> Linear:
+    def plain(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """The same without exactness."""
         return PackedLinear(weight, bias) if self.is_packed else PlainLinear(weight, bias)
 
     def _padding(self, out_features: int, in_features: int, has_bias: bool) -> RowPadding | None:
         """What the layers of one shape need; found once."""
         key = (out_features, in_features, has_bias)
         if key not in self._paddings:
-            probe = RowProbe(self._make, key[:2], has_bias, self._dtype)
+            probe = RowProbe(self.plain, key[:2], has_bias, self._dtype)
             self._paddings[key] = probe.padding()
-            self._is_thread_invariant &= probe.is_thread_invariant(self._paddings[key], torch.get_num_threads())
+            self.is_thread_invariant &= probe.is_thread_invariant(self._paddings[key], torch.get_num_threads())
         return self._paddings[key]
 
     def numerics(self) -> tuple[str, ...]:
         """What decides the bits of the layers built so far; names the number of threads only where it does."""
         if not self.is_exact:
             return (self.kernel_name, "batched")
-        if self._is_thread_invariant:
+        if self.is_thread_invariant:
             return (self.kernel_name, "exact")
         return (self.kernel_name, "exact", f"{torch.get_num_threads()}-threads")
 

@@ -31,6 +31,17 @@ class LayerOps(ABC):
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """``silu(gate) * up`` [tokens, inner] of ``gate_up`` [tokens, 2 * inner]: gate, then up."""
 
+    def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The most likely token of each row, the lowest id among equals, and whether all logits of the row are finite.
+
+        Args:
+            logits: float32 [rows, vocab].
+
+        Returns:
+            int64 [rows], bool [rows]; the token of a row that is not finite means nothing.
+        """
+        return logits.argmax(1), torch.isfinite(logits.sum(1))
+
 
 class TorchOps(LayerOps):
     """The framework's own kernels; runs on every device."""

@@ -53,7 +53,7 @@ class Decoder:
         ops: LayerOps,
         device: torch.device,
     ) -> None:
-        self.config, self._ops = config, ops
+        self.config, self.ops = config, ops
         self._embedding = reader.embedding()
         self._layers = [_ready_layer(reader, config, index, linear, ops) for index in range(config.num_layers)]
         self._final_norm = reader.final_norm()
@@ -83,7 +83,7 @@ class Decoder:
         Returns:
             Hidden states before the final norm [T, H].
         """
-        ops, eps = self._ops, self.config.rms_norm_eps
+        ops, eps = self.ops, self.config.rms_norm_eps
         rope = self._rotary.rows(positions)
         residual = F.embedding(token_ids, self._embedding)
         x = ops.rms_norm(residual, self._layers[0].input_norm, eps)
@@ -104,7 +104,7 @@ class Decoder:
 
     def final_states(self, hidden: Tensor) -> Tensor:
         """Hidden states [S, H] behind the model's last norm: what embeddings are pooled from."""
-        return self._ops.rms_norm(hidden, self._final_norm, self.config.rms_norm_eps)
+        return self.ops.rms_norm(hidden, self._final_norm, self.config.rms_norm_eps)
 
 
 def _ready_layer(

@@ -10,6 +10,7 @@
 #include "tiles.h"
 
 constexpr int ITEM_ROWS = 256;
+constexpr int64_t SERIAL_WORK = 1 << 20;  // some microseconds: below, a second thread saves less than it can cost
 constexpr float LOG2_E = 1.44269504089f;
 
 struct Row {
@@ -271,6 +272,9 @@ void stratos_plan(Step *s) {
             for (int64_t h = 0; h < s->kv_heads; h++) s->items[count++] = Item{r, h, first, last, cost};
         }
     }
+    int64_t work = 0;
+    for (int64_t i = 0; i < count; i++) work += s->items[i].cost;
+    if (work * s->head_dim < SERIAL_WORK) s->threads = 1;
     sort_by_cost(s->items, count);
     s->num_items = count;
 }

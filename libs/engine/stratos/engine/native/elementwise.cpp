@@ -3,7 +3,7 @@
 // dtype: 0 float, 1 bf16.  Rows are contiguous unless a stride says otherwise; sizes are in elements.
 #include "simd.h"
 
-static constexpr int64_t SERIAL_ELEMENTS = 16384;  // below this a second thread costs more than it saves
+static constexpr int64_t SERIAL_ELEMENTS = 65536;  // below this a second thread saves less than it can cost
 
 static inline int threads_for(int64_t elements, int threads) { return elements < SERIAL_ELEMENTS ? 1 : threads; }
 

@@ -39,3 +39,14 @@ class NativeOps(LayerOps):
         out = gate_up.new_empty(rows, size)
         self._library.silu_mul(self._dtype, gate_up.data_ptr(), out.data_ptr(), rows, size, torch.get_num_threads())
         return out
+
+    def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``LayerOps.greedy``; one pass."""
+        rows, size = logits.shape
+        tokens = logits.new_empty(rows, dtype=torch.int64)
+        is_finite = logits.new_empty(rows, dtype=torch.bool)
+        self._library.argmax(
+            *(DTYPE_CODES[logits.dtype], logits.data_ptr(), tokens.data_ptr(), is_finite.data_ptr()),
+            *(rows, size, torch.get_num_threads()),
+        )
+        return tokens, is_finite

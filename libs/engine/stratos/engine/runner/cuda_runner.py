@@ -18,6 +18,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from stratos.common.clock import Clock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.attention.triton_paged import TritonPagedAttention
 from stratos.engine.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
@@ -60,7 +61,7 @@ class CudaRunner(TorchRunner):
 
     @classmethod
     @torch.inference_mode()
-    def load(cls, config: RunnerConfig, device: str = "cuda") -> Self:
+    def load(cls, config: RunnerConfig, device: str = "cuda", clock: Clock | None = None) -> Self:
         """Load a model folder, allocate the pool and the static buffers, capture the decode steps.
 
         Raises:
@@ -68,7 +69,7 @@ class CudaRunner(TorchRunner):
         """
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise InvalidCheckpoint("device is cuda, but torch finds no GPU that it can use")
-        runner = super().load(replace(config, enable_triton_kernels=True), device)
+        runner = super().load(replace(config, enable_triton_kernels=True), device, clock)
         runner._prepare(config)
         return runner
 

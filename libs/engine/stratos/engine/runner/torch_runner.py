@@ -1,8 +1,8 @@
 """The runner that executes plans with torch: one model, one KV pool, one device.
 
-A step: swaps with the host tier -> block copies -> inputs (``step_inputs``) -> attention metadata -> decoder -> logits
-of sampled rows -> sampler.  On CPU each call does its work at once.  A row whose hidden state or logits are not finite
-is reported in ``StepTokens.errors``, whether it samples or not; its neighbours go on.
+A step: block copies -> inputs (``step_inputs``) -> attention metadata -> decoder -> logits of sampled rows -> sampler.
+On CPU each call does its work at once.  A row whose hidden state or logits are not finite is reported in
+``StepTokens.errors``, whether it samples or not; its neighbours go on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from stratos.common.clock import SystemClock
+from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.model_files import read_model_files
@@ -29,11 +29,12 @@ from stratos.engine.models.decoder import Decoder
 from stratos.engine.models.loader import CheckpointReader
 from stratos.engine.plan import SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.runner.base import Runner, RunnerInfo
-from stratos.engine.runner.host_pages import HostPages
 from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.runner.kv_pages import KvPages, num_blocks_for
 from stratos.engine.runner.pooling import pool_rows
+from stratos.engine.runner.prompt_scores import score_prompts
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
+from stratos.engine.runner.threads import ThreadChoice, small_product
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig
 
@@ -56,26 +57,23 @@ class StepHandle:
 class TorchRunner(Runner):
     """Use ``TorchRunner.load``."""
 
+    _threads: ThreadChoice | None = None
+    """Where the number of threads is ours to choose."""
+
     def __init__(
-        self,
-        info: RunnerInfo,
-        decoder: Decoder,
-        attention: AttentionBackend,
-        pages: KvPages,
-        host: HostPages,
-        adapters: LoraStore,
+        self, info: RunnerInfo, decoder: Decoder, attention: AttentionBackend, pages: KvPages, adapters: LoraStore
     ) -> None:
         self.info = info
         self._decoder, self._attention, self._pages, self._adapters = decoder, attention, pages, adapters
-        self._host, self._device = host, pages.tensor.device
-        self._sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device)
+        self._device = pages.tensor.device
+        self._sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
         self._previous: dict[int, int] = {}
         """Tokens of the plan sampled last, by seq_id: rows of the next plan may continue with them."""
 
     @classmethod
     @torch.inference_mode()
-    def load(cls, config: RunnerConfig, device: str = "cpu") -> Self:
-        """Load a model folder and allocate the KV pool.
+    def load(cls, config: RunnerConfig, device: str = "cpu", clock: Clock | None = None) -> Self:
+        """Load a model folder, choose the number of threads and allocate the KV pool; ``clock`` times the choice.
 
         Raises:
             InvalidCheckpoint: the folder, its weights, the type or the memory do not allow it.
@@ -91,10 +89,13 @@ class TorchRunner(Runner):
         linear = LinearFactory(
             target, dtype, enable_prepacked_gemm=config.enable_prepacked_gemm, exact=kernels.is_exact
         )
+        threads = None
+        if not config.num_threads and target.type == "cpu":
+            product = small_product(linear.plain, dtype)
+            threads = ThreadChoice(torch.get_num_threads(), product, clock or SystemClock())
         decoder = Decoder(model, CheckpointReader(files, model, dtype, target), linear, kernels.ops, target)
         geometry = _geometry(model, config.block_size, dtype)
         pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), dtype, target)
-        host = HostPages(pages, config.host_pool_bytes // pages.tensor[0].nbytes, SystemClock())
         attention = kernels.attention(pages, model.num_heads, model.windows)
         info = RunnerInfo(
             identity=KvIdentity(
@@ -111,24 +112,33 @@ class TorchRunner(Runner):
             model_path=config.model_path,
             can_generate=model.has_lm_head,
             embedding_size=model.hidden_size,
-            num_host_blocks=host.num_slots,
         )
         adapters = LoraStore(
             config.max_resident_adapters, lambda adapter: load_lora(adapter, model, linear, dtype, target)
         )
         _log.info("loaded %s: %s, %d KV blocks", config.model_path, info.identity.numerics_id, info.num_blocks)
-        return cls(info, decoder, attention, pages, host, adapters)
+        runner = cls(info, decoder, attention, pages, adapters)
+        if threads is not None:
+            # Bits that depend on the number of threads must not change in the middle of a sequence.
+            threads.is_fixed |= kernels.is_exact and not (kernels.library and linear.is_thread_invariant)
+            runner._threads = threads
+        return runner
 
     # -- steps ---------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> StepHandle:
         """See ``Runner.launch``."""
-        swap_s = self._host.swap(plan.swap_outs, plan.swap_ins)
         if plan.copies:
             self._pages.copy_blocks(plan.copies)
         if not plan.rows:
-            return StepHandle(None, None, StepTokens(swap_s=swap_s))
+            return StepHandle(None, None, StepTokens())
+        if self._threads is None:
+            return self._compute(plan)
+        with self._threads.watching(sum(len(row.token_ids) for row in plan.rows)):
+            return self._compute(plan)
+
+    def _compute(self, plan: StepPlan) -> StepHandle:
         info = self.info
         inputs = build_step_inputs(
             plan, info.vocab_size, info.max_model_len, self._adapters.touch, self._device, self._previous
@@ -142,7 +152,8 @@ class TorchRunner(Runner):
             tokens = inputs.sampled_tokens
             logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))
         pooled = pool_rows(plan.rows, inputs.spans, hidden, self._decoder.final_states)
-        return StepHandle(inputs, logits, StepTokens(pooled=pooled, errors=errors, swap_s=swap_s))
+        scored = score_prompts(plan.rows, inputs.spans, hidden, self._decoder.logits)
+        return StepHandle(inputs, logits, StepTokens(pooled=pooled, prompt_logprobs=scored, errors=errors))
 
     @torch.inference_mode()
     def sample(self, handle: StepHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from stratos.core.request import PositionLogprobs
 from stratos.core.sampling_params import SamplingParams
+from stratos.engine.layers.ops import LayerOps, TorchOps
 from stratos.engine.plan import ALL_BANNED, SampleSpec
 from stratos.engine.sampling.counter_rng import gumbel, noise_keys
 from stratos.engine.sampling.edits import TokenMask, apply_mask, edit_row, needs_edit
@@ -41,10 +42,13 @@ class Sampler:
     Args:
         eos_token_ids: banned while ``min_tokens`` asks for more, unless the request ignores them.
         device: where the logits are.
+        ops: takes the best token of a batch that wants nothing else.
     """
 
-    def __init__(self, eos_token_ids: Sequence[int], vocab_size: int, device: torch.device) -> None:
-        self._eos_token_ids, self._device = tuple(eos_token_ids), device
+    def __init__(
+        self, eos_token_ids: Sequence[int], vocab_size: int, device: torch.device, ops: LayerOps | None = None
+    ) -> None:
+        self._eos_token_ids, self._device, self._ops = tuple(eos_token_ids), device, ops or TorchOps()
         self._vocab = torch.arange(vocab_size, dtype=torch.int32, device=device)
 
     def sample(
@@ -57,6 +61,8 @@ class Sampler:
             specs: one per row.
             masks: allowed tokens by row; rows without an entry are unconstrained.
         """
+        if not masks and all(_is_plain_greedy(spec) for spec in specs):
+            return self._greedy(logits)
         errors = dict.fromkeys(_non_finite_rows(logits), NON_FINITE)
         if errors:
             logits = logits.clone()
@@ -71,6 +77,12 @@ class Sampler:
         sampled = Sampled(token_ids.tolist(), errors=errors)
         self._add_logprobs(sampled, logits, token_ids, specs)
         return sampled
+
+    def _greedy(self, logits: Tensor) -> Sampled:
+        """The whole batch wants the best token and nothing else."""
+        token_ids, is_finite = self._ops.greedy(logits)
+        rows = [row for row, is_good in enumerate(is_finite.tolist()) if not is_good]
+        return Sampled(token_ids.tolist(), errors=dict.fromkeys(rows, NON_FINITE))
 
     def _edit(
         self, logits: Tensor, specs: Sequence[SampleSpec], masks: Mapping[int, TokenMask], errors: dict[int, str]
@@ -147,6 +159,11 @@ class Sampler:
         rows = torch.tensor(list(wanted), device=self._device)
         records = position_logprobs(raw.index_select(0, rows), token_ids.index_select(0, rows), list(wanted.values()))
         sampled.logprobs = dict(zip(wanted, records, strict=True))
+
+
+def _is_plain_greedy(spec: SampleSpec) -> bool:
+    params = spec.params
+    return params.is_greedy and params.num_logprobs is None and not needs_edit(spec)
 
 
 def _non_finite_rows(logits: Tensor) -> list[int]:
