@@ -27,6 +27,7 @@ from stratos.worker.drain_gate import DrainGate
 from stratos.worker.embed_servicer import EmbedServicer
 from stratos.worker.engine_client import EngineClient
 from stratos.worker.engine_factory import make_engine
+from stratos.worker.process_engine import ProcessEngine
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.source_servicer import SourceServicer
 from stratos.worker.status import StatusFeed, StatusServicer
@@ -35,6 +36,8 @@ from stratos.worker.thread_engine import ThreadEngine
 from stratos.worker.warm_up import warm_up_engine
 from stratos.worker.worker_parts import WorkerParts, wire_worker
 
+FRAMES_IN_FLIGHT = 64
+"""Frames of KV between a worker and its engine process at once; more wait."""
 HOUSEKEEPING_S = 0.25
 PROBE_INTERVAL_S = 1.0
 FLUSH_S = 1.0
@@ -227,11 +230,19 @@ class WorkerProcess(Service):
             await asyncio.sleep(PROBE_INTERVAL_S)
 
 
+def make_client(settings: WorkerSettings) -> EngineClient:
+    """The engine client that the settings name; a process of its own makes its engine in ``start``."""
+    if settings.engine_process == "process":
+        arena_bytes = FRAMES_IN_FLIGHT * settings.staging_slot_bytes
+        return ProcessEngine(settings.model_dump_json().encode(), arena_bytes=arena_bytes)
+    return ThreadEngine(make_engine(settings))
+
+
 def worker_service(role: WorkerRole, settings: WorkerSettings) -> WorkerProcess:
     """The service that both ``__main__`` files serve."""
     return WorkerProcess(
         role,
         settings,
-        make_engine=lambda s: ThreadEngine(make_engine(s)),
+        make_engine=make_client,
         make_store=open_adapter_store,
     )

@@ -1,7 +1,7 @@
 """The async face of an engine: the only thing servicers speak to.
 
-``ThreadEngine`` drives the engine in a thread of this process; an engine in processes of its own implements
-the same contract.  Methods have the names, arguments and errors of ``stratos.engine.engine.Engine``.
+``ThreadEngine`` drives the engine in a thread of this process, ``ProcessEngine`` in a process of its own.  Methods
+have the names, arguments and errors of ``stratos.engine.engine.Engine``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ from stratos.core.request import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.engine import EngineStatus, Reservation, StepResult
 from stratos.engine.runner.base import RunnerInfo
 
+STOPPED = "the engine of this worker has stopped"
 StepCallback = Callable[[StepResult], None]
 
 
 class EngineClient(ABC):
-    """An engine somewhere else. All methods are safe to call from the event loop that called ``start``."""
+    """An engine somewhere else. All methods are safe to call from the event loop that called ``start``.
+
+    Calls take effect in the order in which they are made. Once the engine has stopped they raise ``WorkerLost``.
+    """
 
     info: RunnerInfo
 
     @abstractmethod
     async def start(self) -> None:
-        """Begin stepping."""
+        """Begin stepping; may make the engine first, and then raises what making it raises."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -38,7 +42,7 @@ class EngineClient(ABC):
 
     @abstractmethod
     def status(self) -> EngineStatus:
-        """Snapshot; the step counter comes straight from the step loop. Any thread."""
+        """Snapshot, at most some 50 ms old; as old as the last step when the engine hangs. Any thread."""
 
     @abstractmethod
     async def wait_failed(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, cast
+
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.model_files import read_json, read_model_files
 from stratos.engine.core import EngineCore
@@ -27,6 +29,7 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         kv_allocation=settings.kv_allocation,
         batching=settings.batching,
         scheduling=settings.scheduling,
+        lag=cast("Literal[0, 1] | None", settings.step_lag),
         admission_mark=settings.admission_mark,
         default_output_tokens=settings.default_output_tokens,
         enable_parallel_grammar_masks=settings.enable_parallel_grammar_masks,
@@ -52,6 +55,7 @@ def _fake_runner(settings: WorkerSettings) -> Runner:
             model_path=settings.model_path,
             step_s=settings.fake_step_s,
             token_s=settings.fake_token_s,
+            lag=1 if settings.step_lag else 0,
         )
     )
 

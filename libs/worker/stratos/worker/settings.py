@@ -24,6 +24,10 @@ class WorkerSettings(ServiceSettings):
     """Where the torch engine computes; cuda needs the extra stratosserve[gpu]."""
     engine: Literal["torch", "fake"] = "torch"
     """"fake" is arithmetic by hand: a platform without a model, and tests that see who computed what."""
+    engine_process: Literal["thread", "process"] = "thread"
+    """Where the step loop runs: a thread of this process, or a process of its own that shares no interpreter lock."""
+    step_lag: int | None = Field(None, ge=0, le=1)
+    """Ablation switch: steps launched before the one before is collected; unset takes what suits the runner."""
     block_size: int = Field(16, ge=1, le=1024)
     """Tokens per KV block; smaller shares more, larger costs fewer table entries."""
     kv_pool_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)

@@ -21,11 +21,10 @@ from stratos.core.embedding import EmbedRequest
 from stratos.core.grammar import GrammarSpec
 from stratos.core.request import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.engine import Engine, EngineStatus, Reservation, StepResult
-from stratos.worker.engine_client import EngineClient, StepCallback
+from stratos.worker.engine_client import STOPPED, EngineClient, StepCallback
 
 NUM_COPY_THREADS = 2
 IDLE_POLL_S = 0.02
-STOPPED = "the engine of this worker has stopped"
 
 
 class ThreadEngine(EngineClient):
@@ -208,6 +207,17 @@ class ThreadEngine(EngineClient):
             self._engine.gather, leg, token_begin, token_end, layer_begin, layer_end
         )
         return payload
+
+    async def gather_into(
+        self, place: memoryview, leg: str, token_begin: int, token_end: int, layer_begin: int, layer_end: int
+    ) -> int:
+        """Like ``gather``, into writable bytes of exactly the payload's size; returns the size."""
+
+        def run() -> int:
+            place[:] = self._engine.gather(leg, token_begin, token_end, layer_begin, layer_end)
+            return place.nbytes
+
+        return int(await self._beside(run))
 
     async def release_prefill(self, leg: str) -> None:
         """See ``Engine.release_prefill``."""

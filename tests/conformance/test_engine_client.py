@@ -1,0 +1,264 @@
+"""The engine client's contract, over an engine in a thread and one in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from array import array
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, Overloaded, WorkerLost
+from stratos.core.adapter_files import AdapterFiles
+from stratos.core.embedding import EmbedRequest, PoolingKind
+from stratos.core.request import ChoiceState, EngineRequest, FinishReason, PrefillJob, RequestKey
+from stratos.core.sampling_params import SamplingParams
+from stratos.engine.engine import PrefillEvent, PrefillEventKind
+from stratos.engine.fake import FINISHED_EARLY, fake_generate, fake_kv
+from stratos.engine.fake_pooling import fake_embedding
+from stratos.worker.engine_client import EngineClient
+from tests.conformance.engine_clients import Outputs, make_client
+
+TIMEOUT_S = 20.0
+Start = Callable[..., Any]
+
+
+@pytest.fixture(params=["thread", "thread-lag1", "process", "process-lag1"])
+async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
+    """Starts clients of one kind, and closes them."""
+    kind, _, lag = request.param.partition("-")
+    async with AsyncExitStack() as stack:
+
+        async def open_client(scheduler: dict[str, Any] | None = None, **fake: Any) -> tuple[EngineClient, Outputs]:
+            client = make_client(kind, {"lag": int(bool(lag)), **fake}, scheduler or {})
+            await client.start()
+            stack.push_async_callback(client.close)
+            return client, Outputs(client)
+
+        yield open_client
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110 - conditions of many kinds
+            await asyncio.sleep(0.002)
+
+
+def make_request(prompt: Any, name: str = "r", n: int = 1, **params: Any) -> EngineRequest:
+    return EngineRequest(
+        key=RequestKey(name, 0),
+        prompt_ids=tuple(prompt),
+        choices=tuple(ChoiceState(index=i) for i in range(n)),
+        sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params}),
+        seed=2**64 - 1,
+        tenant="t",
+    )
+
+
+def expected(prompt: Any, num_tokens: int = 8, weight: int = 1) -> list[int]:
+    return fake_generate(prompt, num_tokens, prefill_weight=weight, decode_weight=weight)
+
+
+def ended(outputs: Outputs) -> dict[str, FinishReason]:
+    return {o.key.request_id: o.finish_reason for o in outputs.collect(lambda r: r.outputs) if o.finish_reason}
+
+
+def events(outputs: Outputs) -> list[PrefillEvent]:
+    return outputs.collect(lambda result: result.prefill_events)
+
+
+async def test_requests_run_and_their_tokens_come_in_order(start: Start) -> None:
+    client, outputs = await start()
+    prompts = {f"r{i}": [i, i + 5, 7] for i in range(5)}
+    for name, prompt in prompts.items():
+        await client.add(make_request(prompt, name, n=2, num_logprobs=1))
+    await until(lambda: len(outputs.tokens) == 10 and all(len(t) == 8 for t in outputs.tokens.values()))
+    assert outputs.tokens == {(name, i): expected(prompt) for name, prompt in prompts.items() for i in (0, 1)}
+    first = outputs.results[0].outputs[0]
+    assert first.logprobs[0].sampled.token_id == first.token_ids[0]
+    (stats,) = {s.num_prompt_tokens for s in outputs.collect(lambda r: r.started_stats.values())}
+    assert stats == 3
+    await until(lambda: client.status().blocks.allocated == 0)
+    assert client.status().tokens_by_tenant == {"t": 80}
+
+
+async def test_calls_take_effect_in_the_order_in_which_they_are_made(start: Start) -> None:
+    client, outputs = await start(step_s=0.01)
+    for attempt in range(10):
+        await client.add(make_request([1, 2, 3], "gone", max_tokens=500))
+        client.abort(RequestKey("gone", 0))
+        await client.add(make_request([attempt], f"next{attempt}", max_tokens=1))
+    await until(lambda: len(ended(outputs)) == 10)
+    await until(lambda: client.status().num_running == 0)
+    assert len(outputs.tokens.get(("gone", 0), [])) <= 1
+    with pytest.raises(BadRequest):
+        await asyncio.gather(*(client.add(make_request([1, 2], "twice", max_tokens=900)) for _ in range(2)))
+
+
+async def test_errors_arrive_as_what_they_are(start: Start) -> None:
+    client, outputs = await start({"max_num_waiting": 1, "max_num_seqs": 1}, poison_token=666, step_s=0.01)
+    with pytest.raises(ContextLengthExceeded) as too_long:
+        await client.add(make_request(range(5000)))
+    assert too_long.value.http_status == 400
+    await client.add(make_request([1], "runs", max_tokens=2000))
+    await until(lambda: client.status().num_running == 1)
+    await client.add(make_request([1], "waits"))
+    with pytest.raises(Overloaded) as full:
+        await client.add(make_request([1], "refused"))
+    assert full.value.after_s == 1.0
+    with pytest.raises(BadRequest) as twice:
+        await client.add(make_request([1], "runs"))
+    assert twice.value.param == "request_id"
+    for call in (client.commit(RequestKey("x", 0)), client.grant("x"), client.gather("x", 0, 1, 0, 1)):
+        with pytest.raises(KeyError):
+            await call
+    client.abort(RequestKey("runs", 0))
+    client.abort(RequestKey("waits", 0))
+    await client.add(make_request([666], "poisoned"))
+    await until(lambda: outputs.collect(lambda r: r.errors))
+    (error,) = outputs.collect(lambda r: r.errors.values())
+    assert isinstance(error, Internal)
+    assert error.message == FINISHED_EARLY
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_hand_off_moves_the_kv(start: Start, n: int) -> None:
+    source, computed = await start({"max_num_batched_tokens": 9}, worker_weight=5, block_size=8)
+    target, outputs = await start(worker_weight=2, block_size=4)
+    request = make_request(range(100, 130), n=n)
+    await source.add_prefill(PrefillJob(leg="leg", token_ids=request.prompt_ids[:-1]))
+    await until(lambda: events(computed))
+    assert await target.match(request.prompt_ids, "", b"") == 0
+    reservation = await target.reserve(request)
+    assert reservation is not None
+    assert (reservation.num_skip_tokens, reservation.num_tokens) == (0, 29)
+    await source.grant("leg")
+    await until(lambda: events(computed)[-1].kind is PrefillEventKind.DONE)
+    for begin, end in ((0, 10), (10, 29)):
+        payload = await source.gather("leg", begin, end, 0, 1)
+        await target.scatter(request.key, begin, end, 0, 1, payload)
+    with pytest.raises(ValueError, match="payload"):
+        await target.scatter(request.key, 0, 4, 0, 1, memoryview(bytes(31)))
+    await target.commit(request.key)
+    await source.release_prefill("leg")
+    await until(lambda: ended(outputs) and all(len(t) == 8 for t in outputs.tokens.values()))
+    right = fake_generate(request.prompt_ids, 8, prefill_weight=5, decode_weight=2)
+    assert outputs.tokens == {("r", i): right for i in range(n)}
+    assert await target.match(request.prompt_ids, "", b"") == 28
+    assert await source.match((*request.prompt_ids, 1), "", b"") == 24
+    assert source.status().num_prefill_jobs == 0
+
+
+async def test_no_room_is_no_error(start: Start) -> None:
+    client, _ = await start(num_blocks=10)
+    assert await client.reserve(make_request(range(80), "a")) is not None
+    assert await client.reserve(make_request(range(80), "b")) is None
+
+
+async def test_large_payloads_keep_their_bytes_after_the_job_is_gone(start: Start) -> None:
+    num_tokens = 40_000
+    sizes = {"num_blocks": 700, "block_size": 64, "max_model_len": 50_000}
+    client, outputs = await start({"max_num_batched_tokens": 50_000}, **sizes)
+    tokens = tuple(i * 7 % 4000 for i in range(num_tokens))
+    await client.add_prefill(PrefillJob(leg="leg", token_ids=tokens))
+    await until(lambda: events(outputs))
+    await client.grant("leg")
+    await until(lambda: events(outputs)[-1].kind is PrefillEventKind.DONE)
+    cuts = [(0, num_tokens), (5, 6), (num_tokens // 2, num_tokens)]
+    payloads = await asyncio.gather(*(client.gather("leg", begin, end, 0, 1) for begin, end in cuts))
+    await client.release_prefill("leg")
+    await client.add(make_request(range(2000), max_tokens=1))
+    await until(lambda: ended(outputs))
+    for (begin, end), payload in zip(cuts, payloads, strict=True):
+        assert array("q", bytes(payload)).tolist() == [fake_kv(1, tokens[p], p) for p in range(begin, end)]
+
+
+async def test_adapters_are_loaded_pinned_and_shown(start: Start) -> None:
+    client, outputs = await start()
+    digest = "a" * 64
+    files = AdapterFiles(
+        path=Path("/nowhere"),
+        digest=digest,
+        rank=1,
+        alpha=2.0,
+        use_rslora=True,
+        target_modules=("q_proj",),
+        num_bytes=16,
+        shapes={(0, "q_proj", "A"): (1, 2), (0, "q_proj", "B"): (2, 1)},
+    )
+    assert not await client.pin_adapter(digest)
+    await client.load_adapter(files)
+    assert client.status().resident_adapters == (digest,)
+    assert await client.pin_adapter(digest)
+    await client.unpin_adapter(digest)
+    assert await client.forget_blocks([b"x" * 32]) == 0
+    assert not outputs.results
+
+
+async def test_inputs_are_embedded(start: Start) -> None:
+    client, outputs = await start()
+    tokens = (5, 6, 7)
+    await client.add_embedding(EmbedRequest(key=RequestKey("e", 0), token_ids=tokens, pooling=PoolingKind.MEAN))
+    await until(lambda: outputs.collect(lambda r: r.embeddings))
+    (output,) = outputs.collect(lambda r: r.embeddings)
+    right = fake_embedding([fake_kv(1, t, p) for p, t in enumerate(tokens)], PoolingKind.MEAN)
+    assert list(array("f", output.values)) == pytest.approx(right, abs=1e-6)
+
+
+async def test_any_thread_sees_the_step_counter_move_while_steps_run(start: Start) -> None:
+    client, _ = await start({"max_num_batched_tokens": 1}, step_s=0.001)
+    await client.add_prefill(PrefillJob(leg="leg", token_ids=tuple(range(3000))))  # steps without any output
+    await client.grant("leg") if await _ready(client) else None
+    seen: list[int] = []
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.005):
+            status = client.status()
+            status.blocks.check()
+            if not seen or status.step != seen[-1]:
+                seen.append(status.step)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        await until(lambda: len(seen) > 5)
+    finally:
+        is_over.set()
+        watcher.join()
+    assert seen == sorted(seen)
+    assert client.status().is_computing
+
+
+async def _ready(client: EngineClient) -> bool:
+    await until(lambda: client.status().blocks.allocated > 0)
+    return True
+
+
+async def test_a_step_loop_that_dies_tells_why_and_answers_nobody_any_more(start: Start) -> None:
+    client, outputs = await start(fail_at_step=3)
+    waiting = asyncio.create_task(client.wait_failed())
+    await client.add(make_request([1, 2, 3]))
+    with pytest.raises(RuntimeError, match=FINISHED_EARLY):
+        await asyncio.wait_for(waiting, TIMEOUT_S)
+    with pytest.raises(WorkerLost):
+        await client.add(make_request([1, 2, 3], "late"))
+    client.abort(RequestKey("r", 0))
+    assert not ended(outputs)
+
+
+async def test_close_ends_open_requests_and_waiting_for_a_failure(start: Start) -> None:
+    client, outputs = await start(step_s=0.01)
+    waiting = asyncio.create_task(client.wait_failed())
+    await client.add(make_request([1, 2, 3], max_tokens=4000))
+    await until(lambda: outputs.tokens)
+    await client.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    with pytest.raises(WorkerLost):
+        await client.match((1, 2), "", b"")
+    await client.close()

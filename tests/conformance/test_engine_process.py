@@ -1,0 +1,217 @@
+"""What only an engine in a process of its own can do: crash, be killed, hang, outlive or leave something behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratos.common.errors import InvalidCheckpoint, WorkerLost
+from stratos.core.request import PrefillJob
+from stratos.worker import process_engine
+from stratos.worker.composition import make_client as client_of_settings
+from stratos.worker.process_engine import ProcessEngine
+from stratos.worker.settings import WorkerSettings
+from tests.conformance.engine_clients import EXIT_TOKEN, Outputs, make_client
+from tests.conformance.test_engine_client import TIMEOUT_S, ended, events, expected, make_request, until
+
+FAKE: dict[str, Any] = {"lag": 1}
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Callable[..., Any]]:
+    clients = []
+
+    async def open_client(fake: dict[str, Any] | None = None, **options: Any) -> tuple[ProcessEngine, Outputs]:
+        client = make_client("process", FAKE | (fake or {}), {"max_num_batched_tokens": 4096}, **options)
+        assert isinstance(client, ProcessEngine)
+        await client.start()
+        clients.append(client)
+        return client, Outputs(client)
+
+    yield open_client
+    for client in clients:
+        await client.close()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+async def test_a_crash_is_told_with_its_exit_code_and_ends_open_calls(start: Callable[..., Any]) -> None:
+    client, outputs = await start()
+    await client.add(make_request([1, 2, 3], "good"))
+    await until(lambda: ended(outputs))
+    with contextlib.suppress(WorkerLost):  # the process may be gone before it could answer
+        await client.add(make_request([EXIT_TOKEN], "bad"))
+    with pytest.raises(RuntimeError, match="exit code 7"):
+        await asyncio.wait_for(client.wait_failed(), TIMEOUT_S)
+    with pytest.raises(WorkerLost):
+        await client.match((1, 2), "", b"")
+    assert outputs.tokens["good", 0] == expected([1, 2, 3])
+
+
+async def test_a_kill_is_told_by_the_name_of_the_signal(start: Callable[..., Any]) -> None:
+    client, _ = await start({"step_s": 30.0})
+    await client.add(make_request([1, 2, 3]))
+    await until(lambda: client.status().is_computing)
+    calls = [asyncio.create_task(client.match((1, 2), "", b"")) for _ in range(3)]
+    await asyncio.sleep(0)
+    os.kill(client._process.pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="killed by SIGKILL"):
+        await asyncio.wait_for(client.wait_failed(), TIMEOUT_S)
+    for call in calls:
+        with pytest.raises(WorkerLost):
+            await call
+    assert client._arena.num_free_bytes == client._arena.memory.num_bytes
+
+
+async def test_a_hang_shows_as_a_step_counter_that_stands_still(start: Callable[..., Any]) -> None:
+    client, outputs = await start({"step_s": 0.005})
+    await client.add(make_request([1, 2, 3], max_tokens=400))
+    await until(lambda: outputs.tokens)
+    os.kill(client._process.pid, signal.SIGSTOP)
+    was = -1
+    while client.status().step != was:  # what is on its way still arrives
+        was = client.status().step
+        await asyncio.sleep(0.1)
+    assert client.status().is_computing
+    os.kill(client._process.pid, signal.SIGCONT)
+    await until(lambda: client.status().step > was)
+    await until(lambda: ended(outputs))
+    await until(lambda: not client.status().is_computing)
+    os.kill(client._process.pid, signal.SIGSTOP)
+    waiting = asyncio.create_task(client.match((1, 2), "", b""))
+    await until(lambda: client.status().is_computing)  # nothing runs, yet a call waits: the hang must show
+    os.kill(client._process.pid, signal.SIGCONT)
+    assert await waiting == 0
+
+
+async def test_payloads_share_the_arena_and_wait_for_each_other(start: Callable[..., Any]) -> None:
+    client, outputs = await start({"num_blocks": 300}, arena_bytes=16 * 1024)
+    tokens = tuple(range(1000))
+    await client.add_prefill(PrefillJob(leg="leg", token_ids=tokens))
+    await until(lambda: events(outputs))
+    await client.grant("leg")
+    await until(lambda: len(events(outputs)) == 2)
+    with pytest.raises(ValueError, match="does not fit"):
+        await client.gather("leg", 0, 1000, 0, 16)
+    held = [await client.gather("leg", 0, 1000, 0, 1) for _ in range(2)]
+    waiting = asyncio.create_task(client.gather("leg", 500, 1000, 0, 1))
+    given_up = asyncio.create_task(client.gather("leg", 500, 1000, 0, 1))
+    await asyncio.sleep(0.05)
+    assert not waiting.done(), "two payloads fill the arena"
+    given_up.cancel()
+    right = bytes(held[0])
+    held.pop()
+    assert bytes(await asyncio.wait_for(waiting, TIMEOUT_S)) == right[4000:]
+    assert bytes(held[0]) == right
+    del waiting, held
+    with pytest.raises(KeyError):
+        await client.gather("unknown", 0, 10, 0, 1)
+    gc.collect()
+    await until(lambda: client._arena.num_free_bytes == 16 * 1024)
+
+
+async def test_who_gives_up_waiting_for_a_copy_does_not_free_its_place(start: Callable[..., Any]) -> None:
+    client, _ = await start()
+    request = make_request(range(3000))
+    await client.reserve(request)
+    os.kill(client._process.pid, signal.SIGSTOP)
+    task = asyncio.create_task(client.scatter(request.key, 0, 2000, 0, 1, memoryview(bytes(16_000))))
+    await until(lambda: client._calls)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert client._arena.num_free_bytes == client._arena.memory.num_bytes - 16_000
+    os.kill(client._process.pid, signal.SIGCONT)
+    await until(lambda: client._arena.num_free_bytes == client._arena.memory.num_bytes)
+
+
+async def test_nothing_is_left_behind(start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def resources() -> tuple[int, int]:
+        gc.collect()
+        shm = Path("/dev/shm")
+        return len(list(Path("/proc/self/fd").iterdir())), len(list(shm.iterdir())) if shm.exists() else 0
+
+    await _life(None)  # what a loop opens for its first child stays
+    before = resources()
+    monkeypatch.setattr(process_engine, "CLOSE_TIMEOUT_S", 0.3)
+    for end in (None, signal.SIGKILL, signal.SIGSTOP):
+        pid = await _life(end)
+        assert not is_running(pid)
+    assert resources() == before
+
+
+async def _life(end: signal.Signals | None) -> int:
+    client = make_client("process", FAKE, {})
+    assert isinstance(client, ProcessEngine)
+    await client.start()
+    outputs = Outputs(client)
+    await client.add_prefill(PrefillJob(leg="leg", token_ids=(1, 2, 3)))
+    await until(lambda: events(outputs))
+    await client.grant("leg")
+    await until(lambda: len(events(outputs)) == 2)
+    payload = await client.gather("leg", 0, 3, 0, 1)
+    if end is not None:
+        os.kill(client._process.pid, end)
+    if end is signal.SIGKILL:
+        with pytest.raises(RuntimeError, match="SIGKILL"):
+            await client.wait_failed()
+    await client.close()
+    assert payload.nbytes == 24, "a payload outlives the engine"
+    assert len(bytes(payload)) == 24
+    pid = client._process.pid
+    del payload
+    await asyncio.sleep(0)  # its place is given back in the loop
+    return pid
+
+
+async def test_the_engine_ends_with_its_worker() -> None:
+    program = (
+        "import asyncio, sys\n"
+        "from tests.conformance.engine_clients import make_client\n"
+        "async def main():\n"
+        "    client = make_client('process', {'step_s': 0.01}, {})\n"
+        "    await client.start()\n"
+        "    print(client._process.pid, flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    root = Path(__file__).parents[2]
+    paths = os.pathsep.join([str(root), *sys.path])
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths}
+    )
+    assert worker.stdout is not None
+    pid = int(await asyncio.wait_for(worker.stdout.readline(), TIMEOUT_S))
+    assert is_running(pid)
+    worker.kill()
+    await worker.wait()
+    await until(lambda: not is_running(pid))
+
+
+async def test_an_engine_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    settings = WorkerSettings(engine="torch", engine_process="process", model_path=tmp_path / "nothing")
+    client = client_of_settings(settings)
+    with pytest.raises(InvalidCheckpoint, match="nothing"):
+        await client.start()
+    await client.close()
+
+
+async def test_a_program_that_is_no_engine_is_told(start: Callable[..., Any]) -> None:
+    client = ProcessEngine(b"{}", command=(sys.executable, "-c", "raise SystemExit(3)"))
+    with pytest.raises(RuntimeError, match="exit code 3"):
+        await client.start()
