@@ -107,7 +107,11 @@ def test_prefixes_of_another_salt_or_adapter_are_not_used(make_engine):
 def test_a_preempted_input_starts_its_vector_again(make_engine, pooling):
     """Generations that grow take the blocks of an input in the middle of its chunks."""
     config = SchedulerConfig(
-        max_num_batched_tokens=6, enable_prefix_cache=False, admission_mark=1.0, default_output_tokens=1
+        max_num_batched_tokens=6,
+        enable_prefix_cache=False,
+        admission_mark=1.0,
+        admission_counts_budgets=False,
+        default_output_tokens=1,
     )
     engine = make_engine(config, num_blocks=6, block_size=4)
     for name in ("r1", "r2"):

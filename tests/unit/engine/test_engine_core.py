@@ -11,7 +11,7 @@ from stratos.engine.fake import fake_generate
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
 
-PACKED = SchedulerConfig(admission_mark=1.0, default_output_tokens=1)
+PACKED = SchedulerConfig(admission_mark=1.0, admission_counts_budgets=False, default_output_tokens=1)
 """Admits whatever fits now, so that a small pool runs full."""
 
 
@@ -259,7 +259,7 @@ def test_no_room_is_said_and_takes_nothing(make_engine):
     assert engine.status().blocks == before
     with pytest.raises(ContextLengthExceeded):
         engine.reserve(make_request(range(69), "never", max_tokens=1))
-    assert engine.reserve(make_request(range(37), "fits", max_tokens=4)) is not None
+    assert engine.reserve(make_request(range(29), "fits", max_tokens=4)) is not None
 
 
 def test_abort_of_a_job_in_each_phase_gives_everything_back(make_engine):

@@ -29,13 +29,13 @@ def make_request(name, prompt, max_tokens, emitted=(), n=1, salt=b""):
     )
 
 
-@pytest.mark.parametrize(("num_blocks", "runs"), [(7, 1), (8, 0)])
+@pytest.mark.parametrize(("num_blocks", "runs"), [(6, 1), (7, 0)])
 def test_a_request_runs_up_to_the_mark_and_waits_above_it(num_blocks, runs):
     engine = make_engine()
     engine.reserve(make_request("held", 41, 1))
     engine.add(make_request("new", 4 * num_blocks, 4))
     engine.step()
-    assert (engine.status().num_running, engine.status().num_waiting) == (runs, 1 - runs), "10 + 7 + 1 = 0.9 * 20"
+    assert (engine.status().num_running, engine.status().num_waiting) == (runs, 1 - runs), "10 + 1 + 6 + 1 = 0.9 * 20"
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,28 @@ def test_a_request_accepted_once_is_not_too_large_later():
     engine.abort(RequestKey("runs", 0))
     engine.step()
     assert engine.status().num_running == 1
+
+
+@pytest.mark.parametrize(("counts", "runs"), [(True, 1), (False, 2)])
+def test_output_promised_to_others_counts_until_it_is_taken(counts, runs):
+    engine = make_engine(admission_counts_budgets=counts, enable_prefix_cache=False)
+    engine.add(make_request("first", 9, 40))
+    engine.step()
+    engine.add(make_request("second", 17, 4))
+    engine.step()
+    assert engine.status().num_running == runs, "3 + 10 promised + 5 + 1 are more than 18"
+
+
+def test_promises_of_hand_offs_end_with_them():
+    engine = make_engine()
+    engine.reserve(make_request("held", 21, 40))
+    assert engine._scheduler.num_promised_blocks == 10
+    engine.abort(RequestKey("held", 0))
+    assert engine._scheduler.num_promised_blocks == 0
+    engine.reserve(make_request("kept", 21, 20, n=2))
+    assert engine._scheduler.num_promised_blocks == 10
+    engine.commit(RequestKey("kept", 0))
+    assert engine._scheduler.num_promised_blocks == 10
 
 
 def test_refusals_are_counted():

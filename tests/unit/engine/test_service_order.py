@@ -110,7 +110,13 @@ def ended_in(result):
 def test_victim_is_who_would_be_admitted_last_and_comes_back_first():
     clock = FakeClock()
     fake = FakeRunner(FakeConfig(num_blocks=6, block_size=4))
-    config = SchedulerConfig(enable_prefix_cache=False, max_num_seqs=3, admission_mark=1.0, default_output_tokens=1)
+    config = SchedulerConfig(
+        enable_prefix_cache=False,
+        max_num_seqs=3,
+        admission_mark=1.0,
+        admission_counts_budgets=False,
+        default_output_tokens=1,
+    )
     engine = EngineCore(fake, config, clock)
     now = clock.now()
     engine.add(make_request("urgent", 7, 12, deadline_s=now + 5, arrival_s=now))

@@ -115,7 +115,9 @@ def test_penalties_see_the_newest_token():
 
 
 def test_memory_of_an_aborted_request_is_not_given_away_under_its_launched_step():
-    config = SchedulerConfig(max_num_seqs=4, admission_mark=1.0, default_output_tokens=1)
+    config = SchedulerConfig(
+        max_num_seqs=4, admission_mark=1.0, admission_counts_budgets=False, default_output_tokens=1
+    )
     engine = lagging(config, num_blocks=5, block_size=4)
     engine.add(make_request(range(13), "a"))
     engine.step()
@@ -146,7 +148,7 @@ def test_a_copy_that_is_launched_keeps_its_destination():
 
 
 def test_a_victim_in_flight_is_held_back_and_nothing_cascades():
-    counts, config = [], SchedulerConfig(admission_mark=1.0, default_output_tokens=1)
+    counts, config = [], SchedulerConfig(admission_mark=1.0, admission_counts_budgets=False, default_output_tokens=1)
     for lag in (0, 1):
         engine = EngineCore(FakeRunner(FakeConfig(lag=lag, num_blocks=12, block_size=4)), config)
         prompts = {f"r{i}": [i + j for j in range(9)] for i in range(4)}

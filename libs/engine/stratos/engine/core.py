@@ -241,4 +241,7 @@ class EngineCore(Engine):
             resident_adapters=self._runner.resident_adapters(),
             tokens_by_tenant=dict(self._context.tokens_by_tenant),
             slow_step_s=self._slow_steps.slowest_s,
+            num_preemptions=self._scheduler.num_preemptions,
+            num_admission_refusals=self._scheduler.admission.num_refusals,
+            num_kv_tokens=sum(s.num_computed for queue in (ready, running) for s in queue),
         )

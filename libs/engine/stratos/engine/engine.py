@@ -124,6 +124,10 @@ class EngineStatus:
     slow_step_s: float = 0.0
     """Slowest step of late: what a big model or a busy machine may take, so that slow is not taken for stuck."""
     num_preemptions: int = 0
+    num_admission_refusals: int = 0
+    """How often the first of the queue, or a hand-off, found no room under the admission mark."""
+    num_kv_tokens: int = 0
+    """Tokens whose KV running sequences and prefill jobs hold; a shared prefix counts for each of them."""
     host: HostTierStatus = field(default_factory=HostTierStatus)
 
 

@@ -2,11 +2,12 @@
 
 ``budget`` is the output that a choice is expected to need: ``min(max_tokens, p90 of the output lengths so far)``, at
 least one block.  It is fixed when the request arrives, so that a request accepted then is never too large later.
-``taken`` counts blocks that are allocated, reserved or fenced; blocks of the prefix cache that nobody uses do not
-count, and a cached prefix that others use costs nothing again.
+``taken`` counts blocks that are allocated, reserved or fenced, and what admitted sequences were promised and have not
+taken yet (a switch leaves promises out: more is admitted, preemption corrects it).  Blocks of the prefix cache that
+nobody uses do not count, and a cached prefix that others use costs nothing again.
 
-Whoever emitted tokens already (preempted here, or resumed from elsewhere) must get back in: one block of output, and
-the whole pool.  Into an empty pool everything goes that fits.  The rule bounds how often preemption is needed; it does
+Whoever emitted tokens already (preempted here, or resumed from elsewhere) must get back in: one block of output, the
+whole pool, and promises to others do not count.  Into an empty pool everything goes that fits.  The rule bounds how often preemption is needed; it does
 not replace it, because running sequences may grow beyond what was expected of them.  The router applies the same
 rule to its bookings (``stratos.routing.admission``), with the same defaults.
 """
@@ -71,23 +72,32 @@ class KvAdmission:
                 f"of {total * size}"
             )
 
-    def admits_sequence(self, sequence: Sequence, prefix: list[int], num_blocks: int) -> bool:
-        """A waiting sequence may take a table of ``num_blocks``, the cached ``prefix`` included."""
+    def admits_sequence(self, sequence: Sequence, prefix: list[int], num_blocks: int, num_promised: int) -> bool:
+        """A waiting sequence may take a table of ``num_blocks``, the cached ``prefix`` included.
+
+        ``num_promised`` blocks are promised to others.  What is promised to the sequence is noted on it.
+        """
         is_return = sequence.request is not None and sequence.num_output > 0
         expected = min(1, sequence.output_blocks) if is_return else sequence.output_blocks
-        return self._has_room(prefix, num_blocks, expected, is_return=is_return)
+        sequence.promised_blocks = num_blocks + expected
+        return self._has_room(prefix, num_blocks, expected, num_promised, is_return=is_return)
 
-    def admits_request(self, request: EngineRequest, prefix: list[int], num_blocks: int) -> bool:
+    def admits_request(self, request: EngineRequest, prefix: list[int], num_blocks: int, num_promised: int) -> bool:
         """A hand-off of all open choices may take a table of ``num_blocks``, the cached ``prefix`` included."""
         num_choices = sum(not choice.finished for choice in request.choices)
         expected = self.output_blocks(request, num_choices)
-        return self._has_room(prefix, num_blocks, expected, is_return=_is_return(request))
+        return self._has_room(prefix, num_blocks, expected, num_promised, is_return=_is_return(request))
 
-    def _has_room(self, prefix: list[int], num_blocks: int, expected: int, *, is_return: bool) -> bool:
+    def _has_room(
+        self, prefix: list[int], num_blocks: int, expected: int, num_promised: int, *, is_return: bool
+    ) -> bool:
         total = self._blocks.num_blocks
         taken = total - self._blocks.num_available
         new = num_blocks - sum(self._blocks.is_in_use(block) for block in prefix)
-        has_room = taken + new + expected <= (1.0 if is_return else self._mark) * total
+        if is_return:
+            has_room = taken + new + expected <= total
+        else:
+            has_room = taken + num_promised + new + expected <= self._mark * total
         has_room = has_room or (taken == 0 and new <= total)
         self.num_refusals += not has_room
         return has_room

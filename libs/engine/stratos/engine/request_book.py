@@ -56,6 +56,7 @@ class RequestBook:
         state.num_cached_tokens = reservation.num_skip_tokens
         state.num_transferred_tokens = reservation.num_tokens - reservation.num_skip_tokens
         lead.block_table = reservation.block_table
+        lead.promised_blocks = len(lead.block_table) + lead.output_blocks
         lead.num_computed = reservation.num_tokens
         lead.num_named = len(reservation.prefix_blocks)
         self._context.name_blocks(lead)
@@ -198,6 +199,8 @@ class RequestBook:
                 blocks.reference([source])  # until the copy is done
                 self._copies.append(BlockCopy(source, private[0], sequence))
             sequence.block_table = shared + private
+            sequence.promised_blocks = len(sequence.block_table) + sequence.output_blocks
+            lead.promised_blocks -= sequence.output_blocks
             sequence.num_computed = num_tokens
             sequence.num_named = min(num_shared, lead.num_named)
             scheduler.run_now(sequence)

@@ -27,7 +27,8 @@ class ReservationBook:
         prefix = context.cached_prefix(request.prompt_ids, request.adapter_digest, request.cache_salt)
         num_tokens = len(request.prompt_ids) - 1
         num_blocks = context.scheduler.admission.table_blocks(num_tokens)
-        if not context.scheduler.admission.admits_request(request, prefix, num_blocks):
+        scheduler = context.scheduler
+        if not scheduler.admission.admits_request(request, prefix, num_blocks, scheduler.num_promised_blocks):
             return None
         blocks.reference(prefix)
         reserved = blocks.allocate(num_blocks - len(prefix), reserved=True)
@@ -35,8 +36,10 @@ class ReservationBook:
             blocks.release(prefix)
             return None
         skip = len(prefix) * blocks.block_size
-        self._states[request.key] = ReservedState(request, prefix, reserved, skip, num_tokens, num_choices)
-        context.scheduler.num_reserved_seqs += num_choices
+        self._states[request.key] = state = ReservedState(request, prefix, reserved, skip, num_tokens, num_choices)
+        state.num_output_blocks = scheduler.admission.output_blocks(request, num_choices)
+        scheduler.num_reserved_seqs += num_choices
+        scheduler.num_reserved_output_blocks += state.num_output_blocks
         return Reservation(key=request.key, num_skip_tokens=skip, num_tokens=num_tokens)
 
     def check_range(
@@ -63,4 +66,5 @@ class ReservationBook:
     def _remove(self, key: RequestKey) -> ReservedState:
         state = self._states.pop(key)
         self._context.scheduler.num_reserved_seqs -= state.num_choices
+        self._context.scheduler.num_reserved_output_blocks -= state.num_output_blocks
         return state

@@ -69,6 +69,8 @@ class Scheduler:
         self.ready: list[Sequence] = []
         self.num_reserved_seqs = 0
         """Places in the batch that uncommitted hand-offs will need."""
+        self.num_reserved_output_blocks = 0
+        """Blocks of output that uncommitted hand-offs are expected to need."""
         self.num_preemptions = 0
 
     # -- queues ------------------------------------------------------------------------------------
@@ -107,6 +109,13 @@ class Scheduler:
     def num_free_seqs(self) -> int:
         """Sequences that the batch could take in now."""
         return self.config.max_num_seqs - len(self.running) - len(self.ready) - self.num_reserved_seqs
+
+    @property
+    def num_promised_blocks(self) -> int:
+        """Blocks that admitted sequences and hand-offs are expected to take yet."""
+        if not self.config.admission_counts_budgets:
+            return 0
+        return self.num_reserved_output_blocks + sum(s.num_promised_blocks for s in self.running)
 
     @property
     def is_admitting(self) -> bool:
@@ -236,7 +245,7 @@ class Scheduler:
         prefix = self.blocks.cache.match(names)
         compute = sequence.job is None or sequence.job.job.compute
         num_blocks = self.admission.table_blocks(len(sequence.tokens)) if compute else len(prefix)
-        if not self.admission.admits_sequence(sequence, prefix, num_blocks):
+        if not self.admission.admits_sequence(sequence, prefix, num_blocks, self.num_promised_blocks):
             return False
         self.blocks.reference(prefix)
         taken = self.blocks.allocate(num_blocks - len(prefix))

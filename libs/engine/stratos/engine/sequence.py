@@ -34,6 +34,8 @@ class Sequence:
     deadline_s: float | None = None
     output_blocks: int = 0
     """Blocks of output expected when it arrived, those of its siblings included; 0 when nothing is generated."""
+    promised_blocks: int = 0
+    """Blocks it was admitted for, expected output included."""
     waiting_since_s: float | None = None
     """When the wait under way began; ``None`` while it does not wait."""
     past_wait_s: float = 0.0
@@ -89,6 +91,11 @@ class Sequence:
         """Tokens the choice has emitted, earlier attempts included."""
         assert self.request is not None
         return len(self.tokens) - len(self.request.request.prompt_ids)
+
+    @property
+    def num_promised_blocks(self) -> int:
+        """Blocks it was admitted for and has not taken yet."""
+        return max(0, self.promised_blocks - len(self.block_table))
 
     def waited_s(self, now: float) -> float:
         """Seconds in the waiting queue so far, all waits together."""
@@ -188,6 +195,7 @@ class ReservedState:
     num_skip_tokens: int
     num_tokens: int
     num_choices: int
+    num_output_blocks: int = 0
 
     @property
     def block_table(self) -> list[int]:

@@ -25,6 +25,9 @@ class SchedulerConfig:
     """Prefill chunks are sized so that a step is predicted to take no longer; 0 is off: the token budget alone."""
     admission_mark: float = 0.90
     """Share of the KV pool that admission may fill; who emitted tokens already may fill all of it."""
+    admission_counts_budgets: bool = True
+    """The output that admitted sequences are expected to need counts as taken; off: only blocks that are held count,
+    more is admitted, and preemption takes back what was too much."""
     default_output_tokens: int = 256
     """Stands for the model's p90 output length until enough choices have ended."""
     ageing_step_s: float = 2.0

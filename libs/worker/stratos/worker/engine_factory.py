@@ -31,6 +31,7 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         scheduling=settings.scheduling,
         lag=cast("Literal[0, 1] | None", settings.step_lag),
         admission_mark=settings.admission_mark,
+        admission_counts_budgets=settings.admission_counts_budgets,
         default_output_tokens=settings.default_output_tokens,
         enable_parallel_grammar_masks=settings.enable_parallel_grammar_masks,
     )

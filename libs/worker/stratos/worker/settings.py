@@ -42,6 +42,8 @@ class WorkerSettings(ServiceSettings):
     """Prefill chunks are cut so that a step is predicted to take no longer; 0 is off: the token budget alone."""
     admission_mark: float = Field(0.90, gt=0, le=1)
     """Share of the KV pool that admission may fill; streams that emitted tokens already may fill all of it."""
+    admission_counts_budgets: bool = True
+    """The output that admitted streams are expected to need counts as taken; off admits more and preempts more."""
     default_output_tokens: int = Field(256, ge=1)
     """Expected output of a choice, for admission, until enough choices have ended to know their 90th percentile."""
     enable_parallel_grammar_masks: bool = True
