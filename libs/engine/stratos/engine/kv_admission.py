@@ -7,9 +7,9 @@ taken yet (a switch leaves promises out: more is admitted, preemption corrects i
 nobody uses do not count, and a cached prefix that others use costs nothing again.
 
 Whoever emitted tokens already (preempted here, or resumed from elsewhere) must get back in: one block of output, the
-whole pool, and promises to others do not count.  Into an empty pool everything goes that fits.  The rule bounds how often preemption is needed; it does
-not replace it, because running sequences may grow beyond what was expected of them.  The router applies the same
-rule to its bookings (``stratos.routing.admission``), with the same defaults.
+whole pool, and promises to others do not count.  Into an empty pool everything goes that fits.  The rule bounds how
+often preemption is needed; it does not replace it, because running sequences may grow beyond what was expected of
+them.  The router applies the same rule to its bookings (``stratos.routing.admission``), with the same defaults.
 """
 
 from __future__ import annotations
