@@ -15,6 +15,7 @@ import json
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,12 @@ def main() -> None:
                 "peer": (args.peer_url, "none", args.peer_model or str(args.model)),
                 "ours": (platform.url, platform.key, args.model.name),
             }
+            first_seed = int(time.time())  # a peer that runs on may hold the prompts of an earlier comparison
             for side in sides.values():
-                run_side(*side, (2, 4, 128, 16), args.vocab_size, 7)
+                run_side(*side, (2, 4, 128, 16), args.vocab_size, first_seed - 1)
             for turn in range(args.rounds):
                 for index, level in enumerate(LEVELS):
-                    seed = 100 * turn + 10 * index
+                    seed = first_seed + 100 * turn + 10 * index
                     row: dict[str, Any] = {"level": level, "round": turn}
                     for offset, (name, side) in enumerate(sides.items()):
                         row[name] = run_side(*side, level, args.vocab_size, seed + offset + 1)

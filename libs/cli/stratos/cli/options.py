@@ -9,6 +9,7 @@ from pathlib import Path
 from stratos.common.errors import BadRequest
 
 MAX_WORKERS = 16
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,8 @@ class UpOptions:
     engine: str = "torch"
     dtype: str = "float32"
     """Compute and KV type of the workers; float32 equals the reference implementation token by token."""
+    threads: int = 0
+    """Threads of one operation in each worker; 0 shares the cores among the workers."""
     transport: str = "shm"
     log_level: str = "info"
     keep_logs: bool = False
@@ -42,6 +45,8 @@ class UpOptions:
 
     def __post_init__(self) -> None:
         """Check ranges; raises ``BadRequest`` with the flag's name."""
+        if not 0 <= self.threads <= MAX_THREADS:
+            raise BadRequest(f"--threads must be between 0 and {MAX_THREADS}, not {self.threads}", param="--threads")
         for flag, value, least in (("--prefill", self.prefill, 0), ("--decode", self.decode, 1)):
             if not least <= value <= MAX_WORKERS:
                 raise BadRequest(f"{flag} must be between {least} and {MAX_WORKERS}, not {value}", param=flag)
@@ -70,7 +75,7 @@ class UpOptions:
     @property
     def threads_per_worker(self) -> int:
         """Cores shared by the workers that start with the platform; one thread is the least."""
-        return max(1, (os.cpu_count() or 1) // max(1, self.prefill + self.decode))
+        return self.threads or max(1, (os.cpu_count() or 1) // max(1, self.prefill + self.decode))
 
     @property
     def uses_shipped_model(self) -> bool:
