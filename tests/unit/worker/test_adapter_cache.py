@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import random
 import struct
+import threading
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common.errors import AdapterMismatch, AdapterUnavailable, BadRequest, DependencyDown
-from stratos.core.adapter_files import read_adapter_files
+from stratos.core.adapter_files import AdapterFiles, read_adapter_files
 from stratos.engine.core import EngineCore
 from stratos.engine.fake import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
@@ -172,3 +175,52 @@ async def test_leftovers_of_a_killed_process_are_removed(bench: Bench) -> None:
     (bench.directory / "fetching-1").mkdir()
     remove_leftovers(bench.directory)
     assert [path.name for path in bench.directory.iterdir()] == [digest]
+
+
+async def test_a_folder_that_is_being_loaded_is_not_evicted(bench: Bench) -> None:
+    """The engine reads an adapter's folder while the disk's limit is passed by another one."""
+    first, second = bench.register("a", 1.0), bench.register("b", 2.0)
+    bench.max_bytes = sum(file.stat().st_size for file in (bench.root / "a").iterdir())
+    cache = bench.new_cache()
+    is_reading, may_go_on = threading.Event(), threading.Event()
+    runner = bench.engine._engine._runner  # type: ignore[attr-defined]
+    load = runner.load_adapter
+
+    def slow_load(files: AdapterFiles, pinned: Any = frozenset()) -> None:
+        if files.digest == first:
+            is_reading.set()
+            assert may_go_on.wait(20)
+            assert read_adapter_files(files.path).digest == first, "the folder is still there, and whole"
+        load(files, pinned)
+
+    runner.load_adapter = slow_load
+    async with AsyncExitStack() as stack:
+        held = asyncio.create_task(cache.hold(first, "a", stack))
+        await asyncio.to_thread(is_reading.wait, 20)
+        await cache.fetch(second, "b")
+        may_go_on.set()
+        await held
+    await cache.fetch(first, "a")
+    await cache.fetch(bench.register("c", 3.0), "c")
+    assert not (bench.directory / first).exists(), "nobody uses it any more"
+    await cache.close()
+
+
+async def test_uses_and_evictions_at_once_never_break_a_fetch(bench: Bench) -> None:
+    names = [f"n{i}" for i in range(6)]
+    digests = [bench.register(name, float(i)) for i, name in enumerate(names)]
+    bench.max_bytes = 2 * sum(file.stat().st_size for file in (bench.root / "n0").iterdir())
+    cache = bench.new_cache()
+
+    async def use(number: int) -> None:
+        rng = random.Random(number)
+        for _ in range(15):
+            index = rng.randrange(len(names))
+            async with AsyncExitStack() as stack:
+                await cache.hold(digests[index], names[index], stack)
+
+    await asyncio.gather(*(use(number) for number in range(4)))
+    left = [path.name for path in bench.directory.iterdir() if path.name in digests]
+    assert len(left) <= 3
+    assert {path.name for path in bench.directory.iterdir()} == set(left), "no half-removed folder stays"
+    await cache.close()

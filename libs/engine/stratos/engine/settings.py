@@ -68,6 +68,10 @@ class RunnerConfig:
     """Bytes of the KV pages; the number of blocks follows."""
     max_resident_adapters: int = 8
     """Adapters held by the runner; the least recently used one without a sequence makes room."""
+    max_host_adapters: int = 32
+    """Adapters kept in host memory, those in slots included: loading one again touches no disk."""
+    enable_sorted_adapters: bool = True
+    """Ablation switch: rows of a step are sorted by adapter, so that layers work on slices; off gathers per layer."""
     num_threads: int = 0
     """Threads of one operation; 0 measures what is fastest under the present load, up to torch's default."""
     enable_prepacked_gemm: bool = True

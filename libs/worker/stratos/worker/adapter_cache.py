@@ -16,8 +16,9 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection
-from contextlib import AsyncExitStack
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -86,6 +87,8 @@ class AdapterCache:
         self._checked: dict[str, AdapterFiles] = {}
         """Folders checked by this process, least recently used first."""
         self._fetching: dict[str, asyncio.Task[AdapterFiles]] = {}
+        self._using: Counter[str] = Counter()
+        """Callers that may be reading a folder now: it stays on disk."""
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Held by who loads or waits to, so that it does not grow with every adapter ever seen."""
 
@@ -102,13 +105,14 @@ class AdapterCache:
             if await self._engine.pin_adapter(digest):
                 stack.push_async_callback(self._engine.unpin_adapter, digest)
                 return
-            files = await self.fetch(digest, uri)
-            lock = self._loading.setdefault(digest, asyncio.Lock())
-            async with lock:
-                try:
-                    await self._engine.load_adapter(files)
-                except AdapterUnavailable as error:
-                    raise Busy(error.message) from error
+            with self._in_use(digest):
+                files = await self.fetch(digest, uri)
+                lock = self._loading.setdefault(digest, asyncio.Lock())
+                async with lock:
+                    try:
+                        await self._engine.load_adapter(files)
+                    except AdapterUnavailable as error:
+                        raise Busy(error.message) from error
         raise Busy("adapters are evicted as fast as they are loaded; raise the engine's number of adapter slots")
 
     async def fetch(self, digest: str, uri: str) -> AdapterFiles:
@@ -149,8 +153,18 @@ class AdapterCache:
         if files is None:
             files = await self._download(digest, uri, folder)
         self._checked[digest] = files
-        await asyncio.to_thread(self._evict, digest)
+        await self._evict(digest)
         return files
+
+    @contextmanager
+    def _in_use(self, digest: str) -> Iterator[None]:
+        self._using[digest] += 1
+        try:
+            yield
+        finally:
+            self._using[digest] -= 1
+            if not self._using[digest]:
+                del self._using[digest]
 
     async def _download(self, digest: str, uri: str, folder: Path) -> AdapterFiles:
         private = self._config.directory / new_id(_PRIVATE_PREFIX)
@@ -175,22 +189,46 @@ class AdapterCache:
             await asyncio.to_thread(shutil.rmtree, private, ignore_errors=True)
         return dataclasses.replace(files, path=folder)
 
-    def _evict(self, keep: str) -> None:
-        """Remove the least recently used folders until the rest fits; the engine holds its own copy of weights."""
-        sizes = {
-            path.name: sum(file.stat().st_size for file in path.iterdir())
-            for path in self._config.directory.iterdir()
-            if _DIGEST.match(path.name)
-        }
-        unused = [name for name in sizes if name not in self._checked]
+    async def _evict(self, keep: str) -> None:
+        """Remove the least recently used folders until the rest fits; the engine holds its own copy of weights.
+
+        Victims are chosen and renamed here, in the event loop, so that nobody finds a folder that is being removed;
+        only looking and removing happen in a thread.
+        """
+        sizes = await asyncio.to_thread(_folder_sizes, self._config.directory)
         total = sum(sizes.values())
+        unused = [name for name in sizes if name not in self._checked]
+        doomed = []
         for name in [*unused, *self._checked]:
             if total <= self._config.max_bytes:
-                return
-            if name != keep and name in sizes:
+                break
+            if name in sizes and name != keep and name not in self._using and name not in self._fetching:
                 self._checked.pop(name, None)
-                shutil.rmtree(self._config.directory / name, ignore_errors=True)
+                doomed.append(self._config.directory / name)
                 total -= sizes[name]
+        for private in [_hide(folder) for folder in doomed]:
+            if private is not None:
+                await asyncio.to_thread(shutil.rmtree, private, ignore_errors=True)
+
+
+def _folder_sizes(directory: Path) -> dict[str, int]:
+    """Bytes of every adapter's folder; one that vanishes meanwhile has none."""
+    sizes = {}
+    for path in directory.iterdir():
+        if _DIGEST.match(path.name):
+            with suppress(FileNotFoundError):
+                sizes[path.name] = sum(file.stat().st_size for file in path.iterdir())
+    return sizes
+
+
+def _hide(folder: Path) -> Path | None:
+    """Give a folder a private name, under which a later start removes it too; ``None`` when it is gone already."""
+    private = folder.parent / new_id(_PRIVATE_PREFIX)
+    try:
+        folder.rename(private)
+    except FileNotFoundError:
+        return None
+    return private
 
 
 def remove_leftovers(directory: Path) -> None:

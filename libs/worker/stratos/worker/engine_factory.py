@@ -71,6 +71,8 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
         block_size=settings.block_size,
         kv_pool_bytes=settings.kv_pool_bytes,
         max_resident_adapters=settings.max_resident_adapters,
+        max_host_adapters=settings.max_host_adapters,
+        enable_sorted_adapters=settings.enable_sorted_adapters,
         num_threads=settings.num_threads,
         exact=settings.exact,
         enable_prepacked_gemm=settings.enable_prepacked_gemm,

@@ -1,8 +1,8 @@
 """An engine whose step loop owns a thread of this process; native operations release the GIL.
 
 The event loop posts commands, the step thread runs them between steps and hands results back with
-``call_soon_threadsafe``.  ``gather``, ``scatter`` and ``load_adapter`` run in a small pool beside the step
-loop, as the engine contract allows.
+``call_soon_threadsafe``.  ``gather`` and ``scatter`` run in a small pool beside the step loop, ``load_adapter``
+in another, as the engine contract allows.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from stratos.engine.engine import Engine, EngineStatus, Reservation, StepResult
 from stratos.worker.engine_client import STOPPED, EngineClient, StepCallback
 
 NUM_COPY_THREADS = 2
+NUM_LOAD_THREADS = 2
 IDLE_POLL_S = 0.02
 
 
@@ -38,6 +39,8 @@ class ThreadEngine(EngineClient):
         self._is_closing = False
         self._callbacks: list[StepCallback] = []
         self._pool = ThreadPoolExecutor(NUM_COPY_THREADS, "kv-copy")
+        self._loaders = ThreadPoolExecutor(NUM_LOAD_THREADS, "adapter-load")
+        """Of their own: a slow disk must not hold up transfers."""
         self._compilers = ThreadPoolExecutor(1, "grammar-compile")
         self._thread = threading.Thread(target=self._run, name="engine-step", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -57,6 +60,7 @@ class ThreadEngine(EngineClient):
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
         self._pool.shutdown(wait=True)
+        self._loaders.shutdown(wait=True)
         self._compilers.shutdown(wait=True)
         if self._failed is not None:
             self._failed.cancel()
@@ -229,7 +233,8 @@ class ThreadEngine(EngineClient):
 
     async def load_adapter(self, files: AdapterFiles) -> None:
         """See ``Engine.load_adapter``."""
-        await self._beside(self._engine.load_adapter, files)
+        assert self._loop is not None, "start() comes first"
+        await self._loop.run_in_executor(self._loaders, self._engine.load_adapter, files)
 
     async def pin_adapter(self, digest: str) -> bool:
         """See ``Engine.pin_adapter``."""

@@ -66,6 +66,7 @@ class LinearFactory:
         self.kernel_name = "onednn-packed" if self.is_packed else "aten"
         self._paddings: dict[tuple[int, int, bool], RowPadding | None] = {}
         self.is_thread_invariant = True
+        self._is_settled = False
 
     def __call__(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Take over ``weight`` [out_features, in_features] and ``bias`` [out_features]."""
@@ -87,8 +88,16 @@ class LinearFactory:
         if key not in self._paddings:
             probe = RowProbe(self.plain, key[:2], has_bias, self._dtype)
             self._paddings[key] = probe.padding()
-            self.is_thread_invariant &= probe.is_thread_invariant(self._paddings[key], torch.get_num_threads())
+            if not self._is_settled:
+                self.is_thread_invariant &= probe.is_thread_invariant(self._paddings[key], torch.get_num_threads())
         return self._paddings[key]
+
+    def settle(self) -> None:
+        """The model is loaded: layers of adapters that come later are made beside running steps.
+
+        They need the padding of their shape like others; but the number of threads is no longer touched to try it.
+        """
+        self._is_settled = True
 
     def numerics(self) -> tuple[str, ...]:
         """What decides the bits of the layers built so far; names the number of threads only where it does."""

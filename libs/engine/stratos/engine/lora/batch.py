@@ -1,12 +1,18 @@
-"""Adapters of one step: tokens grouped by adapter once, then two small matrix products per group and layer."""
+"""Adapters of one step: two small matrix products per adapter and layer, on the adapter's tokens alone.
+
+The rows of a step are laid out sorted by adapter, once (``sorted_by_adapter``), so that an adapter's tokens are one
+slice of the batch and every layer works on views.  Without sorting each layer gathers and scatters them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from stratos.engine.lora.weights import LoraWeights
+from stratos.engine.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +20,8 @@ class LoraGroup:
     """Tokens of a step that use one adapter."""
 
     weights: LoraWeights
-    tokens: Tensor | None
-    """Their places in the flat batch, int64; ``None`` when it is every token."""
+    tokens: slice | Tensor
+    """Their places in the flat batch: a slice, or int64 indices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +43,16 @@ class LoraBatch:
             part = group.weights.layers.get((fused, layer))
             if part is None:
                 continue
-            if group.tokens is None:
-                part.add_to(x, out)
+            if isinstance(group.tokens, slice):
+                part.add_to(x[group.tokens], out[group.tokens])
                 continue
             rows = out.index_select(0, group.tokens)
             part.add_to(x.index_select(0, group.tokens), rows)
             out.index_copy_(0, group.tokens, rows)
+
+
+def sorted_by_adapter(plan: StepPlan) -> StepPlan:
+    """The plan with its rows sorted by adapter, the base model's first; rows of one adapter keep their order."""
+    if len({row.adapter_digest for row in plan.rows}) <= 1:
+        return plan
+    return dataclasses.replace(plan, rows=tuple(sorted(plan.rows, key=lambda row: row.adapter_digest)))

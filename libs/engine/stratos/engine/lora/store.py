@@ -1,9 +1,11 @@
-"""Residency of adapters: a bounded map in order of use.
+"""Residency of adapters: slots on the device and copies on the host, each a bounded map in order of use.
 
-An adapter's tensors are built before it is published by one assignment, so loading never disturbs a step.  The
-caller says which adapters have sequences (``pinned``); the least recently used of the others makes room.  Whoever
-wants to keep an adapter pins it first and looks then whether it is resident: victims are chosen under the same lock
-as ``digests`` reads.
+    load -> in a slot? else a host copy, else its folder -> laid out beside the steps -> published by one assignment
+
+So loading never disturbs a step: the lock is held for look-ups and the swap, never while something is read, converted
+or laid out.  The caller says which adapters have sequences (``pinned``); the least recently used of the others gives
+up its slot and keeps its host copy.  Whoever wants to keep an adapter pins it first and looks then whether it is
+resident: victims are chosen under the same lock as ``digests`` reads.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Callable, Container
 
 from stratos.common.errors import AdapterUnavailable
 from stratos.core.adapter_files import AdapterFiles
+from stratos.engine.lora.host_copy import HostAdapter
 from stratos.engine.lora.weights import LoraWeights
 
 
@@ -21,13 +24,23 @@ class LoraStore:
     """Loaded adapters by digest; safe to use from several threads.
 
     Args:
-        capacity: most adapters held at once.
-        loader: builds the tensors of one adapter; may raise ``InvalidAdapter``.
+        capacity: slots: most adapters on the device at once.
+        max_host_copies: most adapters kept on the host, those in slots included; 0 keeps none.
+        read: reads one adapter from its folder; may raise ``InvalidAdapter``.
+        lay_out: makes one ready on the device.
     """
 
-    def __init__(self, capacity: int, loader: Callable[[AdapterFiles], LoraWeights]) -> None:
-        self._capacity, self._loader = capacity, loader
-        self._loaded: OrderedDict[str, LoraWeights] = OrderedDict()
+    def __init__(
+        self,
+        capacity: int,
+        max_host_copies: int,
+        read: Callable[[AdapterFiles], HostAdapter],
+        lay_out: Callable[[HostAdapter], LoraWeights],
+    ) -> None:
+        self._capacity, self._max_host_copies = capacity, max_host_copies
+        self._read, self._lay_out = read, lay_out
+        self._slots: OrderedDict[str, LoraWeights] = OrderedDict()
+        self._host: OrderedDict[str, HostAdapter] = OrderedDict()
         self._lock = threading.Lock()
 
     def load(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
@@ -38,22 +51,32 @@ class LoraStore:
             AdapterUnavailable: every slot holds a pinned adapter.
         """
         with self._lock:
-            if files.digest in self._loaded:
-                self._loaded.move_to_end(files.digest)
+            if files.digest in self._slots:
+                self._slots.move_to_end(files.digest)
                 return
             self._victim(pinned)
-        weights = self._loader(files)
+            copy = self._host.get(files.digest)
+        if copy is None:
+            copy = self._read(files)
+        weights = self._lay_out(copy)
         with self._lock:
-            victim = None if files.digest in self._loaded else self._victim(pinned)
+            victim = None if files.digest in self._slots else self._victim(pinned)
             if victim is not None:
-                del self._loaded[victim]
-            self._loaded[files.digest] = weights
+                del self._slots[victim]
+            self._slots[files.digest] = weights
+            self._keep(copy)
+
+    def _keep(self, copy: HostAdapter) -> None:
+        self._host[copy.digest] = copy
+        self._host.move_to_end(copy.digest)
+        while len(self._host) > self._max_host_copies:
+            self._host.popitem(last=False)
 
     def _victim(self, pinned: Container[str]) -> str | None:
         """Who makes room: ``None`` when a slot is free."""
-        if len(self._loaded) < self._capacity:
+        if len(self._slots) < self._capacity:
             return None
-        for digest in self._loaded:
+        for digest in self._slots:
             if digest not in pinned:
                 return digest
         raise AdapterUnavailable(
@@ -63,17 +86,23 @@ class LoraStore:
     def unload(self, digest: str) -> None:
         """Forget an adapter; unknown digests are ignored. A running step keeps the tensors it has."""
         with self._lock:
-            self._loaded.pop(digest, None)
+            self._slots.pop(digest, None)
+            self._host.pop(digest, None)
 
     def touch(self, digest: str) -> LoraWeights | None:
         """The adapter, marked as used now; ``None`` when it is not resident."""
         with self._lock:
-            weights = self._loaded.get(digest)
+            weights = self._slots.get(digest)
             if weights is not None:
-                self._loaded.move_to_end(digest)
+                self._slots.move_to_end(digest)
             return weights
 
     def digests(self) -> tuple[str, ...]:
         """Resident adapters, least recently used first."""
         with self._lock:
-            return tuple(self._loaded)
+            return tuple(self._slots)
+
+    def host_digests(self) -> tuple[str, ...]:
+        """Adapters with a copy on the host, least recently loaded first."""
+        with self._lock:
+            return tuple(self._host)

@@ -1,20 +1,20 @@
 """One adapter, ready to be added to the base model's fused linear layers.
 
 A fused layer (q/k/v, gate/up) gets one A of all its targets stacked, and one B per target that adds into the
-target's slice of the output.  The scaling is folded into B.  Targets that the adapter lacks are just absent.
+target's slice of the output; ranks may differ between targets.  Targets that the adapter lacks are just absent.  A
+bias of the adapter replaces the base model's, so their difference is added.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from stratos.common.errors import InvalidAdapter
-from stratos.core.adapter_files import WEIGHTS_NAME, AdapterFiles
 from stratos.engine.layers.linear import Linear, LinearFactory
+from stratos.engine.lora.host_copy import HostAdapter
 from stratos.engine.models.config import DecoderConfig
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -24,6 +24,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "down": ("down_proj",),
 }
 """Fused linear layer -> the projections it is made of, in output order."""
+
+BaseBiases = Mapping[tuple[int, str], Tensor]
+"""(layer, projection) -> the base model's bias [out_features]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +42,20 @@ class LoraTarget:
 class LoraLayer:
     """The adapter's part of one fused linear layer."""
 
-    shrink: Linear
-    """[tokens, in_features] -> [tokens, rank * targets]."""
+    shrink: Linear | None
+    """[tokens, in_features] -> [tokens, sum of the targets' ranks]; ``None`` when there is only a bias."""
     targets: tuple[LoraTarget, ...]
+    bias: Tensor | None = None
+    """[out_features] of the fused layer: the adapter's bias less the base model's, 0 where it has none."""
 
     def add_to(self, x: Tensor, out: Tensor) -> None:
-        """Add ``B(A(x))`` into ``out``, in place."""
-        shrunk = self.shrink(x)
-        for target in self.targets:
-            out[:, target.out].add_(target.expand(shrunk[:, target.ranks]))
+        """Add ``B(A(x))`` and the bias into ``out``, in place; a row's result depends on that row alone."""
+        if self.shrink is not None:
+            shrunk = self.shrink(x)
+            for target in self.targets:
+                out[:, target.out].add_(target.expand(shrunk[:, target.ranks]))
+        if self.bias is not None:
+            out.add_(self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,74 +67,59 @@ class LoraWeights:
     """(fused layer, layer index) -> its part; absent where the adapter has no target."""
 
 
-def check_shapes(files: AdapterFiles, config: DecoderConfig) -> None:
-    """Compare every tensor of an adapter with the model.
-
-    Raises:
-        InvalidAdapter: names the first tensor that does not fit.
-    """
-    for (layer, projection, part), shape in sorted(files.shapes.items()):
-        if layer >= config.num_layers:
-            raise InvalidAdapter(f"adapter tensor of layer {layer}: the model has only {config.num_layers} layers")
-        projections = config.projection_shapes(layer)
-        if projection not in projections:
-            raise InvalidAdapter(
-                f"adapter tensor {_tensor_name(layer, projection, part)}: layer {layer} is a mixture of experts, "
-                f"and adapters on experts are not supported; train it for {', '.join(projections)}"
-            )
-        out_features, in_features = projections[projection]
-        expected = (files.rank, in_features) if part == "A" else (out_features, files.rank)
-        if shape != expected:
-            name = _tensor_name(layer, projection, part)
-            raise InvalidAdapter(f"adapter tensor {name} has shape {list(shape)}, the model needs {list(expected)}")
-
-
-def load_lora(
-    files: AdapterFiles, config: DecoderConfig, linear: LinearFactory, dtype: torch.dtype, device: torch.device
+def lay_out(
+    adapter: HostAdapter, config: DecoderConfig, linear: LinearFactory, base_biases: BaseBiases, device: torch.device
 ) -> LoraWeights:
-    """Read a checked adapter folder.
-
-    Raises:
-        InvalidAdapter: it does not fit the model, is not finite, or cannot be read.
-    """
-    check_shapes(files, config)
-    reader = _AdapterReader(files, dtype, device)
+    """Make an adapter ready on a device; reads nothing from disk."""
     layers: dict[tuple[str, int], LoraLayer] = {}
     for layer in range(config.num_layers):
-        projections = config.projection_shapes(layer)
+        sizes = {name: shape[0] for name, shape in config.projection_shapes(layer).items()}
         for group, names in GROUPS.items():
-            present = [name for name in names if (layer, name, "A") in files.shapes]
-            if not present:
-                continue
-            shrink = torch.cat([reader.read(layer, name, "A") for name in present])
-            targets, begin = [], 0
-            for name in names:
-                end = begin + projections[name][0]
-                if name in present:
-                    first_rank = present.index(name) * files.rank
-                    expand = linear(reader.read(layer, name, "B"))
-                    targets.append(LoraTarget(slice(begin, end), slice(first_rank, first_rank + files.rank), expand))
-                begin = end
-            layers[group, layer] = LoraLayer(linear(shrink), tuple(targets))
-    return LoraWeights(files.digest, layers)
+            part = _LayerBuilder(adapter, layer, names, sizes, linear, device)
+            if part.is_there:
+                layers[group, layer] = part.build(base_biases)
+    return LoraWeights(adapter.digest, layers)
 
 
-class _AdapterReader:
-    def __init__(self, files: AdapterFiles, dtype: torch.dtype, device: torch.device) -> None:
-        self._scaling, self._dtype, self._device = files.scaling, dtype, device
-        try:
-            with safe_open(files.path / WEIGHTS_NAME, framework="pt") as handle:
-                self._tensors = {key: handle.get_tensor(_tensor_name(*key)) for key in files.shapes}
-        except (SafetensorError, OSError) as error:
-            raise InvalidAdapter(f"{WEIGHTS_NAME} cannot be read: {error}") from error
+class _LayerBuilder:
+    def __init__(
+        self,
+        adapter: HostAdapter,
+        layer: int,
+        names: tuple[str, ...],
+        sizes: dict[str, int],
+        linear: LinearFactory,
+        device: torch.device,
+    ) -> None:
+        self._tensors, self._layer, self._sizes = adapter.tensors, layer, sizes
+        self._names = [name for name in names if name in sizes]
+        self._linear, self._device = linear, device
+        self._adapted = [name for name in self._names if (layer, name, "A") in adapter.tensors]
+        self._biased = [name for name in self._names if (layer, name, "bias") in adapter.tensors]
+        self.is_there = bool(self._adapted or self._biased)
 
-    def read(self, layer: int, projection: str, part: str) -> Tensor:
-        tensor: Tensor = self._tensors[layer, projection, part].float()
-        if not bool(torch.isfinite(tensor).all()):
-            raise InvalidAdapter(f"adapter tensor {_tensor_name(layer, projection, part)} holds NaN or infinity")
-        return (tensor * self._scaling if part == "B" else tensor).to(device=self._device, dtype=self._dtype)
+    def build(self, base_biases: BaseBiases) -> LoraLayer:
+        shrink = torch.cat([self._take(name, "A") for name in self._adapted]) if self._adapted else None
+        targets, biases, begin, first_rank = [], [], 0, 0
+        for name in self._names:
+            end = begin + self._sizes[name]
+            if name in self._adapted:
+                expand = self._take(name, "B")
+                ranks = slice(first_rank, first_rank + expand.shape[1])
+                targets.append(LoraTarget(slice(begin, end), ranks, self._linear(expand)))
+                first_rank = ranks.stop
+            if self._biased:
+                biases.append(self._bias(name, base_biases))
+            begin = end
+        return LoraLayer(
+            None if shrink is None else self._linear(shrink), tuple(targets), torch.cat(biases) if biases else None
+        )
 
+    def _take(self, name: str, part: str) -> Tensor:
+        return self._tensors[self._layer, name, part].to(self._device)
 
-def _tensor_name(layer: int, projection: str, part: str) -> str:
-    block = "self_attn" if projection in (*GROUPS["qkv"], *GROUPS["output"]) else "mlp"
-    return f"base_model.model.model.layers.{layer}.{block}.{projection}.lora_{part}.weight"
+    def _bias(self, name: str, base_biases: BaseBiases) -> Tensor:
+        if name not in self._biased:
+            first = self._take(self._biased[0], "bias")
+            return first.new_zeros(self._sizes[name])
+        return self._take(name, "bias") - base_biases[self._layer, name]

@@ -27,6 +27,7 @@ from stratos.engine.models.tensor_names import (
     expected_shapes,
     expert_names,
     layer_prefix,
+    projection_name,
     router_name,
     stacked_names,
 )
@@ -159,6 +160,16 @@ class CheckpointReader:
                 gate, up, down = (self._read(name) for name in expert_names(layer, expert, moe))
                 gate_up = torch.cat((gate, up))
             yield MlpWeights(LinearWeights(gate_up, None), LinearWeights(down, None))
+
+    def biases(self) -> dict[tuple[int, str], Tensor]:
+        """(layer, projection) -> bias [out_features], of all projections that an adapter may name."""
+        config = self._config
+        return {
+            (layer, name): self._read(projection_name(layer, name, "bias"))
+            for layer in range(config.num_layers)
+            for name in config.projection_shapes(layer)
+            if config.has_bias(name)
+        }
 
     def _fused(self, block: str, projections: tuple[str, ...]) -> LinearWeights:
         has_bias = self._config.has_bias(projections[0])

@@ -34,6 +34,12 @@ def layer_prefix(layer: int) -> str:
     return f"model.layers.{layer}"
 
 
+def projection_name(layer: int, projection: str, part: str) -> str:
+    """ "weight" or "bias" of a projection of the attention or of a dense MLP."""
+    block = "self_attn" if projection in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
+    return f"{layer_prefix(layer)}.{block}.{projection}.{part}"
+
+
 def router_name(layer: int, moe: MoeConfig, *, is_stacked: bool) -> str:
     """The router's weight."""
     return f"{layer_prefix(layer)}.{'mlp' if is_stacked else moe.names.block}.gate.weight"
@@ -78,10 +84,9 @@ def expected_shapes(config: DecoderConfig, *, is_stacked: bool = False) -> dict[
 
 def _projections(config: DecoderConfig, layer: int) -> Shapes:
     for name, shape in config.projection_shapes(layer).items():
-        block = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
-        yield f"{layer_prefix(layer)}.{block}.{name}.weight", shape
+        yield projection_name(layer, name, "weight"), shape
         if config.has_bias(name):
-            yield f"{layer_prefix(layer)}.{block}.{name}.bias", shape[:1]
+            yield projection_name(layer, name, "bias"), shape[:1]
 
 
 def _experts(moe: MoeConfig, layer: int, hidden: int, *, is_stacked: bool) -> Shapes:

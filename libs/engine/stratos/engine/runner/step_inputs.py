@@ -94,18 +94,24 @@ def _lora_batch(
     errors: dict[int, str],
     device: torch.device,
 ) -> LoraBatch | None:
-    """Group tokens by adapter."""
-    places: dict[str, list[np.ndarray]] = {}
+    """Group tokens by adapter: a slice where they are contiguous, else their places."""
+    places: dict[str, list[RowSpan]] = {}
     for row, span in zip(rows, spans, strict=True):
         if row.adapter_digest:
-            places.setdefault(row.adapter_digest, []).append(np.arange(span.begin, span.begin + span.num_tokens))
+            places.setdefault(row.adapter_digest, []).append(span)
     groups = []
-    num_tokens = spans[-1].begin + spans[-1].num_tokens
     for digest, parts in places.items():
         weights = find_adapter(digest)
         if weights is None:
             errors.update({row.seq_id: "the adapter is not loaded" for row in rows if row.adapter_digest == digest})
             continue
-        tokens = np.concatenate(parts)
-        groups.append(LoraGroup(weights, None if len(tokens) == num_tokens else to_device(tokens, device)))
+        groups.append(LoraGroup(weights, _token_places(parts, device)))
     return LoraBatch(tuple(groups)) if groups else None
+
+
+def _token_places(spans: list[RowSpan], device: torch.device) -> slice | Tensor:
+    begin, num_tokens = spans[0].begin, sum(span.num_tokens for span in spans)
+    if spans[-1].begin + spans[-1].num_tokens == begin + num_tokens:  # spans ascend, so there is no hole
+        return slice(begin, begin + num_tokens)
+    tokens = np.concatenate([np.arange(span.begin, span.begin + span.num_tokens) for span in spans])
+    return to_device(tokens, device)

@@ -22,8 +22,10 @@ from stratos.core.model_files import read_model_files
 from stratos.core.request import KvGeometry, KvIdentity
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.layers.linear import LinearFactory
+from stratos.engine.lora.batch import sorted_by_adapter
+from stratos.engine.lora.host_copy import read_adapter
 from stratos.engine.lora.store import LoraStore
-from stratos.engine.lora.weights import load_lora
+from stratos.engine.lora.weights import lay_out
 from stratos.engine.models.config import DecoderConfig, parse_decoder_config
 from stratos.engine.models.decoder import Decoder
 from stratos.engine.models.loader import CheckpointReader
@@ -61,9 +63,17 @@ class TorchRunner(Runner):
     """Where the number of threads is ours to choose."""
 
     def __init__(
-        self, info: RunnerInfo, decoder: Decoder, attention: AttentionBackend, pages: KvPages, adapters: LoraStore
+        self,
+        info: RunnerInfo,
+        decoder: Decoder,
+        attention: AttentionBackend,
+        pages: KvPages,
+        adapters: LoraStore,
+        *,
+        sorts_adapters: bool = True,
     ) -> None:
         self.info = info
+        self._sorts_adapters = sorts_adapters
         self._decoder, self._attention, self._pages, self._adapters = decoder, attention, pages, adapters
         self._device = pages.tensor.device
         self._sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
@@ -93,7 +103,8 @@ class TorchRunner(Runner):
         if not config.num_threads and target.type == "cpu":
             product = small_product(linear.plain, dtype)
             threads = ThreadChoice(torch.get_num_threads(), product, clock or SystemClock())
-        decoder = Decoder(model, CheckpointReader(files, model, dtype, target), linear, kernels.ops, target)
+        reader = CheckpointReader(files, model, dtype, target)
+        decoder = Decoder(model, reader, linear, kernels.ops, target)
         geometry = _geometry(model, config.block_size, dtype)
         pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), dtype, target)
         attention = kernels.attention(pages, model.num_heads, model.windows)
@@ -113,11 +124,16 @@ class TorchRunner(Runner):
             can_generate=model.has_lm_head,
             embedding_size=model.hidden_size,
         )
+        linear.settle()
+        biases = reader.biases()
         adapters = LoraStore(
-            config.max_resident_adapters, lambda adapter: load_lora(adapter, model, linear, dtype, target)
+            config.max_resident_adapters,
+            config.max_host_adapters,
+            lambda adapter: read_adapter(adapter, model, dtype),
+            lambda copy: lay_out(copy, model, linear, biases, target),
         )
         _log.info("loaded %s: %s, %d KV blocks", config.model_path, info.identity.numerics_id, info.num_blocks)
-        runner = cls(info, decoder, attention, pages, adapters)
+        runner = cls(info, decoder, attention, pages, adapters, sorts_adapters=config.enable_sorted_adapters)
         if threads is not None:
             # Bits that depend on the number of threads must not change in the middle of a sequence.
             threads.is_fixed |= kernels.is_exact and not (kernels.library and linear.is_thread_invariant)
@@ -140,6 +156,8 @@ class TorchRunner(Runner):
 
     def _compute(self, plan: StepPlan) -> StepHandle:
         info = self.info
+        if self._sorts_adapters:
+            plan = sorted_by_adapter(plan)
         inputs = build_step_inputs(
             plan, info.vocab_size, info.max_model_len, self._adapters.touch, self._device, self._previous
         )
