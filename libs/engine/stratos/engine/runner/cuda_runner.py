@@ -21,6 +21,7 @@ from torch import Tensor
 from stratos.common.clock import Clock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.attention.triton_paged import TritonPagedAttention
+from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.runner.cuda_graphs import CudaCapture, DecodeGraphs, DecodeOutputs
 from stratos.engine.runner.cuda_tables import DeviceTables
@@ -104,6 +105,8 @@ class CudaRunner(TorchRunner):
         """See ``Runner.launch``."""
         if plan.copies:
             self._pages.copy_blocks(plan.copies)
+        if self._sorts_adapters:
+            plan = sorted_by_adapter(plan)
         handle = CudaHandle(StepTokens(), [], [row.seq_id for row in plan.rows], [])
         if not plan.rows:
             return handle
