@@ -76,11 +76,11 @@ async def bench() -> AsyncIterator[Bench]:
     await made.engine.close()
 
 
-def submission(request_id: str = "r", attempt: int = 0, max_tokens: int = 3, **fields: float) -> Submission:
+def submission(request_id: str = "r", attempt: int = 0, max_tokens: int = 3, n: int = 1, **fields: float) -> Submission:
     request = EngineRequest(
         key=RequestKey(request_id, attempt),
         prompt_ids=PROMPT,
-        choices=(ChoiceState(index=0),),
+        choices=tuple(ChoiceState(index=i) for i in range(n)),
         sampling=SamplingParams(max_tokens=max_tokens),
         seed=0,
     )
@@ -115,6 +115,20 @@ async def test_orphans_live_exactly_as_long_as_they_may(bench: Bench) -> None:
     assert len(bench.table) == 0
     await bench.until(lambda: bench.table.num_open_tasks == 0)
     assert bench.placer.num_given_back == 1
+    await bench.until(lambda: bench.engine.status().blocks.allocated == 0)
+
+
+async def test_a_choice_cancelled_before_the_engine_knows_the_request_does_not_run(bench: Bench) -> None:
+    bench.placer.may_place.clear()
+    session, key = bench.session(), RequestKey("r", 0)
+    bench.table.submit(session, submission(n=3, max_tokens=3000))
+    await asyncio.sleep(0)
+    bench.table.cancel(key, (0, 2))
+    bench.placer.may_place.set()
+    await bench.until(lambda: bench.engine.status().step > 30)
+    assert bench.engine.status().num_running == 1
+    bench.table.cancel(key, (1,))
+    await bench.until(lambda: bench.table.num_open_tasks == 0)
     await bench.until(lambda: bench.engine.status().blocks.allocated == 0)
 
 

@@ -64,7 +64,7 @@ class HandoffTarget:
             await self._adapters.hold(submission.request.adapter_digest, submission.adapter_uri, self._stack)
             self._has_adapter = True
         if self.reservation is None:
-            self.reservation = await self._parts.engine.reserve(submission.request)
+            self.reservation = await self._parts.engine.reserve(self._record.submission.request)
             if self.reservation is None:
                 raise Busy("no KV blocks are free on this worker")
         skip = max(self.coverage.verified_tokens, self.reservation.num_skip_tokens)

@@ -68,4 +68,4 @@ class PromptPlacer:
             await self._adapters.hold(request.adapter_digest, record.submission.adapter_uri, stack)
         self._metrics.local_prefills.labels(path.name.lower()).inc()
         record.origin = PromptOrigin(path=path)
-        await self._engine.add(request)
+        await self._engine.add(record.submission.request)  # without choices cancelled meanwhile

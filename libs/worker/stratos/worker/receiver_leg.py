@@ -13,7 +13,6 @@ then runs beside the request: it waits for the source's AbortAck, or leaves the 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable
 from contextlib import suppress
 
@@ -80,7 +79,7 @@ class ReceiverLeg:
         self._checks: dict[int, int] = {}
         self._nacked: set[int] = set()
         self._finish: Finish | None = None
-        self._step = (-1, time.monotonic())
+        self._step = (-1, self._parts.clock.now())
         self._is_over = False
         """The stream has ended."""
         self._is_settled = False
@@ -107,7 +106,7 @@ class ReceiverLeg:
             await self._handle(message)
         assert self._source is not None, "frames come behind Ready"
         assert self._finish is not None, "complete means finished"
-        await self._target.commit(self._source, self._finish, time.monotonic() - self._granted_s)
+        await self._target.commit(self._source, self._finish, self._parts.clock.now() - self._granted_s)
 
     def give_up(self, reason: str, *, committed: bool = False) -> Awaitable[None]:
         """Fence the leg off now; the awaitable does the rest and must be run, whatever becomes of the request."""
@@ -139,7 +138,7 @@ class ReceiverLeg:
         except StratosError:
             self._is_over = True
             raise
-        overdue_s = time.monotonic() - self._parts.config.frame_timeout_s
+        overdue_s = self._parts.clock.now() - self._parts.config.frame_timeout_s
         if any(announced_s < overdue_s for _, announced_s in self._headers.values()):
             raise WorkerLost("the source announced a frame and did not finish it")
         return message
@@ -166,7 +165,7 @@ class ReceiverLeg:
 
     def _check_alive(self, progress: Progress) -> None:
         step, since_s = self._step
-        now_s = time.monotonic()
+        now_s = self._parts.clock.now()
         if progress.phase is not SourcePhase.COMPUTING or progress.engine_step != step:
             self._step = (progress.engine_step, now_s)
         elif now_s - since_s > max(self._parts.config.stall_timeout_s, STEPS_OF_GRACE * progress.slow_step_s):
@@ -186,7 +185,7 @@ class ReceiverLeg:
             raise TargetRefusedError(Busy(error.message) if isinstance(error, Overloaded) else error) from error
         self._source, self._receiver, self._offer = ready.source, receiver, offer
         parts.peers.leg_opened(ready.source.incarnation)
-        self._granted_s = time.monotonic()
+        self._granted_s = self._parts.clock.now()
         await self._stream.send(Grant(num_skip_tokens=num_tokens, slots=tuple(slots), offer=offer))
 
     # -- frames ------------------------------------------------------------------------------------
@@ -195,7 +194,7 @@ class ReceiverLeg:
         if self._receiver is None or self._offer is None or header.leg != self._intent.leg:
             raise DamagedFrameError("order")
         self._receiver.post(self._offer.pair, header)
-        self._headers[header.seq] = (header, time.monotonic())
+        self._headers[header.seq] = (header, self._parts.clock.now())
 
     async def _take_frame(self, seq: int) -> None:
         announced = self._headers.pop(seq, None)

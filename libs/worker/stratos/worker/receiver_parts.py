@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
 from stratos.kv.framing import Coverage, FrameRange
 from stratos.worker.engine_client import EngineClient
@@ -45,6 +46,7 @@ class ReceiverParts:
     room: StagingRoom
     metrics: WorkerMetrics
     config: ReceiverLegConfig
+    clock: Clock
 
 
 class FetchStream(Protocol):

@@ -7,6 +7,7 @@ so deltas that could not be sent coalesce, and ``Attach`` is nothing but setting
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import enum
 from dataclasses import dataclass, field
 
@@ -36,6 +37,14 @@ class Submission:
     adapter_uri: str = ""
     prefill_endpoints: tuple[WorkerRef, ...] = ()
     traceparent: str = ""
+
+    def without_choices(self, indexes: tuple[int, ...]) -> Submission:
+        """The same, with some choices finished: the engine runs the others alone."""
+        choices = tuple(
+            dataclasses.replace(choice, finished=choice.finished or choice.index in indexes)
+            for choice in self.request.choices
+        )
+        return dataclasses.replace(self, request=dataclasses.replace(self.request, choices=choices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +165,8 @@ class RequestRecord:
         self._check_ended()
 
     def cancel_choices(self, indexes: tuple[int, ...]) -> None:
-        """End some choices on the gateway's wish."""
+        """End some choices on the gateway's wish; whoever places the request later places it without them."""
+        self.submission = self.submission.without_choices(indexes)
         for index in indexes:
             if (choice := self._choices.get(index)) and choice.finish_reason is None:
                 choice.finish_reason = FinishReason.ABORT

@@ -12,13 +12,13 @@ announced is always sent, whatever stops the leg.  This file knows no protobuf a
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, Internal, WorkerLost
 from stratos.core.placement import WorkerRef
 from stratos.core.request import PrefillJob
@@ -69,6 +69,7 @@ class SourceParts:
     transports: Transports
     metrics: WorkerMetrics
     config: SourceConfig
+    clock: Clock
 
 
 class SourceStream(Protocol):
@@ -147,7 +148,7 @@ class SourceLeg:
 
     async def _work(self) -> None:
         parts, intent = self._parts, self._intent
-        started_s = time.monotonic()
+        started_s = self._parts.clock.now()
         async with AsyncExitStack() as stack:
             if intent.identity.adapter_digest:
                 self._phase = SourcePhase.LOADING_ADAPTER
@@ -190,7 +191,7 @@ class SourceLeg:
         )
         await self._wait_for(self._grant.done, "Grant")
         self._phase = SourcePhase.COMPUTING
-        return time.monotonic()
+        return self._parts.clock.now()
 
     async def _connect(self) -> tuple[PairSender, Grant]:
         grant = self._grant.result()
@@ -203,11 +204,11 @@ class SourceLeg:
 
     async def _send_all(self, job: PrefillProgress, sender: PairSender, grant: Grant) -> float:
         """Send [skip, wanted) as it gets computed; returns when the last token was computed."""
-        position, wanted, computed_s = grant.num_skip_tokens, len(self._intent.token_ids), time.monotonic()
+        position, wanted, computed_s = grant.num_skip_tokens, len(self._intent.token_ids), self._parts.clock.now()
         geometry = self._parts.engine.info.geometry
         while position < wanted:
             await job.wait_beyond(position)
-            computed_s = time.monotonic()
+            computed_s = self._parts.clock.now()
             available = min(job.num_tokens, wanted)
             if job.is_done:
                 self._phase = SourcePhase.SENDING

@@ -80,7 +80,14 @@ def wire_worker(
     room = StagingRoom(leg_config.slot_wait_s)
     peers = SourcePeers(transports, room, clock)
     receiver_parts = ReceiverParts(
-        me=me, engine=engine, transports=transports, peers=peers, room=room, metrics=metrics, config=leg_config
+        me=me,
+        engine=engine,
+        transports=transports,
+        peers=peers,
+        room=room,
+        metrics=metrics,
+        config=leg_config,
+        clock=clock,
     )
     receiver = HandoffReceiver(receiver_parts, adapters, gate, clock)
     placer_config = PlacerConfig(local_prefill_max_tokens=settings.local_prefill_max_tokens)
@@ -109,6 +116,7 @@ def wire_worker(
             transports=transports,
             metrics=metrics,
             config=SourceConfig(),
+            clock=clock,
         ),
         decode=DecodeParts(me=me, engine=engine, table=table, clock=clock),
         embed=EmbedParts(engine=engine, embedder=embedder, metrics=metrics, clock=clock),
