@@ -1,5 +1,7 @@
 """Random schedules over two engines: ledger law, tokens by hand, none from uncommitted KV, no starvation."""
 
+import dataclasses
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -34,12 +36,14 @@ class EngineMachine(RuleBasedStateMachine):
         mark=st.sampled_from([0.9, 1.0]),
         output=st.sampled_from([1, 256]),
         baseline=st.sampled_from(BASELINES),
+        num_host_blocks=st.sampled_from([0, 3, 40]),
     )
-    def start(self, sharing, budget, num_blocks, mark, output, baseline):
+    def start(self, sharing, budget, num_blocks, mark, output, baseline, num_host_blocks):
         config = SchedulerConfig(
             max_num_batched_tokens=budget,
             max_num_seqs=5,
             enable_prefix_cache=sharing,
+            enable_swap_costs=False,
             admission_mark=mark,
             default_output_tokens=output,
             **baseline,
@@ -49,6 +53,7 @@ class EngineMachine(RuleBasedStateMachine):
             FakeRunner(FakeConfig(worker_weight=SOURCE_WEIGHT, num_blocks=8, block_size=4, lag=self.lag)), config
         )
         fake = FakeConfig(worker_weight=TARGET_WEIGHT, num_blocks=num_blocks, block_size=4, lag=self.lag)
+        fake = dataclasses.replace(fake, num_host_blocks=num_host_blocks)
         self.target = EngineCore(FakeRunner(fake), config)
         self.requests, self.tokens, self.ended = {}, {}, {}
         self.legs, self.reserved = {}, {}
@@ -111,7 +116,8 @@ class EngineMachine(RuleBasedStateMachine):
         for choice in request.choices:
             got = self.tokens.get((key, choice.index), [])
             exhausted = len(got) < request.sampling.max_tokens
-            is_recomputed = self.target._scheduler.num_preemptions or not self.keeps_kv
+            status = self.target.status()
+            is_recomputed = status.num_preemptions > status.host.num_swapped_out or not self.keeps_kv
             if not self.sharing and (prefill_weight == TARGET_WEIGHT or not is_recomputed):
                 right = fake_generate(
                     request.prompt_ids, len(got), prefill_weight=prefill_weight, decode_weight=TARGET_WEIGHT
@@ -182,6 +188,8 @@ class EngineMachine(RuleBasedStateMachine):
         for engine in (self.source, self.target):
             ledger = engine.status().blocks
             assert ledger.free + ledger.cached == ledger.total
+            host = engine.status().host.slots
+            assert host.free + host.cached == host.total
 
 
 class LaggingEngineMachine(EngineMachine):

@@ -43,11 +43,18 @@ class EngineContext:
         """Root of the block-hash chains of one adapter and tenant salt."""
         return chain_root(self.info.identity, adapter_digest, cache_salt)
 
-    def cached_prefix(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> list[int]:
-        """Blocks of the prefix cache that cover full blocks of the prompt, its last token excluded."""
+    def prompt_names(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> list[bytes]:
+        """Names of the full blocks of a prompt, its last token excluded."""
         probe = Sequence(seq_id=-1, tokens=list(prompt_ids), root=self.root(adapter_digest, cache_salt))
         size = self.blocks.block_size
-        return self.blocks.cache.match(probe.chain((len(prompt_ids) - 1) // size, size))
+        return probe.chain((len(prompt_ids) - 1) // size, size)
+
+    def num_cached_blocks(self, names: list[bytes]) -> int:
+        """Blocks of the chain that the tiers hold for a hand-off to start from."""
+        num_blocks, tier = len(self.blocks.cache.match(names)), self.scheduler.tier
+        hosted = tier.match(names[num_blocks:], may_wait=False)
+        tier.unmatch(hosted)
+        return num_blocks + len(hosted)
 
     def name_blocks(self, sequence: Sequence) -> None:
         """Offer full, computed blocks of a sequence to the prefix cache."""

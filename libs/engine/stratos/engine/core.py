@@ -22,6 +22,7 @@ from stratos.engine.context import EngineContext
 from stratos.engine.embeddings import EmbedBook
 from stratos.engine.engine import Engine, EngineStatus, Reservation, StepResult
 from stratos.engine.grammar.book import GrammarBook
+from stratos.engine.host_tier import make_tier
 from stratos.engine.prefill_jobs import JobBook
 from stratos.engine.request_book import RequestBook
 from stratos.engine.reservations import ReservationBook
@@ -45,8 +46,12 @@ class EngineCore(Engine):
             runner.info.geometry.block_size,
             enable_prefix_cache=config.shares_prefixes,
         )
+        lag = runner.info.lag if config.lag is None else config.lag
+        if not config.enable_kv_cache:
+            lag = 0  # what is computed again must be known
+        tier = make_tier(runner.info, config, self._blocks, is_fenced=lag > 0)
         slot_tokens = runner.info.max_model_len if config.kv_allocation == "contiguous" else 0
-        self._scheduler = Scheduler(config, self._blocks, clock, slot_tokens=slot_tokens)
+        self._scheduler = Scheduler(config, self._blocks, clock, tier, slot_tokens=slot_tokens)
         self._context = EngineContext(
             info=runner.info,
             config=config,
@@ -62,9 +67,6 @@ class EngineCore(Engine):
         self._adapter_pins: Counter[str] = Counter()
         self._slow_steps = SlowSteps()
         self._lock = threading.RLock()
-        lag = runner.info.lag if config.lag is None else config.lag
-        if not config.enable_kv_cache:
-            lag = 0  # what is computed again must be known
         books = StepBooks(self._context, self._requests, self._jobs, self._embeddings)
         self._steps = StepLoop(runner, books, self._slow_steps, lag, self._changing)
         self._status = self._snapshot()
@@ -112,8 +114,8 @@ class EngineCore(Engine):
     def match(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> int:
         """Tokens of the prompt, last one excluded, that the prefix cache holds now."""
         with self._lock:
-            prefix = self._context.cached_prefix(prompt_ids, adapter_digest, cache_salt)
-            return len(prefix) * self._blocks.block_size
+            names = self._context.prompt_names(prompt_ids, adapter_digest, cache_salt)
+            return self._context.num_cached_blocks(names) * self._blocks.block_size
 
     def reserve(self, request: EngineRequest) -> Reservation | None:
         """Reference the cached prefix and take blocks for the rest of the prompt."""
@@ -175,7 +177,12 @@ class EngineCore(Engine):
     @property
     def has_work(self) -> bool:
         """``step`` would do something."""
-        return self._scheduler.has_work or bool(self._jobs.events) or self._steps.is_in_flight
+        return (
+            self._scheduler.has_work
+            or self._scheduler.tier.has_pending
+            or bool(self._jobs.events)
+            or self._steps.is_in_flight
+        )
 
     def step(self) -> StepResult:
         """Launch a step and retire it, or with lag 1 the one before."""
@@ -186,7 +193,7 @@ class EngineCore(Engine):
     def forget_blocks(self, hashes: list[bytes]) -> int:
         """Drop blocks from the prefix cache by name."""
         with self._changing():
-            return self._blocks.forget(hashes)
+            return max(self._blocks.forget(hashes), self._scheduler.tier.forget(hashes))
 
     def load_adapter(self, files: AdapterFiles) -> None:
         """Load an adapter; when every slot is taken the least recently used one without a pin makes room."""
@@ -218,6 +225,7 @@ class EngineCore(Engine):
         """Recount the block ledger from scratch; for tests and for an idle integrity check."""
         with self._lock:
             self._blocks.verify()
+            self._scheduler.tier.pool.verify()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -244,4 +252,5 @@ class EngineCore(Engine):
             num_preemptions=self._scheduler.num_preemptions,
             num_admission_refusals=self._scheduler.admission.num_refusals,
             num_kv_tokens=sum(s.num_computed for queue in (ready, running) for s in queue),
+            host=self._scheduler.tier.status(),
         )

@@ -47,6 +47,10 @@ class FakeConfig:
     can_generate: bool = True
     lag: Literal[0, 1] = 0
     """1 executes a plan when it is collected, and lets the scheduler run one step ahead."""
+    num_host_blocks: int = 0
+    """Slots in host memory."""
+    swap_block_s: float = 0.0
+    """Duration of the copy of one block between the tiers."""
     step_s: float = 0.0
     """Least duration of a step."""
     token_s: float = 0.0
@@ -124,6 +128,7 @@ class FakeRunner(Runner):
     def __init__(self, config: FakeConfig) -> None:
         self.config = config
         self._pages = memoryview(bytearray(config.num_blocks * config.block_size * KV_BYTES)).cast("q")
+        self._host = memoryview(bytearray(max(config.num_host_blocks, 1) * config.block_size * KV_BYTES)).cast("q")
         self._adapters: dict[str, None] = {}
         self._pending: deque[_Handle] = deque()
         self._previous: dict[int, int] = {}
@@ -141,6 +146,7 @@ class FakeRunner(Runner):
             model_path=config.model_path,
             can_generate=config.can_generate,
             embedding_size=EMBEDDING_SIZE,
+            num_host_blocks=config.num_host_blocks,
             lag=config.lag,
         )
 
@@ -161,6 +167,7 @@ class FakeRunner(Runner):
         delay = self.config.step_s + self.config.token_s * plan.num_tokens
         if delay:
             time.sleep(delay)
+        self._swap(handle)
         for source, target in plan.copies:
             self._pages[target * size : (target + 1) * size] = self._pages[source * size : (source + 1) * size]
         for row in plan.rows:
@@ -170,6 +177,16 @@ class FakeRunner(Runner):
             for position, token in enumerate(token_ids, row.start):
                 slot = self._slot(row.block_table, position)
                 self._pages[slot] = fake_kv(self.config.worker_weight, token, position)
+
+    def _swap(self, handle: _Handle) -> None:
+        plan, size = handle.plan, self.config.block_size
+        for block, slot in plan.swap_outs:
+            self._host[slot * size : (slot + 1) * size] = self._pages[block * size : (block + 1) * size]
+        for slot, block in plan.swap_ins:
+            self._pages[block * size : (block + 1) * size] = self._host[slot * size : (slot + 1) * size]
+        handle.tokens.swap_s = self.config.swap_block_s * (len(plan.swap_outs) + len(plan.swap_ins))
+        if handle.tokens.swap_s:
+            time.sleep(handle.tokens.swap_s)
 
     def sample(self, handle: _Handle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
         """Sum the pages of every row that samples or pools."""

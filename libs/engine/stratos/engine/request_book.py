@@ -118,11 +118,14 @@ class RequestBook:
         copies, self._copies = self._copies, []
         for copy in copies:
             copy.owner.last_plan = plan
+            copy.owner.awaits_copy = False
         return copies
 
     def return_copies(self, copies: list[BlockCopy]) -> None:
         """The plan was not carried out: the next one does its copies."""
         self._copies = copies + self._copies
+        for copy in copies:
+            copy.owner.awaits_copy = True
 
     def _drop_dead_copies(self) -> None:
         dead = [copy for copy in self._copies if not copy.is_wanted]
@@ -198,6 +201,7 @@ class RequestBook:
                 source = lead.block_table[num_shared]
                 blocks.reference([source])  # until the copy is done
                 self._copies.append(BlockCopy(source, private[0], sequence))
+                sequence.awaits_copy = True
             sequence.block_table = shared + private
             sequence.promised_blocks = len(sequence.block_table) + sequence.output_blocks
             lead.promised_blocks -= sequence.output_blocks

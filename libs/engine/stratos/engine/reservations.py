@@ -24,23 +24,37 @@ class ReservationBook:
         num_choices = sum(not choice.finished for choice in request.choices)
         if context.scheduler.num_free_seqs < num_choices or not context.scheduler.is_admitting:
             return None
-        prefix = context.cached_prefix(request.prompt_ids, request.adapter_digest, request.cache_salt)
+        names = context.prompt_names(request.prompt_ids, request.adapter_digest, request.cache_salt)
+        prefix = blocks.cache.match(names)
         num_tokens = len(request.prompt_ids) - 1
         num_blocks = context.scheduler.admission.table_blocks(num_tokens)
         scheduler = context.scheduler
         if not scheduler.admission.admits_request(request, prefix, num_blocks, scheduler.num_promised_blocks):
             return None
         blocks.reference(prefix)
-        reserved = blocks.allocate(num_blocks - len(prefix), reserved=True)
-        if reserved is None:
+        missing = num_blocks - len(prefix)
+        if blocks.num_available < missing:
             blocks.release(prefix)
             return None
+        loaded = self._load(names[len(prefix) :])
+        reserved = blocks.allocate(missing - len(loaded), reserved=True)
+        assert reserved is not None
+        prefix += loaded
         skip = len(prefix) * blocks.block_size
         self._states[request.key] = state = ReservedState(request, prefix, reserved, skip, num_tokens, num_choices)
         state.num_output_blocks = scheduler.admission.output_blocks(request, num_choices)
         scheduler.num_reserved_seqs += num_choices
         scheduler.num_reserved_output_blocks += state.num_output_blocks
         return Reservation(key=request.key, num_skip_tokens=skip, num_tokens=num_tokens)
+
+    def _load(self, names: list[bytes]) -> list[int]:
+        """Blocks that the next plan fills from host memory; there is room for them."""
+        tier = self._context.scheduler.tier
+        slots = tier.match(names, may_wait=False)
+        taken = self._context.blocks.allocate(len(slots))
+        assert taken is not None
+        tier.load(slots, taken, names)
+        return taken
 
     def check_range(
         self, key: RequestKey, token_begin: int, token_end: int, layer_begin: int, layer_end: int

@@ -3,7 +3,8 @@
 There is no prefill or decode phase: each step ``num_computed`` of a sequence catches up with its tokens,
 by one for a decoding sequence, by a chunk for a prompt.  A sequence whose last token runs in the step is
 sampled.  When blocks run out the sequence that is served last gives its blocks back and waits again
-(preemption by recompute); prefill jobs are never preempted, because a transfer reads their blocks.
+(preemption): it computes its tokens again, or finds its KV in host memory where ``HostTier`` says that this is
+cheaper.  Prefill jobs are never preempted, because a transfer reads their blocks.
 Who is first and who is last is ``ServiceOrder``'s word alone.
 
 With lag 1 the step before this one may be launched and not collected.  A sequence in flight gives no memory when it
@@ -22,6 +23,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import Internal, QueueTimeout, StratosError
 from stratos.engine.block_manager import BlockManager
 from stratos.engine.cost_model import StepCostModel
+from stratos.engine.host_tier import HostTier
 from stratos.engine.kv_admission import KvAdmission
 from stratos.engine.sequence import JobState, Sequence
 from stratos.engine.service_order import ServiceOrder
@@ -51,9 +53,18 @@ class Decision:
 class Scheduler:
     """Queues of sequences over one block manager."""
 
-    def __init__(self, config: SchedulerConfig, blocks: BlockManager, clock: Clock, *, slot_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        blocks: BlockManager,
+        clock: Clock,
+        tier: HostTier | None = None,
+        *,
+        slot_tokens: int = 0,
+    ) -> None:
         self.config = config
         self.blocks = blocks
+        self.tier = tier or HostTier.disabled(blocks)
         self.clock = clock
         self.order = ServiceOrder(ageing_step_s=config.ageing_step_s, admissions_per_aged=config.admissions_per_aged)
         self.fences = StepFences(blocks)
@@ -95,6 +106,7 @@ class Scheduler:
             if sequence in queue:
                 queue.remove(sequence)
         sequence.is_open = False
+        self.tier.drop(sequence)
         self.free_blocks(sequence)
 
     def free_blocks(self, sequence: Sequence) -> None:
@@ -154,6 +166,8 @@ class Scheduler:
         for sequence in sequences:
             if sequence not in self.running or sequence in decision.held or not sequence.remaining:
                 continue  # gives way to one before it, or waits for its step or its transfer to end
+            if self.tier.must_wait(sequence.block_table):
+                continue
             count = budget.count_for(sequence)
             if count == 0:
                 continue
@@ -178,8 +192,8 @@ class Scheduler:
 
     def _preempt_for(self, sequence: Sequence, decision: Decision, now: float) -> bool:
         """Free the blocks of the sequence served last. ``False``: ``sequence`` does not run in this step."""
-        if self.fences.is_pending:
-            return False  # blocks come back when the launched step retires
+        if self.fences.is_pending or self.tier.is_busy:
+            return False  # blocks come back when the launched step, or the next one, retires
         scheduled = {id(s) for s, _ in decision.scheduled}
         candidates = [s for s in self.running if s.job is None and id(s) not in scheduled]
         victim = max(candidates, key=lambda s: self.order.key(s, now), default=None)
@@ -197,6 +211,7 @@ class Scheduler:
             decision.exhausted.append(victim)  # shared blocks took it this far; alone it could not come back
             return False
         self.running.remove(victim)
+        self.tier.swap_out(victim)
         self.free_blocks(victim)
         self.enqueue(victim)
         self.num_preemptions += 1
@@ -232,27 +247,35 @@ class Scheduler:
                 decision.ready_jobs.append(sequence.job)
                 continue
             self.running.append(sequence)
-            count = budget.count_for(sequence)
+            count = 0 if self.tier.must_wait(sequence.block_table) else budget.count_for(sequence)
             if count:
                 decision.scheduled.append((sequence, count))
                 budget.take(sequence, count)
 
     def _take_prefix_and_room(self, sequence: Sequence) -> bool:
         """Reference the cached prefix and take blocks for all tokens, or take nothing."""
+        if sequence.swapped is not None:
+            found, num_blocks = self.tier.resident(sequence), self.blocks.blocks_for(len(sequence.tokens))
+            admits = self.admission.admits_sequence(sequence, found, num_blocks, self.num_promised_blocks)
+            return admits and self.tier.restore(sequence)
         size = self.blocks.block_size
         usable = len(sequence.tokens) - (1 if sequence.job is None else 0)  # the last token of a prompt is sampled
         names = [] if sequence.bypasses_prefix_cache else sequence.chain(usable // size, size)
         prefix = self.blocks.cache.match(names)
+        hosted = self.tier.match(names[len(prefix) :], may_wait=sequence.job is None)
         compute = sequence.job is None or sequence.job.job.compute
-        num_blocks = self.admission.table_blocks(len(sequence.tokens)) if compute else len(prefix)
+        num_blocks = self.admission.table_blocks(len(sequence.tokens)) if compute else len(prefix) + len(hosted)
         if not self.admission.admits_sequence(sequence, prefix, num_blocks, self.num_promised_blocks):
+            self.tier.unmatch(hosted)
             return False
         self.blocks.reference(prefix)
         taken = self.blocks.allocate(num_blocks - len(prefix))
         if taken is None:
             self.blocks.release(prefix)
+            self.tier.unmatch(hosted)
             return False
+        self.tier.load(hosted, taken, names[len(prefix) :])
         sequence.block_table = prefix + taken
-        sequence.num_computed = len(prefix) * size
-        sequence.num_named = len(prefix)
+        sequence.num_named = len(prefix) + len(hosted)
+        sequence.num_computed = sequence.num_named * size
         return True

@@ -59,6 +59,10 @@ class Sequence:
     """Block-hash chain over the full blocks of ``tokens`` as far as it was needed."""
     num_named: int = 0
     """Blocks of the table that were offered to the prefix cache."""
+    swapped: SwappedState | None = None
+    """Its KV in host memory, while it waits without blocks."""
+    awaits_copy: bool = False
+    """A block of the table is the destination of a copy-on-write that no plan has taken yet."""
     request: RequestState | None = None
     choice: int = 0
     job: JobState | None = None
@@ -171,6 +175,16 @@ class RequestState:
             num_recomputed_tokens=self.num_recomputed_tokens,
             first_scheduled_s=self.first_scheduled_s,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SwappedState:
+    """What a preempted sequence left in host memory, and how far it was."""
+
+    slots: tuple[int, ...]
+    """One held slot per block, from position 0."""
+    num_tokens: int
+    num_named: int
 
 
 @dataclass(slots=True, eq=False)

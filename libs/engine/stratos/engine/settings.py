@@ -42,6 +42,10 @@ class SchedulerConfig:
     """Baseline switch: "static" admits only when every sequence of the batch before has ended."""
     scheduling: Literal["mixed", "prefill-first"] = "mixed"
     """Baseline switch: "prefill-first" never mixes: decodes run in steps in which no prompt could."""
+    enable_host_tier: bool = True
+    """Ablation switch: keep evicted and preempted KV in host memory, where ``host_pool_bytes`` gives some."""
+    enable_swap_costs: bool = True
+    """Ablation switch: off copies to and from host memory whenever there is room, whatever recomputing would cost."""
     lag: Literal[0, 1] | None = None
     """Steps launched before the step before them is collected: 0 or 1; ``None`` takes what suits the runner."""
     enable_parallel_grammar_masks: bool = True
@@ -66,6 +70,8 @@ class RunnerConfig:
     """Tokens per KV block."""
     kv_pool_bytes: int = 256 * 1024 * 1024
     """Bytes of the KV pages; the number of blocks follows."""
+    host_pool_bytes: int = 0
+    """Bytes of the host tier of the KV pool; 0 has none. A CPU's pool is host memory already: grow the pool there."""
     max_resident_adapters: int = 8
     """Adapters held by the runner; the least recently used one without a sequence makes room."""
     max_host_adapters: int = 32

@@ -9,7 +9,7 @@ runs under the core's lock; the runner is the step loop's.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stratos.common.errors import BadRequest, Internal, StratosError
@@ -19,6 +19,7 @@ from stratos.engine.cost_model import StepLoad
 from stratos.engine.embeddings import EmbedBook
 from stratos.engine.engine import StepResult
 from stratos.engine.grammar.masks import PendingMasks
+from stratos.engine.host_tier import Swaps
 from stratos.engine.plan import ALL_BANNED, PlanRow, SampleSpec, StepPlan, StepTokens
 from stratos.engine.prefill_jobs import JobBook
 from stratos.engine.request_book import BlockCopy, RequestBook
@@ -67,6 +68,7 @@ class LaunchedStep:
     number: int
     rows: list[LaunchedRow]
     copies: list[BlockCopy]
+    swaps: Swaps = field(default_factory=Swaps)
     handle: Any = None
     began_s: float = 0.0
     masks: PendingMasks | None = None
@@ -84,7 +86,27 @@ class LaunchedStep:
     def plan(self) -> StepPlan:
         """What the runner gets."""
         copies = tuple((copy.source, copy.destination) for copy in self.copies)
-        return StepPlan(step=self.number, rows=tuple(launched.row for launched in self.rows), copies=copies)
+        return StepPlan(
+            step=self.number,
+            rows=tuple(launched.row for launched in self.rows),
+            copies=copies,
+            swap_outs=tuple((copy.block, copy.slot) for copy in self.swaps.outs),
+            swap_ins=tuple((copy.slot, copy.block) for copy in self.swaps.ins),
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the forward pass."""
+        return sum(launched.count for launched in self.rows)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens in rows of several."""
+        return sum(launched.count for launched in self.rows if launched.count > 1)
+
+    def __bool__(self) -> bool:
+        """There is something to launch."""
+        return bool(self.rows or self.swaps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +142,8 @@ class StepBooks:
         rows = [launched for launched in rows if launched.is_current]
         for launched in rows:
             launched.count_in(number)
-        return LaunchedStep(number, rows, self.requests.take_copies(number) if rows else [])
+        copies = self.requests.take_copies(number) if rows else []
+        return LaunchedStep(number, rows, copies, self.context.scheduler.tier.take())
 
     def withdraw(self, step: LaunchedStep) -> None:
         """Take a plan back that no runner works on: its rows are not in flight, its copies are still to be done."""
@@ -128,6 +151,7 @@ class StepBooks:
         for launched in step.rows:
             launched.count_out()
         self.requests.return_copies(step.copies)
+        self.context.scheduler.tier.withdraw(step.swaps)
 
     def late_specs(self, step: LaunchedStep) -> dict[int, SampleSpec]:
         """Specs of rows that were planned before the newest token of their sequence was known, and need it."""
@@ -147,6 +171,7 @@ class StepBooks:
         result.num_rows += len(step.rows)
         self.context.scheduler.fences.retire(step.number)
         self.requests.end_copies(step.copies)
+        self.context.scheduler.tier.retire(step.swaps, tokens.swap_s)
         sampled = {token.seq_id: token for token in tokens.tokens}
         pooled = {part.seq_id: part for part in tokens.pooled}
         for launched in step.rows:

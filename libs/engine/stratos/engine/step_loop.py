@@ -14,6 +14,7 @@ step means for requests, jobs and memory is in ``step_books``.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -70,10 +71,12 @@ class StepLoop:
         return result
 
     def _plan(self, result: StepResult) -> LaunchedStep | None:
-        decision = self._books.context.scheduler.schedule()
+        scheduler = self._books.context.scheduler
+        scheduler.tier.begin_plan(self._num_plans)
+        decision = scheduler.schedule()
         self._books.settle(decision, result)
         step = self._books.enter(self._num_plans, decision.scheduled, result)
-        if not step.rows:
+        if not step:
             return None
         self._num_plans += 1
         return step
@@ -126,9 +129,12 @@ class StepLoop:
             return False
         began_s = max(step.began_s, self._collected_s)  # it waits on the device for the one before
         self._collected_s = self._clock.now()
-        self._slow_steps.observe(self._collected_s - began_s)
+        seconds = self._collected_s - began_s
+        self._slow_steps.observe(seconds)
+        scheduler = self._books.context.scheduler
+        scheduler.tier.costs.observe_prefill(step.num_prompt_tokens, step.num_tokens, seconds - tokens.swap_s)
         if self._books.context.config.step_time_budget_ms:
-            self._books.context.scheduler.cost.observe(step.load, self._collected_s - began_s)
+            scheduler.cost.observe(step.load, seconds - tokens.swap_s)
         self._retire(step, tokens, result)
         return True
 
@@ -152,9 +158,9 @@ class StepLoop:
             self._books.withdraw(step)
             wanted = [(launched.sequence, launched.count) for launched in step.rows if launched.is_current]
             again = self._books.enter(step.number, wanted, result)
-        if again.copies:
-            self._run_now(StepPlan(step=step.number, rows=(), copies=again.plan.copies))
         tokens = StepTokens()
+        if again.copies or again.swaps:
+            tokens = self._run_now(dataclasses.replace(again.plan, rows=()))
         for launched in again.rows:
             self._run_alone(step.number, launched, tokens)
         self._retire(again, tokens, result)

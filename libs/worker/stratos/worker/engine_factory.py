@@ -34,6 +34,8 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         admission_counts_budgets=settings.admission_counts_budgets,
         default_output_tokens=settings.default_output_tokens,
         enable_parallel_grammar_masks=settings.enable_parallel_grammar_masks,
+        enable_host_tier=settings.enable_host_tier,
+        enable_swap_costs=settings.enable_swap_costs,
     )
     try:
         runner = _fake_runner(settings) if settings.engine == "fake" else _torch_runner(settings)
@@ -48,6 +50,7 @@ def _fake_runner(settings: WorkerSettings) -> Runner:
         FakeConfig(
             worker_weight=settings.fake_worker_weight,
             num_blocks=settings.fake_num_blocks,
+            num_host_blocks=settings.fake_num_host_blocks,
             block_size=settings.block_size,
             vocab_size=files.vocab_size if files else settings.fake_vocab_size,
             max_model_len=files.max_model_len if files else settings.fake_max_model_len,
@@ -70,6 +73,7 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
         dtype=settings.dtype,
         block_size=settings.block_size,
         kv_pool_bytes=settings.kv_pool_bytes,
+        host_pool_bytes=settings.host_pool_bytes,
         max_resident_adapters=settings.max_resident_adapters,
         max_host_adapters=settings.max_host_adapters,
         enable_sorted_adapters=settings.enable_sorted_adapters,

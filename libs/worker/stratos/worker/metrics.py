@@ -15,7 +15,20 @@ class WorkerMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._steps_seen = 0
+        self._seen = {"out": 0, "in": 0, "swapped": 0, "recomputed": 0}
         self.kv_blocks = Gauge("stratos_kv_blocks", "KV blocks by state.", ("state",), registry=registry)
+        self.host_blocks = Gauge(
+            "stratos_kv_host_blocks", "KV blocks in host memory by state.", ("state",), registry=registry
+        )
+        self.swapped_blocks = Counter(
+            "stratos_kv_swapped_blocks", "KV blocks copied to and from host memory.", ("direction",), registry=registry
+        )
+        self.preemptions = Counter(
+            "stratos_preemptions",
+            "Sequences that gave their KV blocks back, by what became of it.",
+            ("kv",),
+            registry=registry,
+        )
         self.staging_slots = Gauge(
             "stratos_kv_staging_slots", "KV staging slots by state.", ("state",), registry=registry
         )
@@ -59,7 +72,22 @@ class WorkerMetrics:
             self.kv_blocks.labels(state).set(getattr(blocks, state))
         for state in ("free", "granted", "quarantined"):
             self.staging_slots.labels(state).set(getattr(staging, state))
+        self._observe_host(status)
         self.engine_steps.inc(max(status.step - self._steps_seen, 0))
         self._steps_seen = status.step
         self.requests_running.set(status.num_running)
         self.requests_waiting.set(status.num_waiting)
+
+    def _observe_host(self, status: EngineStatus) -> None:
+        host = status.host
+        for state in ("free", "cached", "held", "moving"):
+            self.host_blocks.labels(state).set(getattr(host.slots, state))
+        totals = {
+            self.swapped_blocks.labels("out"): ("out", host.num_blocks_out),
+            self.swapped_blocks.labels("in"): ("in", host.num_blocks_in),
+            self.preemptions.labels("swapped"): ("swapped", host.num_swapped_out),
+            self.preemptions.labels("recomputed"): ("recomputed", status.num_preemptions - host.num_swapped_out),
+        }
+        for counter, (name, total) in totals.items():
+            counter.inc(max(total - self._seen[name], 0))
+            self._seen[name] = total

@@ -32,6 +32,12 @@ class WorkerSettings(ServiceSettings):
     """Tokens per KV block; smaller shares more, larger costs fewer table entries."""
     kv_pool_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)
     """Bytes of the KV pool; fits a laptop beside the model."""
+    host_pool_bytes: int = Field(0, ge=0)
+    """Bytes of host memory for evicted and preempted KV; 0 is off. Without a GPU grow the pool: it is host memory."""
+    enable_host_tier: bool = True
+    """Ablation switch: off leaves the host pool unused."""
+    enable_swap_costs: bool = True
+    """Ablation switch: off copies to host memory whenever there is room, whatever computing again would cost."""
     max_num_seqs: int = Field(64, ge=1)
     """Sequences in one batch."""
     max_num_batched_tokens: int = Field(512, ge=1)
@@ -114,6 +120,8 @@ class WorkerSettings(ServiceSettings):
     """Fake engine: differs per worker, so that tokens tell who computed them."""
     fake_num_blocks: int = Field(256, ge=1)
     """Fake engine: KV blocks."""
+    fake_num_host_blocks: int = Field(0, ge=0)
+    """Fake engine: blocks in host memory."""
     fake_vocab_size: int = Field(4096, ge=2)
     """Fake engine without a model folder: vocabulary."""
     fake_max_model_len: int = Field(4096, ge=2)

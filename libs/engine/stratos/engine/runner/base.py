@@ -24,6 +24,13 @@ Errors.  An exception of ``launch k+1`` leaves handle k valid.  After an excepti
 every handle in flight is void.  In both cases the core calls ``abandon`` and runs the rows again, alone and with lag 0,
 so ``launch`` must be idempotent: the same tokens at the same places give the same KV.
 
+Swaps.  A plan copies ``swap_outs``, then ``swap_ins``, then ``copies``, then runs its rows.  With lag 0 blocks that it
+copied out may be written by the same plan, and its rows read blocks that were copied in, so the order must hold.
+With lag 1 the core fences: until the plan is collected nothing writes a block that it copies out, and neither a row
+nor a copy reads a block that it copies in.  So the copies may run on a stream of their own, between pinned slots and
+pages, that waits for the work launched before; ``collect`` waits for them, and reports their time as ``swap_s``.
+A failed plan's ``swap_outs`` count as not done, its ``swap_ins`` are planned again.
+
 KV on the wire is one contiguous run laid out ``[layers, 2 (K then V), kv_heads, tokens, head_dim]`` in the
 KV dtype; ``gather`` reads pages into it and ``scatter`` writes it into pages.  Both may be called from
 another thread than the step loop, for blocks that no launched step writes.
@@ -57,6 +64,8 @@ class RunnerInfo:
     """The model has an output layer; one without it only embeds."""
     embedding_size: int = 0
     """Components of an embedding; 0 when the runner does not pool."""
+    num_host_blocks: int = 0
+    """Slots for blocks in host memory, each of the size of a block; 0 without a host tier."""
     lag: int = 0
     """Lag that suits the runner; ``SchedulerConfig.lag`` overrules it."""
 

@@ -103,11 +103,12 @@ class CudaRunner(TorchRunner):
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> CudaHandle:  # type: ignore[override]
         """See ``Runner.launch``."""
+        swap_s = self._host.swap(plan.swap_outs, plan.swap_ins)
         if plan.copies:
             self._pages.copy_blocks(plan.copies)
         if self._sorts_adapters:
             plan = sorted_by_adapter(plan)
-        handle = CudaHandle(StepTokens(), [], [row.seq_id for row in plan.rows], [])
+        handle = CudaHandle(StepTokens(swap_s=swap_s), [], [row.seq_id for row in plan.rows], [])
         if not plan.rows:
             return handle
         handle.sampled = [(row.seq_id, row.sample) for row in plan.rows if row.sample]

@@ -1,8 +1,8 @@
 """The runner that executes plans with torch: one model, one KV pool, one device.
 
-A step: block copies -> inputs (``step_inputs``) -> attention metadata -> decoder -> logits of sampled rows -> sampler.
-On CPU each call does its work at once.  A row whose hidden state or logits are not finite is reported in
-``StepTokens.errors``, whether it samples or not; its neighbours go on.
+A step: swaps with the host tier -> block copies -> inputs (``step_inputs``) -> attention metadata -> decoder -> logits
+of sampled rows -> sampler.  On CPU each call does its work at once.  A row whose hidden state or logits are not finite
+is reported in ``StepTokens.errors``, whether it samples or not; its neighbours go on.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from stratos.engine.models.decoder import Decoder
 from stratos.engine.models.loader import CheckpointReader
 from stratos.engine.plan import SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.runner.base import Runner, RunnerInfo
+from stratos.engine.runner.host_pages import HostPages
 from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.runner.kv_pages import KvPages, num_blocks_for
 from stratos.engine.runner.pooling import pool_rows
@@ -68,6 +69,7 @@ class TorchRunner(Runner):
         decoder: Decoder,
         attention: AttentionBackend,
         pages: KvPages,
+        host: HostPages,
         adapters: LoraStore,
         *,
         sorts_adapters: bool = True,
@@ -75,7 +77,7 @@ class TorchRunner(Runner):
         self.info = info
         self._sorts_adapters = sorts_adapters
         self._decoder, self._attention, self._pages, self._adapters = decoder, attention, pages, adapters
-        self._device = pages.tensor.device
+        self._host, self._device = host, pages.tensor.device
         self._sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
         self._previous: dict[int, int] = {}
         """Tokens of the plan sampled last, by seq_id: rows of the next plan may continue with them."""
@@ -92,7 +94,7 @@ class TorchRunner(Runner):
             raise InvalidCheckpoint(f"dtype {config.dtype!r} is not supported; supported: {', '.join(DTYPES)}")
         if config.num_threads:
             torch.set_num_threads(config.num_threads)
-        target, dtype = torch.device(device), DTYPES[config.dtype]
+        target, dtype, clock = torch.device(device), DTYPES[config.dtype], clock or SystemClock()
         files = read_model_files(config.model_path)
         model = parse_decoder_config(files.config, has_lm_head=files.can_generate)
         kernels = choose_kernels(config, target, dtype)
@@ -102,11 +104,12 @@ class TorchRunner(Runner):
         threads = None
         if not config.num_threads and target.type == "cpu":
             product = small_product(linear.plain, dtype)
-            threads = ThreadChoice(torch.get_num_threads(), product, clock or SystemClock())
+            threads = ThreadChoice(torch.get_num_threads(), product, clock)
         reader = CheckpointReader(files, model, dtype, target)
         decoder = Decoder(model, reader, linear, kernels.ops, target)
         geometry = _geometry(model, config.block_size, dtype)
         pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), dtype, target)
+        host = HostPages(pages, config.host_pool_bytes // pages.tensor[0].nbytes, clock)
         attention = kernels.attention(pages, model.num_heads, model.windows)
         info = RunnerInfo(
             identity=KvIdentity(
@@ -123,6 +126,7 @@ class TorchRunner(Runner):
             model_path=config.model_path,
             can_generate=model.has_lm_head,
             embedding_size=model.hidden_size,
+            num_host_blocks=host.num_slots,
         )
         linear.settle()
         biases = reader.biases()
@@ -133,7 +137,7 @@ class TorchRunner(Runner):
             lambda copy: lay_out(copy, model, linear, biases, target),
         )
         _log.info("loaded %s: %s, %d KV blocks", config.model_path, info.identity.numerics_id, info.num_blocks)
-        runner = cls(info, decoder, attention, pages, adapters, sorts_adapters=config.enable_sorted_adapters)
+        runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.enable_sorted_adapters)
         if threads is not None:
             # Bits that depend on the number of threads must not change in the middle of a sequence.
             threads.is_fixed |= kernels.is_exact and not (kernels.library and linear.is_thread_invariant)
@@ -145,16 +149,17 @@ class TorchRunner(Runner):
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> StepHandle:
         """See ``Runner.launch``."""
+        swap_s = self._host.swap(plan.swap_outs, plan.swap_ins)
         if plan.copies:
             self._pages.copy_blocks(plan.copies)
         if not plan.rows:
-            return StepHandle(None, None, StepTokens())
+            return StepHandle(None, None, StepTokens(swap_s=swap_s))
         if self._threads is None:
-            return self._compute(plan)
+            return self._compute(plan, swap_s)
         with self._threads.watching(sum(len(row.token_ids) for row in plan.rows)):
-            return self._compute(plan)
+            return self._compute(plan, swap_s)
 
-    def _compute(self, plan: StepPlan) -> StepHandle:
+    def _compute(self, plan: StepPlan, swap_s: float) -> StepHandle:
         info = self.info
         if self._sorts_adapters:
             plan = sorted_by_adapter(plan)
@@ -171,7 +176,8 @@ class TorchRunner(Runner):
             logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))
         pooled = pool_rows(plan.rows, inputs.spans, hidden, self._decoder.final_states)
         scored = score_prompts(plan.rows, inputs.spans, hidden, self._decoder.logits)
-        return StepHandle(inputs, logits, StepTokens(pooled=pooled, prompt_logprobs=scored, errors=errors))
+        tokens_so_far = StepTokens(pooled=pooled, prompt_logprobs=scored, errors=errors, swap_s=swap_s)
+        return StepHandle(inputs, logits, tokens_so_far)
 
     @torch.inference_mode()
     def sample(self, handle: StepHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
