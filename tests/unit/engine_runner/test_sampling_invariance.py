@@ -9,6 +9,7 @@ import pytest
 
 from stratos.common.errors import BadRequest
 from stratos.core.request import FinishReason
+from stratos.core.watermark import Watermark
 from tests.unit.engine_runner.core_driver import make_core, make_request, run
 from tests.unit.engine_runner.tiny_models import save_tiny_llama
 
@@ -21,6 +22,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.6, "presence_penalty": 0.4},
     "bad": {"temperature": 0.0, "bad_sequences": ((5,), (17, 30), (1, 2, 3))},
     "allowed": {"allowed_token_ids": tuple(range(10, 30)), "frequency_penalty": 1.0},
+    "watermark": {"watermark": Watermark(key=b"k" * 16, num_context_tokens=3)},
     "min-tokens": {"min_tokens": 9, "logit_bias": {0: 6.0}, "stop_token_ids": (11,)},
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from triton_interpreter import DEVICE
 from stratos.core.request import RequestKey
 from stratos.core.rng import gumbel
 from stratos.core.sampling_params import SamplingParams
+from stratos.core.watermark import Watermark
 from stratos.engine.plan import ALL_BANNED, SampleSpec
 from stratos.engine.sampling.counter_rng import noise_keys
 from stratos.engine.sampling.sampler import NON_FINITE, Sampled, Sampler
@@ -21,6 +23,7 @@ from stratos.engine.sampling.triton_sampler import TritonSampler
 from stratos.engine.triton_kernels import sampling
 
 VOCAB, EOS = 300, (0, 4)
+MARK = Watermark(key=b"0123456789abcdef", gamma=0.4, delta=3.0)
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +82,11 @@ def test_edits() -> None:
         ({"min_tokens": 3, "stop_token_ids": (8,)}, {"num_output_tokens": 2}),
         ({"allowed_token_ids": (3, 31, 32, 299)}, {}),
         ({}, {}),
+        ({"watermark": MARK}, history),
+        (
+            {"watermark": replace(MARK, num_context_tokens=4), "presence_penalty": 1.0, "bad_sequences": ((9,),)},
+            history,
+        ),
     ]
     logits = torch.randn(12 * len(params), VOCAB, generator=torch.Generator().manual_seed(1))
     logits[:, [0, 3, 4, 8, 9, 17, 20]] += 2.0

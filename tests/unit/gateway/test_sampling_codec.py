@@ -13,13 +13,16 @@ from stratos.common.clock import SystemClock
 from stratos.common.errors import BadRequest
 from stratos.core import limits
 from stratos.core.grammar import ANY_OBJECT, GrammarKind, GrammarSpec
+from stratos.core.request import ChoiceState, EngineRequest, RequestKey
 from stratos.core.sampling_params import SamplingParams
+from stratos.core.watermark import Watermark
 from stratos.gateway import session_messages
 from stratos.gateway.generation import Caller
 from stratos.gateway.models import ModelCatalogue
 from stratos.gateway.preparation import Preparation
 from stratos.gateway.served_model import ServedModel
 from stratos.worker.decode_messages import sampling_from_pb
+from stratos.worker.engine_wire import METHODS, decode, encode
 
 MODEL = ServedModel.load(Path(__file__).parents[3] / "models" / "base", "base", 4096)
 CALLER = Caller(tenant="t", cache_salt=b"", priority_class=0)
@@ -40,6 +43,7 @@ EVERYTHING = SamplingParams(
     bad_sequences=((4,), (5, 6, 7)),
     grammar=GrammarSpec(GrammarKind.REGEX, "[0-9]+ größer"),
     num_logprobs=4,
+    watermark=Watermark(key=b"k" * 16, gamma=0.5, delta=1.5, num_context_tokens=2),
     num_prompt_logprobs=0,
 )
 
@@ -52,6 +56,13 @@ def travel(params: SamplingParams) -> SamplingParams:
 @pytest.mark.parametrize("params", [SamplingParams(), EVERYTHING])
 def test_nothing_is_lost_between_gateway_and_worker(params: SamplingParams) -> None:
     assert travel(params) == params
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), EVERYTHING])
+def test_nothing_is_lost_between_worker_and_engine_process(params: SamplingParams) -> None:
+    choices = (ChoiceState(index=1, emitted_ids=(4, 5)),)
+    request = EngineRequest(key=RequestKey("r", 3), prompt_ids=(1, 2), choices=choices, sampling=params, seed=-(2**63))
+    assert decode(encode((request,)), METHODS["add"][0]) == (request,)
 
 
 def test_the_travelling_example_sets_every_field() -> None:

@@ -29,6 +29,8 @@ keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
 adapters_app = typer.Typer(help="LoRA adapters.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 app.add_typer(adapters_app, name="adapters")
+watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)
+app.add_typer(watermark_app, name="watermark")
 
 DataDirOption = Annotated[Path, typer.Option("--data-dir", help="Where the platform keeps its data.")]
 RunOption = Annotated[str, typer.Option("--run", help="Which run, if several share the data directory.")]
@@ -252,6 +254,29 @@ def adapters_delete(
     with explained_errors():
         asyncio.run(delete_adapter(find_platform(data_dir, run), name=name, tenant=tenant))
     typer.echo(f"{name} is deleted")
+
+
+@watermark_app.command("detect")
+def watermark_detect(
+    model: Annotated[Path, typer.Option(help="Folder of the model whose output it may be.")],
+    file: Annotated[Path | None, typer.Argument(help="The text; default: standard input.")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="File with the secret key.")] = None,
+    key: Annotated[str, typer.Option(envvar="STRATOS_GATEWAY_WATERMARK_KEY", hidden=True)] = "",
+    gamma: Annotated[float, typer.Option(help="As the gateway has it.")] = 0.25,
+    context_tokens: Annotated[int, typer.Option(help="As the gateway has it.")] = 1,
+    p_value: Annotated[float, typer.Option(min=0, max=1, help="Most false alarms per text.")] = 1e-5,
+) -> None:
+    """Say as JSON whether a text carries the watermark; exit code 1 if it does not."""
+    from stratos.cli.watermark import detect_text, read_key, read_text
+    from stratos.core.watermark import Watermark
+
+    with explained_errors():
+        secret = read_key(key_file, key)
+        text = read_text(file)
+        mark = Watermark(key=secret, gamma=gamma, num_context_tokens=context_tokens)
+        found = detect_text(text, model, mark, p_value)
+    typer.echo(json.dumps(found))
+    raise typer.Exit(0 if found["is_marked"] else 1)
 
 
 def main() -> None:

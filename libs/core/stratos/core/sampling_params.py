@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stratos.core.grammar import GrammarSpec
+from stratos.core.watermark import Watermark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Sampling parameters of a request; validated by ``stratos.core.limits`` before they get here.
 
-    Order of effects on the logits: logit bias, penalties, bans (``min_tokens``, bad sequences, all but
+    Order of effects on the logits: logit bias, penalties, watermark, bans (``min_tokens``, bad sequences, all but
     ``allowed_token_ids``), temperature, min-p, top-k, top-p; the token is the argmax of what remains plus
     counter noise (``stratos.core.rng``).
     """
@@ -35,6 +36,8 @@ class SamplingParams:
     """The last token of a sequence is banned where the output ends with the others; one of length 1 always is."""
     grammar: GrammarSpec | None = None
     """What the output must look like; it ends the choice, whatever ``min_tokens`` and ``ignore_eos`` say."""
+    watermark: Watermark | None = None
+    """Mark the output: adds to the logits after the penalties."""
     num_logprobs: int | None = None
     """Most likely tokens reported at each position; ``None`` means no logprobs at all."""
     num_prompt_logprobs: int | None = None
@@ -53,4 +56,8 @@ class SamplingParams:
     @property
     def needs_output_ids(self) -> bool:
         """The next token depends on the tokens emitted so far, beyond the model itself."""
-        return self.has_penalties or any(len(sequence) > 1 for sequence in self.bad_sequences)
+        return (
+            self.has_penalties
+            or self.watermark is not None
+            or any(len(sequence) > 1 for sequence in self.bad_sequences)
+        )

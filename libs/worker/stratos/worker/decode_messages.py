@@ -19,6 +19,7 @@ from stratos.core.request import (
     TokenLogprob,
 )
 from stratos.core.sampling_params import SamplingParams
+from stratos.core.watermark import Watermark, check_watermark
 from stratos.engine.runner.base import RunnerInfo
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.fleet_messages import ref_from_pb
@@ -142,7 +143,19 @@ def sampling_from_pb(sampling: decode_pb2.SamplingParams, vocab_size: int) -> Sa
         if sampling.HasField("grammar")
         else None,
         num_logprobs=int(number("num_logprobs")) if sampling.HasField("num_logprobs") else None,
+        watermark=_watermark_from_pb(sampling.watermark) if sampling.HasField("watermark") else None,
         num_prompt_logprobs=int(number("num_prompt_logprobs")) if sampling.HasField("num_prompt_logprobs") else None,
+    )
+
+
+def _watermark_from_pb(message: decode_pb2.Watermark) -> Watermark:
+    return check_watermark(
+        Watermark(
+            key=message.key,
+            gamma=message.gamma,
+            delta=message.delta,
+            num_context_tokens=message.num_context_tokens,
+        )
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stratos.common.errors import BadRequest
@@ -16,6 +16,7 @@ from stratos.gateway.models import ModelCatalogue, ModelTarget
 from stratos.gateway.openai_requests import GenerationOptions, parse_chat, parse_completion
 from stratos.gateway.openai_responses import Answer, ChatRenderer, CompletionRenderer, Renderer
 from stratos.gateway.served_model import ServedModel
+from stratos.gateway.watermark_policy import WatermarkPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +36,14 @@ class Preparation:
         model: tokenizer, template, limits.
         catalogue: names of models.
         default_max_tokens: of a chat request that names none.
+        watermarks: whose output is marked.
         wall_clock: seconds since the epoch, for ``created``.
     """
 
     model: ServedModel
     catalogue: ModelCatalogue
     default_max_tokens: int
+    watermarks: WatermarkPolicy = field(default_factory=WatermarkPolicy)
     wall_clock: Callable[[], float] = time.time
 
     async def chat(self, body: dict[str, Any], caller: Caller, traceparent: str) -> Prepared:
@@ -86,12 +89,13 @@ class Preparation:
         if options.grammar is not None:
             await self.model.grammars.check(options.grammar)
         seed = new_seed() if options.seed is None else options.seed
+        watermark = self.watermarks.watermark_for(caller.tenant, target.name)
         return tuple(
             GenerationSpec(
                 caller=caller,
                 target=target,
                 prompt_ids=prompt,
-                sampling=self._sampling(options, len(prompt)),
+                sampling=replace(self._sampling(options, len(prompt)), watermark=watermark),
                 seed=seed,
                 traceparent=traceparent,
             )

@@ -34,6 +34,7 @@ from stratos.gateway.served_model import ServedModel
 from stratos.gateway.session import WorkerSession
 from stratos.gateway.session_pool import SessionPool
 from stratos.gateway.settings import GatewaySettings
+from stratos.gateway.watermark_policy import read_policy
 from stratos.rpc.service import Service
 from stratos.rpc.settings import env_name_of
 
@@ -157,7 +158,12 @@ class GatewayService(Service):
     ) -> GatewayApp:
         settings = self._settings
         catalogue = ModelCatalogue(model.base, backends.registry, self._clock, settings.adapter_refresh_s)
-        preparation = Preparation(model=model, catalogue=catalogue, default_max_tokens=settings.default_max_tokens)
+        preparation = Preparation(
+            model=model,
+            catalogue=catalogue,
+            default_max_tokens=settings.default_max_tokens,
+            watermarks=read_policy(settings),
+        )
         edge = Edge(
             authenticator=backends.authenticator,
             admission=self._admission,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from stratos.api.worker.v1 import decode_pb2
 from stratos.core.request import FinishReason, PositionLogprobs, RequestKey, TokenLogprob
 from stratos.core.sampling_params import SamplingParams
+from stratos.core.watermark import Watermark
 from stratos.gateway.session_records import Receipt, Submission
 from stratos.rpc.fleet_messages import ref_to_pb
 
@@ -75,6 +76,16 @@ def sampling_to_pb(params: SamplingParams) -> decode_pb2.SamplingParams:
         grammar=decode_pb2.Grammar(kind=params.grammar.kind, text=params.grammar.text) if params.grammar else None,
         num_logprobs=params.num_logprobs,
         num_prompt_logprobs=params.num_prompt_logprobs,
+        watermark=_watermark(params.watermark) if params.watermark else None,
+    )
+
+
+def _watermark(watermark: Watermark) -> decode_pb2.Watermark:
+    return decode_pb2.Watermark(
+        key=watermark.key,
+        gamma=watermark.gamma,
+        delta=watermark.delta,
+        num_context_tokens=watermark.num_context_tokens,
     )
 
 

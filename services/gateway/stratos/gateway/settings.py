@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from stratos.core.embedding_files import MatryoshkaSetting, PoolingSetting
 from stratos.core.limits import MAX_BODY_BYTES
+from stratos.core.watermark import LEAST_KEY_BYTES, MAX_CONTEXT_TOKENS, MAX_DELTA, MAX_KEY_BYTES
 from stratos.rpc.settings import ServiceSettings
 
 
@@ -41,6 +42,18 @@ class GatewaySettings(ServiceSettings):
     """Where the API keys are; secret because it may hold a password."""
     key_pepper: SecretStr
     """Secret under which API keys are hashed; the same one that made the keys."""
+    watermark_key: SecretStr = SecretStr("")
+    """Secret, 16 to 64 bytes, under which output is watermarked; empty marks nothing. The detector needs it."""
+    watermark_gamma: float = Field(0.25, ge=0.001, le=0.999)
+    """Share of the vocabulary that the watermark favours at each place."""
+    watermark_delta: float = Field(2.0, gt=0, le=MAX_DELTA)
+    """Added to the logits of favoured tokens: more is easier to detect and changes text more."""
+    watermark_context_tokens: int = Field(1, ge=1, le=MAX_CONTEXT_TOKENS)
+    """Tokens before a place that decide which ones it favours."""
+    watermark_tenants: list[str] = Field(default_factory=list)
+    """Tenants whose output is marked; empty means all."""
+    watermark_models: list[str] = Field(default_factory=list)
+    """Names of models and adapters whose output is marked; empty means all."""
     max_open_requests: int = Field(512, ge=1)
     """Requests open at once; more get 503 overloaded at once."""
     max_open_requests_per_tenant: int = Field(128, ge=1)
@@ -67,3 +80,11 @@ class GatewaySettings(ServiceSettings):
     """/health runs at most one inference in this time."""
     health_timeout_s: float = Field(10.0, gt=0)
     """An inference for /health that takes longer means broken."""
+
+    @field_validator("watermark_key")
+    @classmethod
+    def _check_watermark_key(cls, key: SecretStr) -> SecretStr:
+        size = len(key.get_secret_value().encode())
+        if size and not LEAST_KEY_BYTES <= size <= MAX_KEY_BYTES:
+            raise ValueError(f"must have {LEAST_KEY_BYTES} to {MAX_KEY_BYTES} bytes, or be empty")
+        return key

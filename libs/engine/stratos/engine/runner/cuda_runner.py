@@ -27,6 +27,7 @@ from stratos.engine.runner.cuda_graphs import CudaCapture, DecodeGraphs, DecodeO
 from stratos.engine.runner.cuda_tables import DeviceTables
 from stratos.engine.runner.host_copies import HostCopies
 from stratos.engine.runner.pooling import pool_rows
+from stratos.engine.runner.prompt_scores import score_prompts
 from stratos.engine.runner.step_inputs import build_step_inputs
 from stratos.engine.runner.torch_runner import NON_FINITE_HIDDEN, TorchRunner
 from stratos.engine.sampling.triton_sampler import PendingSample, TritonSampler
@@ -126,6 +127,7 @@ class CudaRunner(TorchRunner):
             len(row.token_ids) == 1
             and not row.adapter_digest
             and row.pool is None
+            and row.targets is None
             and row.start < self.info.max_model_len
             and (row.continues or 0 <= row.token_ids[0] < self.info.vocab_size)
             for row in rows
@@ -156,6 +158,7 @@ class CudaRunner(TorchRunner):
         handle.is_bad = _is_bad(hidden)
         handle.tokens.errors.update(inputs.errors)
         handle.tokens.pooled = pool_rows(plan.rows, inputs.spans, hidden, self._decoder.final_states)
+        handle.tokens.prompt_logprobs = score_prompts(plan.rows, inputs.spans, hidden, self._decoder.logits)
         if handle.sampled:
             tokens = inputs.sampled_tokens
             handle.logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))

@@ -27,34 +27,52 @@ def needs_edit(spec: SampleSpec) -> bool:
         or params.has_penalties
         or params.bad_sequences
         or params.allowed_token_ids
+        or params.watermark is not None
         or spec.num_output_tokens < params.min_tokens
     )
 
 
-def edit_row(row: Tensor, spec: SampleSpec, eos_token_ids: Sequence[int]) -> None:
-    """Apply everything that ``spec`` asks for to float32 logits [vocab], in place."""
+def edit_row(row: Tensor, spec: SampleSpec, eos_token_ids: Sequence[int], mask: TokenMask | None = None) -> None:
+    """Apply everything that ``spec`` and its grammar ask for to float32 logits [vocab], in place.
+
+    A watermark is not among it: ``watermark`` adds to what is not banned, for all rows at once.
+    """
     params = spec.params
     if params.logit_bias:
         ids = torch.tensor(list(params.logit_bias), device=row.device)
         row.index_add_(0, ids, torch.tensor(list(params.logit_bias.values()), dtype=row.dtype, device=row.device))
     if params.has_penalties:
         _penalise(row, spec)
-    if banned := banned_tokens(spec, eos_token_ids):
+    if banned := banned_tokens(spec, eos_token_ids, mask):
         row[torch.tensor(banned, dtype=torch.int64, device=row.device)] = -torch.inf
     if params.allowed_token_ids:
         ids = torch.tensor(params.allowed_token_ids, dtype=torch.int64, device=row.device)
         kept = row[ids]
         row.fill_(-torch.inf)
         row[ids] = kept
+    if mask is not None:
+        apply_mask(row, mask)
 
 
-def banned_tokens(spec: SampleSpec, eos_token_ids: Sequence[int]) -> list[int]:
-    """Tokens that ``min_tokens`` and bad sequences ban at this position."""
+def banned_tokens(spec: SampleSpec, eos_token_ids: Sequence[int], mask: TokenMask | None = None) -> list[int]:
+    """Tokens that ``min_tokens`` and bad sequences ban at this position.
+
+    Where the grammar's ``mask`` allows nothing but the ends that ``min_tokens`` would ban, they are not banned.
+    """
     params, banned = spec.params, list[int]()
     if spec.num_output_tokens < params.min_tokens:
-        banned += [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)]
+        ends = [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)]
+        banned += ends if mask is None or _allows_more(mask, ends) else []
     banned += [sequence[-1] for sequence in params.bad_sequences if _would_complete(sequence, spec.output_ids)]
     return banned
+
+
+def _allows_more(mask: TokenMask, token_ids: Sequence[int]) -> bool:
+    """Some bit besides those of ``token_ids`` is set."""
+    rest = mask.view(np.uint32).copy()
+    for token_id in token_ids:
+        rest[token_id // 32] &= np.uint32(0xFFFFFFFF ^ (1 << token_id % 32))
+    return bool(rest.any())
 
 
 def _would_complete(sequence: tuple[int, ...], output_ids: tuple[int, ...]) -> bool:

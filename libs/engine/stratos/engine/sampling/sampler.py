@@ -1,6 +1,6 @@
 """From logits to tokens: edits, temperature, truncation, argmax with counter noise.
 
-Order: logit bias -> penalties -> bans -> grammar mask -> temperature -> min-p -> top-k -> top-p ->
+Order: logit bias -> penalties -> watermark, bans, grammar mask -> temperature -> min-p -> top-k -> top-p ->
 ``argmax(logits + gumbel(seed, choice, position, token))``.  Temperature 0 and top-k 1 are the plain argmax, ties to the
 lowest id.  Rows are independent of each other, so a seeded request gets the same tokens alone and in any batch.
 A stage that no row asks for costs nothing; a row whose logits are not finite fails alone.
@@ -9,7 +9,7 @@ A stage that no row asks for costs nothing; a row whose logits are not finite fa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,9 +19,10 @@ from stratos.core.sampling_params import SamplingParams
 from stratos.engine.layers.ops import LayerOps, TorchOps
 from stratos.engine.plan import ALL_BANNED, SampleSpec
 from stratos.engine.sampling.counter_rng import gumbel, noise_keys
-from stratos.engine.sampling.edits import TokenMask, apply_mask, edit_row, needs_edit
+from stratos.engine.sampling.edits import TokenMask, edit_row, needs_edit
 from stratos.engine.sampling.filters import candidate_counts, keep_top, min_p_
 from stratos.engine.sampling.logprobs import position_logprobs
+from stratos.engine.sampling.watermark import add_watermark
 
 NON_FINITE = "the model's logits are not finite"
 LEAST_TEMPERATURE = 1e-30
@@ -92,21 +93,12 @@ class Sampler:
             return logits
         edited = logits.clone()
         for row in rows:
-            edit_row(edited[row], specs[row], self._eos_token_ids)
-            if row in masks:
-                self._apply_mask(edited[row], logits[row], specs[row], masks[row])
+            edit_row(edited[row], specs[row], self._eos_token_ids, masks.get(row))
             if bool(edited[row].max() == -torch.inf):
                 errors.setdefault(row, ALL_BANNED)
                 edited[row] = 0.0
+        add_watermark(edited, specs, self._vocab)
         return edited
-
-    def _apply_mask(self, row: Tensor, raw: Tensor, spec: SampleSpec, mask: TokenMask) -> None:
-        """Allow only what the grammar does; where that is an end alone ``min_tokens`` does not forbid it."""
-        apply_mask(row, mask)
-        if spec.num_output_tokens < spec.params.min_tokens and bool(row.max() == -torch.inf):
-            row.copy_(raw)
-            edit_row(row, replace(spec, params=replace(spec.params, min_tokens=0)), self._eos_token_ids)
-            apply_mask(row, mask)
 
     def _draw(self, logits: Tensor, specs: Sequence[SampleSpec]) -> Tensor:
         """Scale by temperature, truncate, add noise: int64 [rows]."""

@@ -22,6 +22,7 @@ from stratos.engine.sampling.counter_rng import noise_keys
 from stratos.engine.sampling.edits import TokenMask, banned_tokens
 from stratos.engine.sampling.logprobs import LogprobTensors, logprob_tensors, position_records
 from stratos.engine.sampling.sampler import NON_FINITE, Sampled
+from stratos.engine.sampling.watermark import add_watermark, marked_rows
 from stratos.engine.triton_kernels import sampling
 
 
@@ -52,6 +53,7 @@ class TritonSampler:
 
     def __init__(self, eos_token_ids: Sequence[int], vocab_size: int, device: torch.device) -> None:
         self._eos_token_ids, self._vocab_size, self._device = tuple(eos_token_ids), vocab_size, device
+        self._vocab = torch.arange(vocab_size, dtype=torch.int32, device=device)
 
     def sample(
         self, logits: Tensor, specs: Sequence[SampleSpec], masks: Mapping[int, TokenMask] | None = None
@@ -105,11 +107,11 @@ class TritonSampler:
         banned = [
             row * self._vocab_size + token
             for row, spec in enumerate(specs)
-            for token in banned_tokens(spec, self._eos_token_ids)
+            for token in banned_tokens(spec, self._eos_token_ids, masks.get(row))
         ]
         words = self._words(specs, masks)
         penalised = [row for row, spec in enumerate(specs) if spec.params.has_penalties]
-        if not (bias or banned or words or penalised):
+        if not (bias or banned or words or penalised or marked_rows(specs)):
             return logits
         edited = logits.clone()
         flat = edited.view(-1)
@@ -118,6 +120,7 @@ class TritonSampler:
             flat.index_add_(0, self._copied(np.array(places)), self._copied(np.array(values, dtype=np.float32)))
         if penalised:
             self._penalise(edited, penalised, specs)
+        add_watermark(edited, specs, self._vocab)
         if banned:
             flat.index_fill_(0, self._copied(np.array(banned)), -torch.inf)
         if words:
