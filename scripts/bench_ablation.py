@@ -38,8 +38,10 @@ class Ablation:
 
 
 ABLATIONS: dict[str, Ablation] = {
-    "pre-packed GEMM": Ablation(
-        workloads=("decode-1", "decode-8", "prefill-1024"), runner={"enable_prepacked_gemm": False}
+    "native GEMM": Ablation(workloads=("decode-1", "decode-8", "prefill-1024"), runner={"enable_native_gemm": False}),
+    "packed GEMM": Ablation(
+        workloads=("decode-1", "decode-8", "prefill-1024"),
+        runner={"enable_native_gemm": False, "enable_prepacked_gemm": False},
     ),
     "prefix cache": Ablation(workloads=("shared-prefix",), scheduler={"enable_prefix_cache": False}),
     "chunked prefill": Ablation(workloads=("intruder",), scheduler={"enable_chunked_prefill": False}),

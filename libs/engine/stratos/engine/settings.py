@@ -81,7 +81,9 @@ class RunnerConfig:
     num_threads: int = 0
     """Threads of one operation; 0 measures what is fastest under the present load, up to torch's default."""
     enable_prepacked_gemm: bool = True
-    """Ablation switch: oneDNN pre-packed weights for linear layers on CPU."""
+    """Ablation switch: oneDNN pre-packed weights for linear layers on CPU that the C++ kernels do not compute."""
+    enable_native_gemm: bool = True
+    """Ablation switch: linear layers by the C++ kernels on CPU, where they are built; off leaves them to oneDNN."""
     exact: bool = True
     """On CPU, a token's result depends neither on its batch nor on chunks, prefix hits, or prefill against decode."""
     enable_native_kernels: bool = True

@@ -80,6 +80,7 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
         num_threads=settings.num_threads,
         exact=settings.exact,
         enable_prepacked_gemm=settings.enable_prepacked_gemm,
+        enable_native_gemm=settings.enable_native_gemm,
         enable_native_kernels=settings.enable_native_kernels,
         enable_fused_ops=settings.enable_fused_ops,
         enable_cuda_graphs=settings.enable_cuda_graphs,

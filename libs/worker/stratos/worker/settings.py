@@ -70,6 +70,8 @@ class WorkerSettings(ServiceSettings):
     """On CPU, the same request gives the same tokens in any batch, chunking, prefix hit, and on any worker like it."""
     enable_prepacked_gemm: bool = True
     """Weights in oneDNN's blocked layout on CPU: twice as fast at decode. Off to measure what it gains."""
+    enable_native_gemm: bool = True
+    """Linear layers by the C++ kernels on CPU, instead of oneDNN. Off to measure what it gains."""
     enable_native_kernels: bool = True
     """C++ kernels for attention and layer operations on CPU, where setup could build them."""
     enable_fused_ops: bool = True

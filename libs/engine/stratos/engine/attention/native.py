@@ -17,7 +17,8 @@ from torch import Tensor
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.rotary import RopeRows
-from stratos.engine.native.library import DTYPE_CODES, AttentionStep, NativeLibrary
+from stratos.engine.native.library import NativeLibrary
+from stratos.engine.native.structures import DTYPE_CODES, AttentionStep
 from stratos.engine.runner.kv_pages import KvPages
 
 MAX_HEAD_DIM = 1024

@@ -1,7 +1,8 @@
-"""Linear layers: oneDNN pre-packed weights on CPU, plain ``F.linear`` elsewhere or when switched off.
+"""Linear layers: on CPU the C++ kernels' products, else oneDNN's on pre-packed weights, else plain ``F.linear``.
 
-Pre-packing reorders a weight once into the blocked layout that oneDNN's kernels want.  It is two to three
-times as fast at decode batch sizes, and for float32 it avoids MKL, which is slow on AMD processors.
+Packing reorders a weight once into the blocked layout that a kernel wants.  It is two to three times as fast at decode
+batch sizes, and for float32 it avoids MKL, which is slow on AMD processors.  The C++ kernels' rows are independent of
+each other by construction; of the libraries' products that is found out by trying (``invariance``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from stratos.engine.layers.invariance import InvariantLinear, RowByRow, RowPadding, RowProbe, probed_rows
 from stratos.engine.layers.invariance import Linear as Linear
+from stratos.engine.native.library import NativeLibrary
+from stratos.engine.native.linear import NativeLinear
 
 _log = logging.getLogger(__name__)
 
@@ -55,15 +58,24 @@ class LinearFactory:
         dtype: compute type.
         enable_prepacked_gemm: ablation switch; only CPU has packed weights.
         exact: make the result of a row independent of the other rows; only on CPU.
+        library: the C++ kernels, where they are to compute the products.
     """
 
     def __init__(
-        self, device: torch.device, dtype: torch.dtype, *, enable_prepacked_gemm: bool, exact: bool = False
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        enable_prepacked_gemm: bool,
+        exact: bool = False,
+        library: NativeLibrary | None = None,
     ) -> None:
-        self._dtype = dtype
-        self.is_packed = enable_prepacked_gemm and device.type == "cpu" and _can_prepack(dtype)
+        self._dtype, self._library = dtype, library
+        self.is_packed = library is None and enable_prepacked_gemm and device.type == "cpu" and _can_prepack(dtype)
         self.is_exact = exact and device.type == "cpu"
         self.kernel_name = "onednn-packed" if self.is_packed else "aten"
+        if library is not None:
+            self.kernel_name = f"gemm-{library.isa}"
         self._paddings: dict[tuple[int, int, bool], RowPadding | None] = {}
         self.is_thread_invariant = True
         self._is_settled = False
@@ -71,15 +83,24 @@ class LinearFactory:
     def __call__(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Take over ``weight`` [out_features, in_features] and ``bias`` [out_features]."""
         linear = self.plain(weight, bias)
-        if not self.is_exact:
+        if not self.is_exact or self._library is not None:
             return linear
         padding = self._padding(weight.shape[0], weight.shape[1], bias is not None)
         return (
             RowByRow(linear) if padding is None else InvariantLinear(linear, padding, probed_rows(weight.numel())[-1])
         )
 
+    def to_float32(self, weight: Tensor) -> Linear:
+        """A layer with float32 results, for logits."""
+        if self._library is not None:
+            return NativeLinear(self._library, weight, None, is_float=True)
+        linear = self(weight)
+        return lambda x: linear(x).float()
+
     def plain(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        """The same without exactness."""
+        """The same, exact only where the kernel is anyway."""
+        if self._library is not None:
+            return NativeLinear(self._library, weight, bias)
         return PackedLinear(weight, bias) if self.is_packed else PlainLinear(weight, bias)
 
     def _padding(self, out_features: int, in_features: int, has_bias: bool) -> RowPadding | None:
@@ -101,6 +122,8 @@ class LinearFactory:
 
     def numerics(self) -> tuple[str, ...]:
         """What decides the bits of the layers built so far; names the number of threads only where it does."""
+        if self._library is not None:
+            return (self.kernel_name, "exact")
         if not self.is_exact:
             return (self.kernel_name, "batched")
         if self.is_thread_invariant:

@@ -60,7 +60,7 @@ class Decoder:
         self._lm_head: Linear | None = None
         if config.has_lm_head:
             lm_head = reader.lm_head()
-            self._lm_head = linear(self._embedding if lm_head is None else lm_head)
+            self._lm_head = linear.to_float32(self._embedding if lm_head is None else lm_head)
         self._rotary = RotaryTable(config.rope, config.head_dim, config.max_model_len, device)
 
     @property
@@ -100,7 +100,7 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 logits [S, V] of hidden states [S, H]."""
         assert self._lm_head is not None, "this model only embeds"
-        return self._lm_head(self.final_states(hidden)).float()
+        return self._lm_head(self.final_states(hidden))
 
     def final_states(self, hidden: Tensor) -> Tensor:
         """Hidden states [S, H] behind the model's last norm: what embeddings are pooled from."""

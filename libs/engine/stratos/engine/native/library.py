@@ -7,32 +7,8 @@ from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from stratos.engine.native.isa import SOURCE_FOLDER, cpu_flags, source_digest, supported_sets
-
-DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
-"""How the kernels call the element types that they know."""
-
-
-class AttentionStep(ctypes.Structure):
-    """``Step`` of attention.cpp: everything that the layers of one step share."""
-
-    _fields_ = (
-        *((name, c_void_p) for name in ("pages", "rows", "tables", "slots", "items", "cos", "sin", "scratch")),
-        *(
-            (name, c_int64)
-            for name in (
-                *("scratch_bytes", "block_stride", "layer_stride", "kv_stride", "head_stride"),
-                *("num_rows", "num_tokens", "num_items"),
-                *("num_heads", "kv_heads", "head_dim", "block_size"),
-                *("dtype", "threads"),
-            )
-        ),
-        ("scale", c_float),
-        ("norm_eps", c_float),
-    )
-
+from stratos.engine.native.structures import AttentionStep, LinearWeight
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_sources": (c_char_p, []),
@@ -43,6 +19,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_rms_norm": (None, [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_int]),
     "stratos_silu_mul": (None, [c_int, c_void_p, c_void_p, c_int64, c_int64, c_int]),
     "stratos_add_finite": (None, [c_int, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int]),
+    "stratos_packed_bytes": (c_int64, [c_int, c_int64, c_int64]),
+    "stratos_pack": (None, [c_int, c_void_p, c_void_p, c_int64, c_int64, c_int]),
+    "stratos_linear": (None, [c_int, POINTER(LinearWeight), c_void_p, c_void_p, c_int64, c_int, c_int]),
     "stratos_argmax": (None, [c_int, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int]),
 }
 
@@ -69,6 +48,9 @@ class NativeLibrary:
     add_finite: Any
     argmax: Any
     scratch_bytes: Any
+    packed_bytes: Any
+    pack: Any
+    linear: Any
 
     def __init__(self, path: Path, isa: str) -> None:
         self.path, self.isa = path, isa

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from stratos.engine.layers.ops import LayerOps
-from stratos.engine.native.library import DTYPE_CODES, NativeLibrary
+from stratos.engine.native.library import NativeLibrary
+from stratos.engine.native.structures import DTYPE_CODES
 
 
 class NativeOps(LayerOps):

@@ -1,4 +1,4 @@
-// One KV tile of attention: packing of K and V, and the two products with a block of query rows.
+// Products of a few rows with a tile: packed K and V of attention, packed panels of weights.
 //
 // A "unit" is 32 bits of a row: one float, or with AVX512-BF16 two bf16 values that one instruction multiplies and adds.
 //   K packed  [units of head_dim][TILE keys]       S = Q K: lanes are keys, the units of head_dim are added in order
@@ -36,8 +36,8 @@ template <class T> struct UnitsOf { typedef FloatUnits type; };
 #endif
 
 // sums[row][column] over `units` steps: a [units][a_stride], b [rows][b_stride] broadcast, columns of VECS vectors.
-template <class U, int ROWS, int VECS>
-static inline void product(const float *a, int64_t a_stride, const float *b, int64_t b_stride, int units, float *out,
+template <class U, int ROWS, int VECS, class A>
+static inline void product(const A *a, int64_t a_stride, const float *b, int64_t b_stride, int units, float *out,
                            int64_t out_stride, const float *factors) {
     vec sums[ROWS][VECS];
 #pragma GCC unroll 8
@@ -60,8 +60,8 @@ static inline void product(const float *a, int64_t a_stride, const float *b, int
         for (int v = 0; v < VECS; v++) vstore(out + r * out_stride + v * LANES, sums[r][v]);
 }
 
-template <class U, int ROWS>
-static void product_rows(const float *a, int64_t a_stride, const float *b, int64_t b_stride, int units, float *out,
+template <class U, int ROWS, class A>
+static void product_rows(const A *a, int64_t a_stride, const float *b, int64_t b_stride, int units, float *out,
                          int64_t out_stride, const float *factors, int columns) {
     int c = 0;
     for (; c + STRIP * LANES <= columns; c += STRIP * LANES)
@@ -71,8 +71,8 @@ static void product_rows(const float *a, int64_t a_stride, const float *b, int64
 }
 
 // out = out * factors + b a (or b a where factors is null), `rows` of at most MAX_ROWS, columns a multiple of LANES.
-template <class U>
-static void multiply(int rows, const float *a, int64_t a_stride, const float *b, int64_t b_stride, int units, float *out,
+template <class U, class A>
+static void multiply(int rows, const A *a, int64_t a_stride, const float *b, int64_t b_stride, int units, float *out,
                      int64_t out_stride, const float *factors, int columns) {
     switch (rows) {
         case 1: return product_rows<U, 1>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns);

@@ -99,7 +99,11 @@ class TorchRunner(Runner):
         model = parse_decoder_config(files.config, has_lm_head=files.can_generate)
         kernels = choose_kernels(config, target, dtype)
         linear = LinearFactory(
-            target, dtype, enable_prepacked_gemm=config.enable_prepacked_gemm, exact=kernels.is_exact
+            target,
+            dtype,
+            enable_prepacked_gemm=config.enable_prepacked_gemm,
+            exact=kernels.is_exact,
+            library=kernels.library if config.enable_native_gemm else None,
         )
         threads = None
         if not config.num_threads and target.type == "cpu":

@@ -1,0 +1,129 @@
+// Matrix products with packed weights, out = x weight^T + bias, for any number of rows.
+//
+// A weight [n, k] lies as panels of PANEL columns of the result, [panel][unit of k][PANEL], zeros behind n; a unit is what
+// tiles.h says, and the last pair of an odd k ends with a zero.  Every element of the result is one sum over the units of k
+// in order, in float, whatever the number of rows, the place of a row among them, and the number of threads: sums that are
+// put aside between two DEPTHs keep all their bits.  So a row's result depends on that row alone.
+#pragma once
+
+#include <omp.h>
+
+#include "tiles.h"
+
+constexpr int PANEL = STRIP * LANES;
+constexpr int DEPTH = 256;  // units of k: this much of a panel stays close to the core while the rows pass by
+constexpr int CHUNK = 240;  // rows of one item
+
+struct Linear {  // mirrored by native/structures.py
+    const void *weight, *bias;  // packed; bias [n] of the compute type, or null
+    int64_t n, k;
+};
+
+#if defined(__AVX512BF16__)
+template <class T> struct WeightOf { typedef float type; };  // of bf16: a pair
+#else
+template <class T> struct WeightOf { typedef T type; };
+#endif
+
+template <class T> static inline int64_t units_of(int64_t k) {
+    constexpr int per = UnitsOf<T>::type::PER_UNIT;
+    return (k + per - 1) / per;
+}
+
+static inline int64_t panels_of(int64_t n) { return (n + PANEL - 1) / PANEL; }
+
+template <class T> static int64_t packed_bytes(int64_t n, int64_t k) {
+    return panels_of(n) * PANEL * units_of<T>(k) * (int64_t)sizeof(typename WeightOf<T>::type);
+}
+
+// -- packing, once ---------------------------------------------------------------------------------------------------------
+
+template <class T> static void pack_panel(const T *weight, T *out, int64_t columns, int64_t k) {
+    constexpr int per = UnitsOf<T>::type::PER_UNIT;
+    const int64_t units = units_of<T>(k);
+    for (int64_t u = 0; u < units; u++)
+        for (int64_t c = 0; c < PANEL; c++)
+            for (int i = 0; i < per; i++) {
+                bool is_inside = c < columns && u * per + i < k;
+                out[(u * PANEL + c) * per + i] = is_inside ? weight[c * k + u * per + i] : T();
+            }
+}
+
+template <class T> static void pack(const T *weight, T *out, int64_t n, int64_t k, int threads) {
+    const int64_t elements = packed_bytes<T>(PANEL, k) / (int64_t)sizeof(T);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t p = 0; p < panels_of(n); p++)
+        pack_panel(weight + p * PANEL * k, out + p * elements, n - p * PANEL < PANEL ? n - p * PANEL : PANEL, k);
+}
+
+// -- products --------------------------------------------------------------------------------------------------------------
+
+static inline void copy_units(const float *x, int64_t count, float *units) { memcpy(units, x, count * sizeof(float)); }
+
+static inline void copy_units(const bf16_t *x, int64_t count, float *units) {
+    if (UnitsOf<bf16_t>::type::PER_UNIT == 2) {
+        units[(count - 1) / 2] = 0;
+        memcpy(units, x, count * sizeof(bf16_t));
+    } else {
+        for (int64_t i = 0; i < count; i += LANES) vstore(units + i, vload(x + i, (int)(count - i)), (int)(count - i));
+    }
+}
+
+// Rows can be read as units where they lie.
+template <class T> static inline bool has_units(int64_t k) {
+    return sizeof(T) == sizeof(float) || (UnitsOf<T>::type::PER_UNIT == 2 && k % 2 == 0);
+}
+
+template <class T, class O>
+static void store_panel(const float *sums, int64_t rows, const T *bias, O *out, int64_t n, int64_t columns) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c += LANES) {
+            int count = (int)(columns - c);
+            vec x = vload(sums + r * PANEL + c);
+            vstore(out + r * n + c, bias ? vadd(x, vload(bias + c, count)) : x, count);
+        }
+}
+
+// One panel times `rows` of at most CHUNK.
+template <class T, class O>
+static void multiply_panel(const Linear *l, int64_t panel, const T *x, O *out, int64_t rows) {
+    typedef typename UnitsOf<T>::type U;
+    typedef typename WeightOf<T>::type W;
+    alignas(64) float sums[CHUNK * PANEL], copied[MAX_ROWS * DEPTH];
+    static const float ones[MAX_ROWS] = {1, 1, 1, 1, 1, 1};
+    const int64_t k = l->k, units = units_of<T>(k), num_blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
+    const bool is_direct = has_units<T>(k);
+    const int64_t depth = is_direct && num_blocks == 1 ? units : DEPTH;
+    const W *weight = (const W *)l->weight + panel * units * PANEL;
+    for (int64_t u = 0; u < units; u += depth) {
+        int count = (int)(units - u < depth ? units - u : depth);
+        for (int64_t b = 0; b < num_blocks; b++) {
+            int64_t first = rows * b / num_blocks, last = rows * (b + 1) / num_blocks, at = u * U::PER_UNIT;
+            const float *block = (const float *)(x + first * k + at);
+            int64_t stride = k / U::PER_UNIT;
+            if (!is_direct) {
+                int64_t elements = k - at < count * U::PER_UNIT ? k - at : count * U::PER_UNIT;
+                for (int64_t r = first; r < last; r++) copy_units(x + r * k + at, elements, copied + (r - first) * DEPTH);
+                block = copied, stride = DEPTH;
+            }
+            multiply<U>((int)(last - first), weight + u * PANEL, PANEL, block, stride, count, sums + first * PANEL, PANEL,
+                        u ? ones : nullptr, PANEL);
+        }
+    }
+    const int64_t column = panel * PANEL, columns = l->n - column < PANEL ? l->n - column : PANEL;
+    const T *bias = l->bias ? (const T *)l->bias + column : nullptr;
+    store_panel(sums, rows, bias, out + column, l->n, columns);
+}
+
+// Called by every thread of a region; ends with a barrier.  out [rows, n] is of T or of float.
+template <class T, class O> static void multiply_rows(const Linear *l, const T *x, O *out, int64_t rows) {
+    const int64_t panels = panels_of(l->n), wanted = (4 * omp_get_num_threads() + panels - 1) / panels;
+    int64_t chunks = (rows + CHUNK - 1) / CHUNK;
+    if (chunks < wanted && rows > 16 * MAX_ROWS) chunks = wanted < rows / (8 * MAX_ROWS) ? wanted : rows / (8 * MAX_ROWS);
+    if (chunks < (rows + CHUNK - 1) / CHUNK) chunks = (rows + CHUNK - 1) / CHUNK;
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t item = 0; item < panels * chunks; item++) {
+        int64_t chunk = item / panels, first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
+        multiply_panel(l, item % panels, x + first * l->k, out + first * l->n, last - first);
+    }
+}
