@@ -194,6 +194,31 @@ def test_a_sequence_that_cannot_be_scheduled_ends_alone(make_engine):
     assert tokens == {("good", 0): expected([3, 4])}
 
 
+class BrokenMasks:
+    def wait(self):
+        raise RuntimeError("injected")
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_mask_that_cannot_be_filled_ends_its_request(make_engine, is_late):
+    engine = make_engine(block_size=4)
+    engine.add(make_request([1, 2, 3], "bad", n=2))
+    engine.add(make_request([3, 4], "good"))
+
+    def start_masks(sampled):
+        if not any(s.request.key.request_id == "bad" and len(s.tokens) > 4 for s in sampled):
+            return None
+        if is_late:
+            return BrokenMasks()
+        raise RuntimeError("injected")
+
+    engine._context.grammars.start_masks = start_masks
+    tokens, errors = Run(engine).drain()
+    assert_all_free(engine)
+    assert isinstance(errors["bad"], Internal)
+    assert tokens["good", 0] == expected([3, 4])
+
+
 @pytest.mark.parametrize("method", ["row", "advance"])
 def test_a_bug_in_the_books_of_one_request_ends_that_request(make_engine, monkeypatch, method):
     engine = make_engine(block_size=4)

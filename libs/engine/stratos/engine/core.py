@@ -82,6 +82,10 @@ class EngineCore(Engine):
     def _check_new(self, request: EngineRequest) -> None:
         if not self.info.can_generate:
             raise BadRequest("this model only embeds", param="model", code="unsupported_operation")
+        if not request.prompt_ids:
+            raise BadRequest("a request needs at least one prompt token", param="prompt_ids")
+        if all(choice.finished for choice in request.choices):
+            raise BadRequest("every choice of the request is finished already", param="choices")
         emitted = max((len(choice.emitted_ids) for choice in request.choices), default=0)
         self._context.check_size(len(request.prompt_ids) + max(1, emitted))
         self._scheduler.admission.check_request(request)
@@ -104,8 +108,11 @@ class EngineCore(Engine):
     def abort(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
         """End a request, or some of its choices, in any phase."""
         with self._changing():
-            if key in self._reservations and not choice_indexes:
-                self._reservations.drop(key)
+            if key in self._reservations:
+                if choice_indexes:
+                    self._reservations.cancel_choices(key, choice_indexes)
+                else:
+                    self._reservations.drop(key)
             self._requests.abort(key, choice_indexes)
             self._embeddings.abort(key)
 

@@ -19,11 +19,13 @@ class BlockCopy(NamedTuple):
     source: int
     destination: int
     owner: Sequence
+    epoch: int
+    """Of the owner when the copy was planned."""
 
     @property
     def is_wanted(self) -> bool:
         """The owner was neither aborted nor preempted since the copy was planned."""
-        return self.destination in self.owner.block_table
+        return self.owner.is_open and self.owner.epoch == self.epoch
 
 
 class RequestBook:
@@ -49,8 +51,12 @@ class RequestBook:
         scheduler.enqueue(self._open(request))
 
     def adopt(self, reservation: ReservedState) -> None:
-        """Let a committed hand-off join the batch at its last prompt token."""
-        lead = self._open(reservation.request)
+        """Let a committed hand-off join the batch at its last prompt token; gives its blocks back when it raises."""
+        try:
+            lead = self._open(reservation.request)
+        except BaseException:
+            self._context.blocks.release(reservation.block_table)
+            raise
         state = lead.request
         assert state is not None
         state.num_cached_tokens = reservation.num_skip_tokens
@@ -70,10 +76,16 @@ class RequestBook:
             raise BadRequest("every choice of the request is finished already", param="choices")
         state = RequestState(request, self._context.root(request.adapter_digest, request.cache_salt))
         state.matchers = self._context.grammars.matchers(request)
-        state.siblings = open_choices[1:]
+        state.siblings = open_choices
         self._states[request.key] = state
-        lead = self._start_choice(state, open_choices[0])
-        lead.output_blocks *= len(open_choices)
+        return self._start_lead(state)
+
+    def _start_lead(self, state: RequestState) -> Sequence:
+        """The first choice that waits for the prompt computes it, for all of them."""
+        choice = state.siblings.pop(0)
+        lead = self._start_choice(state, choice)
+        lead.output_blocks *= 1 + len(state.siblings)
+        state.lead_choice = choice.index
         return lead
 
     def _start_choice(self, state: RequestState, choice: ChoiceState) -> Sequence:
@@ -102,8 +114,11 @@ class RequestBook:
         state.siblings = [c for c in state.siblings if choice_indexes and c.index not in choice_indexes]
         doomed = [i for i in state.sequences if not choice_indexes or i in choice_indexes]
         if state.siblings and len(doomed) == len(state.sequences):
-            # the choice that computes the prompt goes: the next one starts from the prefix cache
-            self._context.scheduler.enqueue(self._start_choice(state, state.siblings.pop(0)))
+            # the choice that computes the prompt goes: the next one starts from the prefix cache; it waited, too
+            waited_s = max(state.sequences[i].waited_s(self._context.clock.now()) for i in doomed)
+            lead = self._start_lead(state)
+            lead.past_wait_s = waited_s
+            self._context.scheduler.enqueue(lead)
         for index in doomed:
             self._context.scheduler.remove(state.sequences.pop(index))
         self._drop_dead_copies()
@@ -112,9 +127,14 @@ class RequestBook:
 
     # -- one step ----------------------------------------------------------------------------------
 
-    def take_copies(self, plan: int) -> list[BlockCopy]:
-        """Copies that ``plan`` must do; each holds a reference on its source until ``end_copies``."""
+    def take_copies(self, plan: int, *, has_rows: bool = True) -> list[BlockCopy]:
+        """Copies that ``plan`` must do; each holds a reference on its source until ``end_copies``.
+
+        A plan without rows does none, but copies that nobody wants any more give their sources back.
+        """
         self._drop_dead_copies()
+        if not has_rows:
+            return []
         copies, self._copies = self._copies, []
         for copy in copies:
             copy.owner.last_plan = plan
@@ -200,7 +220,7 @@ class RequestBook:
             if private:
                 source = lead.block_table[num_shared]
                 blocks.reference([source])  # until the copy is done
-                self._copies.append(BlockCopy(source, private[0], sequence))
+                self._copies.append(BlockCopy(source, private[0], sequence, sequence.epoch))
                 sequence.awaits_copy = True
             sequence.block_table = shared + private
             sequence.promised_blocks = len(sequence.block_table) + sequence.output_blocks

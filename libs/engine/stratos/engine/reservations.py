@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from stratos.core.request import EngineRequest, RequestKey
 from stratos.engine.context import EngineContext
 from stratos.engine.engine import Reservation
@@ -76,6 +78,23 @@ class ReservationBook:
     def drop(self, key: RequestKey) -> None:
         """End a reservation and give everything back; what a scatter still writes stays fenced until it returns."""
         self._context.blocks.release(self._remove(key).block_table)
+
+    def cancel_choices(self, key: RequestKey, indexes: tuple[int, ...]) -> None:
+        """Commit the hand-off without some choices; drop it when none is left."""
+        state, scheduler = self._states[key], self._context.scheduler
+        choices = tuple(
+            dataclasses.replace(choice, finished=choice.finished or choice.index in indexes)
+            for choice in state.request.choices
+        )
+        num_choices = sum(not choice.finished for choice in choices)
+        if not num_choices:
+            self.drop(key)
+            return
+        state.request = dataclasses.replace(state.request, choices=choices)
+        num_output_blocks = scheduler.admission.output_blocks(state.request, num_choices)
+        scheduler.num_reserved_seqs += num_choices - state.num_choices
+        scheduler.num_reserved_output_blocks += num_output_blocks - state.num_output_blocks
+        state.num_choices, state.num_output_blocks = num_choices, num_output_blocks
 
     def _remove(self, key: RequestKey) -> ReservedState:
         state = self._states.pop(key)

@@ -200,7 +200,7 @@ class Scheduler:
         if victim is not None and victim.num_in_flight:
             decision.held.add(victim)
             return False
-        others_hold_blocks = len(self.running) > 1 or self.ready or self.num_reserved_seqs
+        others_hold_blocks = len(sequence.block_table) < self.blocks.num_blocks - self.blocks.num_available
         if victim is sequence and not others_hold_blocks:
             decision.exhausted.append(sequence)
             return False
@@ -218,7 +218,7 @@ class Scheduler:
         return victim is not sequence
 
     def _expire(self, decision: Decision, now: float) -> None:
-        late = [s for s in self.waiting if s.deadline_s is not None and s.deadline_s <= now]
+        late = [s for s in self.waiting if s.deadline_s is not None and s.deadline_s <= now and not s.has_run]
         for sequence in late:
             decision.failed.append((sequence, QueueTimeout("the deadline passed before the request could run")))
 

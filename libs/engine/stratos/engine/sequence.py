@@ -83,6 +83,12 @@ class Sequence:
         return self.computes_all or (self.request is not None and self.request.num_unscored_tokens > 0)
 
     @property
+    def has_run(self) -> bool:
+        """Its request gave tokens already, here or elsewhere."""
+        state = self.request
+        return state is not None and (state.has_started or any(c.emitted_ids for c in state.request.choices))
+
+    @property
     def remaining(self) -> int:
         """Tokens that no launched step computes; 1 means a decode row."""
         num_tokens = len(self.tokens) + self.num_unknown
@@ -134,6 +140,8 @@ class RequestState:
     """By choice, if the request has a grammar."""
     siblings: list[ChoiceState] = field(default_factory=list)
     """Choices that fork from the first one when the prompt's KV is there."""
+    lead_choice: int = -1
+    """Index of the choice that computes the prompt for all."""
     num_cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache at the first admission."""
     num_transferred_tokens: int = 0
@@ -155,11 +163,6 @@ class RequestState:
     def key(self) -> RequestKey:
         """Id and epoch."""
         return self.request.key
-
-    @property
-    def lead_choice(self) -> int:
-        """Index of the choice that computes the prompt for all."""
-        return next(choice.index for choice in self.request.choices if not choice.finished)
 
     @property
     def num_open_choices(self) -> int:

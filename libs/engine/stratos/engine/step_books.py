@@ -125,6 +125,8 @@ class StepBooks:
         for sequence, error in decision.failed:
             self.fail(sequence, error, result)
         for sequence in decision.exhausted:
+            if not sequence.is_open:
+                continue  # its request failed just now, or it was found twice
             assert sequence.embedding is None, "an input holds all its blocks from the start"
             self.requests.finish(sequence, FinishReason.LENGTH, result)
 
@@ -142,7 +144,7 @@ class StepBooks:
         rows = [launched for launched in rows if launched.is_current]
         for launched in rows:
             launched.count_in(number)
-        copies = self.requests.take_copies(number) if rows else []
+        copies = self.requests.take_copies(number, has_rows=bool(rows))
         return LaunchedStep(number, rows, copies, self.context.scheduler.tier.take())
 
     def withdraw(self, step: LaunchedStep) -> None:
@@ -184,6 +186,10 @@ class StepBooks:
                 self.fail(sequence, BadRequest(error) if error == ALL_BANNED else Internal(error), result)
                 continue
             sequence.num_computed += launched.count
+            if launched.row.sample is not None and sequence.seq_id not in sampled:
+                _log.error("a row that was to be sampled came back without a token")
+                self.fail(sequence, Internal(RAISED), result)
+                continue
             try:
                 if sequence.job is not None:
                     self.jobs.advance(sequence.job, launched.count)

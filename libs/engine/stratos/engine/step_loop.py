@@ -14,6 +14,7 @@ step means for requests, jobs and memory is in ``step_books``.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable
@@ -103,9 +104,9 @@ class StepLoop:
 
     def _launch(self, step: LaunchedStep) -> bool:
         step.began_s = self._clock.now()
-        if not self._lag:  # every token is known already: the masks are filled beside the forward pass
-            step.masks = self._books.start_masks(step.rows)
         try:
+            if not self._lag:  # every token is known already: the masks are filled beside the forward pass
+                step.masks = self._books.start_masks(step.rows)
             step.handle = self._runner.launch(step.plan)
         except Exception:
             _log.exception("step %d cannot be launched", step.number)
@@ -113,8 +114,8 @@ class StepLoop:
         return True
 
     def _sample(self, step: LaunchedStep) -> bool:
-        masks = self._books.start_masks(step.rows) if self._lag else step.masks
         try:
+            masks = self._books.start_masks(step.rows) if self._lag else step.masks
             self._runner.sample(step.handle, masks.wait() if masks is not None else None, self._books.late_specs(step))
         except Exception:
             _log.exception("step %d cannot be sampled", step.number)
@@ -153,7 +154,8 @@ class StepLoop:
         """
         self._runner.abandon()
         if step.masks is not None:
-            step.masks.wait()  # the matchers are filled again below
+            with contextlib.suppress(Exception):  # logged, if it is why the step failed
+                step.masks.wait()  # the matchers are filled again below
         with self._changing():
             self._books.withdraw(step)
             wanted = [(launched.sequence, launched.count) for launched in step.rows if launched.is_current]
@@ -168,8 +170,8 @@ class StepLoop:
             self._probe(step.number)
 
     def _run_alone(self, number: int, launched: LaunchedRow, tokens: StepTokens) -> None:
-        masks = self._books.start_masks([launched])
         try:
+            masks = self._books.start_masks([launched])
             alone = self._run_now(
                 StepPlan(step=number, rows=(launched.row,)), masks.wait() if masks is not None else None
             )
