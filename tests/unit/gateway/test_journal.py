@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from stratos.core.request import FinishReason, PositionLogprobs, TokenLogprob
 from stratos.gateway.journal import ChoiceJournal, JournalConflict
+from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos.text.tokenizer import Tokenizer
 
@@ -17,7 +18,7 @@ token_ids = st.lists(st.integers(5, TOKENIZER.vocab_size - 1), min_size=1, max_s
 
 
 def make(*stops: str, min_tokens: int = 0) -> ChoiceJournal:
-    return ChoiceJournal(0, TOKENIZER, StopMatcher(stops, min_tokens=min_tokens))
+    return ChoiceJournal(0, Detokenizer(TOKENIZER), StopMatcher(stops, min_tokens=min_tokens))
 
 
 def drain(journal: ChoiceJournal) -> tuple[str, list[int]]:

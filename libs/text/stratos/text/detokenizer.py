@@ -1,6 +1,7 @@
 """Text of a growing sequence of token ids.
 
-Law: the pieces returned by ``push`` and ``flush``, put together, equal ``Tokenizer.decode`` of all ids.
+Law: the pieces returned by ``push`` and ``flush``, put together, equal ``Tokenizer.decode`` of all ids; behind the text
+of other ids they are what those and these decode to together, without the text of those alone.
 A piece never ends inside of a character: the bytes of an unfinished one are held back.
 """
 
@@ -18,15 +19,16 @@ class Detokenizer:
     Args:
         tokenizer: shared.
         skip_special: special tokens give no text.
+        is_continued: text stands before, so a blank at the beginning is no mark of a text's beginning (SentencePiece).
     """
 
     __slots__ = ("_bytes_of", "_decoder", "_hidden", "_strip_blank")
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, is_continued: bool = False) -> None:
         self._bytes_of = tokenizer.token_bytes
         self._hidden: frozenset[int] = tokenizer.special_ids if skip_special else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._strip_blank = tokenizer.strips_leading_blank
+        self._strip_blank = tokenizer.strips_leading_blank and not is_continued
 
     def push(self, ids: Iterable[int]) -> str:
         """Text that is certain after these ids; may be empty."""

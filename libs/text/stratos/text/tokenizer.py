@@ -75,17 +75,21 @@ class Tokenizer:
         text = b"".join(self.token_bytes(i) for i in ids if i not in hidden).decode("utf-8", "replace")
         return text[1:] if self.strips_leading_blank and text.startswith(" ") else text
 
+    def has_text(self, ids: Iterable[int]) -> bool:
+        """Some id stands for text; a blank that ``decode`` takes away counts."""
+        return any(self.token_bytes(i) for i in ids if i not in self.special_ids)
+
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes of one token; empty for an id without a token (padding of the vocabulary)."""
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
 
-    def token_text(self, token_id: int) -> str:
-        r"""Name of one token for logprobs: its text, or ``bytes:\x..`` where it is part of a character."""
+    def token_text(self, token_id: int, mark: str = "bytes:") -> str:
+        r"""Name of one token for logprobs: its text, or ``mark`` and ``\x..`` where it is part of a character."""
         raw = self.token_bytes(token_id)
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+            return mark + "".join(f"\\x{byte:02x}" for byte in raw)
 
     def least_tokens(self, text: str) -> int:
         """A bound from below on the length of ``encode(text)``, without encoding: refuses huge texts at once."""

@@ -11,6 +11,7 @@ from stratos.common.errors import StratosError
 from stratos.gateway.generation import Generation, GenerationSpec
 from stratos.gateway.journal import ChoiceChunk, ChoiceJournal
 from stratos.gateway.platform import Platform
+from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos.text.tokenizer import Tokenizer
 
@@ -127,7 +128,12 @@ def _journals(
 ) -> list[ChoiceJournal]:
     stops, include = stop
     least = spec.sampling.min_tokens
+    is_continued = spec.continues_prompt and tokenizer.has_text(spec.prompt_ids)
     return [
-        ChoiceJournal(index, tokenizer, StopMatcher(stops, include_stop=include, min_tokens=least))
+        ChoiceJournal(
+            index,
+            Detokenizer(tokenizer, is_continued=is_continued),
+            StopMatcher(stops, include_stop=include, min_tokens=least),
+        )
         for index in range(num_choices)
     ]

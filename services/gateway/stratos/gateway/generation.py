@@ -53,6 +53,8 @@ class GenerationSpec:
     sampling: SamplingParams
     seed: int
     traceparent: str = ""
+    continues_prompt: bool = False
+    """The output's text goes on with the prompt's; else it stands by itself, as a chat message does."""
 
 
 class Generation:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from stratos.core.request import FinishReason, PositionLogprobs
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
-from stratos.text.tokenizer import Tokenizer
 
 
 class JournalConflict(Exception):
@@ -59,15 +58,15 @@ class ChoiceJournal:
 
     Args:
         index: of the choice in its request.
-        tokenizer: shared.
+        detokenizer: fresh, of this choice.
         stop: fresh matcher of this choice.
     """
 
-    def __init__(self, index: int, tokenizer: Tokenizer, stop: StopMatcher) -> None:
+    def __init__(self, index: int, detokenizer: Detokenizer, stop: StopMatcher) -> None:
         self.index = index
         self.ids: list[int] = []
         self.finish_reason: str | None = None
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = detokenizer
         self._stop = stop
         self._num_chars = 0
         self._pending = _Pending()

@@ -171,7 +171,7 @@ class ChatRenderer(Renderer):
 
     def _token(self, token: TokenLogprob) -> dict[str, Any]:
         raw = self._tokenizer.token_bytes(token.token_id)
-        text = self._tokenizer.token_text(token.token_id)
+        text = self._tokenizer.token_text(token.token_id, "")  # OpenAI marks it in the older route only
         return {"token": text, "logprob": finite(token.logprob), "bytes": list(raw)}
 
 

@@ -69,6 +69,7 @@ class Preparation:
             if request.echo
         ]
         specs = await self._specs(request.options, prompts, caller, target, traceparent)
+        specs = tuple(replace(spec, continues_prompt=True) for spec in specs)
         renderer = CompletionRenderer(self._answer("cmpl", request.options, prompts), tokenizer, echoes)
         return Prepared(options=request.options, specs=specs, renderer=renderer)
 
