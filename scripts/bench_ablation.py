@@ -38,6 +38,9 @@ class Ablation:
 
 
 ABLATIONS: dict[str, Ablation] = {
+    "whole-step kernel": Ablation(
+        workloads=("decode-1", "decode-8", "prefill-1024"), runner={"enable_whole_step": False}
+    ),
     "native GEMM": Ablation(workloads=("decode-1", "decode-8", "prefill-1024"), runner={"enable_native_gemm": False}),
     "packed GEMM": Ablation(
         workloads=("decode-1", "decode-8", "prefill-1024"),

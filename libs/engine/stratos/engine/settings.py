@@ -88,6 +88,8 @@ class RunnerConfig:
     """On CPU, a token's result depends neither on its batch nor on chunks, prefix hits, or prefill against decode."""
     enable_native_kernels: bool = True
     """Ablation switch: attention and layer operations by the C++ kernels on CPU, where they are built."""
+    enable_whole_step: bool = True
+    """Ablation switch: a dense model's forward pass is one call of the C++ kernels; off is a call per operation."""
     enable_fused_ops: bool = True
     """Ablation switch: norms and the activation by the C++ kernels, too; off leaves them to torch."""
     enable_triton_kernels: bool = False

@@ -82,6 +82,7 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
         enable_prepacked_gemm=settings.enable_prepacked_gemm,
         enable_native_gemm=settings.enable_native_gemm,
         enable_native_kernels=settings.enable_native_kernels,
+        enable_whole_step=settings.enable_whole_step,
         enable_fused_ops=settings.enable_fused_ops,
         enable_cuda_graphs=settings.enable_cuda_graphs,
         enable_exact_attention=settings.enable_exact_attention,

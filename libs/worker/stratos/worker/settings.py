@@ -74,6 +74,8 @@ class WorkerSettings(ServiceSettings):
     """Linear layers by the C++ kernels on CPU, instead of oneDNN. Off to measure what it gains."""
     enable_native_kernels: bool = True
     """C++ kernels for attention and layer operations on CPU, where setup could build them."""
+    enable_whole_step: bool = True
+    """A dense model's forward pass by one call of the C++ kernels. Off to measure what it gains."""
     enable_fused_ops: bool = True
     """Norms and the activation by the C++ kernels, too. Off to measure what they gain."""
     enable_cuda_graphs: bool = True

@@ -59,6 +59,12 @@ class NativePagedAttention(AttentionBackend):
 
     def prepare(self, rows: list[RowSpan]) -> NativeStep:
         """See ``AttentionBackend.prepare``."""
+        step = self.unplanned(rows)
+        self._library.plan(step.pointer)
+        return step
+
+    def unplanned(self, rows: list[RowSpan]) -> NativeStep:
+        """What ``prepare`` returns, before the library has filled in its plan."""
         num_tokens, threads = rows[-1].begin + rows[-1].num_tokens, torch.get_num_threads()
         facts = np.empty((len(rows), 4), dtype=np.int64)
         tables: list[int] = []
@@ -73,9 +79,7 @@ class NativePagedAttention(AttentionBackend):
         step = self._arguments(len(rows), num_tokens, threads)
         step.rows, step.tables = facts.ctypes.data, flat.ctypes.data
         step.slots, step.items = slots.ctypes.data, items.ctypes.data
-        pointer = ctypes.byref(step)
-        self._library.plan(pointer)
-        return NativeStep(step, pointer, (facts, flat, slots, items))
+        return NativeStep(step, ctypes.byref(step), (facts, flat, slots, items))
 
     def _arguments(self, num_rows: int, num_tokens: int, threads: int) -> AttentionStep:
         block, layer, kv, head, _, _ = self._pages.stride()

@@ -75,11 +75,12 @@ class RotaryTable:
     def __init__(self, rope: RopeConfig, head_dim: int, max_positions: int, device: torch.device) -> None:
         angles = torch.outer(torch.arange(max_positions).float(), inverse_frequencies(rope, head_dim))
         cos, sin = (angles.cos() * rope.attention_factor).to(device), (angles.sin() * rope.attention_factor).to(device)
-        self._cos, self._sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+        self.cos, self.sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+        """float32 [positions, head_dim] each, as in ``RopeRows``."""
 
     def rows(self, positions: Tensor) -> RopeRows:
         """Factors of tokens at ``positions``, int64 [tokens]."""
-        return RopeRows(self._cos.index_select(0, positions), self._sin.index_select(0, positions))
+        return RopeRows(self.cos.index_select(0, positions), self.sin.index_select(0, positions))
 
 
 def rotate(x: Tensor, rope: RopeRows) -> Tensor:

@@ -54,14 +54,14 @@ class Decoder:
         device: torch.device,
     ) -> None:
         self.config, self.ops = config, ops
-        self._embedding = reader.embedding()
-        self._layers = [_ready_layer(reader, config, index, linear, ops) for index in range(config.num_layers)]
-        self._final_norm = reader.final_norm()
-        self._lm_head: Linear | None = None
+        self.embedding = reader.embedding()
+        self.layers = [_ready_layer(reader, config, index, linear, ops) for index in range(config.num_layers)]
+        self.final_norm = reader.final_norm()
+        self.lm_head: Linear | None = None
         if config.has_lm_head:
             lm_head = reader.lm_head()
-            self._lm_head = linear.to_float32(self._embedding if lm_head is None else lm_head)
-        self._rotary = RotaryTable(config.rope, config.head_dim, config.max_model_len, device)
+            self.lm_head = linear.to_float32(self.embedding if lm_head is None else lm_head)
+        self.rotary = RotaryTable(config.rope, config.head_dim, config.max_model_len, device)
 
     @property
     def waits_for_host(self) -> bool:
@@ -84,10 +84,10 @@ class Decoder:
             Hidden states before the final norm [T, H].
         """
         ops, eps = self.ops, self.config.rms_norm_eps
-        rope = self._rotary.rows(positions)
-        residual = F.embedding(token_ids, self._embedding)
-        x = ops.rms_norm(residual, self._layers[0].input_norm, eps)
-        for index, layer in enumerate(self._layers):
+        rope = self.rotary.rows(positions)
+        residual = F.embedding(token_ids, self.embedding)
+        x = ops.rms_norm(residual, self.layers[0].input_norm, eps)
+        for index, layer in enumerate(self.layers):
             if index:
                 x = ops.add_rms_norm(x, residual, layer.input_norm, eps)
             qkv = _with_lora(layer.qkv, lora, "qkv", index, x)
@@ -99,12 +99,12 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 logits [S, V] of hidden states [S, H]."""
-        assert self._lm_head is not None, "this model only embeds"
-        return self._lm_head(self.final_states(hidden))
+        assert self.lm_head is not None, "this model only embeds"
+        return self.lm_head(self.final_states(hidden))
 
     def final_states(self, hidden: Tensor) -> Tensor:
         """Hidden states [S, H] behind the model's last norm: what embeddings are pooled from."""
-        return self.ops.rms_norm(hidden, self._final_norm, self.config.rms_norm_eps)
+        return self.ops.rms_norm(hidden, self.final_norm, self.config.rms_norm_eps)
 
 
 def _ready_layer(

@@ -5,37 +5,16 @@
 // one sequence.  It walks the KV in tiles of TILE keys that begin at multiples of TILE, in order, with an online softmax
 // per tile, and reads K and V from the pages.  Therefore a token's result depends on its context alone: not on the chunk it
 // came in, on its neighbours, on the number of threads, or on whether it is a prefill or a decode.
+#include "attention.h"
+
 #include <omp.h>
 
+#include "region.h"
 #include "tiles.h"
 
 constexpr int ITEM_ROWS = 256;
 constexpr int64_t SERIAL_WORK = 1 << 20;  // some microseconds: below, a second thread saves less than it can cost
 constexpr float LOG2_E = 1.44269504089f;
-
-struct Row {
-    int64_t begin, num_tokens, start, table;  // in the flat batch; absolute position; offset into `tables`
-};
-
-struct Item {
-    int64_t row, kv_head, first, last, cost;  // tokens [first, last) of the row
-};
-
-struct Step {  // mirrored by native/library.py
-    void *pages;
-    const Row *rows;
-    const int64_t *tables;
-    int64_t *slots;  // page offset of K of head 0 in layer 0, per token
-    Item *items;
-    const float *cos, *sin;
-    char *scratch;
-    int64_t scratch_bytes;  // per thread
-    int64_t block_stride, layer_stride, kv_stride, head_stride;
-    int64_t num_rows, num_tokens, num_items;
-    int64_t num_heads, kv_heads, head_dim, block_size;
-    int64_t dtype, threads;
-    float scale, norm_eps;
-};
 
 static inline int64_t padded_dim(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -222,14 +201,18 @@ template <class T> static void run_item(const Step *s, int64_t layer, int64_t wi
 
 template <class T>
 static void attend(const Step *s, int64_t layer, int64_t window, T *qkv, T *out, const T *norm) {
-#pragma omp parallel num_threads((int)s->threads)
-    {
 #pragma omp for schedule(static)
-        for (int64_t token = 0; token < s->num_tokens; token++) write_token(s, layer, token, qkv, norm);
-        Scratch scratch(s->scratch + omp_get_thread_num() * s->scratch_bytes, s->head_dim);
+    for (int64_t token = 0; token < s->num_tokens; token++) write_token(s, layer, token, qkv, norm);
+    Scratch scratch(s->scratch + omp_get_thread_num() * s->scratch_bytes, s->head_dim);
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < s->num_items; i++) run_item(s, layer, window, s->items + i, qkv, out, scratch);
-    }
+    for (int64_t i = 0; i < s->num_items; i++) run_item(s, layer, window, s->items + i, qkv, out, scratch);
+}
+
+void region_attention(const Step *s, int64_t layer, int64_t window, void *qkv, void *out, const void *norm) {
+    if (s->dtype)
+        attend(s, layer, window, (bf16_t *)qkv, (bf16_t *)out, (const bf16_t *)norm);
+    else
+        attend(s, layer, window, (float *)qkv, (float *)out, (const float *)norm);
 }
 
 // -- once per step -------------------------------------------------------------------------------------------------------
@@ -253,7 +236,6 @@ int64_t stratos_step_bytes(void) { return sizeof(Step); }
 // Digest of the sources that this library was built from.
 const char *stratos_sources(void) { return STRATOS_SOURCES; }
 
-// Fills slots, items and num_items; items has room for num_tokens * kv_heads.
 void stratos_plan(Step *s) {
     int64_t group = s->num_heads / s->kv_heads, total = s->num_tokens * s->num_heads, count = 0;
     // Items small enough for every thread to get several, large enough to pay for packing.
@@ -280,10 +262,8 @@ void stratos_plan(Step *s) {
 }
 
 void stratos_attention(const Step *s, int64_t layer, int64_t window, void *qkv, void *out, const void *norm) {
-    if (s->dtype)
-        attend(s, layer, window, (bf16_t *)qkv, (bf16_t *)out, (const bf16_t *)norm);
-    else
-        attend(s, layer, window, (float *)qkv, (float *)out, (const float *)norm);
+#pragma omp parallel num_threads((int)s->threads)
+    region_attention(s, layer, window, qkv, out, norm);
 }
 
 }  // extern "C"

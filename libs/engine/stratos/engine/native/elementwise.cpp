@@ -1,6 +1,7 @@
 // Norms, the activation and the greedy sampler: one pass over memory each, a row computed from that row alone.
 //
 // dtype: 0 float, 1 bf16.  Rows are contiguous unless a stride says otherwise; sizes are in elements.
+#include "region.h"
 #include "simd.h"
 
 static constexpr int64_t SERIAL_ELEMENTS = 65536;  // below this a second thread saves less than it can cost
@@ -38,16 +39,16 @@ template <class T> static void add_row(const T *x, T *residual, int64_t n) {
 }
 
 template <class T>
-static void rms_norm(const T *x, T *residual, const T *weight, T *out, int64_t rows, int64_t n, float eps, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads_for(rows * n, threads))
+static void rms_norm(const T *x, T *residual, const T *weight, T *out, int64_t rows, int64_t n, float eps) {
+#pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         if (residual) add_row(x + r * n, residual + r * n, n);
         norm_row(residual ? residual + r * n : x + r * n, weight, out + r * n, n, eps);
     }
 }
 
-template <class T> static void silu_mul(const T *gate_up, T *out, int64_t rows, int64_t n, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads_for(rows * n, threads))
+template <class T> static void silu_mul(const T *gate_up, T *out, int64_t rows, int64_t n) {
+#pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         const T *gate = gate_up + r * 2 * n, *up = gate + n;
         for (int64_t i = 0; i < n; i += LANES) {
@@ -61,9 +62,8 @@ template <class T> static void silu_mul(const T *gate_up, T *out, int64_t rows, 
     }
 }
 
-template <class T>
-static void add_finite(const T *x, T *residual, uint8_t *is_finite, int64_t rows, int64_t n, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads_for(rows * n, threads))
+template <class T> static void add_finite(const T *x, T *residual, uint8_t *is_finite, int64_t rows, int64_t n) {
+#pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         add_row(x + r * n, residual + r * n, n);
         vec zeros = vset(0);  // x * 0 is 0 where x is finite, else NaN
@@ -92,9 +92,8 @@ template <class T> static void argmax_row(const T *x, int64_t n, int64_t *index,
         }
 }
 
-template <class T>
-static void argmax(const T *x, int64_t *indices, uint8_t *is_finite, int64_t rows, int64_t n, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads_for(rows * n, threads))
+template <class T> static void argmax(const T *x, int64_t *indices, uint8_t *is_finite, int64_t rows, int64_t n) {
+#pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) argmax_row(x + r * n, n, indices + r, is_finite + r);
 }
 
@@ -109,26 +108,36 @@ static void argmax(const T *x, int64_t *indices, uint8_t *is_finite, int64_t row
         }                           \
     } while (0)
 
+void region_rms_norm(int dtype, const void *x, void *residual, const void *weight, void *out, int64_t rows, int64_t n,
+                     float eps) {
+    DISPATCH(rms_norm((const T *)x, (T *)residual, (const T *)weight, (T *)out, rows, n, eps));
+}
+
+void region_silu_mul(int dtype, const void *gate_up, void *out, int64_t rows, int64_t n) {
+    DISPATCH(silu_mul((const T *)gate_up, (T *)out, rows, n));
+}
+
+void region_add_finite(int dtype, const void *x, void *residual, uint8_t *is_finite, int64_t rows, int64_t n) {
+    DISPATCH(add_finite((const T *)x, (T *)residual, is_finite, rows, n));
+}
+
 extern "C" {
 
-// residual may be null; else x is added into it first, and the sum is normed.
 void stratos_rms_norm(int dtype, const void *x, void *residual, const void *weight, void *out, int64_t rows, int64_t n,
                       float eps, int threads) {
-    DISPATCH(rms_norm((const T *)x, (T *)residual, (const T *)weight, (T *)out, rows, n, eps, threads));
+#pragma omp parallel num_threads(threads_for(rows * n, threads))
+    region_rms_norm(dtype, x, residual, weight, out, rows, n, eps);
 }
 
 void stratos_silu_mul(int dtype, const void *gate_up, void *out, int64_t rows, int64_t n, int threads) {
-    DISPATCH(silu_mul((const T *)gate_up, (T *)out, rows, n, threads));
-}
-
-void stratos_add_finite(int dtype, const void *x, void *residual, uint8_t *is_finite, int64_t rows, int64_t n,
-                        int threads) {
-    DISPATCH(add_finite((const T *)x, (T *)residual, is_finite, rows, n, threads));
+#pragma omp parallel num_threads(threads_for(rows * n, threads))
+    region_silu_mul(dtype, gate_up, out, rows, n);
 }
 
 void stratos_argmax(int dtype, const void *x, int64_t *indices, uint8_t *is_finite, int64_t rows, int64_t n,
                     int threads) {
-    DISPATCH(argmax((const T *)x, indices, is_finite, rows, n, threads));
+#pragma omp parallel num_threads(threads_for(rows * n, threads))
+    DISPATCH(argmax((const T *)x, indices, is_finite, rows, n));
 }
 
 }  // extern "C"

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from stratos.engine.native.isa import SOURCE_FOLDER, cpu_flags, source_digest, supported_sets
-from stratos.engine.native.structures import AttentionStep, LinearWeight
+from stratos.engine.native.structures import (
+    SHARED_BYTES,
+    AttentionStep,
+    ForwardPass,
+    LinearWeight,
+    ModelWeights,
+)
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_sources": (c_char_p, []),
@@ -18,7 +24,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_attention": (None, [POINTER(AttentionStep), c_int64, c_int64, c_void_p, c_void_p, c_void_p]),
     "stratos_rms_norm": (None, [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_int]),
     "stratos_silu_mul": (None, [c_int, c_void_p, c_void_p, c_int64, c_int64, c_int]),
-    "stratos_add_finite": (None, [c_int, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int]),
+    "stratos_pass_bytes": (c_int64, []),
+    "stratos_forward": (None, [POINTER(ModelWeights), POINTER(ForwardPass)]),
     "stratos_packed_bytes": (c_int64, [c_int, c_int64, c_int64]),
     "stratos_pack": (None, [c_int, c_void_p, c_void_p, c_int64, c_int64, c_int]),
     "stratos_linear": (None, [c_int, POINTER(LinearWeight), c_void_p, c_void_p, c_int64, c_int, c_int]),
@@ -45,12 +52,12 @@ class NativeLibrary:
     attention: Any
     rms_norm: Any
     silu_mul: Any
-    add_finite: Any
     argmax: Any
     scratch_bytes: Any
     packed_bytes: Any
     pack: Any
     linear: Any
+    forward: Any
 
     def __init__(self, path: Path, isa: str) -> None:
         self.path, self.isa = path, isa
@@ -63,7 +70,8 @@ class NativeLibrary:
         except (OSError, AttributeError) as error:
             raise NativeLibraryUnusable(f"{path.name} cannot be loaded: {error}") from error
         is_current = library.stratos_sources().decode() == source_digest()
-        if not is_current or library.stratos_step_bytes() != ctypes.sizeof(AttentionStep):
+        sizes = library.stratos_step_bytes(), library.stratos_pass_bytes()
+        if not is_current or sizes != (ctypes.sizeof(AttentionStep), SHARED_BYTES):
             raise NativeLibraryUnusable(f"{path.name} was built from other sources")
 
 

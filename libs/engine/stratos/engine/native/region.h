@@ -8,5 +8,19 @@
 struct Linear;
 struct Step;
 
+// out [rows, n] = norm of x [rows, n]; where residual is not null x is added into it first, and the sum is normed.
+// out may be x.
+void region_rms_norm(int dtype, const void *x, void *residual, const void *weight, void *out, int64_t rows, int64_t n,
+                     float eps);
+
+// out [rows, n] = silu(gate) * up of gate_up [rows, 2 n].
+void region_silu_mul(int dtype, const void *gate_up, void *out, int64_t rows, int64_t n);
+
+// residual += x; is_finite [rows] says whether every element of the sum is.
+void region_add_finite(int dtype, const void *x, void *residual, uint8_t *is_finite, int64_t rows, int64_t n);
+
 // out [rows, n] = x [rows, k] weight^T + bias; out is float where is_float.
 void region_linear(int dtype, const Linear *l, const void *x, void *out, int64_t rows, bool is_float);
+
+// Norm, rotation and write of K and V, then attention, of one layer; rotates q in place.  window: 0 is none.
+void region_attention(const Step *s, int64_t layer, int64_t window, void *qkv, void *out, const void *norm);

@@ -34,3 +34,42 @@ class LinearWeight(ctypes.Structure):
     """``Linear`` of gemm.h: a packed weight."""
 
     _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("n", c_int64), ("k", c_int64))
+
+
+LINEARS = ("qkv", "output", "gate_up", "down")
+
+
+class LayerWeights(ctypes.Structure):
+    """``Layer`` of decoder.cpp."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("input_norm", "post_attention_norm", "qk_norm")),
+        *((name, LinearWeight) for name in LINEARS),
+        ("window", c_int64),
+    )
+
+
+class ModelWeights(ctypes.Structure):
+    """``Model`` of decoder.cpp: what never changes."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("layers", "embedding", "final_norm", "cos", "sin")),
+        ("head", LinearWeight),
+        *((name, c_int64) for name in ("num_layers", "hidden", "inner", "dtype")),
+        ("eps", c_float),
+    )
+
+
+class ForwardPass(ctypes.Structure):
+    """``Pass`` of decoder.cpp: the inputs, buffers and results of one step."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("step", "token_ids", "positions", "sampled")),
+        *((name, c_void_p) for name in ("residual", "x", "wide", "narrow", "cos", "sin", "logits", "is_finite")),
+        ("num_sampled", c_int64),
+        ("threads", c_int64),
+    )
+
+
+SHARED_BYTES = sum(ctypes.sizeof(structure) for structure in (LayerWeights, ModelWeights, ForwardPass))
+"""What ``stratos_pass_bytes`` must say."""

@@ -12,6 +12,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,9 +32,11 @@ from stratos.engine.models.decoder import Decoder
 from stratos.engine.models.loader import CheckpointReader
 from stratos.engine.plan import SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.runner.base import Runner, RunnerInfo
+from stratos.engine.runner.forward import Forward, LayeredForward
 from stratos.engine.runner.host_pages import HostPages
 from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.runner.kv_pages import KvPages, num_blocks_for
+from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.prompt_scores import score_prompts
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
@@ -77,6 +80,7 @@ class TorchRunner(Runner):
         self.info = info
         self._sorts_adapters = sorts_adapters
         self._decoder, self._attention, self._pages, self._adapters = decoder, attention, pages, adapters
+        self._forward: Forward = LayeredForward(decoder, attention)
         self._host, self._device = host, pages.tensor.device
         self._sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
         self._previous: dict[int, int] = {}
@@ -142,6 +146,7 @@ class TorchRunner(Runner):
         )
         _log.info("loaded %s: %s, %d KV blocks", config.model_path, info.identity.numerics_id, info.num_blocks)
         runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.enable_sorted_adapters)
+        runner._forward = make_forward(decoder, attention, kernels.library, is_whole=config.enable_whole_step)
         if threads is not None:
             # Bits that depend on the number of threads must not change in the middle of a sequence.
             threads.is_fixed |= kernels.is_exact and not (kernels.library and linear.is_thread_invariant)
@@ -170,18 +175,13 @@ class TorchRunner(Runner):
         inputs = build_step_inputs(
             plan, info.vocab_size, info.max_model_len, self._adapters.touch, self._device, self._previous
         )
-        metadata = self._attention.prepare(inputs.spans)
-        hidden = self._decoder.forward(inputs.token_ids, inputs.positions, self._attention, metadata, inputs.lora)
+        result = self._forward.run(inputs)
         errors = dict(inputs.errors)
-        _report_non_finite(hidden, plan, inputs, errors)
-        logits = None
-        if inputs.sampled_rows:
-            tokens = inputs.sampled_tokens
-            logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))
-        pooled = pool_rows(plan.rows, inputs.spans, hidden, self._decoder.final_states)
-        scored = score_prompts(plan.rows, inputs.spans, hidden, self._decoder.logits)
+        _report_non_finite(result.is_finite, plan, inputs, errors)
+        pooled = pool_rows(plan.rows, inputs.spans, result.hidden, self._decoder.final_states)
+        scored = score_prompts(plan.rows, inputs.spans, result.hidden, self._decoder.logits)
         tokens_so_far = StepTokens(pooled=pooled, prompt_logprobs=scored, errors=errors, swap_s=swap_s)
-        return StepHandle(inputs, logits, tokens_so_far)
+        return StepHandle(inputs, result.logits, tokens_so_far)
 
     @torch.inference_mode()
     def sample(self, handle: StepHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
@@ -241,13 +241,12 @@ class TorchRunner(Runner):
         return self._adapters.digests()
 
 
-def _report_non_finite(hidden: Tensor, plan: StepPlan, inputs: StepInputs, errors: dict[int, str]) -> None:
+def _report_non_finite(is_finite: np.ndarray, plan: StepPlan, inputs: StepInputs, errors: dict[int, str]) -> None:
     """Name every row with a token whose hidden state is not finite, so that its KV is not shared."""
-    is_bad = ~torch.isfinite(hidden.float().sum(1))
-    if not bool(is_bad.any()):
+    if is_finite.all():
         return
     for row, span in zip(plan.rows, inputs.spans, strict=True):
-        if bool(is_bad[span.begin : span.begin + span.num_tokens].any()):
+        if not is_finite[span.begin : span.begin + span.num_tokens].all():
             errors.setdefault(row.seq_id, NON_FINITE_HIDDEN)
 
 

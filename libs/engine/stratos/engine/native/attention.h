@@ -1,0 +1,31 @@
+// What the layers of one step share with attention.cpp.
+#pragma once
+
+#include <stdint.h>
+
+struct Row {
+    int64_t begin, num_tokens, start, table;  // in the flat batch; absolute position; offset into `tables`
+};
+
+struct Item {
+    int64_t row, kv_head, first, last, cost;  // tokens [first, last) of the row
+};
+
+struct Step {  // mirrored by native/structures.py
+    void *pages;
+    const Row *rows;
+    const int64_t *tables;
+    int64_t *slots;  // page offset of K of head 0 in layer 0, per token
+    Item *items;
+    const float *cos, *sin;
+    char *scratch;
+    int64_t scratch_bytes;  // per thread
+    int64_t block_stride, layer_stride, kv_stride, head_stride;
+    int64_t num_rows, num_tokens, num_items;
+    int64_t num_heads, kv_heads, head_dim, block_size;
+    int64_t dtype, threads;
+    float scale, norm_eps;
+};
+
+// Fills slots, items and num_items; items has room for num_tokens * kv_heads.  Lowers threads where the work is small.
+extern "C" void stratos_plan(Step *s);

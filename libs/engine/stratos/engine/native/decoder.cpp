@@ -1,0 +1,106 @@
+// The whole forward pass of a dense decoder in one call and one parallel region: embedding, layers, logits.
+//
+// The order of operations and every buffer's type are those of models/decoder.py over the same kernels, so both give the
+// same bits.  Nothing returns to Python between two layers: a thread of Python that has given its lock away for one
+// operation may wait milliseconds to get it back, and there are some hundred operations in a step.
+#include <omp.h>
+#include <string.h>
+
+#include "attention.h"
+#include "gemm.h"
+#include "region.h"
+
+static constexpr int64_t SERIAL_WORK = 1 << 20;  // products: some microseconds, below a second thread can cost more
+
+struct Layer {  // mirrored by native/structures.py
+    const void *input_norm, *post_attention_norm, *qk_norm;
+    Linear qkv, output, gate_up, down;
+    int64_t window;
+};
+
+struct Model {  // mirrored by native/structures.py
+    const Layer *layers;
+    const void *embedding, *final_norm;
+    const float *cos, *sin;  // [positions, head_dim]
+    Linear head;
+    int64_t num_layers, hidden, inner, dtype;
+    float eps;
+};
+
+struct Pass {  // mirrored by native/structures.py
+    Step *step;
+    const int64_t *token_ids, *positions, *sampled;  // sampled: places of the tokens whose logits are wanted
+    void *residual, *x, *wide, *narrow;              // [tokens, hidden] twice, [tokens, widest linear] twice
+    float *cos, *sin;                                // [tokens, head_dim]
+    float *logits;                                   // [num_sampled, n of the head]
+    uint8_t *is_finite;                              // [tokens]
+    int64_t num_sampled, threads;
+};
+
+static int64_t element_bytes(const Model *m) { return m->dtype ? 2 : 4; }
+
+static void copy_row(void *out, int64_t to, const void *table, int64_t from, int64_t bytes) {
+    memcpy((char *)out + to * bytes, (const char *)table + from * bytes, bytes);
+}
+
+static void region_inputs(const Model *m, const Pass *p) {
+    const int64_t row_bytes = m->hidden * element_bytes(m), rope_bytes = p->step->head_dim * 4;
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < p->step->num_tokens; i++) {
+        copy_row(p->residual, i, m->embedding, p->token_ids[i], row_bytes);
+        copy_row(p->cos, i, m->cos, p->positions[i], rope_bytes);
+        copy_row(p->sin, i, m->sin, p->positions[i], rope_bytes);
+    }
+}
+
+static void region_layer(const Model *m, const Pass *p, int64_t index) {
+    const Layer *l = m->layers + index;
+    const int dtype = (int)m->dtype;
+    const int64_t rows = p->step->num_tokens;
+    if (index)
+        region_rms_norm(dtype, p->x, p->residual, l->input_norm, p->x, rows, m->hidden, m->eps);
+    else
+        region_rms_norm(dtype, p->residual, nullptr, l->input_norm, p->x, rows, m->hidden, m->eps);
+    region_linear(dtype, &l->qkv, p->x, p->wide, rows, false);
+    region_attention(p->step, index, l->window, p->wide, p->narrow, l->qk_norm);
+    region_linear(dtype, &l->output, p->narrow, p->x, rows, false);
+    region_rms_norm(dtype, p->x, p->residual, l->post_attention_norm, p->x, rows, m->hidden, m->eps);
+    region_linear(dtype, &l->gate_up, p->x, p->wide, rows, false);
+    region_silu_mul(dtype, p->wide, p->narrow, rows, m->inner);
+    region_linear(dtype, &l->down, p->narrow, p->x, rows, false);
+}
+
+static void region_logits(const Model *m, const Pass *p) {
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < p->num_sampled; i++)
+        copy_row(p->x, i, p->residual, p->sampled[i], m->hidden * element_bytes(m));
+    region_rms_norm((int)m->dtype, p->x, nullptr, m->final_norm, p->x, p->num_sampled, m->hidden, m->eps);
+    region_linear((int)m->dtype, &m->head, p->x, p->logits, p->num_sampled, true);
+}
+
+static int64_t products(const Model *m, const Pass *p) {
+    const Layer *l = m->layers;
+    int64_t weights = l->qkv.n * l->qkv.k + l->output.n * l->output.k + l->gate_up.n * l->gate_up.k + l->down.n * l->down.k;
+    return m->num_layers * weights * p->step->num_tokens + m->head.n * m->head.k * p->num_sampled;
+}
+
+extern "C" {
+
+int64_t stratos_pass_bytes(void) { return sizeof(Layer) + sizeof(Model) + sizeof(Pass); }
+
+// Plans the step, runs all layers and writes KV.  residual gets the hidden states before the last norm.
+void stratos_forward(const Model *m, Pass *p) {
+    int threads = products(m, p) < SERIAL_WORK ? 1 : (int)p->threads;
+    p->step->cos = p->cos;
+    p->step->sin = p->sin;
+    stratos_plan(p->step);
+#pragma omp parallel num_threads(threads)
+    {
+        region_inputs(m, p);
+        for (int64_t index = 0; index < m->num_layers; index++) region_layer(m, p, index);
+        region_add_finite((int)m->dtype, p->x, p->residual, p->is_finite, p->step->num_tokens, m->hidden);
+        if (p->num_sampled) region_logits(m, p);
+    }
+}
+
+}  // extern "C"

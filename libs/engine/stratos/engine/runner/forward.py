@@ -1,0 +1,50 @@
+"""The forward pass of one step: from inputs to hidden states and logits, operation by operation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stratos.engine.attention.backend import AttentionBackend
+from stratos.engine.models.decoder import Decoder
+from stratos.engine.runner.step_inputs import StepInputs
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardResult:
+    """What one pass computed; valid until the next pass."""
+
+    hidden: Tensor
+    """Hidden states before the last norm, [at least T, H]; what lies behind T means nothing."""
+    logits: Tensor | None
+    """float32 [sampled rows, vocab]; ``None`` when nothing is sampled."""
+    is_finite: np.ndarray
+    """Whether all of a token's hidden state is, bool [T]."""
+
+
+class Forward(ABC):
+    """Runs all layers over the rows of a step and writes their KV."""
+
+    @abstractmethod
+    def run(self, inputs: StepInputs) -> ForwardResult:
+        """Compute one step."""
+
+
+class LayeredForward(Forward):
+    """Any model on any device: one call per operation."""
+
+    def __init__(self, decoder: Decoder, attention: AttentionBackend) -> None:
+        self._decoder, self._attention = decoder, attention
+
+    def run(self, inputs: StepInputs) -> ForwardResult:
+        """See ``Forward.run``."""
+        metadata = self._attention.prepare(inputs.spans)
+        hidden = self._decoder.forward(inputs.token_ids, inputs.positions, self._attention, metadata, inputs.lora)
+        logits, tokens = None, inputs.sampled_tokens
+        if inputs.sampled_rows:
+            logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))
+        return ForwardResult(hidden, logits, torch.isfinite(hidden.float().sum(1)).cpu().numpy())

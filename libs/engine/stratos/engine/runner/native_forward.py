@@ -1,0 +1,154 @@
+"""The forward pass of a dense model by one call of the C++ kernels (decoder.cpp).
+
+A step that returns to Python between operations gives Python's lock away some hundred times, and each time may wait
+milliseconds until another thread hands it back.  Here it is given away once.  The kernels and the bits are the same.
+Steps with adapters take the layered pass; so do models with experts, for which this pass is not built.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stratos.engine.attention.backend import AttentionBackend
+from stratos.engine.attention.native import NativePagedAttention
+from stratos.engine.layers.linear import Linear
+from stratos.engine.layers.mlp import GatedMlp
+from stratos.engine.models.decoder import Decoder, DecoderLayer
+from stratos.engine.native.library import NativeLibrary
+from stratos.engine.native.linear import NativeLinear
+from stratos.engine.native.ops import NativeOps
+from stratos.engine.native.structures import DTYPE_CODES, ForwardPass, LayerWeights, LinearWeight, ModelWeights
+from stratos.engine.runner.forward import Forward, ForwardResult, LayeredForward
+from stratos.engine.runner.step_inputs import StepInputs
+
+
+def make_forward(
+    decoder: Decoder, attention: AttentionBackend, library: NativeLibrary | None, *, is_whole: bool
+) -> Forward:
+    """The pass in one call where it is wanted and every part of the model has a kernel, else the layered one."""
+    layered = LayeredForward(decoder, attention)
+    if not is_whole or library is None or not isinstance(attention, NativePagedAttention):
+        return layered
+    linears = [linear for layer in decoder.layers for linear in _linears(layer)]
+    if decoder.lm_head is not None:
+        linears.append(decoder.lm_head)
+    if not isinstance(decoder.ops, NativeOps) or not all(isinstance(linear, NativeLinear) for linear in linears):
+        return layered
+    return NativeForward(library, decoder, attention, layered)
+
+
+def _linears(layer: DecoderLayer) -> list[Linear | None]:
+    if not isinstance(layer.mlp, GatedMlp):
+        return [None]
+    return [layer.qkv, layer.output, layer.mlp.gate_up, layer.mlp.down]
+
+
+def _argument(linear: Linear | None) -> LinearWeight:
+    if linear is None:
+        return LinearWeight()
+    assert isinstance(linear, NativeLinear)
+    return linear.argument
+
+
+class NativeForward(Forward):
+    """Every linear layer is a ``NativeLinear``, every MLP dense; use ``make_forward``.
+
+    Args:
+        library: the compiled kernels.
+        decoder: the model; kept, since the kernels read its weights.
+        attention: over the pages.
+        layered: computes steps with adapters.
+    """
+
+    def __init__(
+        self, library: NativeLibrary, decoder: Decoder, attention: NativePagedAttention, layered: LayeredForward
+    ) -> None:
+        self._library, self._decoder, self._attention, self._layered = library, decoder, attention, layered
+        config, first = decoder.config, decoder.layers[0]
+        assert isinstance(first.mlp, GatedMlp)
+        inner = _argument(first.mlp.down).k
+        self._layers = (LayerWeights * config.num_layers)(
+            *(_layer(layer, window) for layer, window in zip(decoder.layers, config.windows, strict=True))
+        )
+        self._model = ModelWeights(
+            layers=ctypes.addressof(self._layers),
+            embedding=decoder.embedding.data_ptr(),
+            final_norm=decoder.final_norm.data_ptr(),
+            cos=decoder.rotary.cos.data_ptr(),
+            sin=decoder.rotary.sin.data_ptr(),
+            head=_argument(decoder.lm_head),
+            num_layers=config.num_layers,
+            hidden=config.hidden_size,
+            inner=inner,
+            dtype=DTYPE_CODES[decoder.embedding.dtype],
+            eps=config.rms_norm_eps,
+        )
+        wide, narrow = max(_argument(first.qkv).n, 2 * inner), max(_argument(first.output).k, inner)
+        self._buffers = _Buffers(config.hidden_size, wide, narrow, config.head_dim, decoder.embedding.dtype)
+        self._logits = np.empty((0, self._model.head.n), dtype=np.float32)
+
+    def run(self, inputs: StepInputs) -> ForwardResult:
+        """See ``Forward.run``."""
+        if inputs.lora is not None:
+            return self._layered.run(inputs)
+        num_tokens, num_sampled = inputs.token_ids.shape[0], len(inputs.sampled_rows)
+        self._buffers.reserve(num_tokens)
+        if num_sampled > len(self._logits):
+            self._logits = np.empty((num_sampled, self._model.head.n), dtype=np.float32)
+        sampled = np.arange(num_tokens) if inputs.sampled_tokens is None else inputs.sampled_tokens.numpy()
+        is_finite = np.empty(num_tokens, dtype=np.bool_)
+        step = self._attention.unplanned(inputs.spans)
+        step.arguments.norm_eps = self._decoder.config.rms_norm_eps
+        arguments = self._buffers.arguments
+        arguments.step = ctypes.addressof(step.arguments)
+        arguments.token_ids, arguments.positions = inputs.token_ids.data_ptr(), inputs.positions.data_ptr()
+        arguments.sampled, arguments.num_sampled = sampled.ctypes.data, num_sampled
+        arguments.logits, arguments.is_finite = self._logits.ctypes.data, is_finite.ctypes.data
+        arguments.threads = torch.get_num_threads()
+        self._library.forward(ctypes.byref(self._model), ctypes.byref(arguments))
+        logits = torch.from_numpy(self._logits[:num_sampled]) if num_sampled else None
+        return ForwardResult(self._buffers.residual, logits, is_finite)
+
+
+def _layer(layer: DecoderLayer, window: int | None) -> LayerWeights:
+    qkv, output, gate_up, down = _linears(layer)
+    return LayerWeights(
+        input_norm=layer.input_norm.data_ptr(),
+        post_attention_norm=layer.post_attention_norm.data_ptr(),
+        qk_norm=None if layer.qk_norm is None else layer.qk_norm.weight.data_ptr(),
+        qkv=_argument(qkv),
+        output=_argument(output),
+        gate_up=_argument(gate_up),
+        down=_argument(down),
+        window=window or 0,
+    )
+
+
+class _Buffers:
+    """Activations of a pass, as large as the largest step so far, and the arguments that point to them."""
+
+    def __init__(self, hidden: int, wide: int, narrow: int, head_dim: int, dtype: torch.dtype) -> None:
+        self._widths = {"residual": hidden, "x": hidden, "wide": wide, "narrow": narrow}
+        self._widths |= {"cos": head_dim, "sin": head_dim}
+        self._dtype, self._num_tokens = dtype, 0
+        self._tensors: dict[str, Tensor] = {}
+        self.arguments = ForwardPass()
+
+    @property
+    def residual(self) -> Tensor:
+        """[at least as many tokens as reserved, hidden]."""
+        return self._tensors["residual"]
+
+    def reserve(self, num_tokens: int) -> None:
+        """Make room for a step of ``num_tokens``."""
+        if num_tokens <= self._num_tokens:
+            return
+        self._num_tokens = num_tokens
+        for name, width in self._widths.items():
+            dtype = torch.float32 if name in ("cos", "sin") else self._dtype
+            self._tensors[name] = torch.empty(num_tokens, width, dtype=dtype)
+            setattr(self.arguments, name, self._tensors[name].data_ptr())
