@@ -88,7 +88,7 @@ def _refuse_unsupported(config: dict[str, Any]) -> None:
     if modules := config.get("modules_to_save"):
         raise InvalidAdapter(
             f"{CONFIG_NAME}: only plain LoRA is supported: modules_to_save replaces whole modules "
-            f"({', '.join(map(str, modules)) if isinstance(modules, list) else modules}); train without it"
+            f"({(', '.join(map(str, modules)) if isinstance(modules, list) else str(modules))[:100]}); train without it"
         )
     unsupported = [name for name in _UNSUPPORTED if config.get(name)]
     if config.get("peft_type") != "LORA" or unsupported:
@@ -98,7 +98,7 @@ def _refuse_unsupported(config: dict[str, Any]) -> None:
     start = config.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_BASE_CHANGING):
         raise InvalidAdapter(
-            f"{CONFIG_NAME}: init_lora_weights {start!r} changed the base weights; save the adapter converted to LoRA"
+            f"{CONFIG_NAME}: init_lora_weights {start[:100]!r} changed the base weights; save it converted to LoRA"
         )
 
 

@@ -19,6 +19,8 @@ from stratos.common.errors import InvalidCheckpoint
 MODULES_NAME = "modules.json"
 """Present in folders that sentence-transformers saved: models that were trained to embed."""
 _CHUNK_BYTES = 1 << 20
+MAX_JSON_BYTES = 64 * 1024 * 1024
+"""The largest files of published models, vocabularies of 256k entries, have half of it."""
 
 
 def files_digest(files: Iterable[tuple[str, Path]]) -> str:
@@ -61,10 +63,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_json_value(path: Path) -> Any:
     """Read any JSON value; raises like ``read_json``."""
+    if not path.exists():
+        raise InvalidCheckpoint(f"{path} does not exist; is {path.parent} a Hugging Face model folder?")
+    if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
+        raise InvalidCheckpoint(f"{path} is not a file of at most {MAX_JSON_BYTES} bytes")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InvalidCheckpoint(f"{path} does not exist; is {path.parent} a Hugging Face model folder?") from error
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidCheckpoint(f"{path} cannot be read as JSON: {error}") from error
 
@@ -78,27 +82,50 @@ def read_model_files(path: Path) -> ModelFiles:
     if not path.is_dir():
         raise InvalidCheckpoint(f"{path} is not a folder; give the path of a Hugging Face model folder")
     config = read_json(path / "config.json")
+    weights = _weight_files(path)
+    vocab_size = _count(path, config, "vocab_size")
+    try:
+        digest = files_digest([(p.name, p) for p in (path / "config.json", *weights)])
+    except OSError as error:
+        raise InvalidCheckpoint(f"{error.filename} cannot be read: {error.strerror}") from error
+    return ModelFiles(
+        path=path,
+        config=config,
+        weight_paths=weights,
+        digest=digest,
+        vocab_size=vocab_size,
+        max_model_len=_count(path, config, "max_position_embeddings"),
+        eos_token_ids=_eos_token_ids(path, config, vocab_size),
+        can_generate=not (path / MODULES_NAME).exists() and not _is_body(config),
+    )
+
+
+def _weight_files(path: Path) -> tuple[Path, ...]:
     weights = tuple(sorted(path.glob("*.safetensors")))
     if not weights:
         others = sorted(p.name for p in path.glob("*.bin"))
         hint = f" ({others[0]} is not accepted: convert it to safetensors)" if others else ""
         raise InvalidCheckpoint(f"{path} holds no *.safetensors file{hint}")
+    if strange := [p for p in weights if not p.is_file()]:  # a pipe would be waited for, for ever
+        raise InvalidCheckpoint(f"{strange[0]} is not a file")
+    return weights
+
+
+def _count(path: Path, config: dict[str, Any], name: str) -> int:
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
+        raise InvalidCheckpoint(f"{path / 'config.json'} lacks a usable field: {name} must be a positive integer")
+    return value
+
+
+def _eos_token_ids(path: Path, config: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """Ids that end a sequence: those of ``generation_config.json`` where it has some, else the model's."""
     generation = path / "generation_config.json"
-    eos = (read_json(generation) if generation.exists() else config).get("eos_token_id", config.get("eos_token_id"))
-    try:
-        vocab_size, max_model_len = int(config["vocab_size"]), int(config["max_position_embeddings"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidCheckpoint(f"{path / 'config.json'} lacks a usable field: {error}") from error
-    return ModelFiles(
-        path=path,
-        config=config,
-        weight_paths=weights,
-        digest=files_digest([(p.name, p) for p in (path / "config.json", *weights)]),
-        vocab_size=vocab_size,
-        max_model_len=max_model_len,
-        eos_token_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (int(eos),),
-        can_generate=not (path / MODULES_NAME).exists() and not _is_body(config),
-    )
+    stated = (read_json(generation) if generation.exists() else config).get("eos_token_id", config.get("eos_token_id"))
+    ids = [] if stated is None else stated if isinstance(stated, list) else [stated]
+    if not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < vocab_size for i in ids):
+        raise InvalidCheckpoint(f"{path}: eos_token_id must be token ids below {vocab_size}, or null")
+    return tuple(ids)
 
 
 def _is_body(config: dict[str, Any]) -> bool:

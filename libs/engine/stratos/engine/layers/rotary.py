@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.models.rope_config import RopeConfig
 
 
@@ -70,10 +71,19 @@ class RopeRows:
 
 
 class RotaryTable:
-    """Cosines and sines of every position up to the model's context."""
+    """Cosines and sines of every position up to the model's context.
+
+    Raises:
+        InvalidCheckpoint: the settings give angles without end.
+    """
 
     def __init__(self, rope: RopeConfig, head_dim: int, max_positions: int, device: torch.device) -> None:
-        angles = torch.outer(torch.arange(max_positions).float(), inverse_frequencies(rope, head_dim))
+        frequencies = inverse_frequencies(rope, head_dim)
+        if not bool(torch.isfinite(frequencies * max_positions).all()):
+            raise InvalidCheckpoint(
+                f"config.json: the rotary settings ({rope.variant}) give angles that are not finite"
+            )
+        angles = torch.outer(torch.arange(max_positions).float(), frequencies)
         cos, sin = (angles.cos() * rope.attention_factor).to(device), (angles.sin() * rope.attention_factor).to(device)
         self.cos, self.sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
         """float32 [positions, head_dim] each, as in ``RopeRows``."""

@@ -46,7 +46,8 @@ def read_adapter(files: AdapterFiles, config: DecoderConfig, dtype: torch.dtype)
                 tensor: Tensor = handle.get_tensor(name).float()
                 if not bool(torch.isfinite(tensor).all()):
                     raise InvalidAdapter(f"adapter tensor {name} holds NaN or infinity")
-                tensors[key] = (tensor * files.scalings[key[:2]] if key[2] == "B" else tensor).to(dtype)
+                scaled = tensor * files.scalings[key[:2]] if key[2] == "B" else tensor
+                tensors[key] = scaled.to(dtype, copy=True)  # the tensor may lie in the mapped file
     except (SafetensorError, OSError) as error:
         raise InvalidAdapter(f"{WEIGHTS_NAME} cannot be read: {error}") from error
     return HostAdapter(files.digest, tensors)

@@ -12,12 +12,15 @@ from typing import Any
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.models.families import BODIES, FAMILIES, MODEL_TYPES, Family
-from stratos.engine.models.fields import Fields, flag, index_list, positive_int, positive_number
+from stratos.engine.models.fields import Fields, flag, index_list, positive_int, positive_number, shown
 from stratos.engine.models.rope_config import RopeConfig, parse_rope
 from stratos.engine.models.tensor_names import ExpertNames
 
 SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
 _LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
+MAX_LAYERS = 1024
+MAX_ROTARY_ELEMENTS = 2**28
+"""Positions times features of a head: a context of 2 Mi tokens at 128 features, whose tables take 2 GiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,7 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
     fields = {**family.defaults, **config}
     num_heads, num_kv_heads, head_dim = _heads(fields)
     _refuse_unsupported(fields)
-    num_layers = positive_int(fields, "num_hidden_layers")
+    num_layers = positive_int(fields, "num_hidden_layers", maximum=MAX_LAYERS)
     attention_bias = family.attention_bias == "field" and flag(fields, "attention_bias", False)
     return DecoderConfig(
         architecture=architecture,
@@ -122,7 +125,7 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        max_model_len=positive_int(fields, "max_position_embeddings"),
+        max_model_len=positive_int(fields, "max_position_embeddings", maximum=MAX_ROTARY_ELEMENTS // head_dim),
         rms_norm_eps=positive_number(fields, "rms_norm_eps", 1e-6),
         rope=parse_rope(fields),
         has_lm_head=has_lm_head,
@@ -146,7 +149,7 @@ def _architecture(config: Fields) -> str:
     name = BODIES.get(str(name), name)
     if name not in SUPPORTED_ARCHITECTURES:
         supported = ", ".join(SUPPORTED_ARCHITECTURES)
-        raise InvalidCheckpoint(f"config.json: architecture {name!r} is not supported; supported: {supported}")
+        raise InvalidCheckpoint(f"config.json: architecture {shown(name)} is not supported; supported: {supported}")
     return str(name)
 
 
@@ -168,8 +171,8 @@ def _heads(fields: Fields) -> tuple[int, int, int]:
 
 
 def _refuse_unsupported(fields: Fields) -> None:
-    if fields.get("hidden_act", "silu") != "silu":
-        raise InvalidCheckpoint(f"config.json: hidden_act {fields['hidden_act']!r} is not supported; supported: silu")
+    if (activation := fields.get("hidden_act", "silu")) != "silu":
+        raise InvalidCheckpoint(f"config.json: hidden_act {shown(activation)} is not supported; supported: silu")
     if fields.get("quantization_config"):
         raise InvalidCheckpoint(
             "config.json: quantised checkpoints are not supported; use the float or bfloat16 weights"
@@ -187,7 +190,7 @@ def _windows(fields: Fields, family: Family, num_layers: int) -> tuple[int | Non
     if types is None:
         first = fields.get("max_window_layers")
         if size is not None and (isinstance(first, bool) or not isinstance(first, int)):
-            raise InvalidCheckpoint(f"config.json: max_window_layers must be an integer, not {first!r}")
+            raise InvalidCheckpoint(f"config.json: max_window_layers must be an integer, not {shown(first)}")
         return tuple(size if first is not None and layer >= first else None for layer in range(num_layers))
     if not isinstance(types, list) or len(types) != num_layers or any(str(t) not in _LAYER_TYPES for t in types):
         known = ", ".join(_LAYER_TYPES)

@@ -1,24 +1,23 @@
 """Reads the weights of a checkpoint from safetensors, layer by layer, and fuses what the decoder fuses.
 
-Steps: list every tensor of every file -> compare names and shapes with what the configuration asks for ->
-stream one layer at a time, converted to the compute type, q/k/v and gate/up concatenated.  Nothing is
-unpickled; a tensor that the decoder would not use is refused, because the model would then run wrong.
+Steps: list every tensor of every file (``stored_tensors``) -> compare names and shapes with what the configuration asks
+for -> stream one layer at a time, checked for NaN and infinity, converted to the compute type, q/k/v and gate/up
+concatenated.  A tensor that the decoder would not use is refused, because the model would then run wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.core.model_files import ModelFiles, read_json
+from stratos.core.model_files import ModelFiles
 from stratos.engine.models.config import DecoderConfig, MoeConfig
+from stratos.engine.models.fields import shown
+from stratos.engine.models.stored_tensors import StoredTensor, stored_tensors
 from stratos.engine.models.tensor_names import (
     BODY_PREFIX,
     EMBEDDING,
@@ -32,7 +31,6 @@ from stratos.engine.models.tensor_names import (
     stacked_names,
 )
 
-INDEX_NAME = "model.safetensors.index.json"
 _FLOAT_TYPES = ("F32", "F16", "BF16")
 
 
@@ -64,18 +62,6 @@ class AttentionWeights:
     """Scale of the RMS norm of each head of q, then of k: [heads + kv_heads, head_dim]."""
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredTensor:
-    """Where a tensor lies: an open file, and its name in it."""
-
-    handle: Any
-    name: str
-
-    def slice(self) -> Any:
-        """Shape, type and rows, without reading the rest."""
-        return self.handle.get_slice(self.name)
-
-
 class CheckpointReader:
     """The tensors of one model folder, checked completely when constructed.
 
@@ -91,33 +77,35 @@ class CheckpointReader:
 
     def __init__(self, files: ModelFiles, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> None:
         self._config, self._dtype, self._device = config, dtype, device
-        self._handles: dict[str, _StoredTensor] = {}
-        for path in _weight_paths(files):
-            handle = _open(path)
-            for name in handle.keys():  # noqa: SIM118  (a safetensors handle is not a mapping)
-                self._handles[name] = _StoredTensor(handle, name)
-        if EMBEDDING.removeprefix(BODY_PREFIX) in self._handles:
-            self._handles = {_full_name(name): stored for name, stored in self._handles.items()}
-        self._is_stacked = any(stacked_names(layer)[0] in self._handles for layer in range(config.num_layers))
-        self._check(expected_shapes(config, is_stacked=self._is_stacked))
+        self._tensors: dict[str, StoredTensor] = stored_tensors(files)
+        if EMBEDDING.removeprefix(BODY_PREFIX) in self._tensors:
+            self._tensors = {_full_name(name): stored for name, stored in self._tensors.items()}
+        self._is_stacked = any(stacked_names(layer)[0] in self._tensors for layer in range(config.num_layers))
+        self._check()
 
-    def _check(self, expected: dict[str, tuple[int, ...]]) -> None:
-        for name, shape in expected.items():
-            if name not in self._handles:
+    def _check(self) -> None:
+        used = set()
+        for name, shape in expected_shapes(self._config, is_stacked=self._is_stacked):
+            if name not in self._tensors:
                 raise InvalidCheckpoint(f"the checkpoint lacks tensor {name}, which config.json asks for")
-            found = self._handles[name].slice()
-            if tuple(found.get_shape()) != shape:
+            stored = self._tensors[name]
+            if stored.shape != shape:
                 raise InvalidCheckpoint(
-                    f"tensor {name} has shape {found.get_shape()}, config.json asks for {list(shape)}"
+                    f"{stored.file_name}: tensor {name} has shape {list(stored.shape)}, "
+                    f"config.json asks for {list(shape)}"
                 )
-            if found.get_dtype() not in _FLOAT_TYPES:
+            if stored.dtype not in _FLOAT_TYPES:
                 raise InvalidCheckpoint(
-                    f"tensor {name} has type {found.get_dtype()}; supported: {', '.join(_FLOAT_TYPES)}"
+                    f"{stored.file_name}: tensor {name} has type {stored.dtype}; supported: {', '.join(_FLOAT_TYPES)}"
                 )
-        for name in sorted(self._handles.keys() - expected.keys()):
+            used.add(name)
+        for name in sorted(self._tensors.keys() - used):
             is_unused = name == LM_HEAD and (self._config.tie_word_embeddings or not self._config.has_lm_head)
             if not is_unused and not name.endswith("rotary_emb.inv_freq"):
-                raise InvalidCheckpoint(f"the checkpoint holds tensor {name}, which config.json does not account for")
+                raise InvalidCheckpoint(
+                    f"{self._tensors[name].file_name}: the checkpoint holds tensor {shown(name)}, "
+                    "which config.json does not account for"
+                )
 
     def embedding(self) -> Tensor:
         """Token embedding [vocab, hidden]."""
@@ -155,10 +143,10 @@ class CheckpointReader:
         """Read the experts of a layer one by one, so that only one is held twice while it is packed."""
         for expert in range(moe.num_experts):
             if self._is_stacked:
-                gate_up, down = (self._converted(self._handles[n].slice()[expert]) for n in stacked_names(layer))
+                gate_up, down = (self._row(n, expert) for n in stacked_names(layer))
             else:
-                gate, up, down = (self._read(name) for name in expert_names(layer, expert, moe))
-                gate_up = torch.cat((gate, up))
+                gate, up, down = (self._mapped(name) for name in expert_names(layer, expert, moe))
+                gate_up, down = torch.cat((gate, up)), down.clone()
             yield MlpWeights(LinearWeights(gate_up, None), LinearWeights(down, None))
 
     def biases(self) -> dict[tuple[int, str], Tensor]:
@@ -173,47 +161,32 @@ class CheckpointReader:
 
     def _fused(self, block: str, projections: tuple[str, ...]) -> LinearWeights:
         has_bias = self._config.has_bias(projections[0])
-        weights = [self._read(f"{block}.{name}.weight") for name in projections]
-        biases = [self._read(f"{block}.{name}.bias") for name in projections] if has_bias else []
-        if len(projections) == 1:
-            return LinearWeights(weights[0], biases[0] if biases else None)
+        weights = [self._mapped(f"{block}.{name}.weight") for name in projections]
+        biases = [self._mapped(f"{block}.{name}.bias") for name in projections] if has_bias else []
         return LinearWeights(torch.cat(weights), torch.cat(biases) if biases else None)
 
     def _qk_norm(self, block: str) -> Tensor:
-        query, key = self._read(f"{block}.q_norm.weight"), self._read(f"{block}.k_norm.weight")
+        query, key = self._mapped(f"{block}.q_norm.weight"), self._mapped(f"{block}.k_norm.weight")
         return torch.cat((query.expand(self._config.num_heads, -1), key.expand(self._config.num_kv_heads, -1)))
 
     def _read(self, name: str) -> Tensor:
-        stored = self._handles[name]
-        return self._converted(stored.handle.get_tensor(stored.name))
+        """A tensor of our own: whoever writes into the file later changes nothing here."""
+        mapped = self._tensors[name].whole()
+        tensor = self._converted(name, mapped)
+        return tensor.clone() if tensor is mapped else tensor
 
-    def _converted(self, tensor: Tensor) -> Tensor:
+    def _row(self, name: str, index: int) -> Tensor:
+        return self._converted(name, self._tensors[name].rows(index)).clone()
+
+    def _mapped(self, name: str) -> Tensor:
+        """A tensor that may lie in the mapped file; to be copied."""
+        return self._converted(name, self._tensors[name].whole())
+
+    def _converted(self, name: str, tensor: Tensor) -> Tensor:
+        if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):  # far cheaper than isfinite(tensor)
+            raise InvalidCheckpoint(f"{self._tensors[name].file_name}: tensor {name} holds NaN or infinity")
         return tensor.to(device=self._device, dtype=self._dtype)
 
 
 def _full_name(name: str) -> str:
     return name if name == LM_HEAD else BODY_PREFIX + name
-
-
-def _weight_paths(files: ModelFiles) -> list[Path]:
-    """The files to read: the shards that the index names, else the single file."""
-    index = files.path / INDEX_NAME
-    if not index.exists():
-        if len(files.weight_paths) > 1:
-            raise InvalidCheckpoint(f"{files.path} holds several weight files but no {INDEX_NAME}")
-        return list(files.weight_paths)
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise InvalidCheckpoint(f"{index} has no weight_map")
-    known = {path.name: path for path in files.weight_paths}
-    names = sorted({str(name) for name in weight_map.values()})
-    if missing := [name for name in names if name not in known]:
-        raise InvalidCheckpoint(f"{files.path} lacks {missing[0]}, which {INDEX_NAME} names")
-    return [known[name] for name in names]
-
-
-def _open(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise InvalidCheckpoint(f"{path} is not a readable safetensors file: {error}") from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.engine.models.fields import Fields, flag, positive_int, positive_number
+from stratos.engine.models.fields import Fields, flag, positive_int, positive_number, shown
 
 SUPPORTED_ROPE_KINDS = ("default", "linear", "llama3", "yarn")
 DEFAULT_ROPE_THETA = 10000.0
@@ -59,7 +59,7 @@ def parse_rope(config: Fields) -> RopeConfig:
     theta = positive_number(fields, "rope_theta", DEFAULT_ROPE_THETA)
     if kind not in SUPPORTED_ROPE_KINDS:
         supported = ", ".join(SUPPORTED_ROPE_KINDS)
-        raise InvalidCheckpoint(f"config.json: rope type {kind!r} is not supported; supported: {supported}")
+        raise InvalidCheckpoint(f"config.json: rope type {shown(kind)} is not supported; supported: {supported}")
     if fields.get("partial_rotary_factor", 1.0) not in (1, 1.0, None):
         raise InvalidCheckpoint("config.json: partial_rotary_factor other than 1 is not supported")
     if kind == "default":
@@ -68,12 +68,19 @@ def parse_rope(config: Fields) -> RopeConfig:
         return RopeConfig(kind="linear", theta=theta, factor=positive_number(parameters, "factor"))
     if kind == "yarn":
         return _parse_yarn(config, parameters, theta)
+    return _parse_llama3(config, parameters, theta)
+
+
+def _parse_llama3(config: Fields, parameters: Mapping[str, Any], theta: float) -> RopeConfig:
+    low, high = positive_number(parameters, "low_freq_factor"), positive_number(parameters, "high_freq_factor")
+    if high <= low:
+        raise InvalidCheckpoint(f"config.json: high_freq_factor must be above low_freq_factor, {low}, not {high}")
     return RopeConfig(
         kind="llama3",
         theta=theta,
         factor=positive_number(parameters, "factor"),
-        low_freq_factor=positive_number(parameters, "low_freq_factor"),
-        high_freq_factor=positive_number(parameters, "high_freq_factor"),
+        low_freq_factor=low,
+        high_freq_factor=high,
         original_max_position=_original_max_position(config, parameters),
     )
 

@@ -58,28 +58,30 @@ def expert_names(layer: int, expert: int, moe: MoeConfig) -> tuple[str, str, str
     return f"{prefix}.{names.gate}.weight", f"{prefix}.{names.up}.weight", f"{prefix}.{names.down}.weight"
 
 
-def expected_shapes(config: DecoderConfig, *, is_stacked: bool = False) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that a checkpoint of this configuration must hold.
+def expected_shapes(config: DecoderConfig, *, is_stacked: bool = False) -> Shapes:
+    """Name and shape of every tensor that a checkpoint of this configuration must hold, one by one.
+
+    A configuration may claim more experts than fit into memory by name alone.
 
     Args:
         config: the model.
         is_stacked: whether the experts of a layer are stacked.
     """
     hidden = config.hidden_size
-    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden), FINAL_NORM: (hidden,)}
+    yield EMBEDDING, (config.vocab_size, hidden)
+    yield FINAL_NORM, (hidden,)
     if config.has_lm_head and not config.tie_word_embeddings:
-        shapes[LM_HEAD] = (config.vocab_size, hidden)
+        yield LM_HEAD, (config.vocab_size, hidden)
     for layer in range(config.num_layers):
         prefix = layer_prefix(layer)
-        shapes[f"{prefix}.input_layernorm.weight"] = (hidden,)
-        shapes[f"{prefix}.post_attention_layernorm.weight"] = (hidden,)
+        yield f"{prefix}.input_layernorm.weight", (hidden,)
+        yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
         if config.has_qk_norm:
-            shapes[f"{prefix}.self_attn.q_norm.weight"] = (config.head_dim,)
-            shapes[f"{prefix}.self_attn.k_norm.weight"] = (config.head_dim,)
-        shapes.update(_projections(config, layer))
+            yield f"{prefix}.self_attn.q_norm.weight", (config.head_dim,)
+            yield f"{prefix}.self_attn.k_norm.weight", (config.head_dim,)
+        yield from _projections(config, layer)
         if config.moe is not None and layer in config.moe.layers:
-            shapes.update(_experts(config.moe, layer, hidden, is_stacked=is_stacked))
-    return shapes
+            yield from _experts(config.moe, layer, hidden, is_stacked=is_stacked)
 
 
 def _projections(config: DecoderConfig, layer: int) -> Shapes:
