@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.request import ChoiceState, EngineRequest, RequestKey
 from stratos.core.sampling_params import SamplingParams
 from stratos.engine.attention import triton_paged
-from stratos.engine.core import EngineCore
-from stratos.engine.plan import StepPlan
+from stratos.engine.plan import PromptTargets, StepPlan
 from stratos.engine.runner.cuda_graphs import DecodeGraphs, DecodeOutputs, padded_sizes
 from stratos.engine.runner.cuda_runner import CudaRunner
 from stratos.engine.runner.sequence_rows import SequenceRows
@@ -83,6 +83,9 @@ def gpu(model_path: Path) -> CudaRunner:
 
 
 def generate(runner: TorchRunner, lag: Any, **scheduler: Any) -> dict[tuple[str, int], list[Any]]:
+    pytest.importorskip("llguidance")  # a machine with a GPU may lack it
+    from stratos.engine.core import EngineCore
+
     settings = {"max_num_batched_tokens": 17, "enable_prefix_cache": False, **scheduler}
     engine = EngineCore(runner, SchedulerConfig(lag=lag, **settings))
     for index, params in enumerate(PARAMS):
@@ -112,6 +115,44 @@ def test_tokens_are_those_of_the_portable_runner(model_path: Path, gpu: CudaRunn
     assert set(gpu._decoding._replays) == {1, 2, 4, 8}
 
 
+def test_tokens_are_the_same_with_the_baselines_of_the_switches(model_path: Path) -> None:
+    baseline = config(model_path, enable_split_kv=False, enable_triton_sampler=False, enable_fused_ops=False)
+    portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
+    assert generate(CudaRunner.load(baseline, DEVICE), 1) == portable
+
+
+def test_warming_up_runs_every_stage_and_leaves_nothing(gpu: CudaRunner) -> None:
+    gpu.warm_up()
+    assert not gpu._pages.tensor.any()
+    assert gpu._tables._rows.table_changes(0, (0,)) == (0, (0,))
+
+
+@pytest.mark.parametrize("chunk", [1, 9])
+def test_prompt_tokens_are_scored(model_path: Path, gpu: CudaRunner, chunk: int) -> None:
+    scores = []
+    for runner in (gpu, TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False))):
+        driver = Driver(runner)
+        stream = driver.stream(PROMPT[:10])
+        driver.step([(stream, stream.row(8))])
+        row = replace(stream.row(chunk, is_sampling=False), targets=PromptTargets(0, (PROMPT[9],), 2))
+        (entry,) = driver.step([(stream, row)]).prompt_logprobs[stream.seq_id]
+        scores.append([(token.token_id, round(token.logprob, 4)) for token in (entry.sampled, *entry.top)])
+    assert scores[0] == scores[1]
+
+
+def test_a_block_table_wider_than_the_context_stays_in_its_row(gpu: CudaRunner) -> None:
+    driver = Driver(gpu)
+    streams = [driver.stream(PROMPT[:length]) for length in (3, 9)]
+    driver.generate(streams, 1)
+    rows = [(stream, stream.row(1)) for stream in streams]
+    wide = [(streams[1], rows[1][1]), (streams[0], replace(rows[0][1], block_table=streams[0].blocks + (7,) * 40))]
+    before = gpu._tables._tables.clone()
+    driver.step(wide)
+    others = torch.ones(len(before), dtype=torch.bool)
+    others[gpu._tables._rows.place([stream.seq_id for stream in streams])] = False
+    assert torch.equal(before[others], gpu._tables._tables[others])
+
+
 def test_it_runs_one_step_ahead_by_itself(gpu: CudaRunner) -> None:
     assert gpu.info.lag == 1
 
@@ -131,7 +172,7 @@ def test_a_row_with_bad_values_fails_alone_in_a_decode_step(gpu: CudaRunner) -> 
     streams = [driver.stream(PROMPT[:length]) for length in (3, 9)]
     driver.generate(streams, 1)
     with torch.inference_mode():
-        gpu._decoder._embedding[streams[0].tokens[-1]] = float("nan")
+        gpu._decoder.embedding[streams[0].tokens[-1]] = float("nan")
     streams[1].tokens[-1] = (streams[0].tokens[-1] + 1) % 97
     tokens = driver.step([(stream, stream.row(1)) for stream in streams])
     assert list(tokens.errors) == [streams[0].seq_id]

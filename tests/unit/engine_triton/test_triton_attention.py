@@ -29,13 +29,14 @@ class World:
     dim: int = 10
     padding: int = 0
     is_fp8: bool = False
+    num_blocks: int = 64
 
     def __post_init__(self) -> None:
         torch.manual_seed(0)
-        pages = torch.randn(64, LAYERS, 2, self.kv_heads, BLOCK, self.dim)
+        pages = torch.randn(self.num_blocks, LAYERS, 2, self.kv_heads, BLOCK, self.dim)
         self.scales = torch.rand(2, self.kv_heads).to(DEVICE) + 0.5 if self.is_fp8 else None
         self.pages = (pages.to(torch.float8_e4m3fn) if self.is_fp8 else pages).to(DEVICE)
-        free = torch.randperm(64).tolist()
+        free = torch.randperm(self.num_blocks).tolist()
         width = 1 + max(-(-context // BLOCK) for _, context in self.shapes)
         self.tables = torch.full((len(self.shapes) + self.padding, width), -1, dtype=torch.int32)
         self.spans, begin = [], 0

@@ -96,6 +96,10 @@ class RunnerConfig:
     """Attention and layer operations by Triton; the GPU's runner asks for them."""
     enable_exact_attention: bool = False
     """GPU: attention whose results depend on neither batch nor chunk, slower at long contexts."""
+    enable_split_kv: bool = True
+    """Ablation switch, GPU: a long context is split over several programs when few rows decode."""
+    enable_triton_sampler: bool = True
+    """Ablation switch, GPU: sample without sort and without waiting for the device; off is the portable sampler."""
     enable_cuda_graphs: bool = True
     """Ablation switch, GPU: decode steps are captured once and replayed."""
     max_graph_batch: int = 256

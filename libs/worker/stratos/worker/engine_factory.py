@@ -84,20 +84,27 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
         enable_native_kernels=settings.enable_native_kernels,
         enable_whole_step=settings.enable_whole_step,
         enable_fused_ops=settings.enable_fused_ops,
+        enable_split_kv=settings.enable_split_kv,
+        enable_triton_sampler=settings.enable_triton_sampler,
         enable_cuda_graphs=settings.enable_cuda_graphs,
         enable_exact_attention=settings.enable_exact_attention,
         max_graph_batch=settings.max_graph_batch,
     )
     if settings.device == "cuda":
-        return _cuda_runner(config)
+        return _cuda_runner(config, settings.max_num_seqs)
     from stratos.engine.runner.torch_runner import TorchRunner
 
     return TorchRunner.load(config)
 
 
-def _cuda_runner(config: RunnerConfig) -> Runner:
+def _cuda_runner(config: RunnerConfig, max_num_seqs: int) -> Runner:
     try:
-        from stratos.engine.runner.cuda_runner import CudaRunner
+        from stratos.engine.runner.cuda_runner import CudaRunner, most_sequences
     except ModuleNotFoundError as error:
         raise InvalidCheckpoint(f"device cuda needs {error.name}: install the extra stratosserve[gpu]") from error
+    if max_num_seqs > most_sequences(config):
+        raise InvalidCheckpoint(
+            f"max_num_seqs={max_num_seqs} is more than the {most_sequences(config)} that max_graph_batch="
+            f"{config.max_graph_batch} allows; raise max_graph_batch to half of it"
+        )
     return CudaRunner.load(config)

@@ -78,6 +78,10 @@ class WorkerSettings(ServiceSettings):
     """A dense model's forward pass by one call of the C++ kernels. Off to measure what it gains."""
     enable_fused_ops: bool = True
     """Norms and the activation by the C++ kernels, too. Off to measure what they gain."""
+    enable_split_kv: bool = True
+    """On a GPU, split long contexts over several programs when few rows decode. Off to measure what it gains."""
+    enable_triton_sampler: bool = True
+    """On a GPU, sample without sort and without waiting for the device; off takes the portable sampler."""
     enable_cuda_graphs: bool = True
     """On a GPU, capture decode steps once and replay them; off launches every kernel anew."""
     enable_exact_attention: bool = False

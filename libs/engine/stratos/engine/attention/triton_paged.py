@@ -70,6 +70,7 @@ class TritonPagedAttention(AttentionBackend):
         dtype: compute type, where the pages have another one.
         kv_scales: float32 [layers, 2, kv_heads].
         is_exact: results independent of batch and chunk, slower at long contexts.
+        splits_kv: split long contexts over programs where few rows decode.
         shapes: of programs; chosen by type and head size when absent.
     """
 
@@ -84,12 +85,14 @@ class TritonPagedAttention(AttentionBackend):
         dtype: torch.dtype | None = None,
         kv_scales: Tensor | None = None,
         is_exact: bool = False,
+        splits_kv: bool = True,
         shapes: Shapes | None = None,
     ) -> None:
         geometry = pages.geometry
         self._num_heads, self._kv_heads, self._dim = num_heads, geometry.num_kv_heads, geometry.head_dim
         self._block_size, self._device = geometry.block_size, pages.tensor.device
         self._windows, self._is_exact, self._scales = tuple(windows), is_exact, kv_scales
+        self._splits_kv = splits_kv
         self.name = f"{self.name}-exact" if is_exact else self.name
         self._layer_pages = [pages.tensor[:, layer] for layer in range(geometry.num_layers)]
         group = num_heads // self._kv_heads
@@ -104,7 +107,7 @@ class TritonPagedAttention(AttentionBackend):
 
     def num_parts(self, num_rows: int) -> int:
         """Parts of each context for that many rows of one token: by the size of the buffers, not by the contexts."""
-        wanted = TARGET_PROGRAMS // (num_rows * self._kv_heads)
+        wanted = TARGET_PROGRAMS // (num_rows * self._kv_heads) if self._splits_kv else 1
         return min(MAX_PARTS, 1 << max(0, wanted - 1).bit_length()) if wanted > 1 else 1
 
     def prepare(self, rows: list[RowSpan]) -> TritonMetadata:

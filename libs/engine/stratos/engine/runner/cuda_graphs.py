@@ -50,7 +50,8 @@ class CudaCapture:
                 work()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        # what other threads of the process ask of CUDA meanwhile does not spoil the capture
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             outputs = work()
         self._pool = self._pool or graph.pool()
         return graph.replay, outputs

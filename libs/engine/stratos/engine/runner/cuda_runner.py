@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,16 +26,18 @@ from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.runner.cuda_graphs import CudaCapture, DecodeGraphs, DecodeOutputs
 from stratos.engine.runner.cuda_tables import DeviceTables
-from stratos.engine.runner.host_copies import HostCopies
+from stratos.engine.runner.cuda_warm_up import warm_up
+from stratos.engine.runner.host_copies import HostCopies, to_device
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.prompt_scores import score_prompts
 from stratos.engine.runner.step_inputs import build_step_inputs
 from stratos.engine.runner.torch_runner import NON_FINITE_HIDDEN, TorchRunner
+from stratos.engine.sampling.sampler import Sampled
 from stratos.engine.sampling.triton_sampler import PendingSample, TritonSampler
+from stratos.engine.sampling.waiting_sampler import FinishedSample, WaitingSampler
 from stratos.engine.settings import RunnerConfig
 
-MIN_CAPACITY = 1024
-"""Sequences with state on the device, at least."""
+MIN_SEQUENCES = 512
 _log = logging.getLogger(__name__)
 
 
@@ -51,8 +54,13 @@ class CudaHandle:
     """float32 [sampled rows, vocab]."""
     is_bad: Tensor | None = None
     """Bool [rows or tokens]: the hidden state is not finite."""
-    pending: PendingSample | None = None
+    pending: PendingSample | FinishedSample | None = None
     copies: HostCopies | None = None
+
+
+def most_sequences(config: RunnerConfig) -> int:
+    """Rows that a step may have: twice as many sequences have state on the device."""
+    return max(MIN_SEQUENCES, 2 * config.max_graph_batch)
 
 
 class CudaRunner(TorchRunner):
@@ -72,23 +80,33 @@ class CudaRunner(TorchRunner):
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise InvalidCheckpoint("device is cuda, but torch finds no GPU that it can use")
         runner = super().load(replace(config, enable_triton_kernels=True), device, clock)
-        runner._prepare(config)
+        runner.prepare(config)
         return runner
 
-    def _prepare(self, config: RunnerConfig) -> None:
+    @torch.inference_mode()
+    def prepare(self, config: RunnerConfig) -> None:
+        """Allocate the static buffers and capture the decode steps; once, before the first plan."""
         info, device = self.info, self._device
         self.info = replace(info, lag=1)
         assert isinstance(self._attention, TritonPagedAttention)
         self._kernel = self._attention
         largest, size = config.max_graph_batch, info.geometry.block_size
-        self._tables = DeviceTables(
-            max(MIN_CAPACITY, 4 * largest), largest, -(-info.max_model_len // size), size, device
-        )
-        self._gpu_sampler = TritonSampler(info.eos_token_ids, info.vocab_size, device)
+        self._tables = DeviceTables(2 * most_sequences(config), largest, -(-info.max_model_len // size), size, device)
+        make_sampler = TritonSampler if config.enable_triton_sampler else WaitingSampler
+        self._gpu_sampler: Any = make_sampler(info.eos_token_ids, info.vocab_size, device)
         if info.can_generate and not self._decoder.waits_for_host:
             is_captured = config.enable_cuda_graphs and device.type == "cuda"
             self._decoding = DecodeGraphs(self._decode, largest, CudaCapture() if is_captured else None)
             _log.info("decode steps up to %d rows %s", largest, "captured" if is_captured else "run uncaptured")
+        if device.type == "cuda":
+            self.warm_up()
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Compile what no captured step compiled; before the pool has an owner."""
+        warm_up(self)
+        self._pages.tensor[0].zero_()
+        self._tables.forget_tables()
 
     def _decode(self, size: int) -> DecodeOutputs:
         """The work of a decode step over static buffers: what graphs capture."""
@@ -143,7 +161,7 @@ class CudaRunner(TorchRunner):
             handle.logits = outputs.logits[: len(rows)]
         elif handle.sampled:
             chosen = [index for index, row in enumerate(rows) if row.sample]
-            handle.logits = outputs.logits[chosen]
+            handle.logits = outputs.logits.index_select(0, to_device(np.array(chosen, dtype=np.int64), self._device))
 
     def _launch_any(self, plan: StepPlan, handle: CudaHandle) -> None:
         info = self.info
@@ -196,9 +214,9 @@ class CudaRunner(TorchRunner):
             self._add_tokens(handle, handle.pending, tensors)
         return tokens
 
-    def _add_tokens(self, handle: CudaHandle, pending: PendingSample, tensors: list[Tensor]) -> None:
+    def _add_tokens(self, handle: CudaHandle, pending: PendingSample | FinishedSample, tensors: list[Tensor]) -> None:
         tokens = handle.tokens
-        sampled = self._gpu_sampler.finish(pending, tensors, [spec for _, spec in handle.sampled])
+        sampled: Sampled = self._gpu_sampler.finish(pending, tensors, [spec for _, spec in handle.sampled])
         for row, (seq_id, _) in enumerate(handle.sampled):
             if row in sampled.errors:
                 tokens.errors.setdefault(seq_id, sampled.errors[row])

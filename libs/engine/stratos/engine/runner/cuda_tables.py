@@ -70,7 +70,8 @@ class DeviceTables:
             block, offset = divmod(row.start, self._block_size)
             slot = row.block_table[block] * self._block_size + offset
             inputs[:, index] = place, row.token_ids[0], row.start, row.start + 1, slot
-            first, changed = self._rows.table_changes(place, row.block_table)
+            # blocks behind the model's context are never read, and would end up in the next row
+            first, changed = self._rows.table_changes(place, row.block_table[: self._width])
             begin = place * self._width + first
             entries += range(begin, begin + len(changed))
             values += changed

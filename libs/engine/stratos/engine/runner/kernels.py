@@ -33,13 +33,15 @@ class Kernels:
     is_exact: bool
     is_triton: bool = False
     """Attention by Triton."""
+    splits_kv: bool = True
+    """Of Triton's attention."""
 
     def attention(self, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> AttentionBackend:
         """The attention backend over a pool."""
         if self.is_triton:
             from stratos.engine.attention.triton_paged import TritonPagedAttention
 
-            return TritonPagedAttention(pages, num_heads, windows, is_exact=self.is_exact)
+            return TritonPagedAttention(pages, num_heads, windows, is_exact=self.is_exact, splits_kv=self.splits_kv)
         if self.library is not None and pages.geometry.head_dim <= MAX_HEAD_DIM:
             return NativePagedAttention(self.library, pages, num_heads, windows)
         name = TorchTiledAttention.name if self.is_exact else TorchPagedAttention.name
@@ -54,7 +56,7 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
     """
     if config.enable_triton_kernels:
         ops: LayerOps = _triton_ops() if config.enable_fused_ops else TorchOps()
-        return Kernels(ops, None, config.enable_exact_attention, is_triton=True)
+        return Kernels(ops, None, config.enable_exact_attention, is_triton=True, splits_kv=config.enable_split_kv)
     library = _library() if config.enable_native_kernels and device.type == "cpu" else None
     is_exact = config.exact and device.type == "cpu"
     ops = ExactTorchOps() if is_exact else TorchOps()

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.request import KvGeometry
+from stratos.engine.runner.host_copies import to_device
 
 _MEMORY_FACTS = Path("/proc/meminfo")
 
@@ -49,7 +51,7 @@ class KvPages:
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (source, destination) each; all sources are read before a destination is written."""
-        pairs = torch.tensor(copies, device=self.tensor.device)
+        pairs = to_device(np.array(copies, dtype=np.int64), self.tensor.device)
         self.tensor.index_copy_(0, pairs[:, 1], self.tensor.index_select(0, pairs[:, 0]))
 
     @torch.inference_mode()

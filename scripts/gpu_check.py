@@ -1,0 +1,223 @@
+"""Everything that a GPU is asked, in one command: the GPU tests, then measurements against the roofline.
+
+Each section runs in a process of its own under its own time limit, so one that fails, or takes the device down, says
+why and the others go on.  Nothing is installed and nothing is fetched.  Exit code 0: every section ended and the
+tests passed; 1: something failed; 2: there is no GPU.
+
+Example:
+    python3 scripts/gpu_check.py            # results go to benchmarks/results/gpu-<name of the GPU>.json
+    python3 scripts/gpu_check.py --only tests,decode
+    python3 scripts/gpu_check.py --rehearse # on a CPU, in tiny shapes: proves that the sections run
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one process does."""
+
+    module: str
+    function: str
+    limit_s: int
+    topic: str
+
+
+SECTIONS = {
+    "tests": Section("suites", "run", 230, "kernels, runner and models of every family against references"),
+    "decode": Section("steps", "decode", 110, "decode steps of the 8B shape against the roofline, by batch"),
+    "ablations": Section("steps", "ablations", 130, "the same with each switch off in turn"),
+    "attention": Section("attention", "run", 100, "the attention kernel alone: GB/s, TFLOP/s, other program shapes"),
+    "prefill": Section("steps", "prefill", 60, "prompts of the 8B shape"),
+    "products": Section("products", "run", 60, "matrix products of few rows against the copy bandwidth"),
+}
+"""In the order in which they run: what matters most comes first, should time run out."""
+TOTAL_LIMIT_S = 560
+MARGIN_S = 12
+"""A section stops by itself so long before it is stopped."""
+LAST_WORDS = 2500
+NEEDED = ("torch", "triton", "numpy", "safetensors")
+HELPFUL = ("transformers", "pytest")
+
+
+def main() -> int:
+    """Parse arguments and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="name the sections and end")
+    parser.add_argument("--only", help="comma-separated sections; default: all")
+    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    parser.add_argument("--commit", default="", help="of this checkout, where git is not there to say it")
+    parser.add_argument("--section", choices=SECTIONS, help="run one section in this process (used internally)")
+    parser.add_argument("--limit-s", type=float, default=600.0, help="seconds that --section may take")
+    parser.add_argument(
+        "--rehearse", action="store_true", help="run the sections on the CPU in tiny shapes: proves that they run"
+    )
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(f"{name:10} up to {s.limit_s:3} s  {s.topic}" for name, s in SECTIONS.items()))
+        return 0
+    _extend_path()
+    if arguments.section:
+        return _run_section(arguments)
+    reason = None if arguments.rehearse else _why_no_gpu()
+    if reason:
+        print(f"gpu_check: no GPU to check: {reason}", file=sys.stderr)
+        return 2
+    return _run_all(arguments)
+
+
+def _extend_path() -> None:
+    """Import from this checkout, installed or not, here and in child processes."""
+    folders = [ROOT, *sorted((ROOT / "libs").iterdir()), ROOT / "tests" / "support", ROOT / "scripts"]
+    paths = [str(folder) for folder in folders if folder.is_dir()]
+    sys.path[:0] = paths
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
+
+
+def _why_no_gpu() -> str | None:
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    import torch
+
+    return None if torch.cuda.is_available() else "torch finds no CUDA device"
+
+
+def _run_section(arguments: argparse.Namespace) -> int:
+    section = SECTIONS[arguments.section]
+    if arguments.rehearse:
+        _interpret_kernels()
+    import torch
+    from gpu_sections.rig import Rig
+
+    rig = Rig(arguments.out, arguments.rehearse, time.monotonic() + arguments.limit_s)
+    with torch.inference_mode():
+        getattr(importlib.import_module(f"gpu_sections.{section.module}"), section.function)(rig)
+    return 0
+
+
+def _interpret_kernels() -> None:
+    import triton_interpreter  # noqa: F401  # before anything imports Triton
+
+    from stratos.engine.attention import triton_paged
+    from stratos.engine.triton_kernels import sampling
+
+    triton_paged.TARGET_PROGRAMS = 4  # they run one by one
+    sampling.VOCAB_BLOCK = sampling.SEARCH_BLOCK = 128
+
+
+def _run_all(arguments: argparse.Namespace) -> int:
+    begin = time.monotonic()
+    wanted = arguments.only.split(",") if arguments.only else list(SECTIONS)
+    report: dict[str, Any] = {"environment": _environment(arguments.rehearse, arguments.commit), "sections": {}}
+    out = arguments.out or ROOT / "benchmarks" / "results" / f"gpu-{_slug(report['environment']['device'])}.json"
+    for name in wanted:
+        left = TOTAL_LIMIT_S - (time.monotonic() - begin)
+        print(f"==> {name} ({left:.0f} s left)", flush=True)
+        report["sections"][name] = _outcome(name, left, arguments.rehearse)
+        report["total_s"] = round(time.monotonic() - begin, 1)
+        out.write_text(json.dumps(report, indent=2) + "\n")
+    failed = {name: section["status"] for name, section in report["sections"].items() if section["status"] != "ok"}
+    print(f"==> {out}; failed: {failed or 'none'}", flush=True)
+    return 1 if failed else 0
+
+
+def _outcome(name: str, left_s: float, is_rehearsal: bool) -> dict[str, Any]:
+    """Run one section in a process; what it had recorded counts whatever becomes of it."""
+    if name not in SECTIONS:
+        return {"status": f"no such section; there are {', '.join(SECTIONS)}"}
+    limit = min(left_s, SECTIONS[name].limit_s * (3 if is_rehearsal else 1))
+    if limit < 2 * MARGIN_S:
+        return {"status": "no time left"}
+    with tempfile.TemporaryDirectory() as folder:
+        out, log = Path(folder) / "section.json", Path(folder) / "log.txt"
+        command = [sys.executable, __file__, "--section", name, "--out", str(out), "--limit-s", str(limit - MARGIN_S)]
+        begin = time.monotonic()
+        status = _status(command + ["--rehearse"] * is_rehearsal, limit, log)
+        outcome: dict[str, Any] = {"status": status, "took_s": round(time.monotonic() - begin, 1)}
+        outcome["results"] = json.loads(out.read_text()) if out.exists() else {}
+        text = log.read_text(encoding="utf-8", errors="replace")
+    failed = [key for key, value in outcome["results"].items() if isinstance(value, dict) and "error" in value]
+    if status == "ok" and failed:
+        outcome["status"] = f"failed in part: {', '.join(failed)}"
+    print(text if outcome["status"] == "ok" else text[-4 * LAST_WORDS :], flush=True)
+    return outcome if status == "ok" else {**outcome, "last_words": text[-LAST_WORDS:]}
+
+
+def _status(command: list[str], limit_s: float, log: Path) -> str:
+    with log.open("w") as stream:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)  # its children, too
+            process.wait()
+            return f"stopped after {limit_s:.0f} s"
+    return "ok" if code == 0 else f"exit code {code}"
+
+
+def _environment(is_rehearsal: bool, commit: str) -> dict[str, Any]:
+    import torch
+
+    found: dict[str, Any] = {
+        "device": "rehearsal" if is_rehearsal else torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": commit or _git("rev-parse", "HEAD") or "unknown",
+        "is_changed": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "missing": [name for name in (*NEEDED, *HELPFUL) if importlib.util.find_spec(name) is None],
+        "utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    found |= {name: version(name) for name in ("triton", "transformers", "numpy") if importlib.util.find_spec(name)}
+    if not is_rehearsal:
+        properties = torch.cuda.get_device_properties(0)
+        found |= {
+            "cuda": torch.version.cuda,
+            "driver": _driver(),
+            "memory_gib": round(properties.total_memory / 2**30, 1),
+            "multiprocessors": properties.multi_processor_count,
+        }
+    return found
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip()
+
+
+def _driver() -> str:
+    try:
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

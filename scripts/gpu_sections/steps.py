@@ -1,0 +1,200 @@
+"""Decode steps of the 8B shape against the roofline, their ablations, and prefill, through the real runner."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import torch
+
+from gpu_sections.random_model import BLOCK, RandomModel
+from gpu_sections.rig import Rig
+from stratos.core.request import RequestKey
+from stratos.core.sampling_params import SamplingParams
+from stratos.engine.plan import PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
+from stratos.engine.runner.cuda_runner import CudaRunner
+
+BATCHES, CONTEXT, STEPS, WARM_UP = (1, 8, 32, 64, 128, 256), 1024, 32, 6
+ABLATED = (1, 8, 64)
+GREEDY = SamplingParams(temperature=0.0)
+SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, top_k=50)
+VARIANTS: dict[str, tuple[dict[str, bool], int, SamplingParams]] = {
+    "all_on": ({}, 1, GREEDY),
+    "lag_0": ({}, 0, GREEDY),
+    "graphs_off": ({"enable_cuda_graphs": False}, 1, GREEDY),
+    "fused_ops_off": ({"enable_fused_ops": False}, 1, GREEDY),
+    "split_kv_off": ({"enable_split_kv": False}, 1, GREEDY),
+    "sampled": ({}, 1, SAMPLED),
+    "sampled_sampler_off": ({"enable_triton_sampler": False}, 1, SAMPLED),
+}
+"""Switches of the runner, lag, and how tokens are sampled."""
+
+
+def decode(rig: Rig) -> None:
+    """Section ``decode``: step time and MBU by batch."""
+    model, bench = _model(rig)
+    runner = model.runner(max(bench.batches))
+    for batch in bench.batches:
+        rig.attempt(f"greedy_{batch}", lambda b=batch: bench.measure(runner, b, GREEDY, lag=1))
+    for batch in bench.batches[:: len(bench.batches) - 1]:
+        rig.attempt(f"sampled_{batch}", lambda b=batch: bench.measure(runner, b, SAMPLED, lag=1))
+
+
+def ablations(rig: Rig) -> None:
+    """Section ``ablations``: each switch off in turn."""
+    model, bench = _model(rig)
+    batches = (2,) if rig.is_rehearsal else tuple(batch for batch in bench.batches if batch in ABLATED)
+    for name, (switches, lag, params) in VARIANTS.items():
+        runner = model.runner(max(batches), **switches)
+        for batch in batches:
+            rig.attempt(f"{name}_{batch}", lambda r=runner, b=batch, n=lag, p=params: bench.measure(r, b, p, lag=n))
+        del runner
+
+
+def prefill(rig: Rig) -> None:
+    """Section ``prefill``: one prompt in one eager step."""
+    model, bench = _model(rig)
+    runner = model.runner(1)
+    for tokens in (24,) if rig.is_rehearsal else (512, 2048, 8192):
+        rig.attempt(f"prompt_{tokens}", lambda n=tokens: bench.prefill(runner, model, n))
+
+
+def _model(rig: Rig) -> tuple[RandomModel, Bench]:
+    bandwidth = rig.copy_bandwidth()
+    rig.record("copy_gb_per_s", round(bandwidth / 1e9, 1))
+    context = 20 if rig.is_rehearsal else CONTEXT
+    batches = (1, 3) if rig.is_rehearsal else BATCHES
+    blocks_per_row = -(-(context + 2 * (STEPS + WARM_UP)) // BLOCK)
+    largest = max(batches)
+    if not rig.is_rehearsal:
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info()
+        # 17 GB of weights; 6 GB for graphs, logits and activations
+        room = (free - 23 * 2**30) // (2 * 32 * 8 * 128 * 2 * BLOCK)
+        while largest * blocks_per_row > room:
+            largest //= 2
+    batches = tuple(batch for batch in batches if batch <= largest)
+    model = RandomModel(rig, max(largest * blocks_per_row, 16 if rig.is_rehearsal else 512))
+    rig.record("batches", list(batches))
+    with torch.inference_mode():
+        model.runner(1, enable_cuda_graphs=False)  # the reader knows its weights now
+    return model, Bench(rig, model, bandwidth, context, batches, blocks_per_row)
+
+
+class Bench:
+    """Decode rows that all have the same context to start with."""
+
+    def __init__(
+        self, rig: Rig, model: RandomModel, bandwidth: float, context: int, batches: tuple[int, ...], width: int
+    ) -> None:
+        self._rig, self._bandwidth, self._context = rig, bandwidth, context
+        self._model, self.batches, self._width = model, batches, width
+        blocks = list(range(max(batches) * width))
+        random.Random(0).shuffle(blocks)
+        self._tables = [tuple(blocks[i * width : (i + 1) * width]) for i in range(max(batches))]
+        self._next_id = 0
+
+    def measure(self, runner: CudaRunner, batch: int, params: SamplingParams, lag: int) -> dict[str, Any]:
+        """Wall time of a step, and the device's time of the forward pass alone."""
+        self._next_id += batch
+        warm_up, steps, repeats = (1, 1, 1) if self._rig.is_rehearsal else (WARM_UP, STEPS, 2)
+        plans = [self._plan(batch, params, i, lag == 1 and i not in (0, warm_up)) for i in range(warm_up + steps)]
+        self._run(runner, plans[:warm_up], lag)
+        best, enqueued = float("inf"), float("inf")
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            enqueue_s = self._run(runner, plans[warm_up:], lag)
+            best = min(best, (time.perf_counter() - begin) / steps)
+            enqueued = min(enqueued, enqueue_s / steps)
+        assert runner._decoding is not None
+        graphs, size = runner._decoding, runner._decoding.padded(batch)
+        with torch.inference_mode():
+            forward = self._rig.event_seconds(lambda: graphs.step(size))
+        context = self._context + warm_up + steps / 2
+        moved = self._model.reader.step_bytes() + batch * context * self._model.geometry.token_bytes
+        return {
+            "step_ms": round(best * 1e3, 3),
+            "forward_ms": round(forward * 1e3, 3),
+            "enqueue_ms": round(enqueued * 1e3, 3),
+            "roofline_ms": round(moved / self._bandwidth * 1e3, 3),
+            "mbu": round(moved / self._bandwidth / best, 3),
+            "forward_mbu": round(moved / self._bandwidth / forward, 3),
+            "tokens_per_s": round(batch / best, 1),
+        }
+
+    def _run(self, runner: CudaRunner, plans: list[StepPlan], lag: int) -> float:
+        """Steps in the order of the runner's contract; returns seconds of ``launch`` and ``sample`` at the end."""
+        batch, previous, enqueue_s = len(plans[0].rows), None, 0.0
+        for plan in plans:
+            begin = time.perf_counter()
+            handle = runner.launch(plan)
+            launched = time.perf_counter()
+            if previous is not None:
+                self._check(runner.collect(previous), batch)
+            collected = time.perf_counter()
+            runner.sample(handle)
+            enqueue_s += launched - begin + time.perf_counter() - collected
+            previous = handle
+            if lag == 0:
+                self._check(runner.collect(handle), batch)
+                previous = None
+        if previous is not None:
+            self._check(runner.collect(previous), batch)
+        return enqueue_s
+
+    @staticmethod
+    def _check(tokens: Any, batch: int) -> None:
+        if tokens.errors or len(tokens.tokens) != batch:
+            raise RuntimeError(f"a step of {batch} rows gave {len(tokens.tokens)} tokens, errors {tokens.errors}")
+
+    def _plan(self, batch: int, params: SamplingParams, step: int, continues: bool) -> StepPlan:
+        start = self._context + step
+        rows = []
+        for index in range(batch):
+            spec = SampleSpec(
+                key=RequestKey(str(index), 0),
+                choice=0,
+                seed=index,
+                position=start + 1,
+                params=params,
+                prompt_ids=(),
+                output_ids=(),
+                num_output_tokens=step,
+            )
+            row = PlanRow(
+                seq_id=self._next_id + index,
+                token_ids=(PREVIOUS_TOKEN if continues else index % 90,),
+                start=start,
+                block_table=self._tables[index][: start // BLOCK + 1],
+                sample=spec,
+                continues=continues,
+            )
+            rows.append(row)
+        return StepPlan(step=step, rows=tuple(rows))
+
+    def prefill(self, runner: CudaRunner, model: RandomModel, num_tokens: int) -> dict[str, Any]:
+        """Time to the first token of one prompt, the best of several."""
+        blocks = tuple(range(-(-num_tokens // BLOCK)))
+        spec = SampleSpec(
+            key=RequestKey("prompt", 0), choice=0, seed=0, position=num_tokens, params=GREEDY, prompt_ids=(),
+            output_ids=(), num_output_tokens=0,
+        )  # fmt: skip
+        tokens = tuple((7 * i) % model.config.vocab_size for i in range(num_tokens))
+        best = float("inf")
+        for index in range(2 if self._rig.is_rehearsal else 6):
+            row = PlanRow(seq_id=-1 - index, token_ids=tokens, start=0, block_table=blocks, sample=spec)
+            begin = time.perf_counter()
+            handle = runner.launch(StepPlan(step=index, rows=(row,)))
+            runner.sample(handle)
+            self._check(runner.collect(handle), 1)
+            best = min(best, time.perf_counter() - begin)
+        config = model.config
+        # the head runs for one token; causal attention does half of the square
+        weights = model.reader.step_bytes() / self._rig.dtype.itemsize - config.vocab_size * config.hidden_size
+        flops = 2 * weights * num_tokens + 2 * config.num_layers * num_tokens**2 * config.q_size
+        return {
+            "ms": round(best * 1e3, 2),
+            "tflop_per_s": round(flops / best / 1e12, 1),
+            "tokens_per_s": round(num_tokens / best),
+        }

@@ -1,0 +1,70 @@
+"""The GPU check without a GPU: it says so, and its sections run in rehearsal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "scripts" / "gpu_check.py"
+SECTIONS = ["tests", "decode", "ablations", "attention", "prefill", "products"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+
+
+def rehearsed(out: Path, only: str, code: int = 0) -> dict[str, Any]:
+    done = run("--rehearse", "--only", only, "--commit", "abc", "--out", str(out))
+    assert done.returncode == code, done.stdout + done.stderr
+    report = json.loads(out.read_text())
+    assert report["environment"]["commit"] == "abc"
+    assert list(report["sections"]) == only.split(",")
+    return report["sections"]
+
+
+def test_it_names_its_sections() -> None:
+    done = run("--list")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == SECTIONS
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so_and_exits_with_2() -> None:
+    done = run()
+    assert done.returncode == 2
+    assert "no GPU to check" in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_section_that_breaks_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
+    sections = rehearsed(tmp_path / "report.json", "nonsense,tests,products", code=1)
+    assert sections["nonsense"]["status"].startswith("no such section")
+    assert sections["products"]["status"] == "ok"
+    assert set(sections["products"]["results"]) == {"copy_gb_per_s", "small_efficiency", "square_tflop_per_s"}
+    tests = sections["tests"]
+    assert tests["status"] == "failed in part: missing"
+    assert tests["results"]["passing"]["counts"] == {"passed": 1}
+    assert set(tests["results"]["kernels"]["counts"]) == {"skipped"}
+    assert "no_such_file" in tests["results"]["missing"]["last_words"]
+
+
+def test_every_ablation_runs_in_rehearsal(tmp_path: Path) -> None:
+    section = rehearsed(tmp_path / "report.json", "ablations")["ablations"]
+    names = ("all_on", "lag_0", "graphs_off", "fused_ops_off", "split_kv_off", "sampled", "sampled_sampler_off")
+    assert section["status"] == "ok"
+    assert all(section["results"][f"{name}_2"]["step_ms"] > 0 for name in names)
+
+
+def test_the_kernel_is_measured_in_rehearsal(tmp_path: Path) -> None:
+    section = rehearsed(tmp_path / "report.json", "attention")["attention"]
+    assert section["status"] == "ok"
+    assert section["results"]["decode_2x40"]["us"] > 0
+    assert section["results"]["prefill_24"]["us"] > 0
