@@ -35,10 +35,11 @@ class EngineMachine(RuleBasedStateMachine):
         num_blocks=st.sampled_from([10, 24]),
         mark=st.sampled_from([0.9, 1.0]),
         output=st.sampled_from([1, 256]),
+        counts_budgets=st.booleans(),
         baseline=st.sampled_from(BASELINES),
         num_host_blocks=st.sampled_from([0, 3, 40]),
     )
-    def start(self, sharing, budget, num_blocks, mark, output, baseline, num_host_blocks):
+    def start(self, sharing, budget, num_blocks, mark, output, counts_budgets, baseline, num_host_blocks):
         config = SchedulerConfig(
             max_num_batched_tokens=budget,
             max_num_seqs=5,
@@ -46,6 +47,7 @@ class EngineMachine(RuleBasedStateMachine):
             enable_swap_costs=False,
             admission_mark=mark,
             default_output_tokens=output,
+            admission_counts_budgets=counts_budgets,
             **baseline,
         )
         self.sharing, self.count, self.keeps_kv = sharing, 0, config.enable_kv_cache

@@ -12,7 +12,7 @@ from stratos.engine.engine import PrefillEventKind
 from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
 
-FULL = {"admission_mark": 1.0, "default_output_tokens": 1}
+FULL = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
 """Fills the pool to the last block, so that sequences are preempted."""
 ALWAYS = SchedulerConfig(enable_swap_costs=False, **FULL)
 

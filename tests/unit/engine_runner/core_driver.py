@@ -32,9 +32,11 @@ class Outcomes:
     errors: dict[str, StratosError] = field(default_factory=dict)
 
 
-def make_core(path: Path, *, kv_pool_bytes: int = 2 << 20, **config: Any) -> EngineCore:
-    """An engine core over the model in ``path``."""
-    return EngineCore(load_runner(path, kv_pool_bytes=kv_pool_bytes), SchedulerConfig(**config))
+def make_core(
+    path: Path, *, kv_pool_bytes: int = 2 << 20, runner: dict[str, Any] | None = None, **config: Any
+) -> EngineCore:
+    """An engine core over the model in ``path``; ``runner``: more settings of its runner."""
+    return EngineCore(load_runner(path, kv_pool_bytes=kv_pool_bytes, **(runner or {})), SchedulerConfig(**config))
 
 
 def make_request(
