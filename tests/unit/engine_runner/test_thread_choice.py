@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from stratos.common.clock import FakeClock
 from stratos.engine.runner import threads
-from stratos.engine.runner.threads import ThreadChoice, best, thread_candidates
+from stratos.engine.runner.threads import ThreadChoice, best, one_thread, thread_candidates
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +104,17 @@ def test_a_fixed_choice_stays() -> None:
     machine.seconds = IDLE
     machine.steps(choice, 1000, 0.1)
     assert choice.num_threads == 1
+
+
+def test_work_beside_the_steps_starts_no_team_of_threads() -> None:
+    torch.set_num_threads(2)
+    threads_before = _num_threads_of_process()
+    with one_thread():
+        assert torch.get_num_threads() == 1
+        torch.ones(1 << 22).add_(1)
+    assert _num_threads_of_process() <= threads_before
+    assert torch.get_num_threads() == 2
+
+
+def _num_threads_of_process() -> int:
+    return len(os.listdir("/proc/self/task"))

@@ -27,6 +27,7 @@ from stratos.worker.drain_gate import DrainGate
 from stratos.worker.embed_servicer import EmbedServicer
 from stratos.worker.engine_client import EngineClient
 from stratos.worker.engine_factory import make_engine
+from stratos.worker.own_thread import run_in_own_thread
 from stratos.worker.process_engine import ProcessEngine
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.source_servicer import SourceServicer
@@ -109,7 +110,7 @@ class WorkerProcess(Service):
 
     async def open(self) -> None:
         """Load the model, start the step loop, wire everything."""
-        engine = await asyncio.to_thread(self._make_engine, self._settings)
+        engine = await run_in_own_thread(self._make_engine, self._settings)
         await asyncio.to_thread(remove_leftovers, self._settings.adapter_cache_dir)
         await engine.start()
         self._parts = wire_worker(

@@ -41,6 +41,7 @@ from stratos.worker.engine_wire import (
     receive,
     send,
 )
+from stratos.worker.own_thread import run_in_own_thread
 from stratos.worker.payload_arena import PayloadMemory
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.thread_engine import ThreadEngine
@@ -136,7 +137,7 @@ async def serve_engine(arguments: list[str], make: Callable[[bytes], Engine]) ->
     reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=socket_fd))
     start: Start = await receive(reader, Start)
     try:
-        engine = ThreadEngine(await asyncio.to_thread(make, start.settings))
+        engine = ThreadEngine(await run_in_own_thread(make, start.settings))
     except Exception as error:
         await _say_last(writer, StartFailed(Failure.of(error)))
         return 1

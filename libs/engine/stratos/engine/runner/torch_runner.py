@@ -40,7 +40,7 @@ from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.prompt_scores import score_prompts
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
-from stratos.engine.runner.threads import ThreadChoice, small_product
+from stratos.engine.runner.threads import ThreadChoice, one_thread, small_product
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig
 
@@ -211,7 +211,8 @@ class TorchRunner(Runner):
         self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
     ) -> memoryview:
         """See ``Runner.gather``."""
-        return self._pages.gather(block_table, token_begin, token_end, layer_begin, layer_end)
+        with one_thread():
+            return self._pages.gather(block_table, token_begin, token_end, layer_begin, layer_end)
 
     def scatter(
         self,
@@ -223,14 +224,16 @@ class TorchRunner(Runner):
         payload: memoryview,
     ) -> None:
         """See ``Runner.scatter``."""
-        self._pages.scatter(block_table, token_begin, token_end, layer_begin, layer_end, payload)
+        with one_thread():
+            self._pages.scatter(block_table, token_begin, token_end, layer_begin, layer_end, payload)
 
     # -- adapters ------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
         """See ``Runner.load_adapter``."""
-        self._adapters.load(files, pinned)
+        with one_thread():
+            self._adapters.load(files, pinned)
 
     def unload_adapter(self, digest: str) -> None:
         """See ``Runner.unload_adapter``."""
