@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ import torch
 from stratos.common.clock import FakeClock
 from stratos.engine.runner import threads
 from stratos.engine.runner.threads import ThreadChoice, best, one_thread, thread_candidates
+
+THREADS = Path("/proc/self/task")
 
 
 @pytest.fixture(autouse=True)
@@ -106,15 +110,15 @@ def test_a_fixed_choice_stays() -> None:
     assert choice.num_threads == 1
 
 
-def test_work_beside_the_steps_starts_no_team_of_threads() -> None:
-    torch.set_num_threads(2)
-    threads_before = _num_threads_of_process()
-    with one_thread():
-        assert torch.get_num_threads() == 1
-        torch.ones(1 << 22).add_(1)
-    assert _num_threads_of_process() <= threads_before
-    assert torch.get_num_threads() == 2
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_work_beside_the_steps_starts_no_team_of_threads(is_alone: bool) -> None:
+    def work() -> int:
+        torch.set_num_threads(2)
+        num_before = len(list(THREADS.iterdir()))
+        with one_thread() if is_alone else nullcontext():
+            torch.ones(1 << 22).add_(1)
+        assert torch.get_num_threads() == 2
+        return len(list(THREADS.iterdir())) - num_before
 
-
-def _num_threads_of_process() -> int:
-    return len(os.listdir("/proc/self/task"))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result() == (0 if is_alone else 1)
