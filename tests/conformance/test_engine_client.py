@@ -5,70 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from array import array
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, Overloaded, WorkerLost
 from stratos.core.adapter_files import AdapterFiles
 from stratos.core.embedding import EmbedRequest, PoolingKind
-from stratos.core.request import ChoiceState, EngineRequest, FinishReason, PrefillJob, RequestKey
-from stratos.core.sampling_params import SamplingParams
-from stratos.engine.engine import PrefillEvent, PrefillEventKind
+from stratos.core.request import PrefillJob, RequestKey
+from stratos.engine.engine import PrefillEventKind
 from stratos.engine.fake import FINISHED_EARLY, fake_generate, fake_kv
 from stratos.engine.fake_pooling import fake_embedding
 from stratos.worker.engine_client import EngineClient
-from tests.conformance.engine_clients import Outputs, make_client
-
-TIMEOUT_S = 20.0
-Start = Callable[..., Any]
-
-
-@pytest.fixture(params=["thread", "thread-lag1", "process", "process-lag1"])
-async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
-    """Starts clients of one kind, and closes them."""
-    kind, _, lag = request.param.partition("-")
-    async with AsyncExitStack() as stack:
-
-        async def open_client(scheduler: dict[str, Any] | None = None, **fake: Any) -> tuple[EngineClient, Outputs]:
-            client = make_client(kind, {"lag": int(bool(lag)), **fake}, scheduler or {})
-            await client.start()
-            stack.push_async_callback(client.close)
-            return client, Outputs(client)
-
-        yield open_client
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():  # noqa: ASYNC110 - conditions of many kinds
-            await asyncio.sleep(0.002)
-
-
-def make_request(prompt: Any, name: str = "r", n: int = 1, **params: Any) -> EngineRequest:
-    return EngineRequest(
-        key=RequestKey(name, 0),
-        prompt_ids=tuple(prompt),
-        choices=tuple(ChoiceState(index=i) for i in range(n)),
-        sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params}),
-        seed=2**64 - 1,
-        tenant="t",
-    )
-
-
-def expected(prompt: Any, num_tokens: int = 8, weight: int = 1) -> list[int]:
-    return fake_generate(prompt, num_tokens, prefill_weight=weight, decode_weight=weight)
-
-
-def ended(outputs: Outputs) -> dict[str, FinishReason]:
-    return {o.key.request_id: o.finish_reason for o in outputs.collect(lambda r: r.outputs) if o.finish_reason}
-
-
-def events(outputs: Outputs) -> list[PrefillEvent]:
-    return outputs.collect(lambda result: result.prefill_events)
+from tests.conformance.engine_clients import TIMEOUT_S, Start, ended, events, expected, make_request, until
 
 
 async def test_requests_run_and_their_tokens_come_in_order(start: Start) -> None:

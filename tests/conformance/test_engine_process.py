@@ -21,8 +21,20 @@ from stratos.worker import process_engine
 from stratos.worker.composition import make_client as client_of_settings
 from stratos.worker.process_engine import ProcessEngine
 from stratos.worker.settings import WorkerSettings
-from tests.conformance.engine_clients import EXIT_TOKEN, Outputs, make_client
-from tests.conformance.test_engine_client import TIMEOUT_S, ended, events, expected, make_request, until
+from tests.conformance.engine_clients import (
+    EXIT_TOKEN,
+    GARBAGE_TOKEN,
+    HANG_UP_TOKEN,
+    STRANGE_TOKEN,
+    TIMEOUT_S,
+    Outputs,
+    ended,
+    events,
+    expected,
+    make_client,
+    make_request,
+    until,
+)
 
 FAKE: dict[str, Any] = {"lag": 1}
 
@@ -61,6 +73,30 @@ async def test_a_crash_is_told_with_its_exit_code_and_ends_open_calls(start: Cal
     with pytest.raises(WorkerLost):
         await client.match((1, 2), "", b"")
     assert outputs.tokens["good", 0] == expected([1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("token", "reason"),
+    [
+        (GARBAGE_TOKEN, "4294967295 bytes"),
+        (HANG_UP_TOKEN, "killed by SIGKILL"),
+        (STRANGE_TOKEN, "not part of the engine's messages"),
+    ],
+)
+async def test_an_engine_that_talks_nonsense_or_hangs_up_is_ended(
+    start: Callable[..., Any], token: int, reason: str
+) -> None:
+    client, outputs = await start()
+    await client.add(make_request([1, 2, 3], "good", max_tokens=4000))
+    await until(lambda: outputs.tokens)
+    with contextlib.suppress(WorkerLost):
+        await client.add(make_request([token], "bad"))
+    with pytest.raises(RuntimeError, match=reason):
+        await asyncio.wait_for(client.wait_failed(), TIMEOUT_S)
+    assert not is_running(client._process.pid)
+    with pytest.raises(WorkerLost):
+        await client.match((1, 2), "", b"")
+    assert outputs.tokens["good", 0] == expected([1, 2, 3], 4000)[: len(outputs.tokens["good", 0])]
 
 
 async def test_a_kill_is_told_by_the_name_of_the_signal(start: Callable[..., Any]) -> None:

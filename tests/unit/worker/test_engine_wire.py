@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
+from typing import Any
 
 import msgspec
 import pytest
 
 from stratos.common.errors import BadRequest, Internal, StratosError, error_classes
-from stratos.core.request import RequestKey
-from stratos.engine.engine import StepResult
+from stratos.core.embedding import EmbeddingOutput, EmbedRequest, PoolingKind
+from stratos.core.grammar import GrammarKind, GrammarSpec
+from stratos.core.request import (
+    BlockLedger,
+    ChoiceOutput,
+    ChoiceState,
+    EngineRequest,
+    FinishReason,
+    HostLedger,
+    PositionLogprobs,
+    PrefillJob,
+    RequestKey,
+    TokenLogprob,
+)
+from stratos.core.sampling_params import SamplingParams
+from stratos.core.watermark import Watermark
+from stratos.engine.engine import (
+    EngineStatus,
+    HostTierStatus,
+    PrefillEvent,
+    PrefillEventKind,
+    RequestStats,
+    Reservation,
+    StepResult,
+)
 from stratos.worker.engine_client import EngineClient
 from stratos.worker.engine_wire import METHODS, Call, Failure, FromEngine, Stepped, decode, encode
 from stratos.worker.payload_arena import ALIGNMENT, PayloadArena, PayloadMemory
@@ -19,6 +44,10 @@ from stratos.worker.payload_arena import ALIGNMENT, PayloadArena, PayloadMemory
 def test_every_method_of_the_client_has_types() -> None:
     local = {"start", "close", "subscribe", "status", "wait_failed"}
     assert set(METHODS) == EngineClient.__abstractmethods__ - local
+
+
+def names_of(record: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(record)]
 
 
 @pytest.mark.parametrize("cls", sorted(set(error_classes().values()), key=lambda c: c.__name__))
@@ -56,6 +85,101 @@ def test_what_is_not_a_message_is_refused(data: bytes) -> None:
         decode(data, FromEngine)
     with pytest.raises(msgspec.DecodeError):
         decode(data, METHODS["add"][0])
+
+
+OUTPUT = TokenLogprob(token_id=3, logprob=-0.25, rank=2)
+LOGPROBS = PositionLogprobs(sampled=OUTPUT, top=(OUTPUT, TokenLogprob(9, -1.5, 1)))
+KEY = RequestKey("r", 7)
+SAMPLING = SamplingParams(
+    temperature=0.5,
+    top_p=0.75,
+    top_k=5,
+    min_p=0.125,
+    repetition_penalty=1.5,
+    frequency_penalty=0.5,
+    presence_penalty=-0.5,
+    logit_bias={4: -1.5},
+    max_tokens=77,
+    min_tokens=3,
+    ignore_eos=True,
+    stop_token_ids=(1, 2),
+    allowed_token_ids=(3, 4),
+    bad_sequences=((5, 6), (7,)),
+    grammar=GrammarSpec(GrammarKind.CHOICE, '["a"]'),
+    watermark=Watermark(key=b"k" * 16, gamma=0.5, delta=1.0, num_context_tokens=2),
+    num_logprobs=2,
+    num_prompt_logprobs=1,
+)
+COMMON = {
+    "adapter_digest": "a" * 64,
+    "cache_salt": b"\x00\xff",
+    "tenant": "t",
+    "priority_class": 2,
+    "arrival_s": 12.5,
+    "deadline_s": 99.25,
+}
+RECORDS: dict[str, list[object]] = {
+    "arguments": [
+        EngineRequest(
+            key=KEY,
+            prompt_ids=(1, 2, 3),
+            choices=(ChoiceState(index=0, emitted_ids=(4,), finished=True), ChoiceState(index=2)),
+            sampling=SAMPLING,
+            seed=2**64 - 1,
+            **COMMON,  # type: ignore[arg-type]
+        ),
+        EmbedRequest(
+            key=KEY,
+            token_ids=(1, 2),
+            pooling=PoolingKind.MEAN,
+            normalizes=False,
+            num_dimensions=8,
+            **COMMON,  # type: ignore[arg-type]
+        ),
+        PrefillJob(leg="leg", token_ids=(1, 2), compute=False, **COMMON),  # type: ignore[arg-type]
+        GrammarSpec(GrammarKind.LARK, "start: X"),
+    ],
+    "results": [
+        StepResult(
+            step=5,
+            num_rows=2,
+            is_idle=True,
+            outputs=[ChoiceOutput(KEY, 1, 6, [7, 8], [LOGPROBS], FinishReason.GRAMMAR)],
+            embeddings=[EmbeddingOutput(key=KEY, values=b"\x00\x01", num_cached_tokens=4)],
+            prefill_events=[PrefillEvent(kind=PrefillEventKind.CHUNK, leg="leg", num_tokens=3)],
+            started_stats={KEY: RequestStats(**dict.fromkeys(names_of(RequestStats), 9))},
+            prompt_logprobs={KEY: (LOGPROBS,)},
+        ),
+        Reservation(key=KEY, num_skip_tokens=16, num_tokens=20),
+        EngineStatus(
+            **{name: 3 for name in names_of(EngineStatus) if name.startswith("num_") or name == "step"},
+            is_computing=True,
+            blocks=BlockLedger(**dict.fromkeys(names_of(BlockLedger), 2)),
+            resident_adapters=("a" * 64,),
+            tokens_by_tenant={"t": 5},
+            slow_step_s=0.5,
+            host=HostTierStatus(
+                slots=HostLedger(**dict.fromkeys(names_of(HostLedger), 2)),
+                **{name: 4 for name in names_of(HostTierStatus) if name != "slots"},
+            ),
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("record", [r for part in RECORDS.values() for r in part], ids=lambda r: type(r).__name__)
+def test_every_field_of_a_record_arrives(record: object) -> None:
+    assert decode(encode(record), type(record)) == record
+
+
+@pytest.mark.parametrize(
+    "record", [*RECORDS["arguments"], SAMPLING, *RECORDS["results"]], ids=lambda r: type(r).__name__
+)
+def test_the_records_above_leave_out_no_field(record: Any) -> None:
+    for field in dataclasses.fields(record):
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        exempt = isinstance(record, StepResult) and field.name.endswith("errors")  # have a test of their own
+        assert getattr(record, field.name) != default or exempt, f"{field.name} has its default"
 
 
 def test_an_object_that_is_no_record_cannot_be_sent() -> None:

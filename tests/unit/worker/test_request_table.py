@@ -132,6 +132,24 @@ async def test_a_choice_cancelled_before_the_engine_knows_the_request_does_not_r
     await bench.until(lambda: bench.engine.status().blocks.allocated == 0)
 
 
+@pytest.mark.parametrize("is_placed", [False, True])
+async def test_a_request_leaves_the_engine_before_what_it_runs_with_is_given_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_placed: bool
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(bench.placer, "_give_back", lambda: events.append("given back"))
+    monkeypatch.setattr(bench.engine, "abort", lambda *_: events.append("aborted"))
+    if not is_placed:
+        bench.placer.may_place.clear()
+    bench.table.submit(bench.session(), submission(max_tokens=3000))
+    await asyncio.sleep(0)
+    if is_placed:
+        await bench.until(lambda: bench.engine.status().num_running == 1)
+    bench.table.cancel(RequestKey("r", 0))
+    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    assert events == ["aborted", "given back"]
+
+
 async def test_attached_orphan_is_not_reaped(bench: Bench) -> None:
     session, other = bench.session(), bench.session()
     bench.table.submit(session, submission())

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from stratos.engine.engine import Engine, EngineStatus
+from stratos.engine.engine import Engine, EngineStatus, StepResult
 from stratos.rpc.log import configure_logging
 from stratos.worker.engine_factory import make_engine
 from stratos.worker.engine_wire import (
@@ -65,18 +65,27 @@ class EngineServer:
     ) -> None:
         self._engine, self._memory, self._reader, self._writer = engine, memory, reader, writer
         self._seen: EngineStatus | None = None
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Serve until the worker closes the stream; raises what killed the step loop."""
-        self._engine.subscribe(lambda result: self._tell(Stepped(result)))
+        self._engine.subscribe(self._tell_step)
         self._tell(Started(self._engine.info))
-        jobs = {asyncio.ensure_future(part) for part in (self._answer(), self._watch(), self._engine.wait_failed())}
+        parts = (self._answer(), self._watch(), self._engine.wait_failed(), self._broken)
+        jobs = {asyncio.ensure_future(part) for part in parts}
         done, pending = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
         for job in (*pending, *self._tasks):
             job.cancel()
         for job in done:
             job.result()
+
+    def _tell_step(self, result: StepResult) -> None:
+        try:
+            self._tell(Stepped(result))
+        except Exception as error:  # its requests would wait for ever: better none than this engine
+            if not self._broken.done():
+                self._broken.set_exception(error)
 
     def _tell(self, message: FromEngine) -> None:
         status = self._engine.status()

@@ -25,6 +25,8 @@ from stratos.engine.engine import EngineStatus, Reservation, StepResult
 from stratos.engine.runner.base import RunnerInfo
 
 _LENGTH = struct.Struct("<I")
+MAX_MESSAGE_BYTES = 256 * 1024 * 1024
+"""Log probabilities of a long prompt are some megabytes; a length above this is not one."""
 _Range = tuple[int, int, int, int]
 _Place = tuple[int, int]
 """Offset and size in the arena."""
@@ -48,6 +50,8 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "unpin_adapter": (tuple[str], None),
 }
 """Types of arguments and result by name of the ``EngineClient`` method."""
+BESIDE_STEPS = frozenset({"scatter", "gather", "load_adapter", "prepare_grammar"})
+"""Methods that do not wait for the step loop, and may take long without anything being wrong."""
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
@@ -174,6 +178,13 @@ def send(writer: asyncio.StreamWriter, message: FromWorker | FromEngine) -> None
 
 
 async def receive(reader: asyncio.StreamReader, kind: Any) -> Any:
-    """The next message, of type ``kind``. Raises ``asyncio.IncompleteReadError`` at the end of the stream."""
+    """The next message, of type ``kind``.
+
+    Raises:
+        asyncio.IncompleteReadError: the stream ended.
+        ValueError: what came is no message; nothing behind it can be read.
+    """
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if length > MAX_MESSAGE_BYTES:
+        raise ValueError(f"a message of {length} bytes is above the limit of {MAX_MESSAGE_BYTES}")
     return decode(await reader.readexactly(length), kind)

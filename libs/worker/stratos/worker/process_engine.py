@@ -6,7 +6,7 @@ through shared memory (``payload_arena``): a gathered payload is handed out wher
 is copied once.  The child is started without fork of this process' state and without pickle.
 
 The snapshot is the last one that arrived.  An engine that hangs sends none, so its step counter stands still; calls
-that wait for it count as computing, so that the hang shows although no step runs.
+that wait for its step loop count as computing, so that the hang shows although no step runs.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from stratos.core.request import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.engine import EngineStatus, Reservation, StepResult
 from stratos.worker.engine_client import STOPPED, EngineClient, StepCallback
 from stratos.worker.engine_wire import (
+    BESIDE_STEPS,
     METHODS,
     Call,
     Died,
@@ -53,6 +54,8 @@ ENGINE_COMMAND = (sys.executable, "-m", "stratos.worker.engine_process")
 DEFAULT_ARENA_BYTES = 64 * 1024 * 1024
 CLOSE_TIMEOUT_S = 10.0
 """A child that has not ended by then is killed."""
+FAULT_TIMEOUT_S = 0.5
+"""The same for a child that closed its socket unasked: requests wait to be told."""
 
 
 class ProcessEngine(EngineClient):
@@ -75,6 +78,8 @@ class ProcessEngine(EngineClient):
         self._callbacks: list[StepCallback] = []
         self._calls: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._last_call = 0
+        self._num_awaited = 0
+        """Open calls that the step loop has to answer."""
         self._is_closing = False
         self._reason: Exception | None = None
         self._status: EngineStatus | None = None
@@ -111,7 +116,7 @@ class ProcessEngine(EngineClient):
         try:
             await self._greet()
         except BaseException:
-            await self._end()
+            await self._end(FAULT_TIMEOUT_S)
             raise
         self._reading = asyncio.create_task(self._read(), name="engine-process")
 
@@ -136,15 +141,15 @@ class ProcessEngine(EngineClient):
             return
         if not self._is_closing:
             self._is_closing = True
-            await self._end()
+            await self._end(CLOSE_TIMEOUT_S)
         await asyncio.wait({self._reading})
         if not self._failed.done():
             self._failed.cancel()
 
-    async def _end(self) -> None:
+    async def _end(self, timeout_s: float) -> None:
         self._writer.close()
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 await self._process.wait()
         except TimeoutError:
             _log.warning("the engine process does not end; killing it")
@@ -162,7 +167,9 @@ class ProcessEngine(EngineClient):
         """Snapshot that arrived last. Any thread."""
         assert self._status is not None, "start() comes first"
         status = self._status
-        return dataclasses.replace(status, is_computing=True) if self._calls and not status.is_computing else status
+        if status.is_computing or not self._num_awaited:
+            return status
+        return dataclasses.replace(status, is_computing=True)
 
     async def wait_failed(self) -> None:
         """Wait until the child or its step loop has died, then raise why."""
@@ -176,12 +183,12 @@ class ProcessEngine(EngineClient):
                 self._handle(await receive(self._reader, FromEngine))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
-        except Exception as error:  # it speaks nonsense: as good as dead
-            self._reason = error
+        except Exception as error:  # as good as dead
+            self._reason = RuntimeError(f"the engine process talks nonsense: {error}")
             self._process.kill()
         is_fault, self._is_closing = not self._is_closing, True
         if is_fault:
-            await self._end()
+            await self._end(FAULT_TIMEOUT_S)
         reason = self._reason or RuntimeError(f"the engine process {await self._describe_end()}")
         for future in self._calls.values():
             if not future.done():
@@ -227,11 +234,14 @@ class ProcessEngine(EngineClient):
         self._check_open()
         self._last_call = call_id = self._last_call + 1
         future = self._calls[call_id] = self._loop.create_future()
+        is_awaited = method not in BESIDE_STEPS
+        self._num_awaited += is_awaited
         send(self._writer, Call(call_id, method, msgspec.Raw(encode(arguments))))
         try:
             return decode(await future, METHODS[method][1])
         finally:
             del self._calls[call_id]
+            self._num_awaited -= is_awaited
 
     def abort(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
         """End a request between two steps; does not wait."""

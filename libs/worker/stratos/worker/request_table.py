@@ -211,9 +211,11 @@ class RequestTable:
         """Hold everything the request needs until it ended."""
         try:
             async with AsyncExitStack() as stack:
-                stack.callback(self._engine.abort, record.key)
-                await self._place(record, stack)
-                await record.ended.wait()
+                try:
+                    await self._place(record, stack)
+                    await record.ended.wait()
+                finally:
+                    self._engine.abort(record.key)  # before the stack gives back the adapter that it runs with
         except StratosError as error:
             record.fail(error)
         except asyncio.CancelledError:

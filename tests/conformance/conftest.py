@@ -1,0 +1,27 @@
+"""Engine clients of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from stratos.worker.engine_client import EngineClient
+from tests.conformance.engine_clients import Outputs, Start, make_client
+
+
+@pytest.fixture(params=["thread", "thread-lag1", "process", "process-lag1"])
+async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
+    """Starts clients of one kind, and closes them."""
+    kind, _, lag = request.param.partition("-")
+    async with AsyncExitStack() as stack:
+
+        async def open_client(scheduler: dict[str, Any] | None = None, **fake: Any) -> tuple[EngineClient, Outputs]:
+            client = make_client(kind, {"lag": int(bool(lag)), **fake}, scheduler or {})
+            await client.start()
+            stack.push_async_callback(client.close)
+            return client, Outputs(client)
+
+        yield open_client

@@ -1,0 +1,232 @@
+"""Cancelled at any moment of random schedules: nothing is said any more, and one step later nothing is held."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from stratos.core.embedding import EmbedRequest, PoolingKind
+from stratos.core.grammar import GrammarKind, GrammarSpec
+from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
+from stratos.core.sampling_params import SamplingParams
+from stratos.engine.core import EngineCore
+from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
+from stratos.engine.settings import SchedulerConfig
+
+NUM_SCHEDULES = 40
+MODEL = Path(__file__).parents[3] / "models" / "base"
+GRAMMAR = GrammarSpec(GrammarKind.REGEX, "[a-z]{30}")
+FULL = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
+
+
+class Schedule:
+    """One engine under a random load, and what it said."""
+
+    def __init__(self, seed: int, lag: int) -> None:
+        self.draw = random.Random(seed)
+        self.has_grammars = seed % 8 == 0
+        config = SchedulerConfig(
+            max_num_seqs=self.draw.choice([3, 6]),
+            max_num_batched_tokens=self.draw.choice([4, 9, 64]),
+            enable_prefix_cache=self.draw.random() < 0.7,
+            enable_swap_costs=False,
+            **FULL,  # type: ignore[arg-type]
+        )
+        fake = FakeConfig(
+            lag=lag,  # type: ignore[arg-type]
+            num_blocks=self.draw.choice([11, 16]),
+            block_size=4,
+            num_host_blocks=self.draw.choice([0, 24]),
+            model_path=MODEL if self.has_grammars else None,
+            eos_token_ids=(0, 4),
+        )
+        self.engine = EngineCore(FakeRunner(fake), config)
+        self.requests: dict[RequestKey, EngineRequest] = {}
+        self.embeddings: set[RequestKey] = set()
+        self.reserved: set[RequestKey] = set()
+        self.legs: set[str] = set()
+        self.tokens: dict[tuple[RequestKey, int], list[int]] = {}
+        self.dead: set[tuple[RequestKey, int]] = set()
+        self.phases: Counter[str] = Counter()
+        self.count = 0
+
+    def come(self) -> None:
+        """Something new arrives: a request, a hand-off, a job, an input to embed."""
+        self.count += 1
+        key = RequestKey(f"r{self.count}", 0)
+        prompt = tuple((self.count * 3 + i) % 50 for i in range(self.draw.randrange(1, 15)))
+        weights = [6, 4 * self.has_grammars, 2, 1, 1]
+        kind = self.draw.choices(["add", "grammar", "reserve", "job", "embed"], weights)[0]
+        request = EngineRequest(
+            key=key,
+            prompt_ids=prompt,
+            choices=tuple(ChoiceState(index=i) for i in range(self.draw.randrange(1, 4))),
+            sampling=SamplingParams(temperature=0.0, max_tokens=12, grammar=GRAMMAR if kind == "grammar" else None),
+            seed=0,
+            arrival_s=float(self.count),
+            cache_salt=b"hand-off" if kind == "reserve" else b"",  # nothing is received: its KV is nobody else's
+        )
+        if kind == "job":
+            self.engine.add_prefill(PrefillJob(leg=key.request_id, token_ids=prompt))
+            self.legs.add(key.request_id)
+        elif kind == "embed":
+            self.engine.add_embedding(EmbedRequest(key=key, token_ids=prompt, pooling=PoolingKind.MEAN))
+            self.embeddings.add(key)
+        elif kind == "reserve":
+            if len(prompt) > 1 and self.engine.reserve(request) is not None:
+                self.requests[key] = request
+                self.reserved.add(key)
+        else:
+            self.engine.add(request)
+            self.requests[key] = request
+
+    def step(self) -> None:
+        result = self.engine.step()
+        self.engine.verify()
+        assert not result.errors
+        assert not result.prefill_errors
+        for output in result.outputs:
+            assert (output.key, output.index) not in self.dead, "a token of a choice that is cancelled or over"
+            tokens = self.tokens.setdefault((output.key, output.index), [])
+            assert output.offset == len(tokens)
+            tokens += output.token_ids
+            if output.finish_reason:
+                self.end(output.key, (output.index,))
+        for embedding in result.embeddings:
+            assert embedding.key in self.embeddings, "a vector of an input that is cancelled"
+            self.embeddings.remove(embedding.key)
+        for event in result.prefill_events:
+            assert event.leg in self.legs, "an event of a job that is released"
+
+    def go_on(self) -> None:
+        """Let one hand-off or job that waits for somebody outside go on."""
+        if self.reserved and self.draw.random() < 0.3:
+            key = self.draw.choice(sorted(self.reserved))
+            self.reserved.remove(key)
+            self.engine.commit(key)
+        if self.legs and self.draw.random() < 0.5:
+            self.engine.grant(self.draw.choice(sorted(self.legs)))
+
+    def end(self, key: RequestKey, indexes: tuple[int, ...]) -> None:
+        self.dead |= {(key, index) for index in indexes}
+        if all((key, choice.index) in self.dead for choice in self.requests[key].choices):
+            del self.requests[key]
+            self.reserved.discard(key)
+
+    def cancel_one(self) -> None:
+        """Cancel a request, some of its choices, an input or a job, in whatever phase it is."""
+        kind = self.draw.random()
+        if kind < 0.6 and self.requests:
+            key = self.draw.choice(sorted(self.requests))
+            indexes = [choice.index for choice in self.requests[key].choices]
+            some = tuple(self.draw.sample(indexes, self.draw.randrange(1, len(indexes) + 1)))
+            self.note_phase(key)
+            is_whole = self.draw.random() < 0.5
+            self.engine.abort(key, () if is_whole else some)
+            self.end(key, tuple(indexes) if is_whole else some)
+        elif kind < 0.8 and self.embeddings:
+            key = self.draw.choice(sorted(self.embeddings))
+            self.embeddings.remove(key)
+            self.engine.abort(key)
+        elif self.legs:
+            leg = self.draw.choice(sorted(self.legs))
+            self.legs.remove(leg)
+            self.engine.release_prefill(leg)
+
+    def cancel_all(self) -> None:
+        for key, request in list(self.requests.items()):
+            self.note_phase(key)
+            self.engine.abort(key)
+            self.end(key, tuple(choice.index for choice in request.choices))
+        for key in self.embeddings:
+            self.engine.abort(key)
+        for leg in self.legs:
+            self.engine.release_prefill(leg)
+        self.embeddings.clear()
+        self.legs.clear()
+
+    def note_phase(self, key: RequestKey) -> None:
+        """What the requests that were cancelled were doing: the test looks whether it saw everything."""
+        if key in self.reserved:
+            self.phases["hand-off"] += 1
+            return
+        scheduler = self.engine._scheduler
+        for sequence in self.engine._requests._states[key].sequences.values():
+            if sequence in scheduler.waiting:
+                phase = "swapped" if sequence.swapped else "preempted" if sequence.epoch else "queued"
+            elif sequence.num_output:
+                phase = "decode"
+            else:
+                phase = "prefill" if sequence.remaining > 1 else "before the first token"
+            self.phases[phase] += 1
+            self.phases["in flight"] += bool(sequence.num_in_flight)
+            self.phases["grammar"] += sequence.grammar is not None
+            self.phases["copy"] += sequence.awaits_copy
+
+    def assert_nothing_is_held(self) -> None:
+        engine, scheduler = self.engine, self.engine._scheduler
+        status = engine.status()
+        blocks, slots, tier = status.blocks, status.host.slots, scheduler.tier
+        num_kept = tier._num_kept  # cached blocks on their way to host memory are nobody's
+        assert blocks.free + blocks.cached + num_kept == blocks.total, blocks
+        assert slots.free + slots.cached + num_kept == slots.total, slots
+        assert not tier._loading
+        assert not [*scheduler.waiting, *scheduler.running, *scheduler.ready]
+        assert scheduler.num_free_seqs == scheduler.config.max_num_seqs
+        assert scheduler.num_promised_blocks == scheduler.num_reserved_output_blocks == 0
+        assert not scheduler.fences.is_pending
+        assert not engine._requests._copies
+        assert not engine._requests._states | engine._embeddings._sequences | engine._jobs._states
+        assert not engine._reservations._states
+        assert status.num_running == status.num_waiting == status.num_prefill_jobs == status.num_queued_tokens == 0
+        assert status.is_computing == engine.has_work == bool(num_kept)
+
+    def run(self) -> None:
+        for _ in range(self.draw.randrange(3, 40)):
+            for _ in range(self.draw.choice([0, 0, 1, 2])):
+                self.come()
+            if self.draw.random() < 0.25:
+                self.cancel_one()
+            self.go_on()
+            self.step()
+        if self.draw.random() < 0.5:
+            self.come()
+        self.cancel_all()
+        self.step()
+        self.assert_nothing_is_held()
+
+    def check_tokens(self) -> None:
+        """A local request's tokens are those of arithmetic, whoever was cancelled beside it."""
+        prompt = (7, 8, 9, 10, 11)
+        key = RequestKey("after", 0)
+        self.engine.add(
+            EngineRequest(
+                key=key,
+                prompt_ids=prompt,
+                choices=(ChoiceState(index=0),),
+                sampling=SamplingParams(temperature=0.0, max_tokens=12),
+                seed=0,
+            )
+        )
+        self.requests[key] = self.engine._requests._states[key].request
+        while self.engine.has_work:
+            self.step()
+        right = fake_generate(prompt, 12, prefill_weight=1, decode_weight=1)
+        assert self.tokens[key, 0] == right[: len(self.tokens[key, 0])]
+        self.assert_nothing_is_held()
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_nothing_is_said_or_held_after_a_cancel(lag: int, part: int) -> None:
+    phases: Counter[str] = Counter()
+    for seed in range(part * NUM_SCHEDULES, (part + 1) * NUM_SCHEDULES):
+        schedule = Schedule(seed, lag)
+        schedule.run()
+        schedule.check_tokens()
+        phases += schedule.phases
+    wanted = {"queued", "prefill", "before the first token", "decode", "preempted", "hand-off", "grammar"}
+    wanted |= {"swapped", "in flight"} if lag else {"swapped"}
+    assert wanted <= phases.keys(), phases
