@@ -1,5 +1,6 @@
 """The admission mark: what waits, what is refused, what always gets back in, and where budgets come from."""
 
+import dataclasses
 import random
 
 import pytest
@@ -77,6 +78,44 @@ def test_who_emitted_tokens_gets_back_into_the_whole_pool():
     assert engine.status().num_running == 1, "15 + 4 + 1 blocks are the whole pool"
 
 
+def test_a_choice_without_tokens_gets_back_in_with_its_siblings():
+    engine = make_engine()
+    engine.reserve(make_request("held", 61, 4))
+    choices = (ChoiceState(index=0), ChoiceState(index=1, emitted_ids=(5,)))
+    engine.add(dataclasses.replace(make_request("back", 12, 40), choices=choices))
+    engine.step()
+    assert engine.status().num_waiting == 0, "15 + 3 + 2 blocks are above the mark, for somebody new"
+
+
+def test_a_hand_off_takes_no_room_that_somebody_before_it_waits_for():
+    engine = make_engine(enable_prefix_cache=False)
+    engine.add(make_request("runs", 40, 12))
+    engine.step()
+    engine.add(make_request("waits", 30, 4))
+    engine.step()
+    assert engine.status().num_waiting == 1
+    later = dataclasses.replace(make_request("later", 6, 4), arrival_s=1.0)
+    assert engine.reserve(later) is None, "13 promised + 3 are less than 18"
+    assert engine.reserve(dataclasses.replace(later, key=RequestKey("urgent", 0), priority_class=-1)) is not None
+    back = dataclasses.replace(make_request("back", 6, 4, emitted=(1,)), arrival_s=1.0)
+    assert engine.reserve(back) is not None
+    for name in ("urgent", "back", "waits"):
+        engine.abort(RequestKey(name, 0))
+    assert engine.reserve(later) is not None
+
+
+def test_who_comes_back_is_let_in_when_the_batch_can_grow_until_its_next_token():
+    engine = make_engine(num_blocks=20, max_num_batched_tokens=8, enable_prefix_cache=False, admission_mark=1.0)
+    for index in range(3):
+        engine.add(make_request(f"runs{index}", 12, 40, emitted=(1, 2)))
+    for _ in range(9):
+        engine.step()
+    assert engine.status().blocks.free == 4
+    engine.add(make_request("back", 10, 40, emitted=(1,)))
+    engine.step()
+    assert engine.status().num_waiting == 1, "3 of 4 blocks are its own; the three that run need more meanwhile"
+
+
 def test_a_shared_prefix_in_use_costs_nothing_again():
     engine = make_engine(max_num_batched_tokens=64)
     engine.add(make_request("a", 48, 8, salt=b"same"))
@@ -95,9 +134,17 @@ def test_budget_is_the_p90_of_what_ended_and_follows_it():
         engine.add(make_request(f"r{index}", 2, 1 + index))
     while engine.has_work:
         engine.step()
-    assert admission.output_lengths.value == 36
-    assert admission.output_blocks(probe, 2) == 18
+    assert admission.output_lengths.value == 37, "of 4 .. 40"
+    assert admission.output_blocks(probe, 2) == 20
     assert admission.output_blocks(make_request("short", 4, 3), 1) == 1
+
+
+def test_probes_of_one_token_do_not_shrink_the_budget():
+    engine = make_engine(num_blocks=400, default_output_tokens=64)
+    for index in range(60):
+        engine.add(make_request(f"probe{index}", 2, 1))
+        engine.step()
+    assert engine._scheduler.admission.output_lengths.value == 64
 
 
 def test_a_request_accepted_once_is_not_too_large_later():

@@ -6,17 +6,18 @@ least one block.  It is fixed when the request arrives, so that a request accept
 taken yet (a switch leaves promises out: more is admitted, preemption corrects it).  Blocks of the prefix cache that
 nobody uses do not count, and a cached prefix that others use costs nothing again.
 
-Whoever emitted tokens already (preempted here, or resumed from elsewhere) must get back in: one block of output, the
-whole pool, and promises to others do not count.  Into an empty pool everything goes that fits.  The rule bounds how
-often preemption is needed; it does not replace it, because running sequences may grow beyond what was expected of
-them.  The router applies the same rule to its bookings (``stratos.routing.admission``), with the same defaults.
+Whoever belongs to a request that emitted tokens already (preempted here, or resumed from elsewhere) must get back in:
+the whole pool, promises to others do not count, and of output only what keeps it from being preempted again before
+its next token: a block, or what the batch grows by until then.  Into an empty pool everything goes that fits.  The
+rule bounds how often preemption is needed; it does not replace it, because running sequences may grow beyond what was
+expected of them.  The router applies the same rule to its bookings (``stratos.routing.admission``), same defaults.
 """
 
 from __future__ import annotations
 
 from stratos.common.errors import ContextLengthExceeded
 from stratos.core.quantile import RecentQuantile
-from stratos.core.request import EngineRequest
+from stratos.core.request import EngineRequest, FinishReason
 from stratos.engine.block_manager import BlockManager
 from stratos.engine.sequence import Sequence
 
@@ -33,7 +34,7 @@ class KvAdmission:
         self.output_lengths = RecentQuantile(OUTPUT_QUANTILE, default=default_output_tokens)
         """Output tokens of choices that ended by themselves or at their limit."""
         self.num_refusals = 0
-        """How often the first in the queue, or a hand-off, found no room."""
+        """Waits that met a full pool at the head of the queue, each counted once, and hand-offs that found no room."""
 
     @property
     def has_slots(self) -> bool:
@@ -48,14 +49,14 @@ class KvAdmission:
         """Blocks of output that ``num_choices`` choices of a request are expected to need from now on."""
         if self.has_slots:
             return 0
-        if _is_return(request):
+        if is_return(request):
             return num_choices
         tokens = min(request.sampling.max_tokens, self.output_lengths.value)
         return num_choices * max(1, self._blocks.blocks_for(tokens))
 
     def check_request(self, request: EngineRequest) -> None:
         """Raise ``ContextLengthExceeded`` for a new request that is above the mark even in an empty pool."""
-        if not _is_return(request):
+        if not is_return(request):
             num_choices = sum(not choice.finished for choice in request.choices)
             prompt = self.table_blocks(len(request.prompt_ids))
             self._check_alone(prompt + self.output_blocks(request, num_choices))
@@ -72,21 +73,36 @@ class KvAdmission:
                 f"of {total * size}"
             )
 
-    def admits_sequence(self, sequence: Sequence, prefix: list[int], num_blocks: int, num_promised: int) -> bool:
+    def note_end(self, num_output_tokens: int, reason: FinishReason, max_tokens: int) -> None:
+        """A choice ended; one that was cut within its first block (a probe) says nothing about lengths."""
+        if reason is not FinishReason.LENGTH or max_tokens >= self._blocks.block_size:
+            self.output_lengths.add(num_output_tokens)
+
+    def admits_sequence(
+        self, sequence: Sequence, prefix: list[int], num_blocks: int, num_promised: int, growth: int
+    ) -> bool:
         """A waiting sequence may take a table of ``num_blocks``, the cached ``prefix`` included.
 
-        ``num_promised`` blocks are promised to others.  What is promised to the sequence is noted on it.
+        ``num_promised`` blocks are promised to others; the batch grows by ``growth`` until the sequence has its next
+        token.  What is promised to the sequence is noted on it.
         """
-        is_return = sequence.request is not None and sequence.num_output > 0
-        expected = min(1, sequence.output_blocks) if is_return else sequence.output_blocks
+        state = sequence.request
+        returns = state is not None and (state.has_started or is_return(state.request))
+        expected = min(1, sequence.output_blocks) if returns else sequence.output_blocks
         sequence.promised_blocks = num_blocks + expected
-        return self._has_room(prefix, num_blocks, expected, num_promised, is_return=is_return)
+        needed = max(expected, growth) if returns else expected
+        has_room = self._has_room(prefix, num_blocks, needed, num_promised, is_return=returns)
+        self.num_refusals += not (has_room or sequence.is_refused)
+        sequence.is_refused = not has_room
+        return has_room
 
     def admits_request(self, request: EngineRequest, prefix: list[int], num_blocks: int, num_promised: int) -> bool:
         """A hand-off of all open choices may take a table of ``num_blocks``, the cached ``prefix`` included."""
         num_choices = sum(not choice.finished for choice in request.choices)
         expected = self.output_blocks(request, num_choices)
-        return self._has_room(prefix, num_blocks, expected, num_promised, is_return=_is_return(request))
+        has_room = self._has_room(prefix, num_blocks, expected, num_promised, is_return=is_return(request))
+        self.num_refusals += not has_room
+        return has_room
 
     def _has_room(
         self, prefix: list[int], num_blocks: int, expected: int, num_promised: int, *, is_return: bool
@@ -98,11 +114,9 @@ class KvAdmission:
             has_room = taken + new + expected <= total
         else:
             has_room = taken + num_promised + new + expected <= self._mark * total
-        has_room = has_room or (taken == 0 and new <= total)
-        self.num_refusals += not has_room
-        return has_room
+        return has_room or (taken == 0 and new <= total)
 
 
-def _is_return(request: EngineRequest) -> bool:
+def is_return(request: EngineRequest) -> bool:
     """It emitted tokens before, here or elsewhere."""
     return any(choice.emitted_ids for choice in request.choices)

@@ -246,7 +246,8 @@ class RequestBook:
             if request.sampling.num_prompt_logprobs is not None:
                 result.prompt_logprobs[state.key] = tuple(state.prompt_logprobs)
         if output.finish_reason is not None:
-            self._context.scheduler.admission.output_lengths.add(sequence.num_output)
+            most = request.sampling.max_tokens
+            self._context.scheduler.admission.note_end(sequence.num_output, output.finish_reason, most)
             self._close(sequence, state)
 
     def _finish_reason(self, sequence: Sequence, request: EngineRequest, token_id: int) -> FinishReason | None:

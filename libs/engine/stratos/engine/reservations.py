@@ -26,6 +26,9 @@ class ReservationBook:
         num_choices = sum(not choice.finished for choice in request.choices)
         if context.scheduler.num_free_seqs < num_choices or not context.scheduler.is_admitting:
             return None
+        if context.scheduler.must_yield(request):
+            context.scheduler.admission.num_refusals += 1
+            return None
         names = context.prompt_names(request.prompt_ids, request.adapter_digest, request.cache_salt)
         prefix = blocks.cache.match(names)
         num_tokens = len(request.prompt_ids) - 1

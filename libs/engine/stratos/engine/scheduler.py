@@ -7,6 +7,11 @@ sampled.  When blocks run out the sequence that is served last gives its blocks 
 cheaper.  Prefill jobs are never preempted, because a transfer reads their blocks.
 Who is first and who is last is ``ServiceOrder``'s word alone.
 
+Nobody starves.  In the queue ageing sees to that.  In the batch every decode gets its token, since there are never
+more sequences than a step has tokens, and prompts go on before anybody new is admitted.  A hand-off takes no room or
+seat that somebody before it waits for.  Whoever comes back after a preemption is let in only if the batch can grow
+until it has its next token, so that it is not preempted again for nothing.
+
 With lag 1 the step before this one may be launched and not collected.  A sequence in flight gives no memory when it
 is preempted, since its blocks are fenced: the victim is held back from this step instead, and preempted in the next.
 
@@ -17,14 +22,16 @@ The scheduler owns the queues and asks the block manager for memory; it knows no
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
 from stratos.common.errors import Internal, QueueTimeout, StratosError
+from stratos.core.request import EngineRequest
 from stratos.engine.block_manager import BlockManager
 from stratos.engine.cost_model import StepCostModel
 from stratos.engine.host_tier import HostTier
-from stratos.engine.kv_admission import KvAdmission
+from stratos.engine.kv_admission import KvAdmission, is_return
 from stratos.engine.sequence import JobState, Sequence
 from stratos.engine.service_order import ServiceOrder
 from stratos.engine.settings import SchedulerConfig
@@ -83,6 +90,8 @@ class Scheduler:
         self.num_reserved_output_blocks = 0
         """Blocks of output that uncommitted hand-offs are expected to need."""
         self.num_preemptions = 0
+        self._is_short = False
+        """Somebody waits because there was no room or no seat, rather than no time in the step."""
 
     # -- queues ------------------------------------------------------------------------------------
 
@@ -120,7 +129,8 @@ class Scheduler:
     @property
     def num_free_seqs(self) -> int:
         """Sequences that the batch could take in now."""
-        return self.config.max_num_seqs - len(self.running) - len(self.ready) - self.num_reserved_seqs
+        most = min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
+        return most - len(self.running) - len(self.ready) - self.num_reserved_seqs
 
     @property
     def num_promised_blocks(self) -> int:
@@ -138,6 +148,22 @@ class Scheduler:
     def has_work(self) -> bool:
         """Something could run, or be admitted."""
         return bool(self.running or self.waiting)
+
+    def must_yield(self, request: EngineRequest) -> bool:
+        """A hand-off would take what a waiting sequence before it did not find; returns take what there is."""
+        if not self._is_short or is_return(request):
+            return False
+        now = self.clock.now()
+        asks = Sequence(
+            seq_id=sys.maxsize,
+            tokens=[],
+            root=b"",
+            priority_class=request.priority_class,
+            arrival_s=request.arrival_s,
+            deadline_s=request.deadline_s,
+        )
+        key = self.order.key(asks, now)
+        return any(self.order.key(s, now) < key for s in self.waiting)
 
     # -- one step ----------------------------------------------------------------------------------
 
@@ -214,6 +240,7 @@ class Scheduler:
         self.tier.swap_out(victim)
         self.free_blocks(victim)
         self.enqueue(victim)
+        self._is_short = True
         self.num_preemptions += 1
         return victim is not sequence
 
@@ -223,11 +250,15 @@ class Scheduler:
             decision.failed.append((sequence, QueueTimeout("the deadline passed before the request could run")))
 
     def _admit(self, decision: Decision, budget: StepBudget, now: float) -> None:
-        if self.num_free_seqs <= 0 or budget.is_spent:
+        self._is_short = self.num_free_seqs <= 0
+        if self._is_short or budget.is_spent:
             return
         failed = {id(s) for s, _ in decision.failed}
         for sequence in self.order.admissions([s for s in self.waiting if id(s) not in failed], now):
-            if self.num_free_seqs <= 0 or (budget.is_spent and self.config.batching != "static"):
+            if self.num_free_seqs <= 0:
+                self._is_short = True
+                break
+            if budget.is_spent and self.config.batching != "static":
                 break
             if sequence.job is not None and len(self.ready) >= MAX_READY_JOBS:
                 continue
@@ -238,6 +269,7 @@ class Scheduler:
                 decision.failed.append((sequence, Internal("the request could not be scheduled")))
                 continue
             if not has_room:
+                self._is_short = True
                 break
             self.waiting.remove(sequence)
             sequence.end_wait(now)
@@ -252,11 +284,19 @@ class Scheduler:
                 decision.scheduled.append((sequence, count))
                 budget.take(sequence, count)
 
+    def _growth_until_token(self, sequence: Sequence) -> int:
+        """Blocks that the batch takes until ``sequence``, admitted now, has computed all of its tokens."""
+        chunk = max(self.blocks.block_size, self.config.max_num_batched_tokens - len(self.running))
+        num_steps = 1 + -(-len(sequence.tokens) // chunk)
+        ends = ((s, min(len(s.tokens) + s.num_unknown + num_steps, s.max_len)) for s in self.running if s.job is None)
+        return sum(max(0, self.blocks.blocks_for(end) - len(s.block_table)) for s, end in ends)
+
     def _take_prefix_and_room(self, sequence: Sequence) -> bool:
         """Reference the cached prefix and take blocks for all tokens, or take nothing."""
+        promised, growth = self.num_promised_blocks, self._growth_until_token(sequence)
         if sequence.swapped is not None:
             found, num_blocks = self.tier.resident(sequence), self.blocks.blocks_for(len(sequence.tokens))
-            admits = self.admission.admits_sequence(sequence, found, num_blocks, self.num_promised_blocks)
+            admits = self.admission.admits_sequence(sequence, found, num_blocks, promised, growth)
             return admits and self.tier.restore(sequence)
         size = self.blocks.block_size
         usable = len(sequence.tokens) - (1 if sequence.job is None else 0)  # the last token of a prompt is sampled
@@ -265,7 +305,7 @@ class Scheduler:
         hosted = self.tier.match(names[len(prefix) :], may_wait=sequence.job is None)
         compute = sequence.job is None or sequence.job.job.compute
         num_blocks = self.admission.table_blocks(len(sequence.tokens)) if compute else len(prefix) + len(hosted)
-        if not self.admission.admits_sequence(sequence, prefix, num_blocks, self.num_promised_blocks):
+        if not self.admission.admits_sequence(sequence, prefix, num_blocks, promised, growth):
             self.tier.unmatch(hosted)
             return False
         self.blocks.reference(prefix)

@@ -38,6 +38,8 @@ class Sequence:
     """Blocks it was admitted for, expected output included."""
     waiting_since_s: float | None = None
     """When the wait under way began; ``None`` while it does not wait."""
+    is_refused: bool = False
+    """It found no room in the wait under way; a refusal is counted once."""
     past_wait_s: float = 0.0
     """Seconds of earlier waits."""
     num_computed: int = 0
@@ -117,7 +119,7 @@ class Sequence:
 
     def end_wait(self, now: float) -> None:
         """It waits no more, for now."""
-        self.past_wait_s, self.waiting_since_s = self.waited_s(now), None
+        self.past_wait_s, self.waiting_since_s, self.is_refused = self.waited_s(now), None, False
 
     def chain(self, num_blocks: int, block_size: int) -> list[bytes]:
         """Names of the first ``num_blocks`` full blocks."""
