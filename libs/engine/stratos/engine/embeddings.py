@@ -33,7 +33,7 @@ class EmbedState:
 
     request: EmbedRequest
     total: np.ndarray | None = None
-    """float32 [hidden]: parts collected so far."""
+    """float64 [hidden]: parts collected so far."""
     num_cached_tokens: int = 0
 
     def pooling(self, *, is_last_chunk: bool) -> PoolingKind | None:
@@ -99,7 +99,7 @@ class EmbedBook:
             state.num_cached_tokens = begin
             state.total = None
         if part is not None:
-            values = np.frombuffer(part.values, dtype="<f4")
+            values = np.frombuffer(part.values, dtype="<f8")
             state.total = values if state.total is None else state.total + values
         if sequence.num_computed == len(sequence.tokens):
             self._finish(sequence, state, result)
@@ -108,10 +108,10 @@ class EmbedBook:
         assert state.total is not None, "the last row of an input always pools"
         request, vector = state.request, state.total
         if request.pooling is PoolingKind.MEAN:
-            vector = vector / np.float32(len(request.token_ids))
+            vector = vector / len(request.token_ids)
         vector = vector[: request.num_dimensions]
         if request.normalizes:
-            vector = vector / np.float32(max(float(np.linalg.norm(vector)), LEAST_NORM))
+            vector = vector / max(float(np.linalg.norm(vector)), LEAST_NORM)
         output = EmbeddingOutput(
             key=request.key, values=vector.astype("<f4").tobytes(), num_cached_tokens=state.num_cached_tokens
         )

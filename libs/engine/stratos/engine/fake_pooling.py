@@ -29,7 +29,7 @@ def fake_pool(row: PlanRow, kv_at: Callable[[int], int], term: int) -> PooledRow
     else:
         parts = [components(kv_at(position) + term) for position in range(row.start, end)]
         values = [sum(column) for column in zip(*parts, strict=True)]
-    return PooledRow(row.seq_id, array("f", values).tobytes())
+    return PooledRow(row.seq_id, array("d", values).tobytes())
 
 
 def fake_embedding(

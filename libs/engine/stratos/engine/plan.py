@@ -105,11 +105,13 @@ class PooledRow:
 
     seq_id: int
     values: bytes
-    """float32, little endian [hidden]: the last token's state, or the sum over the row's tokens."""
+    """float64, little endian [hidden]: the last token's state, or the sum over the row's tokens."""
 
 
 ALL_BANNED = "every token is banned by the request's parameters"
-"""The one error of a row that the request itself is to blame for."""
+NO_SUCH_ID = "a token id is not in the vocabulary"
+ADAPTER_GONE = "the adapter is not loaded"
+"""Errors of a row that are not the engine's: the first two are the request's, the third ends with the next attempt."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-from stratos.common.errors import BadRequest, Internal, StratosError
+from stratos.common.errors import AdapterUnavailable, BadRequest, Internal, StratosError
 from stratos.core.request import FinishReason
 from stratos.engine.context import EngineContext
 from stratos.engine.cost_model import StepLoad
@@ -20,7 +20,7 @@ from stratos.engine.embeddings import EmbedBook
 from stratos.engine.engine import StepResult
 from stratos.engine.grammar.masks import PendingMasks
 from stratos.engine.host_tier import Swaps
-from stratos.engine.plan import ALL_BANNED, PlanRow, SampleSpec, StepPlan, StepTokens
+from stratos.engine.plan import ADAPTER_GONE, ALL_BANNED, NO_SUCH_ID, PlanRow, SampleSpec, StepPlan, StepTokens
 from stratos.engine.prefill_jobs import JobBook
 from stratos.engine.request_book import BlockCopy, RequestBook
 from stratos.engine.scheduler import Decision
@@ -28,6 +28,12 @@ from stratos.engine.sequence import Sequence
 
 _log = logging.getLogger(__name__)
 RAISED = "the engine failed on this request"
+_CLASSES: dict[str, type[StratosError]] = {
+    ALL_BANNED: BadRequest,
+    NO_SUCH_ID: BadRequest,
+    ADAPTER_GONE: AdapterUnavailable,
+}
+"""What the error of a row is to its client; every other one is ours."""
 
 
 @dataclass(slots=True)
@@ -183,7 +189,7 @@ class StepBooks:
             launched.count_out()
             error = tokens.errors.get(sequence.seq_id)
             if error is not None:
-                self.fail(sequence, BadRequest(error) if error == ALL_BANNED else Internal(error), result)
+                self.fail(sequence, _CLASSES.get(error, Internal)(error), result)
                 continue
             sequence.num_computed += launched.count
             if launched.row.sample is not None and sequence.seq_id not in sampled:

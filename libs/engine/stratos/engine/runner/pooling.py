@@ -24,7 +24,8 @@ def pool_rows(
         final_states: the last norm; applied to pooled tokens only.
 
     Returns:
-        For ``LAST`` the state of the row's last token, for ``MEAN`` the sum over the row's tokens, float32.
+        For ``LAST`` the state of the row's last token, for ``MEAN`` the sum over the row's tokens, float64: so that the
+        mean, rounded to float32, does not tell how a prompt was cut into rows.
     """
     pooled = []
     for row, span in zip(rows, spans, strict=True):
@@ -32,6 +33,6 @@ def pool_rows(
             continue
         end = span.begin + span.num_tokens
         begin = end - 1 if row.pool is PoolingKind.LAST else span.begin
-        states = final_states(hidden[begin:end]).to(torch.float32)
+        states = final_states(hidden[begin:end]).to(torch.float64)
         pooled.append(PooledRow(row.seq_id, states.sum(0).cpu().numpy().tobytes()))
     return pooled

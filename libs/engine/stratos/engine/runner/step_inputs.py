@@ -17,7 +17,7 @@ from torch import Tensor
 from stratos.engine.attention.backend import RowSpan
 from stratos.engine.lora.batch import LoraBatch, LoraGroup
 from stratos.engine.lora.weights import LoraWeights
-from stratos.engine.plan import PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
+from stratos.engine.plan import ADAPTER_GONE, NO_SUCH_ID, PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
 from stratos.engine.runner.host_copies import to_device
 
 FindAdapter = Callable[[str], LoraWeights | None]
@@ -60,9 +60,7 @@ def build_step_inputs(
             token_ids[span.begin + span.num_tokens - 1] = previous.get(row.seq_id, PREVIOUS_TOKEN)
     positions = np.concatenate([np.arange(span.start, span.context) for span in spans])
     if not 0 <= token_ids.min() <= token_ids.max() < vocab_size:
-        _report(
-            errors, plan.rows, spans, (token_ids < 0) | (token_ids >= vocab_size), "a token id is not in the vocabulary"
-        )
+        _report(errors, plan.rows, spans, (token_ids < 0) | (token_ids >= vocab_size), NO_SUCH_ID)
         token_ids[(token_ids < 0) | (token_ids >= vocab_size)] = 0
     if positions.max() >= max_model_len:
         _report(errors, plan.rows, spans, positions >= max_model_len, "a position is beyond the model's context")
@@ -103,7 +101,7 @@ def _lora_batch(
     for digest, parts in places.items():
         weights = find_adapter(digest)
         if weights is None:
-            errors.update({row.seq_id: "the adapter is not loaded" for row in rows if row.adapter_digest == digest})
+            errors.update({row.seq_id: ADAPTER_GONE for row in rows if row.adapter_digest == digest})
             continue
         groups.append(LoraGroup(weights, _token_places(parts, device)))
     return LoraBatch(tuple(groups)) if groups else None
