@@ -17,7 +17,7 @@ from stratos.engine.triton_kernels.attention import AttentionRows, TileShape
 HEADS, KV_HEADS, DIM, BLOCK = 32, 8, 128, 16
 CASES = [(batch, context) for batch in (1, 8, 64) for context in (1024, 8192, 32768)]
 TUNED = [(1, 8192), (64, 1024)]
-DECODE_SHAPES = [(tile, warps, stages) for tile in (32, 64, 128) for warps in (4, 8) for stages in (2, 3, 4)]
+DECODE_SHAPES = [(tile, warps, stages) for tile in (32, 64, 128) for warps in (4, 8) for stages in (2, 4, 6)]
 PREFILL_SHAPES = [(128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2)]
 CACHE_BYTES = 1 << 29
 

@@ -80,6 +80,7 @@ def test_exact_attention_is_bitwise_equal_in_any_batch_and_chunk(dtype: torch.dt
 def test_layer_operations(dtype: torch.dtype) -> None:
     from stratos.engine.layers.triton_ops import TritonOps
 
+    torch.manual_seed(0)
     ours, theirs = TritonOps(), TorchOps()
     for hidden in (48, 4096, 5120):
         x, residual = (torch.randn(9, hidden, dtype=dtype, device="cuda") for _ in range(2))
@@ -97,6 +98,7 @@ def test_rotation_and_kv_write_with_rounding_to_fp8(dtype: torch.dtype) -> None:
     from stratos.engine.attention.projections import QkNorm, rotated_heads
     from stratos.engine.triton_kernels.rope_kv import rotate_and_store
 
+    torch.manual_seed(0)
     heads, kv_heads, dim, tokens = 32, 8, 128, 40
     qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim, dtype=dtype, device="cuda")
     angles = torch.randn(tokens, dim // 2, device="cuda")
@@ -112,8 +114,8 @@ def test_rotation_and_kv_write_with_rounding_to_fp8(dtype: torch.dtype) -> None:
         stored = pages[:, 1].float().permute(0, 3, 1, 2, 4).reshape(-1, 2, kv_heads, dim)[slots.long()]
         wanted = torch.stack((key, value), 1).float()
         if kv_scales is not None:
-            stored, wanted = stored * kv_scales[:, :, None], wanted
-            assert torch.allclose(stored, wanted, rtol=1 / 14, atol=2e-3)
+            most = 448 * kv_scales[:, :, None]
+            assert torch.allclose(stored * kv_scales[:, :, None], wanted.clamp(-most, most), rtol=1 / 14, atol=2e-3)
         else:
             assert close(stored, wanted)
 

@@ -5,17 +5,19 @@ Use ``compiled`` in a process that does not interpret kernels.
 
 from __future__ import annotations
 
+import re
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
-
-SHARED_BYTES = 227 * 1024
-"""Shared memory that a program may have on Hopper."""
 
 
 class _Hopper:
@@ -56,3 +58,14 @@ def compiled() -> Iterator[Compiled]:
         yield record
     finally:
         JITFunction.run = run  # type: ignore[method-assign]
+
+
+def resources(cubin: bytes) -> dict[str, int]:
+    """Of a compiled kernel: registers per thread, and bytes of stack and local memory, where registers spill to."""
+    program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([program, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True)
+    found = dict(re.findall(r"\b(REG|STACK|LOCAL):(\d+)", done.stdout))
+    return {"registers": int(found["REG"]), "spilled_bytes": int(found["STACK"]) + int(found["LOCAL"])}

@@ -1,4 +1,8 @@
-"""Compiles every kernel for sm_90 and prints what came out as JSON; a test runs it in a process of its own."""
+"""Compiles every kernel for sm_90 as Llama-3.1-8B uses it and prints what came out as JSON.
+
+A test runs it in a process of its own.  Launches go through the classes that serve, over buffers of the sizes that
+serve, so constants and alignments of the compiled variants are those of a GPU.
+"""
 
 from __future__ import annotations
 
@@ -10,89 +14,91 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
 import torch
-from triton_compile import Compiled, compiled
+from triton_compile import Compiled, compiled, resources
 
-from stratos.engine.attention.triton_paged import Shapes
-from stratos.engine.triton_kernels import norms, sampling
-from stratos.engine.triton_kernels.attention import AttentionRows, Parts, TileShape, attend
-from stratos.engine.triton_kernels.rope_kv import rotate_and_store
+from stratos.core.request import KvGeometry
+from stratos.engine.attention.backend import RowSpan
+from stratos.engine.attention.projections import QkNorm
+from stratos.engine.attention.triton_paged import TritonPagedAttention
+from stratos.engine.layers.rotary import RopeRows
+from stratos.engine.layers.triton_ops import TritonOps
+from stratos.engine.runner.cuda_tables import DeviceTables
+from stratos.engine.runner.kv_pages import KvPages
+from stratos.engine.triton_kernels import sampling
 
-HEADS, KV_HEADS, DIM, TOKENS = 32, 8, 128, 8
-SHAPES = Shapes.for_model(torch.bfloat16, HEADS // KV_HEADS, DIM)
+LAYERS, HEADS, KV_HEADS, DIM, BLOCK, HIDDEN, VOCAB = 32, 32, 8, 128, 16, 4096, 128256
+BATCHES = (1, 8, 64)
+"""Rows of decode steps: contexts in many parts, in some, in one."""
+CPU = torch.device("cpu")
 
 
-def _int32(*shape: int) -> torch.Tensor:
-    return torch.zeros(shape, dtype=torch.int32)
-
-
-def _attention(pages_type: torch.dtype, shape: TileShape, num_parts: int) -> None:
-    pages = torch.zeros(4, 2, 2, KV_HEADS, 16, DIM, dtype=pages_type)
-    query = torch.zeros(TOKENS, HEADS, DIM, dtype=torch.bfloat16)
-    rows = AttentionRows(
-        query_blocks=_int32(TOKENS, 2),
-        query_begins=_int32(TOKENS),
-        query_counts=_int32(TOKENS),
-        contexts=_int32(TOKENS),
-        block_tables=_int32(TOKENS, 16),
+def _attention(pages_type: torch.dtype, dtype: torch.dtype, **options: Any) -> TritonPagedAttention:
+    geometry = KvGeometry(
+        num_layers=LAYERS, num_kv_heads=KV_HEADS, head_dim=DIM, block_size=BLOCK, element_bytes=pages_type.itemsize
     )
-    parts = None
-    if num_parts:
-        parts = Parts(num_parts, torch.zeros(TOKENS, HEADS, num_parts, DIM), torch.zeros(TOKENS, HEADS, num_parts, 2))
-    is_fp8 = pages_type == torch.float8_e4m3fn
-    attend(
-        torch.zeros_like(query),
-        query,
-        pages[:, 1],
-        rows,
-        scale=0.1,
-        window=None,
-        shape=shape,
-        parts=parts,
-        kv_scales=torch.ones(2, KV_HEADS) if is_fp8 else None,
-    )
+    scales = torch.ones(LAYERS, 2, KV_HEADS) if pages_type == torch.float8_e4m3fn else None
+    pages = KvPages(geometry, 1, pages_type, CPU)
+    return TritonPagedAttention(pages, HEADS, (None,) * LAYERS, dtype=dtype, kv_scales=scales, **options)
 
 
-def _layer(pages_type: torch.dtype) -> None:
-    x = torch.zeros(TOKENS, (HEADS + 2 * KV_HEADS) * DIM, dtype=torch.bfloat16)
-    weight, factors = torch.zeros(HEADS + KV_HEADS, DIM, dtype=torch.bfloat16), torch.zeros(TOKENS, DIM)
-    pages = torch.zeros(4, 2, 2, KV_HEADS, 16, DIM, dtype=pages_type)
-    scales = torch.ones(2, KV_HEADS) if pages_type == torch.float8_e4m3fn else None
-    rotate_and_store(x, factors, factors, weight, 1e-6, _int32(TOKENS), pages[:, 1], HEADS, scales)
-    norms.rms_norm(x, x[0], 1e-6)
-    norms.rms_norm(x, x[0], 1e-6, x)
-    norms.silu_mul(x)
+def _forward(attention: TritonPagedAttention, dtype: torch.dtype, tokens: int, metadata: Any, norm: bool) -> None:
+    qkv, factors = torch.zeros(tokens, (HEADS + 2 * KV_HEADS) * DIM, dtype=dtype), torch.zeros(tokens, DIM)
+    qk_norm = QkNorm(torch.ones(HEADS + KV_HEADS, DIM, dtype=dtype), 1e-6) if norm else None
+    attention.forward(1, qkv, RopeRows(factors, factors), qk_norm, metadata)
+
+
+def _attend(pages_type: torch.dtype, dtype: torch.dtype) -> None:
+    attention = _attention(pages_type, dtype)
+    tables = DeviceTables(128, max(BATCHES), 64, BLOCK, CPU)
+    for rows in BATCHES:
+        _forward(attention, dtype, rows, tables.metadata(attention, rows), norm=False)
+    prompt = attention.prepare([RowSpan(0, BLOCK, 0, (0,))])
+    _forward(attention, dtype, BLOCK, prompt, norm=True)
+    exact = _attention(pages_type, dtype, is_exact=True)
+    _forward(exact, dtype, 1, tables.metadata(exact, 1), norm=False)
+
+
+def _layer(dtype: torch.dtype) -> None:
+    ops, x, weight = TritonOps(), torch.zeros(2, HIDDEN, dtype=dtype), torch.ones(HIDDEN, dtype=dtype)
+    ops.rms_norm(x, weight, 1e-6)
+    ops.add_rms_norm(x, x.clone(), weight, 1e-6)
+    ops.silu_mul(torch.zeros(2, 2 * 14336, dtype=dtype))
 
 
 def _sampling() -> None:
-    logits = torch.zeros(TOKENS, 128256)
-    sampling.sample(logits, torch.zeros(TOKENS, 3, dtype=torch.float64), torch.zeros(TOKENS), _int32(TOKENS, 2))
-    sampling.penalise(logits, _int32(2), _int32(2), torch.zeros(2, 3), _int32(2, 128256))
-    sampling.mask(logits, _int32(2), _int32(2, 4008))
+    logits, rows = torch.zeros(8, VOCAB), torch.zeros(8, dtype=torch.int32)
+    keys = torch.zeros(8, 2, dtype=torch.int32)
+    sampling.sample(logits, torch.zeros(8, 3, dtype=torch.float64), torch.zeros(8), keys)
+    sampling.penalise(logits, rows, rows, torch.zeros(8, 3), torch.zeros(8, VOCAB, dtype=torch.int32))
+    sampling.mask(logits, rows, torch.zeros(8, VOCAB // 32, dtype=torch.int32))
 
 
-def _report(record: Compiled) -> dict[str, list[dict[str, Any]]]:
-    return {
-        name: [
-            {
-                "shared": kernel.metadata.shared,
-                "warp_group_products": kernel.asm["ptx"].count("wgmma.mma_async"),
-                "async_copies": kernel.asm["ptx"].count("cp.async.cg"),
-                "local_bytes": kernel.asm["ptx"].count(".local "),
-            }
-            for kernel in kernels
-        ]
+def _report(record: Compiled, config: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "kernel": name,
+            "config": config,
+            "shared": kernel.metadata.shared,
+            "warp_group_products": kernel.asm["ptx"].count("wgmma.mma_async"),
+            "async_copies": kernel.asm["ptx"].count("cp.async.cg"),
+            **resources(kernel.asm["cubin"]),
+        }
         for name, kernels in record.kernels.items()
-    }
+        for kernel in kernels
+    ]
 
 
 def main() -> None:
-    with compiled() as record:
-        for pages_type in (torch.bfloat16, torch.float8_e4m3fn):
-            _attention(pages_type, SHAPES.decode, 16)
-            _attention(pages_type, SHAPES.prefill, 0)
-            _layer(pages_type)
-        _sampling()
-    print(json.dumps(_report(record)))
+    bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
+    found = []
+    for config, pages_type, dtype in (("bf16", bf16, bf16), ("fp16", fp16, fp16), ("fp8", fp8, bf16)):
+        with compiled() as record:
+            _attend(pages_type, dtype)
+            if pages_type == bf16:
+                _layer(dtype)
+                _sampling()
+        found += _report(record, config)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

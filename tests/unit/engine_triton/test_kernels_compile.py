@@ -1,4 +1,4 @@
-"""Every kernel compiles for sm_90 and fits into a Hopper multiprocessor; needs no GPU."""
+"""Every kernel compiles for sm_90 as an 8B model uses it, and fits into a Hopper multiprocessor; needs no GPU."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 SHARED_BYTES = 227 * 1024
+REGISTERS, THREADS = 65536, 128
+SPILLED_BYTES = 8
+"""Two registers, around the loop: the price of a fourth program on a multiprocessor for decode over fp8 pages."""
 KERNELS = {
     "_attention_kernel",
     "_mask_kernel",
@@ -25,7 +28,7 @@ KERNELS = {
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
     environment.pop("TRITON_INTERPRET", None)
     script = Path(__file__).with_name("compile_kernels.py")
@@ -34,12 +37,20 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
     return json.loads(done.stdout)
 
 
-def test_all_of_them_compile(kernels: dict[str, list[dict[str, Any]]]) -> None:
-    assert set(kernels) == KERNELS
-    assert all(variant["shared"] <= SHARED_BYTES for variants in kernels.values() for variant in variants)
+def test_all_of_them_compile_without_spilling_registers(kernels: list[dict[str, Any]]) -> None:
+    assert {kernel["kernel"] for kernel in kernels} == KERNELS
+    assert max(kernel["shared"] for kernel in kernels) <= SHARED_BYTES
+    assert [kernel for kernel in kernels if kernel["spilled_bytes"] > SPILLED_BYTES] == []
 
 
-def test_attention_uses_the_hardware(kernels: dict[str, list[dict[str, Any]]]) -> None:
-    variants = kernels["_attention_kernel"]
-    assert [variant["warp_group_products"] > 0 for variant in variants] == [False, True, False, True]
+@pytest.mark.parametrize("config", ["bf16", "fp16", "fp8"])
+def test_attention_uses_the_hardware(kernels: list[dict[str, Any]], config: str) -> None:
+    variants = [k for k in kernels if k["kernel"] == "_attention_kernel" and k["config"] == config]
+    assert [variant["warp_group_products"] > 0 for variant in variants] == [False, False, True, True]
     assert all(variant["async_copies"] > 0 for variant in variants)
+
+
+def test_enough_decode_programs_fit_on_a_multiprocessor(kernels: list[dict[str, Any]]) -> None:
+    split, whole = [k for k in kernels if k["kernel"] == "_attention_kernel" and k["config"] == "bf16"][:2]
+    for kernel in (split, whole):
+        assert min(REGISTERS // (kernel["registers"] * THREADS), SHARED_BYTES // kernel["shared"]) >= 4

@@ -38,13 +38,17 @@ class Shapes:
 
     @classmethod
     def for_model(cls, dtype: torch.dtype, group: int, head_dim: int) -> Shapes:
-        """Shapes for Hopper: warp-group products want 64 rows a group, and a stage of K and V must fit into 227 KiB."""
+        """Shapes for Hopper: warp-group products want 64 rows a group, and a stage of K and V must fit into 227 KiB.
+
+        A decode program keeps two tiles on their way (Triton spends two stages on each, one of them on the block table)
+        in so few registers that five programs fit on a multiprocessor: 64 rows of 8 KV heads run at once.
+        """
         padded_group = 1 << (group - 1).bit_length()
         if dtype == torch.float32:
             plain = TileShape(max(16, padded_group), 16, 4, 2)
             return cls(plain, plain, plain)
         is_wide = head_dim > 128
-        decode = TileShape(max(16, padded_group), 32 if is_wide else 64, 4, 4)
+        decode = TileShape(max(16, padded_group), 32, 4, 4 if is_wide else 6)
         prefill = TileShape(max(64 if is_wide else 128, padded_group), 32 if is_wide else 64, 8, 3)
         return cls(decode, prefill, TileShape(max(64, padded_group), 32 if is_wide else 64, 4, 3))
 
