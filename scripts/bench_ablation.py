@@ -2,8 +2,9 @@
 
     python scripts/bench_ablation.py --dtype bfloat16 --out benchmarks/results/ablation-2core-cpu.json
 
-Without --model it writes a random Llama of 213 M parameters into a temporary folder.  Each variant is an engine in a
-process of its own; they wait while another one computes.  A figure is the best of --rounds, the gain is on against off.
+The model is a random Llama of 213 M parameters, written into a temporary folder with some adapters.  Each variant is
+an engine in a process of its own; it waits while another one computes.  A figure is the best of --rounds, the gain is
+on against off.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from bench_platform import environment
-from bench_workloads import WORKLOADS
-from make_random_model import write_model
+from bench_workloads import NUM_ADAPTERS, WORKLOADS
+from make_random_model import write_adapter, write_model
 
+SHAPE = "llama-213m"
 BLOCKS = {"kv_pool_bytes": 512 * 1024 * 1024}
 
 
@@ -35,28 +37,49 @@ class Ablation:
     scheduler: dict[str, Any] = field(default_factory=dict)
     everywhere: dict[str, Any] = field(default_factory=dict)
     """Scheduler settings of both sides, where the default would hide the difference."""
+    runner_everywhere: dict[str, Any] = field(default_factory=dict)
+    """The same for the runner."""
 
+
+DENSE = ("decode-1", "decode-8", "prefill-1024")
 
 ABLATIONS: dict[str, Ablation] = {
-    "whole-step kernel": Ablation(
-        workloads=("decode-1", "decode-8", "prefill-1024"), runner={"enable_whole_step": False}
-    ),
-    "native GEMM": Ablation(workloads=("decode-1", "decode-8", "prefill-1024"), runner={"enable_native_gemm": False}),
+    "native kernels": Ablation(workloads=DENSE, runner={"enable_native_kernels": False}),
+    "whole-step kernel": Ablation(workloads=DENSE, runner={"enable_whole_step": False}),
+    "native GEMM": Ablation(workloads=DENSE, runner={"enable_native_gemm": False}),
     "packed GEMM": Ablation(
-        workloads=("decode-1", "decode-8", "prefill-1024"),
-        runner={"enable_native_gemm": False, "enable_prepacked_gemm": False},
+        workloads=DENSE, runner={"enable_prepacked_gemm": False}, runner_everywhere={"enable_native_gemm": False}
     ),
+    "fused operations": Ablation(
+        workloads=DENSE, runner={"enable_fused_ops": False}, runner_everywhere={"enable_whole_step": False}
+    ),
+    "exactness given up": Ablation(workloads=DENSE, runner={"exact": True}, runner_everywhere={"exact": False}),
+    "one step ahead": Ablation(workloads=("decode-1", "decode-8"), scheduler={"lag": 0}, everywhere={"lag": 1}),
+    "KV cache": Ablation(workloads=("decode-1",), scheduler={"enable_kv_cache": False}),
     "prefix cache": Ablation(workloads=("shared-prefix",), scheduler={"enable_prefix_cache": False}),
+    "paged KV": Ablation(workloads=("ragged",), scheduler={"kv_allocation": "contiguous"}),
     "chunked prefill": Ablation(workloads=("intruder",), scheduler={"enable_chunked_prefill": False}),
+    "step-time budget": Ablation(
+        workloads=("intruder",), scheduler={"step_time_budget_ms": 0.0}, everywhere={"step_time_budget_ms": 50.0}
+    ),
+    "mixed steps": Ablation(workloads=("intruder",), scheduler={"scheduling": "prefill-first"}),
+    "continuous batching": Ablation(workloads=("ragged",), scheduler={"batching": "static", "max_num_seqs": 8},
+                                    everywhere={"max_num_seqs": 8}),
     "batching": Ablation(workloads=("ragged",), scheduler={"max_num_seqs": 1}),
-}
+    "masks in parallel": Ablation(
+        workloads=("constrained-8",), scheduler={"enable_parallel_grammar_masks": False},
+        everywhere={"enable_parallel_grammar_masks": True},
+    ),
+    "sorted adapters": Ablation(workloads=("adapters-8",), runner={"enable_sorted_adapters": False}),
+}  # fmt: skip
 
 
 class Variant:
     """An engine in a child process that runs workloads when asked to."""
 
-    def __init__(self, runner: dict[str, Any], scheduler: dict[str, Any]) -> None:
-        command = [sys.executable, __file__, "--serve", json.dumps({"runner": runner, "scheduler": scheduler})]
+    def __init__(self, runner: dict[str, Any], scheduler: dict[str, Any], adapters: Path) -> None:
+        config = {"runner": runner, "scheduler": scheduler, "adapters": str(adapters)}
+        command = [sys.executable, __file__, "--serve", json.dumps(config)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._answer()
 
@@ -81,6 +104,7 @@ class Variant:
 
 def serve(config: dict[str, Any]) -> None:
     """Child: load, then answer one line per workload."""
+    from stratos.core.adapter_files import read_adapter_files
     from stratos.engine.core import EngineCore
     from stratos.engine.runner.torch_runner import TorchRunner
     from stratos.engine.settings import RunnerConfig, SchedulerConfig
@@ -88,6 +112,8 @@ def serve(config: dict[str, Any]) -> None:
     model_path = Path(config["runner"].pop("model_path"))
     runner = TorchRunner.load(RunnerConfig(model_path=model_path, **config["runner"]))
     engine = EngineCore(runner, SchedulerConfig(**config["scheduler"]))
+    for folder in sorted(Path(config["adapters"]).iterdir()):
+        engine.load_adapter(read_adapter_files(folder))
     WORKLOADS["decode-1"].run(engine, random.Random(-1))
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
@@ -95,10 +121,11 @@ def serve(config: dict[str, Any]) -> None:
         print(json.dumps(WORKLOADS[workload].run(engine, random.Random(int(seed)))), flush=True)
 
 
-def measure(ablation: Ablation, base: dict[str, Any], rounds: int) -> list[dict[str, Any]]:
+def measure(ablation: Ablation, base: dict[str, Any], adapters: Path, rounds: int) -> list[dict[str, Any]]:
     """All workloads of one ablation, on and off in turn."""
-    on = Variant(base, ablation.everywhere)
-    off = Variant(base | ablation.runner, ablation.everywhere | ablation.scheduler)
+    base = base | ablation.runner_everywhere
+    on = Variant(base, ablation.everywhere, adapters)
+    off = Variant(base | ablation.runner, ablation.everywhere | ablation.scheduler, adapters)
     rows = []
     for name in ablation.workloads:
         workload = WORKLOADS[name]
@@ -136,7 +163,6 @@ def main() -> None:
     """Parse the command line, measure, print a table, and write JSON if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
-    parser.add_argument("--model", type=Path)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=3)
@@ -147,16 +173,18 @@ def main() -> None:
         serve(json.loads(args.serve))
         return
     with tempfile.TemporaryDirectory() as folder:
-        if args.model is None:
-            write_model("llama-213m", Path(folder))
-        base = {"model_path": str(args.model or folder), "dtype": args.dtype, "num_threads": args.threads, **BLOCKS}
+        model, adapters = Path(folder, "llama-213m"), Path(folder, "adapters")
+        write_model(SHAPE, model)
+        for index in range(NUM_ADAPTERS):
+            write_adapter(SHAPE, adapters / str(index), 8 << index % 2, index)
+        base = {"model_path": str(model), "dtype": args.dtype, "num_threads": args.threads, **BLOCKS}
         results = {}
         for name in args.only:
-            results[name] = measure(ABLATIONS[name], base, args.rounds)
+            results[name] = measure(ABLATIONS[name], base, adapters, args.rounds)
             print(f"measured {name}", file=sys.stderr, flush=True)
     print(table(results))
     document = {
-        "environment": environment(), "model": args.model.name if args.model else "random Llama, 213 M parameters",
+        "environment": environment(), "model": "random Llama, 213 M parameters",
         "dtype": args.dtype, "threads": args.threads, "rounds": args.rounds, "results": results,
     }  # fmt: skip
     if args.out:

@@ -11,9 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stratos.core.grammar import GrammarKind, GrammarSpec
 from stratos.core.request import ChoiceState, EngineRequest, RequestKey
 from stratos.core.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
+
+NUM_ADAPTERS = 4
+WORDS = GrammarSpec(GrammarKind.REGEX, "([a-z]{3,9} ){200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +29,22 @@ class Workload:
     is_higher_better: bool
 
 
-def request(rng: random.Random, prompt: list[int], num_output: int) -> EngineRequest:
+def request(
+    rng: random.Random,
+    prompt: list[int],
+    num_output: int,
+    *,
+    adapter_digest: str = "",
+    grammar: GrammarSpec | None = None,
+) -> EngineRequest:
     """A greedy request of exactly ``num_output`` tokens."""
     return EngineRequest(
         key=RequestKey(f"{rng.getrandbits(64):x}", 0),
         prompt_ids=tuple(prompt),
         choices=(ChoiceState(index=0),),
-        sampling=SamplingParams(temperature=0.0, max_tokens=num_output, ignore_eos=True),
+        sampling=SamplingParams(temperature=0.0, max_tokens=num_output, ignore_eos=True, grammar=grammar),
         seed=0,
+        adapter_digest=adapter_digest,
     )
 
 
@@ -52,12 +64,17 @@ def run_out(engine: EngineCore) -> int:
     return count
 
 
-def decode(batch: int) -> Workload:
-    """Output tokens per second of ``batch`` streams, 128 tokens in and 32 out, prompts not counted."""
+def decode(batch: int, *, grammar: GrammarSpec | None = None, num_adapters: int = 0) -> Workload:
+    """Output tokens per second of ``batch`` streams, 128 tokens in and 32 out, prompts not counted.
+
+    With ``num_adapters`` the streams take turns with as many of the engine's adapters.
+    """
 
     def run(engine: EngineCore, rng: random.Random) -> float:
-        for _ in range(batch):
-            engine.add(request(rng, tokens(engine, rng, 128), 33))
+        adapters = engine.status().resident_adapters[:num_adapters] or ("",)
+        for index in range(batch):
+            digest = adapters[index % len(adapters)]
+            engine.add(request(rng, tokens(engine, rng, 128), 33, adapter_digest=digest, grammar=grammar))
         started = 0
         while started < batch:
             started += sum(output.offset == 0 for output in engine.step().outputs)
@@ -113,6 +130,8 @@ WORKLOADS: dict[str, Workload] = {
     "decode-1": decode(1),
     "decode-8": decode(8),
     "decode-32": decode(32),
+    "constrained-8": decode(8, grammar=WORDS),
+    "adapters-8": decode(8, num_adapters=NUM_ADAPTERS),
     "prefill-1024": Workload(prefill, "ms to the first token, 1024 in", False),
     "shared-prefix": Workload(shared_prefix, "ms per request, 512 of 528 tokens shared", False),
     "ragged": Workload(ragged, "tokens/s, 24 requests of unequal length", True),

@@ -69,6 +69,25 @@ def write_model(shape_name: str, folder: Path) -> None:
         shutil.copy(TOKENIZER / name, folder / name)
 
 
+def write_adapter(shape_name: str, folder: Path, rank: int, seed: int) -> None:
+    """Write a LoRA adapter of the shape for all projections of the attention."""
+    shape, generator = SHAPES[shape_name], torch.Generator().manual_seed(seed)
+    hidden, head = shape["hidden_size"], shape["head_dim"]
+    heads, kv_heads = shape["num_attention_heads"] * head, shape["num_key_value_heads"] * head
+    sizes = {"q_proj": (heads, hidden), "k_proj": (kv_heads, hidden), "v_proj": (kv_heads, hidden),
+             "o_proj": (hidden, heads)}  # fmt: skip
+    weights = {}
+    for layer in range(shape["num_hidden_layers"]):
+        for name, (rows, columns) in sizes.items():
+            prefix = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            weights[f"{prefix}.lora_A.weight"] = torch.randn(rank, columns, generator=generator).mul_(STD)
+            weights[f"{prefix}.lora_B.weight"] = torch.randn(rows, rank, generator=generator).mul_(STD)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": sorted(sizes), "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
 def main() -> None:
     """Parse the command line and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -48,8 +48,9 @@ class SchedulerConfig:
     """Ablation switch: off copies to and from host memory whenever there is room, whatever recomputing would cost."""
     lag: Literal[0, 1] | None = None
     """Steps launched before the step before them is collected: 0 or 1; ``None`` takes what suits the runner."""
-    enable_parallel_grammar_masks: bool = True
-    """Ablation switch: fill grammar masks in threads beside the forward pass; off fills them in the step loop."""
+    enable_parallel_grammar_masks: bool | None = None
+    """Fill grammar masks in threads beside the forward pass, or in the step loop. ``None``: beside it where the runner
+    computes on a device, and so leaves cores free; on CPU the threads take cores from the forward pass."""
     max_compiled_grammars: int = 64
     """Compiled grammars kept; one is about a megabyte, at most about 100."""
 

@@ -52,8 +52,9 @@ class WorkerSettings(ServiceSettings):
     """The output that admitted streams are expected to need counts as taken; off admits more and preempts more."""
     default_output_tokens: int = Field(256, ge=1)
     """Expected output of a choice, for admission, until enough choices have ended to know their 90th percentile."""
-    enable_parallel_grammar_masks: bool = True
-    """Fill the masks of structured output in threads beside the forward pass; off fills them in the step loop."""
+    enable_parallel_grammar_masks: bool | None = None
+    """Fill the masks of structured output in threads beside the forward pass; unset does so with a GPU only, since on
+    CPU those threads take cores from the forward pass."""
     enable_prefix_cache: bool = True
     """Share full blocks between requests with equal prefixes; off for comparison."""
     enable_kv_cache: bool = True

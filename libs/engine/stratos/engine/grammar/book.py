@@ -22,7 +22,8 @@ class GrammarBook:
         self._compiler = GrammarCompiler(
             info.model_path, info.vocab_size, info.eos_token_ids, config.max_compiled_grammars
         )
-        self._filler = MaskFiller(info.vocab_size, is_parallel=config.enable_parallel_grammar_masks)
+        is_parallel = config.enable_parallel_grammar_masks
+        self._filler = MaskFiller(info.vocab_size, is_parallel=info.lag > 0 if is_parallel is None else is_parallel)
 
     def prepare(self, spec: GrammarSpec) -> None:
         """Compile a grammar ahead of the request that needs it; raises ``BadRequest``."""
