@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
 from stratos.common.clock import SystemClock
-from stratos.core.grammar import MAX_GRAMMAR_BYTES, MAX_GRAMMAR_CHOICES
+from stratos.core.grammar import MAX_GRAMMAR_BYTES, MAX_GRAMMAR_CHOICES, MAX_LARK_BYTES, MAX_REGEX_BYTES
 from stratos.core.limits import (
     LIMITS,
     MAX_ALLOWED_TOKEN_IDS,
@@ -173,8 +173,11 @@ async def test_lists_and_texts_over_their_limit_are_refused_by_name(client: http
         ("structured_outputs.json", {"json": "{"}),
         ("structured_outputs.json", {"json": nested(700)}),
         ("structured_outputs.regex", {"regex": "(["}),
-        ("structured_outputs.regex", {"regex": "a" * (MAX_GRAMMAR_BYTES + 1)}),
+        ("structured_outputs.regex", {"regex": "a" * (MAX_REGEX_BYTES + 1)}),
         ("structured_outputs.regex", {"regex": ""}),
+        ("structured_outputs.grammar", {"grammar": "a" * (MAX_LARK_BYTES + 1)}),
+        ("structured_outputs.json", {"json": {"enum": ["a" * MAX_GRAMMAR_BYTES]}}),
+        ("structured_outputs.json", {"json": {"pattern": "a" * (MAX_REGEX_BYTES + 1)}}),
         ("structured_outputs.choice", {"choice": []}),
         ("structured_outputs.choice", {"choice": ["a", 1]}),
         ("structured_outputs.choice", {"choice": ["a"] * (MAX_GRAMMAR_CHOICES + 1)}),

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.errors import BadRequest
 
 MAX_GRAMMAR_BYTES = 64 * 1024
+"""Of a JSON schema, and of all choices together."""
+MAX_REGEX_BYTES = 4096
+"""Of a regular expression, and of all patterns of a schema together: the time of a mask grows with its square, and is
+about 10 ms at the limit."""
+MAX_LARK_BYTES = 8192
 MAX_GRAMMAR_CHOICES = 1024
+TOO_COMPLEX = "the grammar is too complex"
 
 
 class GrammarKind(enum.StrEnum):
@@ -32,6 +38,7 @@ class GrammarSpec:
     text: str
 
 
+_MOST_BYTES = {GrammarKind.REGEX: MAX_REGEX_BYTES, GrammarKind.LARK: MAX_LARK_BYTES}
 ANY_OBJECT = GrammarSpec(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 
 
@@ -43,10 +50,15 @@ def check_grammar(kind: str, text: object, param: str) -> GrammarSpec:
     """
     if not isinstance(text, str) or not text:
         raise BadRequest(f"{param} must be a non-empty string", param=param)
-    if len(text) > MAX_GRAMMAR_BYTES or len(text.encode("utf-8", "replace")) > MAX_GRAMMAR_BYTES:
-        raise BadRequest(f"{param} may have at most {MAX_GRAMMAR_BYTES} bytes", param=param)
     if kind not in list(GrammarKind):
         raise BadRequest(f"the kind of grammar must be one of {', '.join(GrammarKind)}", param=param)
+    most = _MOST_BYTES.get(GrammarKind(kind), MAX_GRAMMAR_BYTES)
+    try:
+        num_bytes = len(text) if len(text) > most else len(text.encode())
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"{param} holds half of a surrogate pair", param=param) from error
+    if num_bytes > most:
+        raise BadRequest(f"{param} may have at most {most} bytes", param=param)
     return GrammarSpec(GrammarKind(kind), text)
 
 
@@ -63,7 +75,24 @@ def schema_grammar(schema: object, param: str) -> GrammarSpec:
             raise BadRequest(f"{param} is not JSON", param=param) from error
     if not isinstance(schema, dict):
         raise BadRequest(f"{param} must be a JSON schema: an object", param=param)
-    return check_grammar(GrammarKind.JSON_SCHEMA, _compact(schema, param), param)
+    grammar = check_grammar(GrammarKind.JSON_SCHEMA, _compact(schema, param), param)
+    if sum(map(len, _patterns(schema))) > MAX_REGEX_BYTES:
+        raise BadRequest(f"the patterns of {param} may have at most {MAX_REGEX_BYTES} characters", param=param)
+    return grammar
+
+
+def _patterns(schema: object) -> Iterator[str]:
+    """Regular expressions in a schema; what only looks like one counts too."""
+    left = [schema]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left.extend(value.values())
+            named, pattern = value.get("patternProperties"), value.get("pattern")
+            yield from named if isinstance(named, dict) else ()
+            yield from (pattern,) if isinstance(pattern, str) else ()
+        elif isinstance(value, list):
+            left.extend(value)
 
 
 def choice_grammar(choices: object, param: str) -> GrammarSpec:

@@ -28,7 +28,7 @@ LIMITS: Mapping[str, Limit] = {
     "top_p": Limit(0.0, 1.0, excludes_least=True),
     "top_k": Limit(0, 2**20, is_integer=True),
     "min_p": Limit(0.0, 1.0),
-    "repetition_penalty": Limit(0.0, 2.0, excludes_least=True),
+    "repetition_penalty": Limit(0.01, 2.0),
     "frequency_penalty": Limit(-2.0, 2.0),
     "presence_penalty": Limit(-2.0, 2.0),
     "max_tokens": Limit(1, 2**20, is_integer=True),
@@ -51,6 +51,7 @@ MAX_BAD_WORD_CHARS = 64
 MAX_BAD_SEQUENCES = MAX_BAD_TOKEN_IDS + 2 * MAX_BAD_WORDS
 """Single tokens, and each word as the beginning of a text and behind a blank."""
 MAX_LOGIT_BIAS = 300
+MAX_TOKEN_ID_DIGITS = 10
 LOGIT_BIAS_LIMIT = Limit(-100.0, 100.0)
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_MESSAGES = 1024
@@ -169,9 +170,11 @@ def check_logit_bias(bias: object, vocab_size: int) -> dict[int, float]:
         raise BadRequest(f"logit_bias must be an object of at most {MAX_LOGIT_BIAS} entries", param="logit_bias")
     checked: dict[int, float] = {}
     for key, value in bias.items():
-        if not str(key).isascii() or not str(key).isdigit() or int(key) >= vocab_size:
+        name = str(key)
+        is_id = len(name) <= MAX_TOKEN_ID_DIGITS and name.isascii() and name.isdigit() and int(name) < vocab_size
+        if not is_id:
             raise BadRequest(f"logit_bias keys must be token ids in [0, {vocab_size})", param="logit_bias")
-        checked[int(key)] = float(_check(LOGIT_BIAS_LIMIT, value, "logit_bias"))
+        checked[int(name)] = float(_check(LOGIT_BIAS_LIMIT, value, "logit_bias"))
     return checked
 
 

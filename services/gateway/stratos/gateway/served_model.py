@@ -63,9 +63,7 @@ class ServedModel:
             tokenizer=tokenizer,
             template=None if source is None else ChatTemplate(source, tokenizer),
             max_input_tokens=max_input_tokens,
-            grammars=GrammarCheck(
-                (path / "tokenizer.json").read_text(encoding="utf-8"), files.vocab_size, files.eos_token_ids
-            ),
+            grammars=GrammarCheck(path, files.vocab_size, files.eos_token_ids),
         )
 
     async def encode_chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:

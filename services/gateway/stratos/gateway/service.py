@@ -99,6 +99,7 @@ class GatewayService(Service):
             settings.pooling,
             settings.matryoshka,
         )
+        self._stack.callback(model.grammars.close)
         backends = await self._open_backends(settings, self._stack)
         self._backend_tasks = backends.tasks
         metrics = GatewayMetrics(self.metrics)
