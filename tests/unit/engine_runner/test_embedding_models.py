@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from array import array
 from pathlib import Path
@@ -27,6 +28,7 @@ TOLERANCE = 1e-5
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", {"num_attention_heads": 9, "num_key_value_heads": 3}),
     "qwen3-untied": ("Qwen3", {"tie_word_embeddings": False}),
+    "qwen2-groups-of-7": ("Qwen2", {"num_attention_heads": 14, "num_key_value_heads": 2}),
     "llama": ("Llama", {}),
     "mistral-window": ("Mistral", {"sliding_window": 9}),
 }
@@ -68,11 +70,25 @@ def test_vectors_equal_transformers_in_one_batch_of_mixed_lengths(tmp_path: Path
     runner = load_runner(tmp_path)
     assert not runner.info.can_generate
     for pooling in (LAST, MEAN):
+        seen = []
         for budget in (7, 1024):
             config = SchedulerConfig(max_num_batched_tokens=budget, enable_prefix_cache=False)
             vectors = embed(EngineCore(runner, config), INPUTS, pooling)
             for vector, tokens in zip(vectors, INPUTS, strict=True):
                 assert (vector - reference(body, tokens, pooling)).abs().max() < TOLERANCE
+            seen.append([vector.numpy().tobytes() for vector in vectors])
+        assert seen[0] == seen[1], "no bit tells how an input was cut into chunks"
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_in_bfloat16_vectors_point_the_same_way(tmp_path: Path, family: str) -> None:
+    body = save_body(tmp_path, *FAMILIES[family])
+    rounded = copy.deepcopy(body).to(torch.bfloat16)
+    for pooling in (LAST, MEAN):
+        vectors = embed(EngineCore(load_runner(tmp_path, dtype="bfloat16"), SchedulerConfig()), INPUTS, pooling)
+        for vector, tokens in zip(vectors, INPUTS, strict=True):
+            exact, theirs = reference(body, tokens, pooling), reference(rounded, tokens, pooling)
+            assert vector @ exact > 1 - 2 * (1 - theirs @ exact) - 1e-3, "as near to float32 as transformers is"
 
 
 def test_a_cached_prefix_does_not_change_the_vector(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.unit.engine_runner.plan_driver import (
     load_runner,
     teacher_forced,
 )
-from tests.unit.engine_runner.tiny_models import FAMILIES, greedy_reference, reference_logprobs, save_tiny
+from tests.unit.engine_runner.tiny_models import BASE, FAMILIES, greedy_reference, reference_logprobs, save_tiny
 
 PROMPT = [(i * 37 + 11) % 97 for i in range(41)]
 PROMPTS = [PROMPT[:1], PROMPT[:2], PROMPT[5:9], PROMPT[3:20], PROMPT]
@@ -43,9 +43,42 @@ def test_teacher_forced_logprobs_equal_transformers_in_any_chunking(family: Any,
     assert (teacher_forced(runner, PROMPT, chunk) - reference).abs().max() < TOLERANCE
 
 
-def test_greedy_tokens_and_logprobs_equal_transformers_in_a_mixed_batch(family: Any) -> None:
-    model, runner, _ = family
-    streams = generated(runner)
+COMMON = {"odd heads", "own head_dim", "tied", "untied", "groups of 7"}
+WANTED = {
+    "Llama": {*COMMON, "biases", "derived head_dim", "default rope", "linear rope", "llama3 rope"},
+    "Mistral": {*COMMON, "window", "no window"},
+    "Qwen2": {*COMMON, "biases", "derived head_dim", "window", "no window", "yarn rope"},
+    "Qwen3": {*COMMON, "biases", "window", "no window"},
+    "Mixtral": {*COMMON, "derived head_dim", "window", "no window"},
+    "Qwen3Moe": {*COMMON, "biases", "window", "no window"},
+}
+
+
+def shape_of(prefix: str, changes: dict[str, Any]) -> set[str]:
+    """What is special about a case of ``FAMILIES``."""
+    fields = {**BASE, **changes}
+    heads, kv_heads = fields["num_attention_heads"], fields["num_key_value_heads"]
+    head_dim, has_bias = fields["head_dim"], fields.get("attention_bias") or prefix == "Qwen2"
+    has_window = fields.get("sliding_window") and (prefix in ("Mistral", "Mixtral") or fields.get("use_sliding_window"))
+    shape = {f"{fields.get('rope_parameters', {}).get('rope_type', 'default')} rope"}
+    shape |= {"window" if has_window else "no window", "tied" if fields["tie_word_embeddings"] else "untied"}
+    shape |= {"derived head_dim"} if head_dim is None else set()
+    shape |= {"own head_dim"} if head_dim and head_dim * heads != fields["hidden_size"] else set()
+    shape |= {"odd heads"} if heads % 2 else set()
+    shape |= {"groups of 7"} if heads == 7 * kv_heads else set()
+    return shape | ({"biases"} if has_bias else set())
+
+
+@pytest.mark.parametrize("prefix", WANTED)
+def test_the_cases_cover_every_shape_of_the_family(prefix: str) -> None:
+    covered = [shape_of(prefix, changes) for name, changes in FAMILIES.values() if name == prefix]
+    assert WANTED[prefix] <= set().union(*covered)
+
+
+@pytest.mark.parametrize("settings", [{}, {"enable_native_kernels": False, "exact": False}], ids=["", "plain-torch"])
+def test_greedy_tokens_and_logprobs_equal_transformers_in_a_mixed_batch(family: Any, settings: dict[str, Any]) -> None:
+    model, runner, path = family
+    streams = generated(load_runner(path, **settings) if settings else runner)
     for stream in streams:
         reference = reference_logprobs(model, stream.tokens[:-1])[stream.num_prompt - 1 :]
         assert [t.token_id for t in stream.sampled] == reference.argmax(-1).tolist()

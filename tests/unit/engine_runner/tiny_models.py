@@ -53,10 +53,22 @@ YARN_ROPE = {
 }
 UNTIED = {"tie_word_embeddings": False}
 EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+GROUPS_OF_7 = {"num_attention_heads": 7, "num_key_value_heads": 1}
+TWO_GROUPS_OF_7 = {"num_attention_heads": 14, "num_key_value_heads": 2}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"attention_bias": True, "num_attention_heads": 3, "num_key_value_heads": 3}),
+    "llama-2": ("Llama", {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": None, **UNTIED}),
+    "llama-3.1": (
+        "Llama",
+        {"rope_parameters": LLAMA3_ROPE, "head_dim": 16, "hidden_size": 56, **TWO_GROUPS_OF_7, **UNTIED},
+    ),
+    "llama-linear-rope": (
+        "Llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}, "mlp_bias": True},
+    ),
     "mistral-window": ("Mistral", {"sliding_window": 9, **UNTIED}),
     "mistral-null": ("Mistral", {"sliding_window": None, "head_dim": 16}),
+    "mistral-groups-of-7": ("Mistral", {"sliding_window": 11, **GROUPS_OF_7}),
     "qwen2-groups-of-7": (
         "Qwen2",
         {"hidden_size": 56, "num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": None},
@@ -66,7 +78,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1, "num_hidden_layers": 3, **UNTIED},
     ),
     "qwen2-yarn": ("Qwen2", {"rope_parameters": YARN_ROPE, "head_dim": 16}),
+    "qwen2-windows-groups-of-7": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0, **TWO_GROUPS_OF_7},
+    ),
     "qwen3": ("Qwen3", {"attention_bias": True, "num_attention_heads": 9, "num_key_value_heads": 3}),
+    "qwen3-groups-of-7": ("Qwen3", {**TWO_GROUPS_OF_7, **UNTIED}),
     "qwen3-mixed-windows": (
         "Qwen3",
         {
@@ -78,6 +95,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2, **UNTIED}),
     "mixtral-window": ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 3, "sliding_window": 8}),
+    "mixtral-groups-of-7": (
+        "Mixtral",
+        {"hidden_size": 56, "head_dim": None, "num_local_experts": 4, "num_experts_per_tok": 1, **GROUPS_OF_7},
+    ),
+    "qwen3-moe-bias-groups-of-7": ("Qwen3Moe", {**EXPERTS, "attention_bias": True, **GROUPS_OF_7}),
     "qwen3-moe": ("Qwen3Moe", {**EXPERTS, **UNTIED}),
     "qwen3-moe-mixed": (
         "Qwen3Moe",
