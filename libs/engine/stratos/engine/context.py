@@ -31,10 +31,17 @@ class EngineContext:
     seq_ids: Iterator[int] = field(default_factory=itertools.count)
     tokens_by_tenant: Counter[str] = field(default_factory=Counter)
 
-    def check_size(self, num_tokens: int) -> None:
-        """Raise ``ContextLengthExceeded`` for tokens that could never fit the model's context or the pool."""
-        if num_tokens > self.info.max_model_len:
-            raise ContextLengthExceeded(f"{num_tokens} tokens do not fit the context of {self.info.max_model_len}")
+    def check_size(self, num_tokens: int, num_output: int = 0) -> None:
+        """Raise ``ContextLengthExceeded`` for tokens that could never fit the model's context or the pool.
+
+        A prompt of ``num_tokens`` must fit whole, as a hand-off carries it whole; ``num_output`` tokens of output
+        behind it need not where blocks are released.
+        """
+        if num_tokens + num_output > self.info.max_model_len:
+            raise ContextLengthExceeded(
+                f"{num_tokens + num_output} tokens do not fit the context of {self.info.max_model_len}"
+            )
+        num_tokens += num_output if self.scheduler.tables.window is None else 0
         if self.blocks.blocks_for(num_tokens) > self.blocks.num_blocks:
             capacity = self.blocks.num_blocks * self.blocks.block_size
             raise ContextLengthExceeded(f"{num_tokens} tokens do not fit the KV pool of {capacity} tokens")

@@ -6,6 +6,7 @@ which other threads may call while a step runs; everything else is called by the
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from stratos.engine.embeddings import EmbedBook
 from stratos.engine.engine import Engine, EngineStatus, Reservation, StepResult
 from stratos.engine.grammar.book import GrammarBook
 from stratos.engine.host_tier import make_tier
+from stratos.engine.kv_window import make_window
 from stratos.engine.prefill_jobs import JobBook
 from stratos.engine.request_book import RequestBook
 from stratos.engine.reservations import ReservationBook
@@ -41,6 +43,8 @@ class EngineCore(Engine):
         self.info = runner.info
         self._runner = runner
         clock = clock or SystemClock()
+        if runner.info.num_sinks:
+            config = dataclasses.replace(config, enable_prefix_cache=False)  # streams of this mode share no blocks
         self._blocks = BlockManager(
             runner.info.num_blocks,
             runner.info.geometry.block_size,
@@ -51,7 +55,8 @@ class EngineCore(Engine):
             lag = 0  # what is computed again must be known
         tier = make_tier(runner.info, config, self._blocks, is_fenced=lag > 0)
         slot_tokens = runner.info.max_model_len if config.kv_allocation == "contiguous" else 0
-        self._scheduler = Scheduler(config, self._blocks, clock, tier, slot_tokens=slot_tokens)
+        window = make_window(runner.info, config)
+        self._scheduler = Scheduler(config, self._blocks, clock, tier, slot_tokens=slot_tokens, window=window)
         self._context = EngineContext(
             info=runner.info,
             config=config,
@@ -87,7 +92,7 @@ class EngineCore(Engine):
         if all(choice.finished for choice in request.choices):
             raise BadRequest("every choice of the request is finished already", param="choices")
         emitted = max((len(choice.emitted_ids) for choice in request.choices), default=0)
-        self._context.check_size(len(request.prompt_ids) + max(1, emitted))
+        self._context.check_size(len(request.prompt_ids), max(1, emitted))
         self._scheduler.admission.check_request(request)
         self._check_key(request.key)
 
@@ -258,6 +263,8 @@ class EngineCore(Engine):
             slow_step_s=self._slow_steps.slowest_s,
             num_preemptions=self._scheduler.num_preemptions,
             num_admission_refusals=self._scheduler.admission.num_refusals,
-            num_kv_tokens=sum(s.num_computed for queue in (ready, running) for s in queue),
+            num_kv_tokens=sum(
+                s.num_computed - s.num_released * self._blocks.block_size for queue in (ready, running) for s in queue
+            ),
             host=self._scheduler.tier.status(),
         )

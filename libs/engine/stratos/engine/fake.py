@@ -47,6 +47,10 @@ class FakeConfig:
     can_generate: bool = True
     lag: Literal[0, 1] = 0
     """1 executes a plan when it is collected, and lets the scheduler run one step ahead."""
+    window: int = 0
+    """Positions that a token sums over, up to its own; 0: all."""
+    num_sinks: int = 0
+    """With a window: first positions that it sums over, too."""
     num_host_blocks: int = 0
     """Slots in host memory."""
     swap_block_s: float = 0.0
@@ -91,16 +95,25 @@ def fake_generate(
     num_prefilled: int | None = None,
     vocab_size: int = 4096,
     adapter_digest: str = "",
+    window: int = 0,
+    num_sinks: int = 0,
 ) -> list[int]:
     """Tokens that must come out when positions below ``num_prefilled`` (default: all but the last) came by hand-off."""
     boundary = len(prompt_ids) - 1 if num_prefilled is None else num_prefilled
     tokens = list(prompt_ids)
-    total = sum(fake_kv(prefill_weight if p < boundary else decode_weight, t, p) for p, t in enumerate(tokens))
+    entries = [fake_kv(prefill_weight if p < boundary else decode_weight, t, p) for p, t in enumerate(tokens)]
     for _ in range(num_tokens):
+        total = sum(entries[position] for position in visible(len(entries), window, num_sinks))
         token = (total + 31 * decode_weight + adapter_term(adapter_digest)) % vocab_size
-        total += fake_kv(decode_weight, token, len(tokens))
+        entries.append(fake_kv(decode_weight, token, len(tokens)))
         tokens.append(token)
     return tokens[len(prompt_ids) :]
+
+
+def visible(num_tokens: int, window: int, num_sinks: int) -> list[int]:
+    """Positions that the last of ``num_tokens`` tokens sees."""
+    begin = max(0, num_tokens - window) if window else 0
+    return [*range(min(num_sinks, begin)), *range(begin, num_tokens)]
 
 
 def next_allowed(mask: Sequence[int], token: int, vocab_size: int) -> int:
@@ -147,6 +160,8 @@ class FakeRunner(Runner):
             can_generate=config.can_generate,
             embedding_size=EMBEDDING_SIZE,
             num_host_blocks=config.num_host_blocks,
+            window=config.window,
+            num_sinks=config.num_sinks,
             lag=config.lag,
         )
 
@@ -212,7 +227,8 @@ class FakeRunner(Runner):
 
     def _sample_row(self, row: PlanRow, spec: SampleSpec, mask: Sequence[int] | None = None) -> SampledToken:
         end = row.start + len(row.token_ids)
-        total = sum(self._pages[self._slot(row.block_table, position)] for position in range(end))
+        seen = visible(end, self.config.window, self.config.num_sinks)
+        total = sum(self._pages[self._slot(row.block_table, position)] for position in seen)
         term = 31 * self.config.worker_weight + adapter_term(row.adapter_digest)
         token = (total + term) % self.config.vocab_size
         banned = {*self.config.eos_token_ids, *spec.params.stop_token_ids}

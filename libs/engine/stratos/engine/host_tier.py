@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from stratos.engine.block_manager import BlockManager
 from stratos.engine.engine import HostTierStatus
 from stratos.engine.host_pool import HostPool
+from stratos.engine.kv_window import RELEASED
 from stratos.engine.runner.base import RunnerInfo
 from stratos.engine.sequence import Sequence, SwappedState
 from stratos.engine.settings import SchedulerConfig
@@ -117,27 +118,28 @@ class HostTier:
     def swap_out(self, sequence: Sequence) -> bool:
         """Copy the computed blocks of a sequence out, if that pays; the caller releases its device blocks."""
         num_blocks = self._blocks.blocks_for(sequence.num_computed)
-        table = sequence.block_table[:num_blocks]
+        places = [place for place in range(num_blocks) if sequence.block_table[place] != RELEASED]
+        table = [sequence.block_table[place] for place in places]
         is_partial = sequence.bypasses_prefix_cache or sequence.num_in_flight or sequence.awaits_copy
         is_settled = not is_partial and not self.is_loading(table)
         if not self.is_enabled or self._plan is None or not table or not is_settled:
             return False
-        if not self._always and not self.costs.is_swap_worth(sequence.num_computed):
+        if not self._always and not self.costs.is_swap_worth(sequence.num_computed, len(table)):
             return False
         num_outs = len(self._next.outs)
-        slots = self._slots_for(sequence, table)
+        slots = self._slots_for(sequence, places, table)
         if slots is None:
             return False
         if self._is_fenced and len(self._next.outs) > num_outs:
             sequence.last_plan = self._plan  # whoever releases its blocks now keeps them from everybody till then
         self._next.owners.append(sequence)
-        sequence.swapped = SwappedState(tuple(slots), sequence.num_computed, sequence.num_named)
+        sequence.swapped = SwappedState(tuple(slots), tuple(places), sequence.num_computed, sequence.num_named)
         self.num_swapped_out += 1
         return True
 
-    def _slots_for(self, sequence: Sequence, table: list[int]) -> list[int] | None:
-        """Held slots for every block of the table; those with a known name are shared, the others are copied."""
-        names = self._names(sequence, len(table), sequence.num_named)
+    def _slots_for(self, sequence: Sequence, places: list[int], table: list[int]) -> list[int] | None:
+        """Held slots for the blocks of a table; those with a known name are shared, the others are copied."""
+        names = self._names(sequence, places, sequence.num_named)
         slots = [self.pool.find(name) if name else None for name in names]
         known = [slot for slot in slots if slot is not None]
         self.pool.hold(known)
@@ -152,10 +154,11 @@ class HostTier:
             held.append(slot)
         return held
 
-    def _names(self, sequence: Sequence, num_blocks: int, num_named: int) -> list[bytes | None]:
+    def _names(self, sequence: Sequence, places: Series[int], num_named: int) -> list[bytes | None]:
         """Names of blocks that may be found by name; the rest, the last one above all, are private."""
-        num_named = min(num_named, num_blocks)
-        return [*sequence.chain(num_named, self._blocks.block_size), *[None] * (num_blocks - num_named)]
+        num_named = min(num_named, places[-1] + 1)
+        names = sequence.chain(num_named, self._blocks.block_size)
+        return [names[place] if place < num_named else None for place in places]
 
     def resident(self, sequence: Sequence) -> list[int]:
         """Device blocks that hold parts of a swapped-out sequence already."""
@@ -164,28 +167,28 @@ class HostTier:
     def _hits(self, sequence: Sequence) -> list[int | None]:
         swapped = sequence.swapped
         assert swapped is not None
-        names = self._names(sequence, len(swapped.slots), swapped.num_named)
+        names = self._names(sequence, swapped.places, swapped.num_named)
         return [self._blocks.cache.find(name) if name else None for name in names]
 
-    def restore(self, sequence: Sequence) -> bool:
-        """Give a swapped-out sequence device blocks for all its tokens, and load what it had; or change nothing."""
+    def restore(self, sequence: Sequence, num_blocks: int) -> bool:
+        """Let a swapped-out sequence hold ``num_blocks``, and load what it had; or change nothing."""
         swapped = sequence.swapped
         assert swapped is not None
         if any(self.pool.is_filling(slot) for slot in swapped.slots):
             return False
         hits, found = self._hits(sequence), self.resident(sequence)
         self._blocks.reference(found)
-        taken = self._blocks.allocate(self._blocks.blocks_for(len(sequence.tokens)) - len(found))
+        taken = self._blocks.allocate(num_blocks - len(found))
         if taken is None:
             self._blocks.release(found)
             return False
-        fresh, names = iter(taken), self._names(sequence, len(hits), swapped.num_named)
-        for slot, name, hit in zip(swapped.slots, names, hits, strict=True):
-            block = hit if hit is not None else next(fresh)
-            sequence.block_table.append(block)
+        fresh, names = iter(taken), self._names(sequence, swapped.places, swapped.num_named)
+        table = [RELEASED] * (swapped.places[-1] + 1)
+        for place, slot, name, hit in zip(swapped.places, swapped.slots, names, hits, strict=True):
+            table[place] = hit if hit is not None else next(fresh)
             if hit is None:
-                self._copy_in(slot, block, name)
-        sequence.block_table.extend(fresh)
+                self._copy_in(slot, table[place], name)
+        sequence.block_table, sequence.num_released = [*table, *fresh], len(table) - len(swapped.places)
         sequence.num_computed, sequence.num_named = swapped.num_tokens, swapped.num_named
         self.drop(sequence)
         self.num_restored += 1

@@ -19,6 +19,7 @@ from stratos.common.errors import ContextLengthExceeded
 from stratos.core.quantile import RecentQuantile
 from stratos.core.request import EngineRequest, FinishReason
 from stratos.engine.block_manager import BlockManager
+from stratos.engine.kv_window import KvWindow
 from stratos.engine.sequence import Sequence
 
 OUTPUT_QUANTILE = 0.9
@@ -27,8 +28,16 @@ OUTPUT_QUANTILE = 0.9
 class KvAdmission:
     """The rule over one pool, and the output lengths that its budgets come from."""
 
-    def __init__(self, blocks: BlockManager, *, mark: float, default_output_tokens: int, slot_tokens: int = 0) -> None:
-        self._blocks = blocks
+    def __init__(
+        self,
+        blocks: BlockManager,
+        *,
+        mark: float,
+        default_output_tokens: int,
+        slot_tokens: int = 0,
+        window: KvWindow | None = None,
+    ) -> None:
+        self._blocks, self._window = blocks, window
         self._mark = mark
         self._slot_blocks = blocks.blocks_for(slot_tokens)
         self.output_lengths = RecentQuantile(OUTPUT_QUANTILE, default=default_output_tokens)
@@ -59,11 +68,15 @@ class KvAdmission:
         if not is_return(request):
             num_choices = sum(not choice.finished for choice in request.choices)
             prompt = self.table_blocks(len(request.prompt_ids))
-            self._check_alone(prompt + self.output_blocks(request, num_choices))
+            self._check_alone(self._bounded(prompt + self.output_blocks(request, num_choices), num_choices))
 
     def check_input(self, num_tokens: int) -> None:
         """The same for a prefill job or an input to embed, of ``num_tokens`` tokens: neither has output."""
         self._check_alone(self.table_blocks(num_tokens))
+
+    def _bounded(self, num_blocks: int, num_choices: int) -> int:
+        """``num_blocks``, or what so many choices hold at most where their window is bounded."""
+        return num_blocks if self._window is None else min(num_blocks, num_choices * self._window.max_blocks)
 
     def _check_alone(self, num_blocks: int) -> None:
         size, total = self._blocks.block_size, self._blocks.num_blocks
@@ -89,6 +102,9 @@ class KvAdmission:
         state = sequence.request
         returns = state is not None and (state.has_started or is_return(state.request))
         expected = min(1, sequence.output_blocks) if returns else sequence.output_blocks
+        if state is not None:
+            bound = self._bounded(num_blocks + expected, 1 + len(state.siblings))
+            expected = max(min(1, expected), bound - num_blocks)
         sequence.promised_blocks = num_blocks + expected
         needed = max(expected, growth) if returns else expected
         has_room = self._has_room(prefix, num_blocks, needed, num_promised, is_return=returns)

@@ -57,7 +57,8 @@ class PlanRow:
     start: int
     """Absolute position of the first of them; KV of everything before is in the cache."""
     block_table: tuple[int, ...]
-    """Block ids that cover positions ``0 .. start + len(token_ids)``."""
+    """Block ids that cover positions ``0 .. start + len(token_ids)``. Where every layer's window is bounded, blocks
+    wholly outside of the window of the row's first token may be any valid id, and hold anything finite."""
     adapter_digest: str = ""
     """Empty for the base model."""
     sample: SampleSpec | None = None

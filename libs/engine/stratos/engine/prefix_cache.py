@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class PrefixCache:
@@ -30,6 +30,27 @@ class PrefixCache:
                 break
             blocks.append(block)
         return blocks
+
+    def match_end(self, names: Sequence[bytes], first_needed: Callable[[int], int]) -> tuple[int, list[int]]:
+        """The longest prefix of the chain of which every block that is still needed is known.
+
+        Args:
+            names: the chain.
+            first_needed: of a number of blocks: index of the first that tokens behind them see; never descends.
+
+        Returns:
+            How many blocks the prefix has, and those from the first needed one on.
+        """
+        end = index = len(names)
+        blocks: list[int] = []
+        while index > first_needed(end):
+            index -= 1
+            block = self._block_of.get(names[index])
+            if block is None:
+                end, blocks = index, []
+            else:
+                blocks.append(block)
+        return end, blocks[::-1]
 
     def find(self, name: bytes) -> int | None:
         """The block with this name."""

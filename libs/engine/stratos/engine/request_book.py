@@ -9,6 +9,7 @@ from stratos.common.errors import BadRequest, Overloaded
 from stratos.core.request import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, PositionLogprobs, RequestKey
 from stratos.engine.context import EngineContext
 from stratos.engine.engine import StepResult
+from stratos.engine.kv_window import RELEASED
 from stratos.engine.plan import PREVIOUS_TOKEN, PlanRow, PromptTargets, SampledToken, SampleSpec
 from stratos.engine.sequence import RequestState, ReservedState, Sequence
 
@@ -168,7 +169,7 @@ class RequestBook:
             seq_id=sequence.seq_id,
             token_ids=(*known, PREVIOUS_TOKEN) if continues else tuple(known),
             start=start,
-            block_table=tuple(sequence.block_table[: self._context.blocks.blocks_for(start + count)]),
+            block_table=self._context.scheduler.tables.plan_table(sequence, start + count),
             adapter_digest=sequence.adapter_digest,
             sample=_sample_spec(sequence, state) if state and count == sequence.remaining else None,
             pool=embedding.pooling(is_last_chunk=count == sequence.remaining) if embedding else None,
@@ -195,6 +196,7 @@ class RequestBook:
         self._context.name_blocks(sequence)
         if sequence.num_computed >= num_prompt - 1:
             self._fork_siblings(sequence)
+        self._context.scheduler.tables.release_passed(sequence)
         if sequence.choice == state.lead_choice:
             state.num_recomputed_tokens += max(0, min(sequence.num_computed, num_prompt) - begin)
         if token is not None:
@@ -216,14 +218,14 @@ class RequestBook:
                 scheduler.enqueue(sequence)  # recomputes from the prefix cache when there is room
                 continue
             shared = lead.block_table[:num_shared]
-            blocks.reference(shared)
+            blocks.reference([block for block in shared if block != RELEASED])
             if private:
                 source = lead.block_table[num_shared]
                 blocks.reference([source])  # until the copy is done
                 self._copies.append(BlockCopy(source, private[0], sequence, sequence.epoch))
                 sequence.awaits_copy = True
-            sequence.block_table = shared + private
-            sequence.promised_blocks = len(sequence.block_table) + sequence.output_blocks
+            sequence.block_table, sequence.num_released = shared + private, lead.num_released
+            sequence.promised_blocks = sequence.num_held + sequence.output_blocks
             lead.promised_blocks -= sequence.output_blocks
             sequence.num_computed = num_tokens
             sequence.num_named = min(num_shared, lead.num_named)

@@ -29,9 +29,11 @@ from stratos.common.clock import Clock
 from stratos.common.errors import Internal, QueueTimeout, StratosError
 from stratos.core.request import EngineRequest
 from stratos.engine.block_manager import BlockManager
+from stratos.engine.block_tables import BlockTables
 from stratos.engine.cost_model import StepCostModel
 from stratos.engine.host_tier import HostTier
 from stratos.engine.kv_admission import KvAdmission, is_return
+from stratos.engine.kv_window import KvWindow
 from stratos.engine.sequence import JobState, Sequence
 from stratos.engine.service_order import ServiceOrder
 from stratos.engine.settings import SchedulerConfig
@@ -68,6 +70,7 @@ class Scheduler:
         tier: HostTier | None = None,
         *,
         slot_tokens: int = 0,
+        window: KvWindow | None = None,
     ) -> None:
         self.config = config
         self.blocks = blocks
@@ -80,7 +83,9 @@ class Scheduler:
             mark=config.admission_mark,
             default_output_tokens=config.default_output_tokens,
             slot_tokens=slot_tokens,
+            window=window,
         )
+        self.tables = BlockTables(blocks, self.tier, self.admission, self.fences, window)
         self.cost = StepCostModel()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -120,8 +125,8 @@ class Scheduler:
 
     def free_blocks(self, sequence: Sequence) -> None:
         """Release the blocks of a sequence; it would start from its first token again."""
-        self.fences.release(sequence.block_table, sequence.last_plan)
-        sequence.block_table = []
+        self.fences.release(sequence.held_blocks, sequence.last_plan)
+        sequence.block_table, sequence.num_released = [], 0
         sequence.epoch += 1
         sequence.num_computed = sequence.num_in_flight = sequence.num_unknown = 0
         sequence.num_named = 0
@@ -197,7 +202,7 @@ class Scheduler:
             count = budget.count_for(sequence)
             if count == 0:
                 continue
-            while not self._grow(sequence, sequence.num_scheduled + count):
+            while not self.tables.grow(sequence, sequence.num_scheduled + count):
                 has_preempted = True
                 if not self._preempt_for(sequence, decision, now):
                     break
@@ -205,16 +210,6 @@ class Scheduler:
                 decision.scheduled.append((sequence, count))
                 budget.take(sequence, count)
         return has_preempted
-
-    def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
-        missing = self.blocks.blocks_for(num_tokens) - len(sequence.block_table)
-        if missing <= 0:
-            return True
-        taken = self.blocks.allocate(missing)
-        if taken is None:
-            return False
-        sequence.block_table.extend(taken)
-        return True
 
     def _preempt_for(self, sequence: Sequence, decision: Decision, now: float) -> bool:
         """Free the blocks of the sequence served last. ``False``: ``sequence`` does not run in this step."""
@@ -226,14 +221,14 @@ class Scheduler:
         if victim is not None and victim.num_in_flight:
             decision.held.add(victim)
             return False
-        others_hold_blocks = len(sequence.block_table) < self.blocks.num_blocks - self.blocks.num_available
+        others_hold_blocks = sequence.num_held < self.blocks.num_blocks - self.blocks.num_available
         if victim is sequence and not others_hold_blocks:
             decision.exhausted.append(sequence)
             return False
         victim = victim or sequence
         if victim.job is not None:
             return False  # a job holds all its blocks from the start: nothing to grow
-        if self.blocks.blocks_for(len(victim.tokens)) > self.blocks.num_blocks:
+        if not self.tables.could_come_back(victim):
             decision.exhausted.append(victim)  # shared blocks took it this far; alone it could not come back
             return False
         self.running.remove(victim)
@@ -263,7 +258,8 @@ class Scheduler:
             if sequence.job is not None and len(self.ready) >= MAX_READY_JOBS:
                 continue
             try:
-                has_room = self._take_prefix_and_room(sequence)
+                growth = self._growth_until_token(sequence)
+                has_room = self.tables.build(sequence, self.num_promised_blocks, growth)
             except Exception:  # whatever is wrong with this sequence, the others go on
                 _log.exception("a sequence cannot be admitted")
                 decision.failed.append((sequence, Internal("the request could not be scheduled")))
@@ -289,33 +285,4 @@ class Scheduler:
         chunk = max(self.blocks.block_size, self.config.max_num_batched_tokens - len(self.running))
         num_steps = 1 + -(-len(sequence.tokens) // chunk)
         ends = ((s, min(len(s.tokens) + s.num_unknown + num_steps, s.max_len)) for s in self.running if s.job is None)
-        return sum(max(0, self.blocks.blocks_for(end) - len(s.block_table)) for s, end in ends)
-
-    def _take_prefix_and_room(self, sequence: Sequence) -> bool:
-        """Reference the cached prefix and take blocks for all tokens, or take nothing."""
-        promised, growth = self.num_promised_blocks, self._growth_until_token(sequence)
-        if sequence.swapped is not None:
-            found, num_blocks = self.tier.resident(sequence), self.blocks.blocks_for(len(sequence.tokens))
-            admits = self.admission.admits_sequence(sequence, found, num_blocks, promised, growth)
-            return admits and self.tier.restore(sequence)
-        size = self.blocks.block_size
-        usable = len(sequence.tokens) - (1 if sequence.job is None else 0)  # the last token of a prompt is sampled
-        names = [] if sequence.bypasses_prefix_cache else sequence.chain(usable // size, size)
-        prefix = self.blocks.cache.match(names)
-        hosted = self.tier.match(names[len(prefix) :], may_wait=sequence.job is None)
-        compute = sequence.job is None or sequence.job.job.compute
-        num_blocks = self.admission.table_blocks(len(sequence.tokens)) if compute else len(prefix) + len(hosted)
-        if not self.admission.admits_sequence(sequence, prefix, num_blocks, promised, growth):
-            self.tier.unmatch(hosted)
-            return False
-        self.blocks.reference(prefix)
-        taken = self.blocks.allocate(num_blocks - len(prefix))
-        if taken is None:
-            self.blocks.release(prefix)
-            self.tier.unmatch(hosted)
-            return False
-        self.tier.load(hosted, taken, names[len(prefix) :])
-        sequence.block_table = prefix + taken
-        sequence.num_named = len(prefix) + len(hosted)
-        sequence.num_computed = sequence.num_named * size
-        return True
+        return sum(self.tables.num_missing(s, end) for s, end in ends)

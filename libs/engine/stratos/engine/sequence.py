@@ -10,6 +10,7 @@ from stratos.core.block_hash import next_hash
 from stratos.core.request import ChoiceState, EngineRequest, PositionLogprobs, PrefillJob, RequestKey
 from stratos.engine.engine import RequestStats
 from stratos.engine.grammar.matcher import GrammarMatcher
+from stratos.engine.kv_window import RELEASED
 
 if TYPE_CHECKING:
     from stratos.engine.embeddings import EmbedState
@@ -61,6 +62,8 @@ class Sequence:
     """Block-hash chain over the full blocks of ``tokens`` as far as it was needed."""
     num_named: int = 0
     """Blocks of the table that were offered to the prefix cache."""
+    num_released: int = 0
+    """Entries of the table that are ``RELEASED``: no token sees those blocks again."""
     swapped: SwappedState | None = None
     """Its KV in host memory, while it waits without blocks."""
     awaits_copy: bool = False
@@ -107,7 +110,17 @@ class Sequence:
     @property
     def num_promised_blocks(self) -> int:
         """Blocks it was admitted for and has not taken yet."""
-        return max(0, self.promised_blocks - len(self.block_table))
+        return max(0, self.promised_blocks - self.num_held)
+
+    @property
+    def num_held(self) -> int:
+        """Blocks of the table that it references."""
+        return len(self.block_table) - self.num_released
+
+    @property
+    def held_blocks(self) -> list[int]:
+        """Those blocks, from the first position on."""
+        return [block for block in self.block_table if block != RELEASED] if self.num_released else self.block_table
 
     def waited_s(self, now: float) -> float:
         """Seconds in the waiting queue so far, all waits together."""
@@ -187,7 +200,9 @@ class SwappedState:
     """What a preempted sequence left in host memory, and how far it was."""
 
     slots: tuple[int, ...]
-    """One held slot per block, from position 0."""
+    """One held slot per block that was held."""
+    places: tuple[int, ...]
+    """Their places in the block table, ascending; what is missing was released before."""
     num_tokens: int
     num_named: int
 

@@ -46,6 +46,8 @@ class SchedulerConfig:
     """Ablation switch: keep evicted and preempted KV in host memory, where ``host_pool_bytes`` gives some."""
     enable_swap_costs: bool = True
     """Ablation switch: off copies to and from host memory whenever there is room, whatever recomputing would cost."""
+    enable_window_release: bool = True
+    """Ablation switch: where a model's window is bounded, give up blocks that no token sees again; off keeps them."""
     lag: Literal[0, 1] | None = None
     """Steps launched before the step before them is collected: 0 or 1; ``None`` takes what suits the runner."""
     enable_parallel_grammar_masks: bool | None = None

@@ -46,9 +46,9 @@ class SwapCosts:
         if num_prompt_tokens >= max(MIN_PREFILL_TOKENS, num_tokens / 2) and seconds > 0:
             self.tokens_per_s = _blend(self.tokens_per_s, num_tokens / seconds)
 
-    def is_swap_worth(self, num_tokens: int) -> bool:
-        """Swap a sequence out and in again, rather than compute its tokens again."""
-        return self._is_worth(num_tokens, num_moves=2)
+    def is_swap_worth(self, num_tokens: int, num_blocks: int | None = None) -> bool:
+        """Swap a sequence's blocks, by default all, out and in again, rather than compute its tokens again."""
+        return self._is_worth(num_tokens, num_moves=2, num_blocks=num_blocks)
 
     def is_load_worth(self, num_blocks: int) -> bool:
         """Load blocks that are in host memory, rather than compute them again."""
@@ -58,8 +58,8 @@ class SwapCosts:
         """Copy a block that the device pool gives up, on the chance that somebody asks for it."""
         return self._is_worth(self.block_size, num_moves=2)
 
-    def _is_worth(self, num_tokens: int, num_moves: int) -> bool:
-        num_bytes = -(-num_tokens // self.block_size) * self.block_bytes
+    def _is_worth(self, num_tokens: int, num_moves: int, num_blocks: int | None = None) -> bool:
+        num_bytes = (num_blocks or -(-num_tokens // self.block_size)) * self.block_bytes
         return is_move_cheaper(num_bytes, num_tokens, self.bytes_per_s, self.tokens_per_s, num_moves)
 
 

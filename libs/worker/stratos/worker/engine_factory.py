@@ -36,6 +36,7 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         enable_parallel_grammar_masks=settings.enable_parallel_grammar_masks,
         enable_host_tier=settings.enable_host_tier,
         enable_swap_costs=settings.enable_swap_costs,
+        enable_window_release=settings.enable_window_release,
     )
     try:
         runner = _fake_runner(settings) if settings.engine == "fake" else _torch_runner(settings)

@@ -38,6 +38,8 @@ class WorkerSettings(ServiceSettings):
     """Ablation switch: off leaves the host pool unused."""
     enable_swap_costs: bool = True
     """Ablation switch: off copies to host memory whenever there is room, whatever computing again would cost."""
+    enable_window_release: bool = True
+    """Ablation switch: a model with a sliding window in every layer gives up KV blocks that left it; off keeps them."""
     max_num_seqs: int = Field(64, ge=1)
     """Sequences in one batch."""
     max_num_batched_tokens: int = Field(512, ge=1)

@@ -66,6 +66,12 @@ class DecoderConfig:
     moe: MoeConfig | None
 
     @property
+    def max_window(self) -> int:
+        """Tokens that a token sees at most in any layer, itself included; 0 where some layer has no window."""
+        sizes = [window for window in self.windows if window is not None]
+        return max(sizes) if len(sizes) == len(self.windows) else 0
+
+    @property
     def q_size(self) -> int:
         """Features of all query heads."""
         return self.num_heads * self.head_dim

@@ -66,6 +66,10 @@ class RunnerInfo:
     """Components of an embedding; 0 when the runner does not pool."""
     num_host_blocks: int = 0
     """Slots for blocks in host memory, each of the size of a block; 0 without a host tier."""
+    window: int = 0
+    """Positions that a token sees at most, up to its own, in every layer; 0: some layer sees the whole context."""
+    num_sinks: int = 0
+    """With a window: tokens at the beginning of a sequence that every token sees, too (StreamingLLM)."""
     lag: int = 0
     """Lag that suits the runner; ``SchedulerConfig.lag`` overrules it."""
 

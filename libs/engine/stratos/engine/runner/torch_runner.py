@@ -135,6 +135,7 @@ class TorchRunner(Runner):
             can_generate=model.has_lm_head,
             embedding_size=model.hidden_size,
             num_host_blocks=host.num_slots,
+            window=model.max_window,
         )
         linear.settle()
         biases = reader.biases()
