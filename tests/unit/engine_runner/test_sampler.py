@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from stratos.core.limits import LIMITS, LOGIT_BIAS_LIMIT
 from stratos.core.request import RequestKey
 from stratos.core.sampling_params import SamplingParams
 from stratos.engine.plan import ALL_BANNED, SampleSpec
 from stratos.engine.sampling.sampler import NON_FINITE, Sampler
+from tests.unit.engine_runner.sampler_reference import edited
 
 VOCAB = 40
 EOS = (0, 4)
@@ -223,3 +226,30 @@ def test_equal_logits_share_a_rank() -> None:
     record = sampler().sample(row, [spec(SamplingParams(temperature=0.0, num_logprobs=2))]).logprobs[0]
     assert [(t.token_id, t.rank) for t in record.top] == [(5, 1), (30, 1)]
     assert (record.sampled.token_id, record.sampled.rank) == (5, 1)
+
+
+def test_the_ends_of_every_range_leave_numbers_numbers() -> None:
+    """Rows that leave one candidate take the best token of the float64 reference, however extreme the rest is."""
+    smallest = 5e-324
+    ends = [(LIMITS[name].least or smallest, LIMITS[name].most) for name in ("repetition_penalty", "temperature")]
+    penalties = (LIMITS["frequency_penalty"].least, LIMITS["frequency_penalty"].most)
+    one_left: list[dict[str, Any]] = [{"top_p": smallest}, {"min_p": 1.0}, {"top_k": 1}, {"top_k": 2**20, "min_p": 1.0}]
+    table, history = logits(vocab=VOCAB) * 5, {"prompt_ids": (3, 4), "output_ids": (5, 5, 6), "num_output_tokens": 3}
+    params = [
+        SamplingParams(
+            repetition_penalty=repetition,
+            temperature=temperature,
+            frequency_penalty=penalty,
+            presence_penalty=-penalty,
+            logit_bias={7: bias, 8: -bias},
+            **left,
+        )
+        for repetition, temperature, penalty, bias, left in itertools.product(
+            *ends, penalties, (LOGIT_BIAS_LIMIT.least, LOGIT_BIAS_LIMIT.most), one_left
+        )
+    ]
+    specs = [spec(p, position=position, **history) for position, p in enumerate(params)]
+    sampled = sampler().sample(table.expand(len(params), -1), specs)
+    row = table[0].double().numpy()
+    assert not sampled.errors
+    assert sampled.token_ids == [int(edited(row, p, (3, 4), (5, 5, 6)).argmax()) for p in params]
