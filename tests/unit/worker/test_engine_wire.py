@@ -27,6 +27,7 @@ from stratos.core.request import (
 )
 from stratos.core.sampling_params import SamplingParams
 from stratos.core.watermark import Watermark
+from stratos.engine.cost_model import CostErrors
 from stratos.engine.engine import (
     EngineStatus,
     HostTierStatus,
@@ -36,6 +37,7 @@ from stratos.engine.engine import (
     Reservation,
     StepResult,
 )
+from stratos.engine.ledger_audit import AuditCounts
 from stratos.worker.engine_client import EngineClient
 from stratos.worker.engine_wire import METHODS, Call, Failure, FromEngine, Stepped, decode, encode
 from stratos.worker.payload_arena import ALIGNMENT, PayloadArena, PayloadMemory
@@ -158,6 +160,9 @@ RECORDS: dict[str, list[object]] = {
             resident_adapters=("a" * 64,),
             tokens_by_tenant={"t": 5},
             slow_step_s=0.5,
+            waiting_by_class={1: 3},
+            audits=AuditCounts(3, 1),
+            cost_errors=CostErrors(0.1, 0.5),
             host=HostTierStatus(
                 slots=HostLedger(**dict.fromkeys(names_of(HostLedger), 2)),
                 **{name: 4 for name in names_of(HostTierStatus) if name != "slots"},

@@ -25,6 +25,7 @@ from stratos.engine.engine import Engine, EngineStatus, Reservation, StepResult
 from stratos.engine.grammar.book import GrammarBook
 from stratos.engine.host_tier import make_tier
 from stratos.engine.kv_window import make_window
+from stratos.engine.ledger_audit import LedgerAudit
 from stratos.engine.prefill_jobs import JobBook
 from stratos.engine.request_book import RequestBook
 from stratos.engine.reservations import ReservationBook
@@ -74,6 +75,7 @@ class EngineCore(Engine):
         self._lock = threading.RLock()
         books = StepBooks(self._context, self._requests, self._jobs, self._embeddings)
         self._steps = StepLoop(runner, books, self._slow_steps, lag, self._changing)
+        self._audit = LedgerAudit(self.verify, clock)
         self._status = self._snapshot()
 
     # -- requests ----------------------------------------------------------------------------------
@@ -198,7 +200,11 @@ class EngineCore(Engine):
 
     def step(self) -> StepResult:
         """Launch a step and retire it, or with lag 1 the one before."""
-        return self._steps.step()
+        result = self._steps.step()
+        if not self.has_work and self._audit.run_if_due():
+            with self._changing():
+                pass  # the snapshot shows it
+        return result
 
     # -- the rest ----------------------------------------------------------------------------------
 
@@ -234,7 +240,7 @@ class EngineCore(Engine):
         return self._status
 
     def verify(self) -> None:
-        """Recount the block ledger from scratch; for tests and for an idle integrity check."""
+        """Recount the block ledger from scratch; for tests and for the audit."""
         with self._lock:
             self._blocks.verify()
             self._scheduler.tier.pool.verify()
@@ -263,6 +269,9 @@ class EngineCore(Engine):
             slow_step_s=self._slow_steps.slowest_s,
             num_preemptions=self._scheduler.num_preemptions,
             num_admission_refusals=self._scheduler.admission.num_refusals,
+            waiting_by_class=dict(Counter(s.priority_class for s in waiting)),
+            audits=self._audit.counts,
+            cost_errors=self._scheduler.cost.errors,
             num_kv_tokens=sum(
                 s.num_computed - s.num_released * self._blocks.block_size for queue in (ready, running) for s in queue
             ),

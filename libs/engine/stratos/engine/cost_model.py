@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from stratos.core.quantile import RecentQuantile
+
 QUERY_TILE = 16
 """Attention walks the context once per tile of so many queries; a decode row is a tile of one."""
 TOKENS_UNIT, KV_UNIT = 64.0, 4096.0
@@ -30,6 +32,9 @@ CLIP_RATIO = 4.0
 ERROR_RATE = 0.1
 LEAST_ERROR = 0.02
 RIDGE = 1e-3
+ERROR_UNIT = 1000.0
+ERRORS_FROM = 32
+"""Steps before which errors say more about the start than about the model."""
 _SUBSETS = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
 
 
@@ -48,6 +53,13 @@ class StepLoad:
         return StepLoad(self.tokens + count, self.kv_tokens + tiles * (start + count))
 
 
+class CostErrors(NamedTuple):
+    """Relative errors of the predictions of late, made before the step's own duration was known."""
+
+    median: float
+    p90: float
+
+
 class CostCoefficients(NamedTuple):
     """The fit, in seconds."""
 
@@ -64,6 +76,7 @@ class StepCostModel:
         self._moments = [0.0] * 3
         self._solution = [0.0] * 3
         self._typical_error = 0.25
+        self._errors = {fraction: RecentQuantile(fraction, default=0, window=256) for fraction in (0.5, 0.9)}
         self.num_steps = 0
         self.most_tokens = 0
         """Largest step seen: beyond it the fit only extrapolates."""
@@ -74,6 +87,14 @@ class StepCostModel:
         step, token, kv = self._solution
         return CostCoefficients(step, token / TOKENS_UNIT, kv / KV_UNIT)
 
+    @property
+    def errors(self) -> CostErrors | None:
+        """How far off it was of late; ``None`` before it has seen enough."""
+        if self.num_steps < ERRORS_FROM:
+            return None
+        median, p90 = (quantile.value / ERROR_UNIT for quantile in self._errors.values())
+        return CostErrors(median, p90)
+
     def predict(self, load: StepLoad) -> float:
         """Seconds that a step would take."""
         return sum(c * x for c, x in zip(self._solution, _features(load), strict=True))
@@ -82,7 +103,11 @@ class StepCostModel:
         """A step with this load took so long; what is no duration is ignored."""
         if load.tokens <= 0 or not 0 < seconds < math.inf:
             return
-        target = self._clipped(self.predict(load), seconds)
+        predicted = self.predict(load)
+        if predicted > 0:
+            for quantile in self._errors.values():
+                quantile.add(round(abs(predicted / seconds - 1) * ERROR_UNIT))
+        target = self._clipped(predicted, seconds)
         features, weight = _features(load), 1.0 / target**2
         for i in range(3):
             self._moments[i] = self._moments[i] * FORGETTING + weight * features[i] * target

@@ -32,6 +32,8 @@ from stratos.core.request import (
     PrefillJob,
     RequestKey,
 )
+from stratos.engine.cost_model import CostErrors
+from stratos.engine.ledger_audit import AuditCounts
 from stratos.engine.runner.base import RunnerInfo
 
 
@@ -125,7 +127,13 @@ class EngineStatus:
     """Slowest step of late: what a big model or a busy machine may take, so that slow is not taken for stuck."""
     num_preemptions: int = 0
     num_admission_refusals: int = 0
-    """How often the first of the queue, or a hand-off, found no room under the admission mark."""
+    """Waits that met a full pool at the head of the queue, each counted once, and hand-offs that found no room."""
+    waiting_by_class: dict[int, int] = field(default_factory=dict)
+    """Of ``num_waiting``, by the class they came with; classes without any are left out."""
+    audits: AuditCounts = field(default_factory=AuditCounts)
+    """Recounts of the block ledger."""
+    cost_errors: CostErrors | None = None
+    """How far off the predicted duration of a step is; ``None`` while nothing is predicted."""
     num_kv_tokens: int = 0
     """Tokens whose KV running sequences and prefill jobs hold; a shared prefix counts for each of them."""
     host: HostTierStatus = field(default_factory=HostTierStatus)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter as Counts
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from stratos.core import limits
 from stratos.core.request import StagingLedger
 from stratos.engine.engine import EngineStatus
 
@@ -14,8 +18,7 @@ class WorkerMetrics:
     """Counters and gauges of one worker process; ``registry`` is the service's."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._steps_seen = 0
-        self._seen = {"out": 0, "in": 0, "swapped": 0, "recomputed": 0}
+        self._seen: Counts[str] = Counts()
         self.kv_blocks = Gauge("stratos_kv_blocks", "KV blocks by state.", ("state",), registry=registry)
         self.host_blocks = Gauge(
             "stratos_kv_host_blocks", "KV blocks in host memory by state.", ("state",), registry=registry
@@ -27,6 +30,29 @@ class WorkerMetrics:
             "stratos_preemptions",
             "Sequences that gave their KV blocks back, by what became of it.",
             ("kv",),
+            registry=registry,
+        )
+        self.admission_refusals = Counter(
+            "stratos_admission_refusals",
+            "Waits that met a full KV pool at the head of the queue, each once, and hand-offs that found no room.",
+            registry=registry,
+        )
+        self.ledger_audits = Counter(
+            "stratos_kv_ledger_audits",
+            "Recounts of the KV block ledger of an idle engine.",
+            ("outcome",),
+            registry=registry,
+        )
+        self.waiting_by_class = Gauge(
+            "stratos_requests_waiting_by_class",
+            "Sequences waiting for a step, by the class they came with.",
+            ("priority_class",),
+            registry=registry,
+        )
+        self.cost_error = Gauge(
+            "stratos_step_cost_error_ratio",
+            "Relative error of the predicted duration of a step, over the last 256; NaN while nothing is predicted.",
+            ("quantile",),
             registry=registry,
         )
         self.staging_slots = Gauge(
@@ -67,27 +93,36 @@ class WorkerMetrics:
 
     def observe_status(self, status: EngineStatus, staging: StagingLedger) -> None:
         """Copy a snapshot into the gauges."""
-        blocks = status.blocks
+        blocks, host = status.blocks, status.host
         for state in ("free", "cached", "allocated", "reserved", "fenced"):
             self.kv_blocks.labels(state).set(getattr(blocks, state))
         for state in ("free", "granted", "quarantined"):
             self.staging_slots.labels(state).set(getattr(staging, state))
-        self._observe_host(status)
-        self.engine_steps.inc(max(status.step - self._steps_seen, 0))
-        self._steps_seen = status.step
-        self.requests_running.set(status.num_running)
-        self.requests_waiting.set(status.num_waiting)
-
-    def _observe_host(self, status: EngineStatus) -> None:
-        host = status.host
         for state in ("free", "cached", "held", "moving"):
             self.host_blocks.labels(state).set(getattr(host.slots, state))
+        self.requests_running.set(status.num_running)
+        self.requests_waiting.set(status.num_waiting)
+        for priority_class in range(limits.NUM_PRIORITY_CLASSES):
+            waiting = status.waiting_by_class.get(priority_class, 0)
+            self.waiting_by_class.labels(str(priority_class)).set(waiting)
+        median, p90 = status.cost_errors or (math.nan, math.nan)
+        self.cost_error.labels("0.5").set(median)
+        self.cost_error.labels("0.9").set(p90)
+        self._count(status)
+
+    def _count(self, status: EngineStatus) -> None:
+        """Add to the counters what happened since the last snapshot."""
+        host = status.host
         totals = {
-            self.swapped_blocks.labels("out"): ("out", host.num_blocks_out),
-            self.swapped_blocks.labels("in"): ("in", host.num_blocks_in),
-            self.preemptions.labels("swapped"): ("swapped", host.num_swapped_out),
-            self.preemptions.labels("recomputed"): ("recomputed", status.num_preemptions - host.num_swapped_out),
+            "steps": (self.engine_steps, status.step),
+            "out": (self.swapped_blocks.labels("out"), host.num_blocks_out),
+            "in": (self.swapped_blocks.labels("in"), host.num_blocks_in),
+            "swapped": (self.preemptions.labels("swapped"), host.num_swapped_out),
+            "recomputed": (self.preemptions.labels("recomputed"), status.num_preemptions - host.num_swapped_out),
+            "refused": (self.admission_refusals, status.num_admission_refusals),
+            "sound": (self.ledger_audits.labels("sound"), status.audits.num_sound),
+            "broken": (self.ledger_audits.labels("broken"), status.audits.num_broken),
         }
-        for counter, (name, total) in totals.items():
+        for name, (counter, total) in totals.items():
             counter.inc(max(total - self._seen[name], 0))
             self._seen[name] = total
