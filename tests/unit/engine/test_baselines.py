@@ -36,7 +36,7 @@ class RecordingRunner(FakeRunner):
         return super().launch(plan)
 
 
-def make_engine(lag=0, num_blocks=96, max_model_len=64, **config):
+def make_engine(lag, num_blocks=96, max_model_len=64, **config):
     fake = FakeConfig(num_blocks=num_blocks, block_size=4, max_model_len=max_model_len, lag=lag)
     config = {"max_num_batched_tokens": 24, "max_num_seqs": 4, "admission_mark": 1.0} | config
     return EngineCore(RecordingRunner(fake), SchedulerConfig(**config))
@@ -65,7 +65,6 @@ def drain(engine, steps=2000):
     return tokens
 
 
-@pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("num_blocks", [48, 20])
 @pytest.mark.parametrize("name", BASELINES)
 def test_tokens_are_the_same(name, num_blocks, lag):
@@ -92,8 +91,8 @@ def test_tokens_are_the_same(name, num_blocks, lag):
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_hand_offs_work(name):
-    source, target = make_engine(**BASELINES[name]), make_engine(**BASELINES[name])
+def test_hand_offs_work(name, lag):
+    source, target = make_engine(lag, **BASELINES[name]), make_engine(lag, **BASELINES[name])
     request = make_request("r", range(30))
     source.add_prefill(PrefillJob(leg="leg", token_ids=request.prompt_ids[:-1]))
     source.step()
@@ -111,8 +110,8 @@ def test_hand_offs_work(name):
         assert engine.status().blocks.allocated == engine.status().blocks.reserved == 0
 
 
-def test_without_a_cache_every_step_computes_the_whole_sequence():
-    engine = make_engine(enable_kv_cache=False)
+def test_without_a_cache_every_step_computes_the_whole_sequence(lag):
+    engine = make_engine(lag, enable_kv_cache=False)
     engine.add(make_request("r", range(10), 4))
     drain(engine)
     assert [(row.start, len(row.token_ids)) for plan in engine._runner.plans for row in plan.rows] == [
@@ -123,8 +122,8 @@ def test_without_a_cache_every_step_computes_the_whole_sequence():
     ]
 
 
-def test_contiguous_takes_a_whole_context_for_each_sequence():
-    engine = make_engine(num_blocks=40, kv_allocation="contiguous")
+def test_contiguous_takes_a_whole_context_for_each_sequence(lag):
+    engine = make_engine(lag, num_blocks=40, kv_allocation="contiguous")
     for index in range(4):
         engine.add(make_request(f"r{index}", [index], 8))
     engine.step()
@@ -133,8 +132,8 @@ def test_contiguous_takes_a_whole_context_for_each_sequence():
     assert engine.match((0,) * 40, "", b"") == 0
 
 
-def test_a_static_batch_takes_nobody_in_before_it_has_ended():
-    engine = make_engine(batching="static", max_num_batched_tokens=6)
+def test_a_static_batch_takes_nobody_in_before_it_has_ended(lag):
+    engine = make_engine(lag, batching="static", max_num_batched_tokens=6)
     for index in range(6):
         engine.add(make_request(f"r{index}", range(5), 3 + 4 * index))
     engine.step()
@@ -150,9 +149,9 @@ def test_a_static_batch_takes_nobody_in_before_it_has_ended():
     assert sizes[sizes.index(2, sizes.index(0)) - 1] == 0
 
 
-def test_prefill_first_never_mixes_and_mixed_does():
+def test_prefill_first_never_mixes_and_mixed_does(lag):
     for scheduling, mixes in (("prefill-first", False), ("mixed", True)):
-        engine = make_engine(scheduling=scheduling)
+        engine = make_engine(lag, scheduling=scheduling)
         for index in range(6):
             engine.add(make_request(f"r{index}", range(3 + 7 * index), 6))
             engine.step()

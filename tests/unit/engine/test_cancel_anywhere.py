@@ -175,7 +175,7 @@ class Schedule:
         assert slots.free + slots.cached + num_kept == slots.total, slots
         assert not tier._loading
         assert not [*scheduler.waiting, *scheduler.running, *scheduler.ready]
-        assert scheduler.num_free_seqs == scheduler.config.max_num_seqs
+        assert scheduler.num_free_seqs == scheduler.most_seqs
         assert scheduler.num_promised_blocks == scheduler.num_reserved_output_blocks == 0
         assert not scheduler.fences.is_pending
         assert not engine._requests._copies

@@ -175,8 +175,8 @@ def test_a_hand_off_starts_from_what_the_host_holds():
     assert is_empty(engine)
 
 
-def test_a_dropped_reservation_leaves_what_it_was_loading():
-    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=8, block_size=4, num_host_blocks=64)), ALWAYS)
+def test_a_dropped_reservation_leaves_what_it_was_loading(make_engine):
+    engine = make_engine(ALWAYS, num_blocks=8, block_size=4, num_host_blocks=64)
     prompt = list(range(21))
     engine.add(make_request(prompt, "a", max_tokens=3))
     drain(engine)

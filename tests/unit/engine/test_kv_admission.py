@@ -14,9 +14,13 @@ from stratos.engine.fake import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 
 
-def make_engine(num_blocks=20, **config):
-    runner = FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4))
-    return EngineCore(runner, SchedulerConfig(**{"max_num_waiting": 5000, "max_num_seqs": 3000, **config}))
+@pytest.fixture
+def make_engine(lag):
+    def make(num_blocks=20, **config):
+        runner = FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4, lag=lag))
+        return EngineCore(runner, SchedulerConfig(**{"max_num_waiting": 5000, "max_num_seqs": 3000, **config}))
+
+    return make
 
 
 def make_request(name, prompt, max_tokens, emitted=(), n=1, salt=b""):
@@ -31,7 +35,7 @@ def make_request(name, prompt, max_tokens, emitted=(), n=1, salt=b""):
 
 
 @pytest.mark.parametrize(("num_blocks", "runs"), [(6, 1), (7, 0)])
-def test_a_request_runs_up_to_the_mark_and_waits_above_it(num_blocks, runs):
+def test_a_request_runs_up_to_the_mark_and_waits_above_it(make_engine, num_blocks, runs):
     engine = make_engine()
     engine.reserve(make_request("held", 41, 1))
     engine.add(make_request("new", 4 * num_blocks, 4))
@@ -42,7 +46,7 @@ def test_a_request_runs_up_to_the_mark_and_waits_above_it(num_blocks, runs):
 @pytest.mark.parametrize(
     ("prompt", "max_tokens", "n", "fits"), [(68, 4, 1, True), (69, 4, 1, False), (60, 8, 2, False)]
 )
-def test_alone_above_the_mark_is_refused_at_once(prompt, max_tokens, n, fits):
+def test_alone_above_the_mark_is_refused_at_once(make_engine, prompt, max_tokens, n, fits):
     engine = make_engine()
     request = make_request("r", prompt, max_tokens, n=n)
     if fits:
@@ -56,7 +60,7 @@ def test_alone_above_the_mark_is_refused_at_once(prompt, max_tokens, n, fits):
     assert not engine.has_work
 
 
-def test_a_job_needs_no_room_for_output_but_keeps_the_mark():
+def test_a_job_needs_no_room_for_output_but_keeps_the_mark(make_engine):
     engine = make_engine()
     engine.add_prefill(PrefillJob(leg="fits", token_ids=tuple(range(72))))
     with pytest.raises(ContextLengthExceeded):
@@ -69,7 +73,7 @@ def test_a_job_needs_no_room_for_output_but_keeps_the_mark():
     assert engine.step().prefill_events
 
 
-def test_who_emitted_tokens_gets_back_into_the_whole_pool():
+def test_who_emitted_tokens_gets_back_into_the_whole_pool(make_engine):
     engine = make_engine()
     engine.reserve(make_request("held", 61, 4))
     assert engine.status().blocks.reserved == 15
@@ -78,7 +82,7 @@ def test_who_emitted_tokens_gets_back_into_the_whole_pool():
     assert engine.status().num_running == 1, "15 + 4 + 1 blocks are the whole pool"
 
 
-def test_a_choice_without_tokens_gets_back_in_with_its_siblings():
+def test_a_choice_without_tokens_gets_back_in_with_its_siblings(make_engine):
     engine = make_engine()
     engine.reserve(make_request("held", 61, 4))
     choices = (ChoiceState(index=0), ChoiceState(index=1, emitted_ids=(5,)))
@@ -87,7 +91,7 @@ def test_a_choice_without_tokens_gets_back_in_with_its_siblings():
     assert engine.status().num_waiting == 0, "15 + 3 + 2 blocks are above the mark, for somebody new"
 
 
-def test_a_hand_off_takes_no_room_that_somebody_before_it_waits_for():
+def test_a_hand_off_takes_no_room_that_somebody_before_it_waits_for(make_engine):
     engine = make_engine(enable_prefix_cache=False)
     engine.add(make_request("runs", 40, 12))
     engine.step()
@@ -104,7 +108,7 @@ def test_a_hand_off_takes_no_room_that_somebody_before_it_waits_for():
     assert engine.reserve(later) is not None
 
 
-def test_who_comes_back_is_let_in_when_the_batch_can_grow_until_its_next_token():
+def test_who_comes_back_is_let_in_when_the_batch_can_grow_until_its_next_token(make_engine):
     engine = make_engine(num_blocks=20, max_num_batched_tokens=8, enable_prefix_cache=False, admission_mark=1.0)
     for index in range(3):
         engine.add(make_request(f"runs{index}", 12, 40, emitted=(1, 2)))
@@ -116,16 +120,17 @@ def test_who_comes_back_is_let_in_when_the_batch_can_grow_until_its_next_token()
     assert engine.status().num_waiting == 1, "3 of 4 blocks are its own; the three that run need more meanwhile"
 
 
-def test_a_shared_prefix_in_use_costs_nothing_again():
+def test_a_shared_prefix_in_use_costs_nothing_again(make_engine):
     engine = make_engine(max_num_batched_tokens=64)
     engine.add(make_request("a", 48, 8, salt=b"same"))
     engine.step()
+    engine.step()  # blocks have names once they are collected
     engine.add(make_request("b", 48, 8, salt=b"same"))
     engine.step()
     assert engine.status().num_running == 2, "13 + 1 + 2 blocks; counted twice it would be 13 + 12 + 2"
 
 
-def test_budget_is_the_p90_of_what_ended_and_follows_it():
+def test_budget_is_the_p90_of_what_ended_and_follows_it(make_engine):
     engine = make_engine(num_blocks=4000, default_output_tokens=64)
     admission = engine._scheduler.admission
     probe = make_request("probe", 4, 1000)
@@ -139,7 +144,7 @@ def test_budget_is_the_p90_of_what_ended_and_follows_it():
     assert admission.output_blocks(make_request("short", 4, 3), 1) == 1
 
 
-def test_probes_of_one_token_do_not_shrink_the_budget():
+def test_probes_of_one_token_do_not_shrink_the_budget(make_engine):
     engine = make_engine(num_blocks=400, default_output_tokens=64)
     for index in range(60):
         engine.add(make_request(f"probe{index}", 2, 1))
@@ -147,7 +152,7 @@ def test_probes_of_one_token_do_not_shrink_the_budget():
     assert engine._scheduler.admission.output_lengths.value == 64
 
 
-def test_a_request_accepted_once_is_not_too_large_later():
+def test_a_request_accepted_once_is_not_too_large_later(make_engine):
     engine = make_engine(num_blocks=20, default_output_tokens=4, max_num_seqs=1)
     engine.add(make_request("runs", 4, 8))
     engine.step()
@@ -160,7 +165,7 @@ def test_a_request_accepted_once_is_not_too_large_later():
 
 
 @pytest.mark.parametrize(("counts", "runs"), [(True, 1), (False, 2)])
-def test_output_promised_to_others_counts_until_it_is_taken(counts, runs):
+def test_output_promised_to_others_counts_until_it_is_taken(make_engine, counts, runs):
     engine = make_engine(admission_counts_budgets=counts, enable_prefix_cache=False)
     engine.add(make_request("first", 9, 40))
     engine.step()
@@ -169,7 +174,7 @@ def test_output_promised_to_others_counts_until_it_is_taken(counts, runs):
     assert engine.status().num_running == runs, "3 + 10 promised + 5 + 1 are more than 18"
 
 
-def test_promises_of_hand_offs_end_with_them():
+def test_promises_of_hand_offs_end_with_them(make_engine):
     engine = make_engine()
     engine.reserve(make_request("held", 21, 40))
     assert engine._scheduler.num_promised_blocks == 10
@@ -181,7 +186,7 @@ def test_promises_of_hand_offs_end_with_them():
     assert engine._scheduler.num_promised_blocks == 10
 
 
-def test_refusals_are_counted():
+def test_refusals_are_counted(make_engine):
     engine = make_engine()
     engine.reserve(make_request("held", 61, 4))
     engine.add(make_request("waits", 20, 4))

@@ -143,7 +143,7 @@ def test_a_commit_that_is_refused_leaves_nothing_behind(make_engine):
         engine.commit(KEY)
     engine.verify()
     assert_all_free(engine)
-    assert engine._scheduler.num_free_seqs == engine._scheduler.config.max_num_seqs
+    assert engine._scheduler.num_free_seqs == engine._scheduler.most_seqs
     engine.add(make_request(range(10)))
     assert Run(engine).drain().tokens["r", 0] == expected(range(10))
 
@@ -170,8 +170,26 @@ def test_choices_cancelled_while_their_kv_is_on_its_way_do_not_run(make_engine):
     with pytest.raises(KeyError):
         engine.commit(KEY)
     assert_all_free(engine)
-    assert engine._scheduler.num_free_seqs == engine._scheduler.config.max_num_seqs
+    assert engine._scheduler.num_free_seqs == engine._scheduler.most_seqs
     assert engine._scheduler.num_reserved_output_blocks == 0
+
+
+def test_a_hand_off_of_more_choices_than_seats_is_not_refused_for_ever(make_engine):
+    engine = make_engine(SchedulerConfig(max_num_seqs=2), block_size=4)
+    source = make_engine(block_size=4)
+    source.add_prefill(PrefillJob(leg="leg", token_ids=tuple(range(9))))
+    source.step()
+    source.grant("leg")
+    while source.has_work:
+        source.step()
+    assert engine.reserve(make_request(range(10), n=5)) is not None
+    assert engine.reserve(make_request([1, 2], "other")) is None, "both seats are taken"
+    engine.abort(KEY, (4,))
+    engine.scatter(KEY, 0, 9, 0, 1, source.gather("leg", 0, 9, 0, 1))
+    engine.commit(KEY)
+    assert Run(engine).drain().tokens == {("r", i): expected(range(10)) for i in range(4)}
+    assert_all_free(engine)
+    assert engine._scheduler.num_free_seqs == engine._scheduler.most_seqs == 2
 
 
 def test_a_prompt_without_tokens_is_refused(make_engine):

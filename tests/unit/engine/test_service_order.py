@@ -107,9 +107,9 @@ def ended_in(result):
     return [output.key.request_id for output in result.outputs if output.finish_reason]
 
 
-def test_victim_is_who_would_be_admitted_last_and_comes_back_first():
+def test_victim_is_who_would_be_admitted_last_and_comes_back_first(lag):
     clock = FakeClock()
-    fake = FakeRunner(FakeConfig(num_blocks=6, block_size=4))
+    fake = FakeRunner(FakeConfig(num_blocks=6, block_size=4, lag=lag))
     config = SchedulerConfig(
         enable_prefix_cache=False,
         max_num_seqs=3,
@@ -129,17 +129,18 @@ def test_victim_is_who_would_be_admitted_last_and_comes_back_first():
     assert ended == ["urgent", "normal", "batch", "late"]
 
 
+@pytest.mark.parametrize("lag", [0, 1])
 @settings(max_examples=25, deadline=None)
 @given(
     low=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 30), st.integers(1, 5)), min_size=1, max_size=6),
     seats=st.integers(1, 3),
     step_s=st.sampled_from([0.05, 0.3]),
 )
-def test_nobody_starves_under_an_endless_flood_of_the_highest_class(low, seats, step_s):
+def test_nobody_starves_under_an_endless_flood_of_the_highest_class(lag, low, seats, step_s):
     """A seat comes free at least every ``most_steps``, and of ten admissions one belongs to the oldest aged request."""
     clock, longest, most_tokens = FakeClock(), 30, 5
     config = SchedulerConfig(max_num_seqs=seats, max_num_batched_tokens=8 + seats)
-    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=512)), config, clock)
+    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=512, lag=lag)), config, clock)
     most_steps = seats * longest // 8 + 1 + most_tokens
     waited = {}
     for index, (priority_class, prompt, max_tokens) in enumerate(low):
@@ -159,6 +160,7 @@ def test_nobody_starves_under_an_endless_flood_of_the_highest_class(low, seats, 
         assert max(waited.values()) <= bound
 
 
+@pytest.mark.parametrize("lag", [0, 1])
 @settings(max_examples=40, deadline=None)
 @given(
     load=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 20), st.integers(1, 12)), min_size=1, max_size=10),
@@ -166,7 +168,7 @@ def test_nobody_starves_under_an_endless_flood_of_the_highest_class(low, seats, 
     mark=st.sampled_from([0.9, 1.0]),
     budget=st.sampled_from([3, 16]),
 )
-def test_every_request_ends_within_the_work_there_is(load, num_blocks, mark, budget):
+def test_every_request_ends_within_the_work_there_is(lag, load, num_blocks, mark, budget):
     """Every step computes a token while there is work, so steps are bounded by tokens, preempted ones counted again."""
     clock = FakeClock()
     config = SchedulerConfig(
@@ -176,7 +178,7 @@ def test_every_request_ends_within_the_work_there_is(load, num_blocks, mark, bud
         admission_mark=mark,
         default_output_tokens=3,
     )
-    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4)), config, clock)
+    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4, lag=lag)), config, clock)
     for index, (priority_class, prompt, max_tokens) in enumerate(load):
         engine.add(make_request(f"r{index}", prompt, max_tokens, priority_class, clock.now()))
     steps, ended = 0, []

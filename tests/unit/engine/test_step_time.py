@@ -120,7 +120,7 @@ def make_request(name, prompt, max_tokens):
     )
 
 
-def run_mix(budget_ms, lag=0):
+def run_mix(budget_ms, lag):
     """Streams that decode while long prompts come; returns step durations and tokens by request."""
     clock = FakeClock()
     runner = TimedRunner(FakeConfig(num_blocks=4096, max_model_len=8192, lag=lag), clock)
@@ -153,8 +153,8 @@ def test_chunks_keep_steps_within_their_time_and_the_switch_turns_it_off(lag):
     assert tokens["prompt60"] == fake_generate(prompt, 2, prefill_weight=1, decode_weight=1)
 
 
-def test_prompts_go_on_by_a_block_when_decodes_alone_take_too_long():
-    durations, tokens = run_mix(0.5)
+def test_prompts_go_on_by_a_block_when_decodes_alone_take_too_long(lag):
+    durations, tokens = run_mix(0.5, lag)
     assert len(tokens) == 16
     assert sum(load.tokens < 16 for load, _, has_prompt in durations if has_prompt) <= 16, "the ends of prompts"
     assert max(load.tokens for load, _, _ in durations[10:]) <= 16 + 16

@@ -138,8 +138,8 @@ def test_match_end_by_trying_every_end():
         assert cache.match_end(names, window.needed) == (right, list(range(window.needed(right), right)))
 
 
-def test_jobs_keep_all_their_blocks():
-    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=40, block_size=4, window=10)), SchedulerConfig())
+def test_jobs_keep_all_their_blocks(make_engine):
+    engine = make_engine(num_blocks=40, block_size=4, window=10)
     prompt = list(range(60))
     engine.add_prefill(PrefillJob(leg="leg", token_ids=tuple(prompt)))
     engine.step()

@@ -24,7 +24,8 @@ class ReservationBook:
         """Take everything a hand-off needs, or nothing."""
         context, blocks = self._context, self._context.blocks
         num_choices = sum(not choice.finished for choice in request.choices)
-        if context.scheduler.num_free_seqs < num_choices or not context.scheduler.is_admitting:
+        num_seats = min(num_choices, context.scheduler.most_seqs)  # other choices wait for a seat of their siblings
+        if context.scheduler.num_free_seqs < num_seats or not context.scheduler.is_admitting:
             return None
         if context.scheduler.must_yield(request):
             context.scheduler.admission.num_refusals += 1
@@ -46,9 +47,9 @@ class ReservationBook:
         assert reserved is not None
         prefix += loaded
         skip = len(prefix) * blocks.block_size
-        self._states[request.key] = state = ReservedState(request, prefix, reserved, skip, num_tokens, num_choices)
+        self._states[request.key] = state = ReservedState(request, prefix, reserved, skip, num_tokens, num_seats)
         state.num_output_blocks = scheduler.admission.output_blocks(request, num_choices)
-        scheduler.num_reserved_seqs += num_choices
+        scheduler.num_reserved_seqs += num_seats
         scheduler.num_reserved_output_blocks += state.num_output_blocks
         return Reservation(key=request.key, num_skip_tokens=skip, num_tokens=num_tokens)
 
@@ -95,12 +96,13 @@ class ReservationBook:
             return
         state.request = dataclasses.replace(state.request, choices=choices)
         num_output_blocks = scheduler.admission.output_blocks(state.request, num_choices)
-        scheduler.num_reserved_seqs += num_choices - state.num_choices
+        num_seats = min(num_choices, scheduler.most_seqs)
+        scheduler.num_reserved_seqs += num_seats - state.num_seats
         scheduler.num_reserved_output_blocks += num_output_blocks - state.num_output_blocks
-        state.num_choices, state.num_output_blocks = num_choices, num_output_blocks
+        state.num_seats, state.num_output_blocks = num_seats, num_output_blocks
 
     def _remove(self, key: RequestKey) -> ReservedState:
         state = self._states.pop(key)
-        self._context.scheduler.num_reserved_seqs -= state.num_choices
+        self._context.scheduler.num_reserved_seqs -= state.num_seats
         self._context.scheduler.num_reserved_output_blocks -= state.num_output_blocks
         return state

@@ -132,10 +132,14 @@ class Scheduler:
         sequence.num_named = 0
 
     @property
+    def most_seqs(self) -> int:
+        """Sequences of a full batch: each decode gets its token in each step."""
+        return min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
+
+    @property
     def num_free_seqs(self) -> int:
         """Sequences that the batch could take in now."""
-        most = min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
-        return most - len(self.running) - len(self.ready) - self.num_reserved_seqs
+        return self.most_seqs - len(self.running) - len(self.ready) - self.num_reserved_seqs
 
     @property
     def num_promised_blocks(self) -> int:

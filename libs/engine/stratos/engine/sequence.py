@@ -228,7 +228,7 @@ class ReservedState:
     reserved_blocks: list[int]
     num_skip_tokens: int
     num_tokens: int
-    num_choices: int
+    num_seats: int
     num_output_blocks: int = 0
 
     @property
