@@ -129,7 +129,7 @@ class RandomModel:
         )
         kernels = choose_kernels(settings, rig.device, rig.dtype)
         decoder = Decoder(config, self.reader, self._linear, kernels.ops, rig.device)  # type: ignore[arg-type]
-        attention = kernels.attention(self._pages, config.num_heads, config.windows)
+        attention = kernels.attention(self._pages, config.num_heads, config.windows, rig.dtype)
         identity = KvIdentity(model_digest="random", kv_dtype="any", rope_variant="any", numerics_id="any")
         info = RunnerInfo(
             identity=identity,

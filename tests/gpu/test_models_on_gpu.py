@@ -126,6 +126,8 @@ def base() -> dict[str, Any]:
         "uncaptured": load(BASE_MODEL, dtype="bfloat16", enable_cuda_graphs=False),
         "exact": load(BASE_MODEL, dtype="bfloat16", enable_exact_attention=True),
         "float32": load(BASE_MODEL),
+        "fp8": load(BASE_MODEL, dtype="bfloat16", kv_dtype="fp8"),
+        "fp8_uncaptured": load(BASE_MODEL, dtype="bfloat16", kv_dtype="fp8", enable_cuda_graphs=False),
     }
 
 
@@ -140,6 +142,13 @@ def test_captured_steps_equal_uncaptured_ones(base: dict[str, Any], params: dict
     expected = generate(base["uncaptured"], PROMPTS, 40, lag=0, **params)
     assert generate(base["captured"], PROMPTS, 40, lag=0, **params) == expected
     assert generate(base["captured"], PROMPTS, 40, lag=1, **params) == expected
+
+
+def test_kv_in_fp8_serves_the_same_model(base: dict[str, Any]) -> None:
+    tokens = generate(base["fp8"], PROMPTS, 24, lag=1)
+    assert tokens == generate(base["fp8_uncaptured"], PROMPTS, 24, lag=0)
+    first = [prompt[0] for prompt in generate(base["uncaptured"], PROMPTS, 1, lag=0)]
+    assert sum(a[0] == b for a, b in zip(tokens, first, strict=True)) >= len(PROMPTS) - 1
 
 
 def test_logits_of_captured_steps_are_bitwise_those_of_uncaptured_ones(base: dict[str, Any]) -> None:

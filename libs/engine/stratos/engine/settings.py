@@ -69,6 +69,8 @@ class RunnerConfig:
     model_path: Path
     dtype: str = "float32"
     """"float32" or "bfloat16": compute type and KV type."""
+    kv_dtype: Literal["auto", "fp8"] = "auto"
+    """"auto" keeps KV in the compute type; "fp8" (e4m3, GPU) in half the bytes, scaled as the checkpoint says."""
     block_size: int = 16
     """Tokens per KV block."""
     kv_pool_bytes: int = 256 * 1024 * 1024

@@ -72,6 +72,7 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
     config = RunnerConfig(
         model_path=settings.model_path,
         dtype=settings.dtype,
+        kv_dtype=settings.kv_dtype,
         block_size=settings.block_size,
         kv_pool_bytes=settings.kv_pool_bytes,
         host_pool_bytes=settings.host_pool_bytes,

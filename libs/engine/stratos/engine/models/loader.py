@@ -17,6 +17,7 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.model_files import ModelFiles
 from stratos.engine.models.config import DecoderConfig, MoeConfig
 from stratos.engine.models.fields import shown
+from stratos.engine.models.kv_scales import all_scale_names, read_kv_scales
 from stratos.engine.models.stored_tensors import StoredTensor, stored_tensors
 from stratos.engine.models.tensor_names import (
     BODY_PREFIX,
@@ -101,7 +102,8 @@ class CheckpointReader:
             used.add(name)
         for name in sorted(self._tensors.keys() - used):
             is_unused = name == LM_HEAD and (self._config.tie_word_embeddings or not self._config.has_lm_head)
-            if not is_unused and not name.endswith("rotary_emb.inv_freq"):
+            is_unused |= name.endswith("rotary_emb.inv_freq") or name in all_scale_names(self._config.num_layers)
+            if not is_unused:
                 raise InvalidCheckpoint(
                     f"{self._tensors[name].file_name}: the checkpoint holds tensor {shown(name)}, "
                     "which config.json does not account for"
@@ -158,6 +160,15 @@ class CheckpointReader:
             for name in config.projection_shapes(layer)
             if config.has_bias(name)
         }
+
+    def kv_scales(self) -> Tensor:
+        """Scales of K and V in fp8, float32 [layers, 2, kv_heads].
+
+        Raises:
+            InvalidCheckpoint: a scale is not one positive number.
+        """
+        scales = read_kv_scales(self._config, self._tensors, lambda name: self._tensors[name].whole().float())
+        return scales.to(self._device)
 
     def _fused(self, block: str, projections: tuple[str, ...]) -> LinearWeights:
         has_bias = self._config.has_bias(projections[0])

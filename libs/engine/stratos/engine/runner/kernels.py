@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.attention.backend import AttentionBackend, make_attention
@@ -35,13 +36,30 @@ class Kernels:
     """Attention by Triton."""
     splits_kv: bool = True
     """Of Triton's attention."""
+    has_fp8_kv: bool = False
+    """Of Triton's attention."""
 
-    def attention(self, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> AttentionBackend:
-        """The attention backend over a pool."""
+    def attention(
+        self,
+        pages: KvPages,
+        num_heads: int,
+        windows: Sequence[int | None],
+        dtype: torch.dtype,
+        kv_scales: Tensor | None = None,
+    ) -> AttentionBackend:
+        """The attention backend over a pool; ``kv_scales`` for pages in fp8, which ``dtype`` computes with."""
         if self.is_triton:
             from stratos.engine.attention.triton_paged import TritonPagedAttention
 
-            return TritonPagedAttention(pages, num_heads, windows, is_exact=self.is_exact, splits_kv=self.splits_kv)
+            return TritonPagedAttention(
+                pages,
+                num_heads,
+                windows,
+                dtype=dtype,
+                kv_scales=kv_scales,
+                is_exact=self.is_exact,
+                splits_kv=self.splits_kv,
+            )
         if self.library is not None and pages.geometry.head_dim <= MAX_HEAD_DIM:
             return NativePagedAttention(self.library, pages, num_heads, windows)
         name = TorchTiledAttention.name if self.is_exact else TorchPagedAttention.name
@@ -52,11 +70,21 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
     """Take Triton's kernels where they are asked for; else load the C++ ones where they are wanted and usable.
 
     Raises:
-        InvalidCheckpoint: Triton is asked for and not installed.
+        InvalidCheckpoint: Triton is asked for and not installed, or fp8 KV without it.
     """
+    has_fp8_kv = config.kv_dtype == "fp8"
     if config.enable_triton_kernels:
         ops: LayerOps = _triton_ops() if config.enable_fused_ops else TorchOps()
-        return Kernels(ops, None, config.enable_exact_attention, is_triton=True, splits_kv=config.enable_split_kv)
+        return Kernels(
+            ops,
+            None,
+            config.enable_exact_attention,
+            is_triton=True,
+            splits_kv=config.enable_split_kv,
+            has_fp8_kv=has_fp8_kv,
+        )
+    if has_fp8_kv:
+        raise InvalidCheckpoint("kv_dtype fp8 needs the kernels of a GPU: set device to cuda, or kv_dtype to auto")
     library = _library() if config.enable_native_kernels and device.type == "cpu" else None
     is_exact = config.exact and device.type == "cpu"
     ops = ExactTorchOps() if is_exact else TorchOps()

@@ -52,7 +52,8 @@ class KvPages:
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (source, destination) each; all sources are read before a destination is written."""
         pairs = to_device(np.array(copies, dtype=np.int64), self.tensor.device)
-        self.tensor.index_copy_(0, pairs[:, 1], self.tensor.index_select(0, pairs[:, 0]))
+        pages = self.tensor.view(torch.uint8) if self.tensor.itemsize == 1 else self.tensor  # fp8 is bytes to torch
+        pages.index_copy_(0, pairs[:, 1], pages.index_select(0, pairs[:, 0]))
 
     @torch.inference_mode()
     def gather(

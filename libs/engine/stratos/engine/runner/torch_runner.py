@@ -115,14 +115,16 @@ class TorchRunner(Runner):
             threads = ThreadChoice(torch.get_num_threads(), product, clock)
         reader = CheckpointReader(files, model, dtype, target)
         decoder = Decoder(model, reader, linear, kernels.ops, target)
-        geometry = _geometry(model, config.block_size, dtype)
-        pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), dtype, target)
+        kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype
+        geometry = _geometry(model, config.block_size, kv_dtype)
+        pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), kv_dtype, target)
         host = HostPages(pages, config.host_pool_bytes // pages.tensor[0].nbytes, clock)
-        attention = kernels.attention(pages, model.num_heads, model.windows)
+        scales = reader.kv_scales() if kernels.has_fp8_kv else None
+        attention = kernels.attention(pages, model.num_heads, model.windows, dtype, scales)
         info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=files.digest,
-                kv_dtype=config.dtype,
+                kv_dtype=config.kv_dtype if kernels.has_fp8_kv else config.dtype,
                 rope_variant=model.rope.variant,
                 numerics_id=_numerics_id(target, config.dtype, attention.name, kernels.ops.name, *linear.numerics()),
             ),
