@@ -21,7 +21,8 @@ from stratos.prefill_worker.settings import PrefillWorkerSettings
 from stratos.rpc import channel, serve_async, wait_serving
 from stratos.rpc.fleet_messages import ref_to_pb
 from stratos.worker.adapter_store import open_adapter_store
-from stratos.worker.composition import WorkerProcess
+from stratos.worker.composition import WorkerProcess, make_client
+from stratos.worker.engine_client import EngineClient
 from stratos.worker.engine_factory import make_engine
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.thread_engine import ThreadEngine
@@ -106,6 +107,13 @@ def _make_engine(settings: WorkerSettings, change_fake: Callable[[FakeConfig], F
     return engine
 
 
+def _make_client(settings: WorkerSettings, change_fake: Callable[[FakeConfig], FakeConfig] | None) -> EngineClient:
+    if settings.engine_process == "process":
+        assert change_fake is None, "the engine is made elsewhere"
+        return make_client(settings)
+    return ThreadEngine(_make_engine(settings, change_fake))
+
+
 class World:
     """Starts workers; stops them in the end."""
 
@@ -121,7 +129,7 @@ class World:
         process = WorkerProcess(
             role,
             settings,
-            make_engine=lambda s: ThreadEngine(_make_engine(s, change_fake)),
+            make_engine=lambda s: _make_client(s, change_fake),
             make_store=open_adapter_store,
         )
         worker = Worker(process, stop, asyncio.create_task(serve_async(process, settings, stop=stop)))

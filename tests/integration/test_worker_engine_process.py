@@ -1,0 +1,137 @@
+"""A worker whose engine process is killed, hangs or talks nonsense: who is told what, and how soon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, eventually, open_world
+
+from stratos.api.worker.v1 import decode_pb2, worker_pb2, worker_pb2_grpc
+from stratos.core.placement import WorkerRole
+from stratos.engine.fake import fake_generate
+from stratos.rpc import channel
+from stratos.rpc.fleet_messages import status_from_pb
+from stratos.worker.process_engine import ProcessEngine
+
+PROMPT = [(7 * i) % 4096 for i in range(40)]
+TOLD_WITHIN_S = 2.0
+"""A dead engine is told to the gateways within tenths of a second; the rest is for a busy machine."""
+STALL_S = 1.0
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as opened:
+        yield opened
+
+
+def engine_of(worker: Worker) -> int:
+    client = worker.process.parts.engine
+    assert isinstance(client, ProcessEngine)
+    return client._process.pid
+
+
+def local(count: int, emitted: tuple[int, ...] = ()) -> list[int]:
+    return fake_generate([*PROMPT, *emitted], count, prefill_weight=0, decode_weight=DECODE_WEIGHT, num_prefilled=0)
+
+
+async def is_serving(worker: Worker) -> bool:
+    async with channel(worker.process.address) as peer:
+        answer = await health_pb2_grpc.HealthStub(peer).Check(health_pb2.HealthCheckRequest())
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+async def test_a_killed_engine_is_told_at_once_and_its_worker_leaves(world: World) -> None:
+    worker = await world.start(WorkerRole.DECODE, engine_process="process", step_lag=1, fake_step_s=0.01)
+    gateway = await world.gateway(worker)
+    streams = [await gateway.submit(PROMPT, request_id=f"r{i}", max_tokens=2000) for i in range(3)]
+    placing = await gateway.submit([9] * 700, request_id="long", max_tokens=5)  # its prompt is still being computed
+    for stream in streams:
+        await stream.wait_tokens(5)
+    engine, began_s = engine_of(worker), time.monotonic()
+    os.kill(engine, signal.SIGKILL)
+    for stream in (*streams, placing):
+        assert (await stream.over()).error.code == "worker_lost"
+    took_s = time.monotonic() - began_s
+    assert took_s < TOLD_WITHIN_S
+    for stream in streams:
+        assert stream.tokens[0] == local(len(stream.tokens[0])), "a successor goes on from what was told"
+    await eventually(worker.exit_code.done, "the process' end")
+    assert worker.exit_code.result() == 1
+    assert worker.process.parts.table.num_open_tasks == 0
+
+
+async def test_requests_of_a_killed_engine_go_on_elsewhere_token_by_token(world: World) -> None:
+    dying = await world.start(WorkerRole.DECODE, engine_process="process", fake_step_s=0.01)
+    other = await world.start(WorkerRole.DECODE, engine_process="process", worker_id="decode-1", step_lag=1)
+    gateway, successor = await world.gateway(dying), await world.gateway(other)
+    stream = await gateway.submit(PROMPT, max_tokens=120)
+    await stream.wait_tokens(7)
+    os.kill(engine_of(dying), signal.SIGKILL)
+    emitted = (await stream.over()).tokens[0]
+    resumed = await successor.submit(
+        PROMPT, attempt=1, max_tokens=120, choices=[decode_pb2.ChoiceState(index=0, emitted_ids=emitted)]
+    )
+    await resumed.over()
+    assert resumed.tokens[0][len(emitted) :] == local(120)[len(emitted) :]
+
+
+async def test_a_hung_engine_makes_its_worker_unready_and_shows_in_every_sign_of_life(world: World) -> None:
+    worker = await world.start(
+        WorkerRole.DECODE, engine_process="process", fake_step_s=0.01, step_stall_timeout_s=STALL_S
+    )
+    gateway = await world.gateway(worker)
+    stream = await gateway.submit(PROMPT, max_tokens=2000)
+    await stream.wait_tokens(5)
+    assert await is_serving(worker)
+    engine, began_s = engine_of(worker), time.monotonic()
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        await eventually(lambda: worker.process.not_ready_reason(), "the hang is seen", timeout_s=STALL_S + 4)
+        assert time.monotonic() - began_s < STALL_S + 2.0, "the time it may stand still, and two looks"
+        await _until_serving(worker, False)
+        async with channel(worker.process.address) as peer:
+            status = status_from_pb(
+                await worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest()).read()
+            )
+        assert "step counter has not moved" in status.not_ready_reason
+        assert status.is_computing
+        before = gateway.num_progress
+        await eventually(lambda: gateway.num_progress > before, "the session lives although the engine does not")
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    await _until_serving(worker, True)
+    await stream.wait_tokens(50)
+    assert stream.error is None, "whoever only was slow goes on"
+    await gateway.cancel("req-1")
+
+
+async def _until_serving(worker: Worker, wanted: bool) -> None:
+    async with asyncio.timeout(5):
+        while await is_serving(worker) is not wanted:  # noqa: ASYNC110 - asks a server
+            await asyncio.sleep(0.05)
+
+
+async def test_a_hand_off_survives_the_engine_of_its_source(world: World) -> None:
+    source = await world.start(WorkerRole.PREFILL, engine_process="process", fake_token_s=0.002)
+    target = await world.start(WorkerRole.DECODE, engine_process="process")
+    gateway = await world.gateway(target)
+    prompt = [(7 * i) % 4096 for i in range(900)]
+    whole = await (await gateway.submit(prompt[:200], request_id="whole", prefill=(source,))).over()
+    weights = {"prefill_weight": PREFILL_WEIGHT, "decode_weight": DECODE_WEIGHT}
+    assert whole.tokens[0] == fake_generate(prompt[:200], 4, **weights)
+    stream = await gateway.submit(prompt, request_id="broken", prefill=(source,))
+    await eventually(lambda: source.process.parts.engine.status().num_prefill_jobs, "the source computes")
+    os.kill(engine_of(source), signal.SIGKILL)
+    await stream.over()
+    assert stream.error is None
+    assert len(stream.tokens[0]) == 4
+    await eventually(source.exit_code.done, "the source's end")
+    await target.wait_baseline()
