@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +15,14 @@ from pathlib import Path
 import openai
 import pytest
 from platform_process import PlatformProcess, running_platform, wait_until
+from typer.testing import CliRunner
 
+from stratos.cli.main import app
+
+BASE = Path(__file__).parents[2] / "models" / "base"
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return "
 NUM_LONG = 400
+WATERMARK_KEY = "a key for one tenant's output"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -28,6 +35,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         "STRATOS_AUTOSCALER_QUIET_S": "1.5",
         "STRATOS_AUTOSCALER_COOLDOWN_UP_S": "0.5",
         "STRATOS_AUTOSCALER_COOLDOWN_DOWN_S": "0.5",
+        "STRATOS_GATEWAY_WATERMARK_KEY": WATERMARK_KEY,
+        "STRATOS_GATEWAY_WATERMARK_TENANTS": '["marked"]',
     }
     with running_platform(tmp_path_factory.mktemp("platform"), env=env) as running:
         yield running
@@ -82,6 +91,31 @@ def test_examples_run(platform: PlatformProcess, example: str) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
+
+
+def test_the_output_of_one_tenant_is_marked_and_detected(
+    platform: PlatformProcess, client: openai.OpenAI, tmp_path: Path
+) -> None:
+    key = re.search(r"sk-[0-9a-f-]+", platform.stratos("keys", "create", "--tenant", "marked").stdout)
+    assert key is not None
+    marked, verdicts = openai.OpenAI(base_url=platform.base_url, api_key=key[0], max_retries=0, timeout=120), []
+    (tmp_path / "key").write_text(WATERMARK_KEY)
+    for sender in (marked, client):
+        answer = sender.completions.create(
+            model="base", prompt=PROMPT, max_tokens=250, seed=11, extra_body={"ignore_eos": True}
+        )
+        (tmp_path / "text").write_text(answer.choices[0].text, encoding="utf-8")
+        command = [
+            "watermark",
+            "detect",
+            str(tmp_path / "text"),
+            "--model",
+            str(BASE),
+            "--key-file",
+            str(tmp_path / "key"),
+        ]
+        verdicts.append(json.loads(CliRunner().invoke(app, command).stdout))
+    assert [verdict["is_marked"] for verdict in verdicts] == [True, False], verdicts
 
 
 def test_the_shipped_adapters_are_models_with_their_own_answers(client: openai.OpenAI) -> None:
