@@ -85,11 +85,11 @@ def test_preemption_changes_nothing_but_time(make_engine):
     assert tokens == {(name, 0): expected(prompt, 16) for name, prompt in prompts.items()}
 
 
-def test_exhausted_pool_ends_with_length(make_engine):
+def test_an_exhausted_pool_ends_with_a_partial_answer(make_engine):
     engine = make_engine(PACKED, num_blocks=4, block_size=4)
     engine.add(make_request([1, 2, 3], max_tokens=1000))
     tokens, reasons, _ = drain(engine)
-    assert reasons["r", 0] is FinishReason.LENGTH
+    assert reasons["r", 0] is FinishReason.EXHAUSTED
     assert tokens["r", 0] == expected([1, 2, 3], 14)
     assert engine.status().blocks.allocated == 0
 

@@ -78,7 +78,7 @@ def test_a_choice_that_is_exhausted_while_its_sibling_expires(make_engine, late_
     run.drain()
     assert_all_free(engine)
     assert not run.errors, "a request that gives tokens already is not queued any more"
-    assert set(run.reasons.values()) == {FinishReason.LENGTH}
+    assert set(run.reasons.values()) == {FinishReason.EXHAUSTED}
 
 
 def test_the_deadline_ends_who_never_ran_and_nobody_else(make_engine):

@@ -84,7 +84,8 @@ def test_an_unfinished_character_is_shown_at_the_end() -> None:
     first = TOKENIZER.encode_plain("\U0001f600")[:1]
     journal.accept(0, first)
     assert drain(journal)[0] == ""
-    journal.accept(1, [], finish_reason=FinishReason.LENGTH)
+    journal.accept(1, [], finish_reason=FinishReason.EXHAUSTED)
+    assert journal.finish_reason == "length", "what clients know"
     assert drain(journal)[0] == "\ufffd"
 
 

@@ -24,6 +24,8 @@ class FinishReason(enum.StrEnum):
     ABORT = "abort"
     GRAMMAR = "grammar"
     """The output is complete by its grammar; unlike with STOP its last token is part of the text."""
+    EXHAUSTED = "exhausted"
+    """The KV pool cannot hold one token more: a partial answer, which ``ContinuationState`` can take further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,7 +134,7 @@ class StepBooks:
             if not sequence.is_open:
                 continue  # its request failed just now, or it was found twice
             assert sequence.embedding is None, "an input holds all its blocks from the start"
-            self.requests.finish(sequence, FinishReason.LENGTH, result)
+            self.requests.finish(sequence, FinishReason.EXHAUSTED, result)
 
     def enter(self, number: int, scheduled: list[tuple[Sequence, int]], result: StepResult) -> LaunchedStep:
         """Build the rows of a plan and count them as in flight."""

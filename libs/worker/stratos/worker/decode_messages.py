@@ -34,6 +34,7 @@ _FINISH_REASONS = {
     FinishReason.LENGTH: decode_pb2.FINISH_REASON_LENGTH,
     FinishReason.ABORT: decode_pb2.FINISH_REASON_ABORT,
     FinishReason.GRAMMAR: decode_pb2.FINISH_REASON_GRAMMAR,
+    FinishReason.EXHAUSTED: decode_pb2.FINISH_REASON_EXHAUSTED,
 }
 
 

@@ -15,6 +15,9 @@ from stratos.core.request import FinishReason, PositionLogprobs
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 
+CLIENT_REASONS = {FinishReason.GRAMMAR: "stop", FinishReason.EXHAUSTED: "length"}
+"""Reasons that the API calls otherwise."""
+
 
 class JournalConflict(Exception):
     """A worker skipped a token, or contradicts what was emitted before; its attempt must end."""
@@ -101,7 +104,7 @@ class ChoiceJournal:
         else:
             self._append_all(fresh, hides_last=hides_last)
         if finish_reason is not None and not self.is_finished:
-            self._finish("stop" if finish_reason is FinishReason.GRAMMAR else str(finish_reason))
+            self._finish(CLIENT_REASONS.get(finish_reason, str(finish_reason)))
         return len(self.ids) - before
 
     def take(self) -> ChoiceChunk | None:

@@ -16,6 +16,7 @@ FINISH_REASONS: dict[int, FinishReason] = {
     decode_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
     decode_pb2.FINISH_REASON_ABORT: FinishReason.ABORT,
     decode_pb2.FINISH_REASON_GRAMMAR: FinishReason.GRAMMAR,
+    decode_pb2.FINISH_REASON_EXHAUSTED: FinishReason.EXHAUSTED,
 }
 
 

@@ -15,6 +15,7 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_LENGTH: _ClassVar[FinishReason]
     FINISH_REASON_ABORT: _ClassVar[FinishReason]
     FINISH_REASON_GRAMMAR: _ClassVar[FinishReason]
+    FINISH_REASON_EXHAUSTED: _ClassVar[FinishReason]
 
 class PrefillPath(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -29,6 +30,7 @@ FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 FINISH_REASON_ABORT: FinishReason
 FINISH_REASON_GRAMMAR: FinishReason
+FINISH_REASON_EXHAUSTED: FinishReason
 PREFILL_PATH_UNSPECIFIED: PrefillPath
 PREFILL_PATH_HANDOFF: PrefillPath
 PREFILL_PATH_LOCAL_SHORT_TAIL: PrefillPath
