@@ -129,7 +129,7 @@ def test_facts_of_a_loaded_model(folder: Path) -> None:
     assert batched.endswith("float32/torch-paged+torch+aten+batched")
     packed = load_runner(folder, enable_native_gemm=False).info.identity.numerics_id
     assert "+onednn-packed" in packed
-    assert packed != info.identity.numerics_id
+    assert (packed != info.identity.numerics_id) == ("native" in info.identity.numerics_id), "where it is built"
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-3}))
     assert load_runner(folder).info.identity.model_digest != info.identity.model_digest
