@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,11 +22,10 @@ from safetensors.torch import load_file, save_file
 from stratos.common.errors import InvalidAdapter, InvalidCheckpoint
 from stratos.core.adapter_files import read_adapter_files
 from stratos.engine.models.config import MAX_LAYERS
+from tests.support.address_space import bounded_memory
 from tests.unit.engine_runner.plan_driver import Driver, Stream, load_runner, teacher_forced
 from tests.unit.engine_runner.tiny_models import FAMILIES, LLAMA3_ROPE, YARN_ROPE, save_adapter, save_tiny
 
-HEADROOM_BYTES = 1 << 30
-"""Address space that loading may take beside what the process has; a tiny model needs some MiB."""
 INDEX = "model.safetensors.index.json"
 HUGE = 10**30
 ABSURD: list[Any] = [
@@ -39,18 +37,6 @@ ABSURD: list[Any] = [
 def fuzz(num_examples: int) -> settings:
     health = list(HealthCheck)
     return settings(max_examples=num_examples, deadline=None, derandomize=True, suppress_health_check=health)
-
-
-@contextmanager
-def bounded_memory() -> Iterator[None]:
-    """An allocation far beyond a tiny model fails instead of taking the machine's memory."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE") + HEADROOM_BYTES, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from stratos.common.errors import InvalidCheckpoint
 
 _BYTE_NAME = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
 _BLANK = "\u2581"
+MAX_VOCAB_SIZE = 2**22
+"""The largest vocabularies of published models have a sixteenth of it."""
 
 
 def byte_level_alphabet() -> dict[str, int]:
@@ -40,13 +42,16 @@ def token_bytes_table(tokenizer_json: Mapping[str, Any]) -> list[bytes]:
     """Token id -> bytes; ids that no token has are empty.
 
     Raises:
-        InvalidCheckpoint: the decoder is of a kind that is not known.
+        InvalidCheckpoint: the decoder is of a kind that is not known, or an id is absurd.
     """
     types = _decoder_types(tokenizer_json.get("decoder"))
     names: dict[int, str] = {index: name for name, index in tokenizer_json["model"]["vocab"].items()}
     added = {token["id"]: token["content"] for token in tokenizer_json.get("added_tokens", ())}
     names.update(added)
-    table = [b""] * (max(names, default=-1) + 1)
+    most = max(names, default=-1)
+    if most >= MAX_VOCAB_SIZE:
+        raise InvalidCheckpoint(f"tokenizer.json gives a token the id {most}; they must be below {MAX_VOCAB_SIZE}")
+    table = [b""] * (most + 1)
     if "ByteLevel" in types:
         alphabet = byte_level_alphabet()
         for index, name in names.items():

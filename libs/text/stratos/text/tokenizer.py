@@ -54,7 +54,7 @@ class Tokenizer:
         try:
             return cls(path.read_text(encoding="utf-8"), read_json(config) if config.exists() else {})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InvalidCheckpoint(f"{path} is not a tokenizer that can be read: {error!r}") from error
+            raise InvalidCheckpoint(f"{path} is not a tokenizer that can be read: {repr(error)[:300]}") from error
 
     @property
     def vocab_size(self) -> int:
@@ -99,8 +99,10 @@ class Tokenizer:
 def _build(definition: str, *, knows_special: bool) -> tokenizers.Tokenizer:
     try:
         encoder = tokenizers.Tokenizer.from_str(definition)
-    except Exception as error:  # the binding raises plain Exception for any malformed definition
-        raise InvalidCheckpoint(f"tokenizer.json cannot be read: {error}") from error
+    except BaseException as error:  # the binding raises plain Exception for a malformed definition, or it panics
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise InvalidCheckpoint(f"tokenizer.json cannot be read: {str(error)[:300]}") from error
     encoder.no_truncation()
     encoder.no_padding()
     encoder.encode_special_tokens = not knows_special
