@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from triton_interpreter import DEVICE
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.adapter_files import AdapterFiles, read_adapter_files
 from stratos.core.request import ChoiceState, EngineRequest, RequestKey
 from stratos.core.sampling_params import SamplingParams
 from stratos.engine.attention import triton_paged
@@ -23,7 +24,7 @@ from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.triton_kernels import sampling
 from tests.unit.engine_runner.plan_driver import Driver
-from tests.unit.engine_runner.tiny_models import save_tiny_llama
+from tests.unit.engine_runner.tiny_models import save_adapter, save_tiny_llama
 
 PROMPT = [(i * 29 + 3) % 97 for i in range(22)]
 SHAPE: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -82,12 +83,17 @@ def gpu(model_path: Path) -> CudaRunner:
     return runner
 
 
-def generate(runner: TorchRunner, lag: Any, **scheduler: Any) -> dict[tuple[str, int], list[Any]]:
+def generate(
+    runner: TorchRunner, lag: Any, adapters: Sequence[AdapterFiles] = (), **scheduler: Any
+) -> dict[tuple[str, int], list[Any]]:
     pytest.importorskip("llguidance")  # a machine with a GPU may lack it
     from stratos.engine.core import EngineCore
 
     settings = {"max_num_batched_tokens": 17, "enable_prefix_cache": False, **scheduler}
     engine = EngineCore(runner, SchedulerConfig(lag=lag, **settings))
+    for files in adapters:
+        engine.load_adapter(files)
+    digests = ["", *(files.digest for files in adapters)]
     for index, params in enumerate(PARAMS):
         request = EngineRequest(
             key=RequestKey(f"r{index}", 0),
@@ -95,6 +101,7 @@ def generate(runner: TorchRunner, lag: Any, **scheduler: Any) -> dict[tuple[str,
             choices=(ChoiceState(index=0),),
             sampling=SamplingParams(**{"max_tokens": 5, **params}),
             seed=index,
+            adapter_digest=digests[index % len(digests)],
         )
         engine.add(request)
     got: dict[tuple[str, int], list[Any]] = {}
@@ -113,6 +120,22 @@ def test_tokens_are_those_of_the_portable_runner(model_path: Path, gpu: CudaRunn
     assert generate(gpu, lag) == portable
     assert gpu._decoding is not None
     assert set(gpu._decoding._replays) == {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize(("lag", "is_sorted"), [(1, True), (0, False)])
+def test_adapters_mix_with_the_base_model_in_every_step(
+    tmp_path: Path, model_path: Path, lag: int, is_sorted: bool
+) -> None:
+    model = save_tiny_llama(tmp_path / "base", **SHAPE)
+    adapters = []
+    for index in range(2):
+        save_adapter(tmp_path / str(index), model, rank=2 + 3 * index, targets=["q_proj", "down_proj"], seed=index)
+        adapters.append(read_adapter_files(tmp_path / str(index)))
+    plain = TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False))
+    portable = generate(plain, 0, adapters)
+    assert portable != generate(plain, 0), "the adapters do something"
+    gpu = CudaRunner.load(config(model_path, enable_sorted_adapters=is_sorted), DEVICE)
+    assert generate(gpu, lag, adapters) == portable
 
 
 def test_tokens_are_the_same_with_the_baselines_of_the_switches(model_path: Path) -> None:
