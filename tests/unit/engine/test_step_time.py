@@ -60,6 +60,15 @@ def test_it_tracks_a_change_of_cost():
     assert worst_error(model) < 0.15
 
 
+@pytest.mark.parametrize(("factor", "num_steps"), [(2.0, 10), (4.0, 10), (0.5, 60)])
+def test_another_number_of_threads_is_taken_in_at_once(factor, num_steps):
+    model, rng = StepCostModel(), random.Random(5)
+    feed(model, rng, 1000)
+    feed(model, rng, num_steps, factor)
+    errors = sorted(abs(model.predict(load) / cost(load, factor) - 1) for load in loads(random.Random(99), 60))
+    assert errors[53] < 0.15
+
+
 @pytest.mark.parametrize("stall_s", [0.01, 0.03, 0.5])
 def test_descheduled_steps_hardly_move_it(stall_s):
     model = StepCostModel()
@@ -97,16 +106,17 @@ def test_what_is_no_duration_is_ignored():
 class TimedRunner(FakeRunner):
     """Takes the time that the costs say."""
 
-    def __init__(self, config, clock):
+    def __init__(self, config, clock, slow_from=10**9):
         super().__init__(config)
-        self.clock, self.durations = clock, []
+        self.clock, self.durations, self.slow_from = clock, [], slow_from
 
     def collect(self, handle):
         load = StepLoad()
         for row in handle.plan.rows:
             load = load.plus(len(row.token_ids), row.start)
-        self.clock.advance(cost(load))
-        self.durations.append((load, cost(load), any(len(row.token_ids) > 1 for row in handle.plan.rows)))
+        seconds = cost(load, 2.0 if len(self.durations) >= self.slow_from else 1.0)
+        self.clock.advance(seconds)
+        self.durations.append((load, seconds, any(len(row.token_ids) > 1 for row in handle.plan.rows)))
         return super().collect(handle)
 
 
@@ -120,10 +130,10 @@ def make_request(name, prompt, max_tokens):
     )
 
 
-def run_mix(budget_ms, lag):
+def run_mix(budget_ms, lag, slow_from=10**9):
     """Streams that decode while long prompts come; returns step durations and tokens by request."""
     clock = FakeClock()
-    runner = TimedRunner(FakeConfig(num_blocks=4096, max_model_len=8192, lag=lag), clock)
+    runner = TimedRunner(FakeConfig(num_blocks=4096, max_model_len=8192, lag=lag), clock, slow_from)
     config = SchedulerConfig(max_num_batched_tokens=2048, step_time_budget_ms=budget_ms, enable_prefix_cache=False)
     engine = EngineCore(runner, config, clock)
     tokens = {}
@@ -151,6 +161,13 @@ def test_chunks_keep_steps_within_their_time_and_the_switch_turns_it_off(lag):
     assert tokens == same
     prompt = make_request("x", 2560, 2).prompt_ids
     assert tokens["prompt60"] == fake_generate(prompt, 2, prefill_weight=1, decode_weight=1)
+
+
+def test_a_machine_that_becomes_twice_as_slow_is_over_the_time_for_a_few_steps_only(lag):
+    durations, _ = run_mix(20.0, lag, slow_from=242)
+    late = [seconds for _, seconds, _ in durations[242:] if seconds > 20.0e-3 * 1.15]
+    assert max(seconds for _, seconds, _ in durations[:242]) <= 20.0e-3 * 1.15
+    assert 0 < len(late) <= 12
 
 
 def test_prompts_go_on_by_a_block_when_decodes_alone_take_too_long(lag):

@@ -2,10 +2,12 @@
 
 Weighted least squares with forgetting, in the information form: the sums over ``w x x'`` and ``w x t`` decay by
 ``FORGETTING`` per step, so the fit follows a machine that becomes slower.  Errors count relative to the step's own
-duration, or a few long prefills would outweigh every decode.  Three additions make it usable on real steps:
+duration, or a few long prefills would outweigh every decode.  Four additions make it usable on real steps:
 
 - A step far off the prediction moves the fit as if it were a few typical errors off (Huber's clipping); what is
   typical adapts, so one descheduled step is ignored and a lasting change is not.
+- When ``SHIFT_STEPS`` steps in a row are all slower than predicted by ``SHIFT_RATIO``, or all faster, the machine has
+  changed (another number of threads, a neighbour): everything known is scaled by their median ratio at once.
 - Directions that the steps of late say nothing about (a batch that only decodes) stay where they were: a small ridge
   pulls to the last solution instead of to zero.
 - Non-negative by trying every set of active coefficients: there are seven.
@@ -16,6 +18,8 @@ duration, or a few long prefills would outweigh every decode.  Three additions m
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,6 +33,8 @@ TOKENS_UNIT, KV_UNIT = 64.0, 4096.0
 FORGETTING = 0.98
 CLIP_RATIO = 4.0
 """Typical errors beyond which a step is an outlier."""
+SHIFT_STEPS = 8
+SHIFT_RATIO = 1.3
 ERROR_RATE = 0.1
 LEAST_ERROR = 0.02
 RIDGE = 1e-3
@@ -77,6 +83,7 @@ class StepCostModel:
         self._solution = [0.0] * 3
         self._typical_error = 0.25
         self._errors = {fraction: RecentQuantile(fraction, default=0, window=256) for fraction in (0.5, 0.9)}
+        self._ratios: deque[float] = deque(maxlen=SHIFT_STEPS)
         self.num_steps = 0
         self.most_tokens = 0
         """Largest step seen: beyond it the fit only extrapolates."""
@@ -107,6 +114,8 @@ class StepCostModel:
         if predicted > 0:
             for quantile in self._errors.values():
                 quantile.add(round(abs(predicted / seconds - 1) * ERROR_UNIT))
+            self._shift(seconds / predicted)
+            predicted = self.predict(load)
         target = self._clipped(predicted, seconds)
         features, weight = _features(load), 1.0 / target**2
         for i in range(3):
@@ -116,6 +125,19 @@ class StepCostModel:
         self._solution = self._solve()
         self.num_steps += 1
         self.most_tokens = max(self.most_tokens, load.tokens)
+
+    def _shift(self, ratio: float) -> None:
+        """Scale everything when the steps of late agree that all of it takes longer, or less."""
+        self._ratios.append(ratio)
+        is_slower = min(self._ratios) > SHIFT_RATIO
+        is_faster = max(self._ratios) < 1 / SHIFT_RATIO
+        if len(self._ratios) < SHIFT_STEPS or not (is_slower or is_faster):
+            return
+        factor = statistics.median(self._ratios)
+        self._solution = [factor * value for value in self._solution]
+        self._moments = [value / factor for value in self._moments]  # a sum of x * t / t^2
+        self._information = [[value / factor**2 for value in row] for row in self._information]
+        self._ratios.clear()
 
     def _clipped(self, predicted: float, seconds: float) -> float:
         if predicted <= 0:
