@@ -23,7 +23,7 @@ from stratos.core.grammar import (
     choice_grammar,
     schema_grammar,
 )
-from stratos.gateway import grammar_sandbox
+from stratos.gateway import grammar_check, grammar_sandbox
 from stratos.gateway.grammar_check import GrammarCheck
 from stratos.gateway.grammar_fields import WantedGrammar
 
@@ -35,7 +35,7 @@ GOOD = WantedGrammar(GrammarSpec(GrammarKind.REGEX, "[0-9]{3}"), "structured_out
 @pytest.fixture
 async def checks() -> AsyncIterator[GrammarCheck]:
     made = GrammarCheck(MODEL, VOCAB_SIZE, (0,))
-    await made.check(GOOD)
+    await made.check(GOOD, "t")
     yield made
     made.close()
 
@@ -129,26 +129,26 @@ async def test_a_bomb_is_refused_and_the_next_grammar_is_not(checks: GrammarChec
     before = resource.getrusage(resource.RUSAGE_SELF)
     kind, value = REFUSED[name]
     with pytest.raises(BadRequest) as caught:
-        await checks.check(wanted(kind, value))
+        await checks.check(wanted(kind, value), "t")
     assert caught.value.param == kind
     assert len(caught.value.message) < 300
     assert "\n" not in caught.value.message
     after = resource.getrusage(resource.RUSAGE_SELF)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2.0  # here, not in the process beside
     assert after.ru_maxrss - before.ru_maxrss < 64 * 1024
-    await checks.check(WantedGrammar(GrammarSpec(GrammarKind.REGEX, "[a-z]{3}"), "regex"))
+    await checks.check(WantedGrammar(GrammarSpec(GrammarKind.REGEX, "[a-z]{3}"), "regex"), "t")
 
 
 @pytest.mark.parametrize("name", ALLOWED)
 async def test_what_only_looks_like_a_bomb_is_taken(checks: GrammarCheck, name: str) -> None:
     pid = checks.sandbox.pid
-    await checks.check(wanted(*ALLOWED[name]))
+    await checks.check(wanted(*ALLOWED[name]), "t")
     assert checks.sandbox.pid == pid
 
 
 async def test_the_event_loop_turns_while_a_bomb_burns(checks: GrammarCheck) -> None:
     """A divisor that takes for ever: the process beside is killed for its CPU time."""
-    bomb = asyncio.create_task(checks.check(wanted("json", {"type": "integer", "multipleOf": 999_983})))
+    bomb = asyncio.create_task(checks.check(wanted("json", {"type": "integer", "multipleOf": 999_983}), "t"))
     turns = 0
     while not bomb.done():
         await asyncio.sleep(0.001)
@@ -156,14 +156,14 @@ async def test_the_event_loop_turns_while_a_bomb_burns(checks: GrammarCheck) -> 
     with pytest.raises(BadRequest, match=TOO_COMPLEX):
         bomb.result()
     assert turns > 100
-    await checks.check(GOOD)
+    await checks.check(GOOD, "t")
 
 
 async def test_a_verdict_is_remembered_so_one_bomb_burns_once(checks: GrammarCheck) -> None:
     bomb = wanted(*REFUSED["schema: references that overflow a stack"])
     for _ in range(3):
         with pytest.raises(BadRequest, match=TOO_COMPLEX):
-            await checks.check(bomb)
+            await checks.check(bomb, "t")
         assert checks.sandbox.pid is None, "the first one ended the process, and nobody has needed another since"
 
 
@@ -172,8 +172,8 @@ async def test_a_process_that_others_end_says_nothing_about_the_grammar(checks: 
     assert checks.sandbox.pid is not None
     os.kill(checks.sandbox.pid, signal.SIGKILL)
     with pytest.raises(Overloaded):
-        await checks.check(fresh)
-    await checks.check(fresh)
+        await checks.check(fresh, "t")
+    await checks.check(fresh, "t")
 
 
 async def test_a_machine_without_time_is_not_the_grammars_fault(
@@ -185,16 +185,54 @@ async def test_a_machine_without_time_is_not_the_grammars_fault(
     with monkeypatch.context() as patch:
         patch.setattr(grammar_sandbox, "TIMEOUT_S", 0.2)
         with pytest.raises(Overloaded):
-            await checks.check(fresh)
-    await checks.check(fresh)
+            await checks.check(fresh, "t")
+    await checks.check(fresh, "t")
     assert checks.sandbox.pid != pid
 
 
 async def test_the_process_knows_no_secret_and_ends_with_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATOS_GATEWAY_KEY_PEPPER", "pepper-of-the-test")
     checks = GrammarCheck(MODEL, VOCAB_SIZE, (0,))
-    await checks.check(GOOD)
+    await checks.check(GOOD, "t")
     folder = Path(f"/proc/{checks.sandbox.pid}")
     assert b"pepper-of-the-test" not in (folder / "environ").read_bytes()
     checks.close()
     assert not os.path.exists(folder)  # noqa: ASYNC240, PTH110 - a file of /proc does not block
+
+
+async def test_equal_grammars_are_tried_once_and_tenants_take_turns(
+    checks: GrammarCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    problem_of = checks.sandbox.problem_of
+    monkeypatch.setattr(checks.sandbox, "problem_of", lambda spec: (tried.append(spec.text), problem_of(spec))[1])
+    flood = [asyncio.create_task(checks.check(wanted("regex", f"a{{{i % 6}}}b"), "greedy")) for i in range(60)]
+    await asyncio.sleep(0)
+    await checks.check(wanted("regex", "modest"), "modest")
+    assert tried.index("modest") <= 2
+    await asyncio.gather(*flood)
+    assert len(tried) == 7
+
+
+async def test_what_nobody_waits_for_is_not_tried(checks: GrammarCheck, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    problem_of = checks.sandbox.problem_of
+    monkeypatch.setattr(checks.sandbox, "problem_of", lambda spec: (tried.append(spec.text), problem_of(spec))[1])
+    left = [asyncio.create_task(checks.check(wanted("regex", f"c{{{i}}}"), "t")) for i in range(1, 9)]
+    await asyncio.sleep(0)
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await checks.check(wanted("regex", "d"), "t")
+    assert tried[-1] == "d"
+    assert len(tried) <= 2
+
+
+async def test_more_than_may_wait_are_turned_away(checks: GrammarCheck, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_check, "MAX_WAITING", 3)
+    waiting = [asyncio.create_task(checks.check(wanted("regex", f"e{{{i}}}"), "t")) for i in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await checks.check(wanted("regex", "f"), "t")
+    await asyncio.gather(*waiting)
+    await checks.check(wanted("regex", "f"), "t")

@@ -1,8 +1,9 @@
 """Grammars over token ids, by llguidance: from a ``GrammarSpec`` to a matcher that knows the allowed next tokens.
 
 The gateway compiles to refuse what cannot be compiled, a worker compiles to use it; both get the same verdict.
-Compiling takes a millisecond, a hostile text some tens of them (``FUEL`` bounds it), and gives up the GIL: do it in
-a thread.  JSON is compact or pretty-printed; runs of blanks are bounded, so that no output is blanks for ever.
+Compiling takes a millisecond, a hostile text more than ``FUEL`` bounds (``grammar_probe``), and gives up the GIL: do it
+in a thread.  Even a full batch of the worst masks takes less time than a worker may stand still.  JSON is compact or
+pretty-printed; runs of blanks are bounded, so that no output is blanks for ever.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from stratos.common.errors import BadRequest
 from stratos.core.grammar import GrammarKind, GrammarSpec, choices_of
 
 FUEL = LLParserLimits(
-    initial_lexer_fuel=1_000_000,  # about 20 ms
-    step_lexer_fuel=100_000,  # about 7 ms for one mask
-    step_max_items=25_000,  # about 1 ms for one mask
+    initial_lexer_fuel=500_000,  # about 10 ms
+    step_lexer_fuel=50_000,  # about 4 ms for one mask; 15 with the worst texts within the limits of their size
+    step_max_items=15_000,  # about 5 ms for one mask of an ambiguous grammar
     max_lexer_states=100_000,  # about 200 MB
     max_grammar_size=200_000,
     verbose_errors=False,

@@ -88,7 +88,7 @@ class Preparation:
         param = "prompt_logprobs" if options.num_echo_logprobs is None else "logprobs"
         check_prompt_logprobs(sum(map(len, prompts)), _num_prompt_logprobs(options), param)
         if options.grammar is not None:
-            await self.model.grammars.check(options.grammar)
+            await self.model.grammars.check(options.grammar, caller.tenant)
         seed = new_seed() if options.seed is None else options.seed
         watermark = self.watermarks.watermark_for(caller.tenant, target.name)
         return tuple(
