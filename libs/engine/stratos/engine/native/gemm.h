@@ -38,9 +38,27 @@ template <class T> static int64_t packed_bytes(int64_t n, int64_t k) {
 
 // -- packing, once ---------------------------------------------------------------------------------------------------------
 
+// Rows can be read as units of 32 bits where they lie.
+template <class T> static inline bool has_units(int64_t k) {
+    return sizeof(T) == sizeof(float) || (UnitsOf<T>::type::PER_UNIT == 2 && k % 2 == 0);
+}
+
+template <class T> static void pack_units(const T *weight, float *out, int64_t columns, int64_t k) {
+    const int64_t units = units_of<T>(k);
+    for (int64_t c = 0; c < PANEL; c += LANES)
+        for (int64_t u = 0; u < units; u += LANES) {
+            vec x[LANES];
+            for (int i = 0; i < LANES; i++)
+                x[i] = c + i < columns ? vload((const float *)(weight + (c + i) * k) + u, (int)(units - u)) : vset(0);
+            transpose(x);
+            for (int i = 0; i < LANES && u + i < units; i++) vstore(out + (u + i) * PANEL + c, x[i]);
+        }
+}
+
 template <class T> static void pack_panel(const T *weight, T *out, int64_t columns, int64_t k) {
     constexpr int per = UnitsOf<T>::type::PER_UNIT;
     const int64_t units = units_of<T>(k);
+    if (has_units<T>(k)) return pack_units(weight, (float *)out, columns, k);
     for (int64_t u = 0; u < units; u++)
         for (int64_t c = 0; c < PANEL; c++)
             for (int i = 0; i < per; i++) {
@@ -67,11 +85,6 @@ static inline void copy_units(const bf16_t *x, int64_t count, float *units) {
     } else {
         for (int64_t i = 0; i < count; i += LANES) vstore(units + i, vload(x + i, (int)(count - i)), (int)(count - i));
     }
-}
-
-// Rows can be read as units where they lie.
-template <class T> static inline bool has_units(int64_t k) {
-    return sizeof(T) == sizeof(float) || (UnitsOf<T>::type::PER_UNIT == 2 && k % 2 == 0);
 }
 
 template <class T, class O>
