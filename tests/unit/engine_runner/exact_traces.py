@@ -1,4 +1,4 @@
-"""What one sequence got out of a runner, bit by bit: tokens, logits of every sampled token, and its KV."""
+"""What one sequence got out of a runner, bit by bit: tokens, log probabilities, logits of every one, and its KV."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from stratos.core.request import PositionLogprobs
 from stratos.engine.runner.torch_runner import TorchRunner
-from tests.unit.engine_runner.plan_driver import Driver, Stream
+from tests.unit.engine_runner.plan_driver import FULL, Driver, Stream
 
 NUM_TOKENS = 5
 
@@ -18,6 +19,7 @@ NUM_TOKENS = 5
 @dataclass
 class Trace:
     tokens: list[int]
+    logprobs: list[PositionLogprobs | None]
     logits: list[bytes]
     kv: bytes
 
@@ -56,10 +58,18 @@ def generated(driver: Driver, streams: Sequence[Stream], chunk: int) -> list[Tra
     recorder = Recorder()
     with recorder.listening(driver.runner):
         driver.generate(streams, NUM_TOKENS, chunk)
-    return [Trace([t.token_id for t in s.sampled], recorder.logits[s.seq_id], kv_of(driver.runner, s)) for s in streams]
+    return [
+        Trace(
+            [t.token_id for t in s.sampled],
+            [t.logprobs for t in s.sampled],
+            recorder.logits[s.seq_id],
+            kv_of(driver.runner, s),
+        )
+        for s in streams
+    ]
 
 
 def alone(runner: TorchRunner, prompt: Sequence[int], chunk: int = 1 << 20, adapter: str = "") -> Trace:
     """One sequence by itself."""
     driver = Driver(runner, seed=chunk)
-    return generated(driver, [driver.stream(prompt, adapter=adapter)], chunk)[0]
+    return generated(driver, [driver.stream(prompt, adapter=adapter, params=FULL)], chunk)[0]

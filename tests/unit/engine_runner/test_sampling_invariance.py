@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from stratos.common.errors import BadRequest
 from stratos.core.request import FinishReason
 from stratos.core.watermark import Watermark
+from stratos.engine.sampling.logprobs import position_logprobs
 from tests.unit.engine_runner.core_driver import make_core, make_request, run
 from tests.unit.engine_runner.tiny_models import save_tiny_llama
 
@@ -105,3 +107,22 @@ def test_a_request_that_bans_everything_is_its_own_fault(folder: Path) -> None:
     outcomes = run(make_core(folder), blocked, make_request(PROMPT, "other", max_tokens=3, ignore_eos=True))
     assert isinstance(outcomes.errors["blocked"], BadRequest)
     assert len(outcomes.choices["other", 0].ids) == 3
+
+
+def test_log_probabilities_of_a_large_vocabulary_do_not_depend_on_batch_or_threads() -> None:
+    """Torch cuts a row that is long enough among its threads, and then adds it in another order."""
+    torch.manual_seed(0)
+    logits, before = torch.randn(33, 151_936) * 3, torch.get_num_threads()
+    tokens = logits.argmax(1)
+    results = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            results.append(position_logprobs(logits, tokens, [20] * 33))
+            alone = [position_logprobs(logits[i : i + 1], tokens[i : i + 1], [20])[0] for i in range(33)]
+            assert alone == results[-1]
+    finally:
+        torch.set_num_threads(before)
+    assert results[0] == results[1]
+    expected = torch.log_softmax(logits.double(), 1).max(1).values.tolist()
+    assert [entry.sampled.logprob for entry in results[0]] == pytest.approx(expected, abs=1e-5)

@@ -5,12 +5,14 @@ agree is found by trying, on weights of the same shape made for it: the true sum
 rounding alone, and another order shows even behind a bfloat16.  The product of M equal rows must be M times the same
 bits, and the same for every M.  Where it is not, rows are padded with zeros until it is: measured on oneDNN's packed
 weights two rows suffice (one row alone takes another kernel where in_features is large), MKL in float32 wants a
-multiple of a few rows per thread.
+multiple of a few rows per thread.  Only numbers of rows that were tried are ever computed: what lies between two of
+them is padded to the larger one, what lies above is cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,10 +27,10 @@ LARGE_WEIGHT = 1 << 23
 
 
 def probed_rows(num_elements: int) -> tuple[int, ...]:
-    """Numbers of rows to try for a weight; batches larger than the last are cut."""
-    return (
-        (1, 2, 3, 5, 16, 64, 256) if num_elements > LARGE_WEIGHT else (1, 2, 3, 5, 7, 8, 16, 17, 33, 64, 100, 256, 512)
-    )
+    """Numbers of rows to try for a weight, and to compute later."""
+    if num_elements > LARGE_WEIGHT:
+        return (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    return (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +44,34 @@ class RowPadding:
         """Rows to compute for ``count``."""
         return max(self.least, -(-count // self.multiple) * self.multiple)
 
+    def sizes(self, counts: Sequence[int]) -> list[int]:
+        """The different numbers of rows that ``counts`` lead to, ascending."""
+        return sorted({self.rows(count) for count in counts})
+
 
 PADDINGS = (RowPadding(1, 1), RowPadding(2, 1), *(RowPadding(m, m) for m in (4, 8, 16, 32, 64)))
 """Cheapest first."""
 
 
 class InvariantLinear:
-    """A linear layer of which a row's result depends on that row alone."""
+    """A linear layer of which a row's result depends on that row alone.
 
-    __slots__ = ("_linear", "_max_rows", "padding")
+    Args:
+        linear: the layer.
+        sizes: numbers of rows that were found to agree, ascending; no other is computed.
+    """
 
-    def __init__(self, linear: Linear, padding: RowPadding, max_rows: int) -> None:
-        self._linear, self.padding, self._max_rows = linear, padding, max_rows
+    __slots__ = ("_linear", "_sizes")
+
+    def __init__(self, linear: Linear, sizes: Sequence[int]) -> None:
+        self._linear, self._sizes = linear, sizes
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to [tokens, in_features]."""
-        count = x.shape[0]
-        if count > self._max_rows:
-            return torch.cat([self(x[begin : begin + self._max_rows]) for begin in range(0, count, self._max_rows)])
-        padded = self.padding.rows(count)
+        count, most = x.shape[0], self._sizes[-1]
+        if count > most:
+            return torch.cat([self(x[begin : begin + most]) for begin in range(0, count, most)])
+        padded = self._sizes[bisect_left(self._sizes, count)]
         if padded == count:
             return self._linear(x.contiguous())
         rows = x.new_zeros(padded, x.shape[1])
@@ -122,7 +133,7 @@ class RowProbe:
         """The cheapest under which every probed number of rows gives the same bits; ``None`` where none does."""
         bits: dict[int, bytes | None] = {}
         for padding in PADDINGS:
-            sizes = sorted({padding.rows(count) for count in self._probed_rows})
+            sizes = padding.sizes(self._probed_rows)
             for size in sizes:
                 if size not in bits:
                     bits[size] = self.bits(size)

@@ -86,9 +86,9 @@ class LinearFactory:
         if not self.is_exact or self._library is not None:
             return linear
         padding = self._padding(weight.shape[0], weight.shape[1], bias is not None)
-        return (
-            RowByRow(linear) if padding is None else InvariantLinear(linear, padding, probed_rows(weight.numel())[-1])
-        )
+        if padding is None:
+            return RowByRow(linear)
+        return InvariantLinear(linear, padding.sizes(probed_rows(weight.numel())))
 
     def to_float32(self, weight: Tensor) -> Linear:
         """A layer with float32 results, for logits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,11 +41,23 @@ class LogprobTensors(NamedTuple):
 
 def logprob_tensors(raw: Tensor, token_ids: Tensor, num_top: int) -> LogprobTensors:
     """Compute without waiting for the device; arguments as for ``position_logprobs``."""
-    norm = raw.logsumexp(1)
+    norm = _log_norms(raw)
     sampled = raw.gather(1, token_ids.unsqueeze(1))
     values, ids = torch.topk(raw, min(num_top, raw.shape[1]), dim=1)
     ranks = (raw > sampled).sum(1) + 1
     return LogprobTensors(sampled.squeeze(1) - norm, ranks, values - norm.unsqueeze(1), ids)
+
+
+def _log_norms(raw: Tensor) -> Tensor:
+    """``logsumexp`` of each row, the same bits in any batch: on CPU torch cuts a long row among its threads."""
+    if raw.is_cuda:
+        return raw.logsumexp(1)
+    norms = np.empty(len(raw), dtype=np.float32)
+    with np.errstate(invalid="ignore"):  # a row that is not finite is reported elsewhere
+        for index, row in enumerate(raw.numpy()):
+            most = row.max()
+            norms[index] = most + np.log(np.exp(row - most).sum())
+    return torch.from_numpy(norms)
 
 
 def position_records(tensors: LogprobTensors, token_ids: list[int], num_top: list[int]) -> list[PositionLogprobs]:
