@@ -77,6 +77,20 @@ def test_exact_attention_is_bitwise_equal_in_any_batch_and_chunk(dtype: torch.dt
 
 
 @pytest.mark.parametrize("dtype", TYPES)
+def test_exact_products(dtype: torch.dtype) -> None:
+    from stratos.engine.triton_kernels.linear import linear
+
+    torch.manual_seed(0)
+    for num_out, num_in in ((4096, 4096), (4096, 14336), (97, 80)):
+        x = torch.randn(130, num_in, dtype=dtype, device="cuda") / 16
+        weight, bias = torch.randn(num_out, num_in, dtype=dtype, device="cuda") / 16, x[0, :1].expand(num_out).clone()
+        whole = linear(x, weight, bias)
+        assert close(whole, torch.nn.functional.linear(x.float(), weight.float(), bias.float()))
+        for begin, end in ((0, 1), (63, 66), (129, 130), (7, 100)):
+            assert torch.equal(linear(x[begin:end], weight, bias), whole[begin:end])
+
+
+@pytest.mark.parametrize("dtype", TYPES)
 def test_layer_operations(dtype: torch.dtype) -> None:
     from stratos.engine.layers.triton_ops import TritonOps
 

@@ -124,7 +124,7 @@ def base() -> dict[str, Any]:
     return {
         "captured": load(BASE_MODEL, dtype="bfloat16"),
         "uncaptured": load(BASE_MODEL, dtype="bfloat16", enable_cuda_graphs=False),
-        "exact": load(BASE_MODEL, dtype="bfloat16", enable_exact_attention=True),
+        "exact": load(BASE_MODEL, dtype="bfloat16", enable_exact_kernels=True),
         "float32": load(BASE_MODEL),
         "fp8": load(BASE_MODEL, dtype="bfloat16", kv_dtype="fp8"),
         "fp8_uncaptured": load(BASE_MODEL, dtype="bfloat16", kv_dtype="fp8", enable_cuda_graphs=False),
@@ -163,10 +163,21 @@ def test_logits_of_captured_steps_are_bitwise_those_of_uncaptured_ones(base: dic
     assert torch.equal(*logits)
 
 
-def test_exact_attention_serves_the_same_model(base: dict[str, Any]) -> None:
-    alone = [generate(base["exact"], [prompt], 16, lag=0)[0] for prompt in PROMPTS]
-    assert len(alone) == len(PROMPTS)
-    assert all(len(tokens) == 16 for tokens in alone)
+def test_exact_logits_depend_on_neither_chunk_nor_batch(base: dict[str, Any]) -> None:
+    runner, prompt, greedy = base["exact"], PROMPTS[2], SamplingParams(temperature=0.0)
+    found = []
+    for chunk in (1, 7, 16, len(prompt)):
+        for start in range(0, len(prompt), chunk):
+            rows = [_row(0, prompt[start : start + chunk], start, greedy)]
+            rows += [_row(1 + i, [i], 0, greedy) for i in range(chunk % 6)]
+            handle = runner.launch(StepPlan(step=0, rows=tuple(rows)))
+            logits = handle.logits[0].clone()
+            runner.sample(handle)
+            _collected(runner, handle)
+        found.append(logits)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+    alone = [generate(runner, [prompt], 16, lag=0)[0] for prompt in PROMPTS]
+    assert generate(runner, PROMPTS, 16, lag=1) == alone
 
 
 def test_freed_rows_of_padding_write_nothing(base: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from stratos.engine.layers.triton_ops import TritonOps
 from stratos.engine.runner.cuda_tables import DeviceTables
 from stratos.engine.runner.kv_pages import KvPages
 from stratos.engine.triton_kernels import sampling
+from stratos.engine.triton_kernels.linear import linear
 
 LAYERS, HEADS, KV_HEADS, DIM, BLOCK, HIDDEN, VOCAB = 32, 32, 8, 128, 16, 4096, 128256
 BATCHES = (1, 8, 64)
@@ -63,6 +64,7 @@ def _layer(dtype: torch.dtype) -> None:
     ops.rms_norm(x, weight, 1e-6)
     ops.add_rms_norm(x, x.clone(), weight, 1e-6)
     ops.silu_mul(torch.zeros(2, 2 * 14336, dtype=dtype))
+    linear(x, torch.zeros(HIDDEN, HIDDEN, dtype=dtype), None)
 
 
 def _sampling() -> None:

@@ -99,8 +99,8 @@ class RunnerConfig:
     """Ablation switch: norms and the activation by the C++ kernels, too; off leaves them to torch."""
     enable_triton_kernels: bool = False
     """Attention and layer operations by Triton; the GPU's runner asks for them."""
-    enable_exact_attention: bool = False
-    """GPU: attention whose results depend on neither batch nor chunk, slower at long contexts."""
+    enable_exact_kernels: bool = False
+    """GPU: attention and matrix products whose results depend on neither batch nor chunk; slower."""
     enable_split_kv: bool = True
     """Ablation switch, GPU: a long context is split over several programs when few rows decode."""
     enable_triton_sampler: bool = True

@@ -89,7 +89,7 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
         enable_split_kv=settings.enable_split_kv,
         enable_triton_sampler=settings.enable_triton_sampler,
         enable_cuda_graphs=settings.enable_cuda_graphs,
-        enable_exact_attention=settings.enable_exact_attention,
+        enable_exact_kernels=settings.enable_exact_kernels,
         max_graph_batch=settings.max_graph_batch,
     )
     if settings.device == "cuda":

@@ -89,8 +89,8 @@ class WorkerSettings(ServiceSettings):
     """On a GPU, sample without sort and without waiting for the device; off takes the portable sampler."""
     enable_cuda_graphs: bool = True
     """On a GPU, capture decode steps once and replay them; off launches every kernel anew."""
-    enable_exact_attention: bool = False
-    """On a GPU, attention whose results depend on neither batch nor chunk; slower at long contexts."""
+    enable_exact_kernels: bool = False
+    """On a GPU, attention and matrix products whose results depend on neither batch nor chunk; slower."""
     max_graph_batch: int = Field(256, ge=1)
     """On a GPU, rows of the largest captured decode step; larger ones run eagerly."""
     kv_transports: list[Literal["shm", "gloo"]] = Field(default_factory=lambda: ["shm", "gloo"], min_length=1)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from stratos.engine.attention.native import MAX_HEAD_DIM, NativePagedAttention
 from stratos.engine.attention.paged import TorchPagedAttention
 from stratos.engine.attention.tiled import TorchTiledAttention
 from stratos.engine.layers.exact_ops import ExactTorchOps
+from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.ops import LayerOps, TorchOps
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
 from stratos.engine.native.ops import NativeOps
@@ -38,6 +39,20 @@ class Kernels:
     """Of Triton's attention."""
     has_fp8_kv: bool = False
     """Of Triton's attention."""
+
+    def linear(self, config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> LinearFactory:
+        """What builds the linear layers."""
+        if self.is_triton and self.is_exact:
+            from stratos.engine.layers.triton_linear import TritonLinearFactory
+
+            return TritonLinearFactory(device, dtype)
+        return LinearFactory(
+            device,
+            dtype,
+            enable_prepacked_gemm=config.enable_prepacked_gemm,
+            exact=self.is_exact,
+            library=self.library if config.enable_native_gemm else None,
+        )
 
     def attention(
         self,
@@ -78,7 +93,7 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
         return Kernels(
             ops,
             None,
-            config.enable_exact_attention,
+            config.enable_exact_kernels,
             is_triton=True,
             splits_kv=config.enable_split_kv,
             has_fp8_kv=has_fp8_kv,

@@ -22,7 +22,6 @@ from stratos.core.adapter_files import AdapterFiles
 from stratos.core.model_files import read_model_files
 from stratos.core.request import KvGeometry, KvIdentity
 from stratos.engine.attention.backend import AttentionBackend
-from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.lora.host_copy import read_adapter
 from stratos.engine.lora.store import LoraStore
@@ -102,13 +101,7 @@ class TorchRunner(Runner):
         files = read_model_files(config.model_path)
         model = parse_decoder_config(files.config, has_lm_head=files.can_generate)
         kernels = choose_kernels(config, target, dtype)
-        linear = LinearFactory(
-            target,
-            dtype,
-            enable_prepacked_gemm=config.enable_prepacked_gemm,
-            exact=kernels.is_exact,
-            library=kernels.library if config.enable_native_gemm else None,
-        )
+        linear = kernels.linear(config, target, dtype)
         threads = None
         if not config.num_threads and target.type == "cpu":
             product = small_product(linear.plain, dtype)
