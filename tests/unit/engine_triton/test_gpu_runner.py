@@ -15,6 +15,7 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.adapter_files import AdapterFiles, read_adapter_files
 from stratos.core.request import ChoiceState, EngineRequest, RequestKey
 from stratos.core.sampling_params import SamplingParams
+from stratos.core.watermark import Watermark
 from stratos.engine.attention import triton_paged
 from stratos.engine.plan import PromptTargets, StepPlan
 from stratos.engine.runner.cuda_graphs import DecodeGraphs, DecodeOutputs, padded_sizes
@@ -33,6 +34,7 @@ PARAMS: list[dict[str, Any]] = [
     {"temperature": 0.9, "top_p": 0.95},
     {"temperature": 0.0, "frequency_penalty": 1.5, "repetition_penalty": 1.3},
     {"temperature": 1.0, "stop_token_ids": tuple(range(0, 97, 7)), "min_tokens": 2},
+    {"temperature": 1.0, "watermark": Watermark(key=b"k" * 16, delta=5.0)},
 ]
 
 

@@ -6,7 +6,10 @@ import asyncio
 import json
 import os
 import resource
+import select
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -236,3 +239,22 @@ async def test_more_than_may_wait_are_turned_away(checks: GrammarCheck, monkeypa
         await checks.check(wanted("regex", "f"), "t")
     await asyncio.gather(*waiting)
     await checks.check(wanted("regex", "f"), "t")
+
+
+def test_the_process_does_not_outlive_a_gateway_that_is_killed() -> None:
+    code = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "from stratos.core.grammar import GrammarKind, GrammarSpec\n"
+        "from stratos.gateway.grammar_sandbox import GrammarSandbox\n"
+        f"box = GrammarSandbox(Path({str(MODEL)!r}), {VOCAB_SIZE}, (0,))\n"
+        "assert box.problem_of(GrammarSpec(GrammarKind.REGEX, 'a')) == ''\n"
+        "print(box.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as gateway:
+        assert gateway.stdout is not None
+        watch = os.pidfd_open(int(gateway.stdout.readline()))
+        gateway.kill()
+    try:
+        assert select.select([watch], [], [], 20.0)[0], "the process is still there"
+    finally:
+        os.close(watch)
