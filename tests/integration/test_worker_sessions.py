@@ -223,6 +223,33 @@ async def test_adapter_is_fetched_by_both_workers_and_used(world: World, tmp_pat
     assert cached.error is None
 
 
+async def test_a_job_leaves_the_engine_before_its_adapter_is_given_back(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = write_adapter(tmp_path / "store/adapters/a")
+    url = f"file://{tmp_path / 'store'}"
+    prefill = await world.start(WorkerRole.PREFILL, object_store_url=url, fake_token_s=0.005)
+    decode = await world.start(WorkerRole.DECODE, object_store_url=url)
+    gateway = await world.gateway(decode)
+    engine, calls = prefill.process.parts.engine, []
+    for name in ("release_prefill", "unpin_adapter"):
+        original = getattr(engine, name)
+
+        async def logged(argument: str, name: str = name, original: Any = original) -> None:
+            calls.append(name)
+            await original(argument)
+
+        monkeypatch.setattr(engine, name, logged)
+    prompt = [(7 * i) % 4096 for i in range(900)]
+    await gateway.submit(prompt, prefill=(prefill,), adapter_digest=digest, adapter_uri="adapters/a")
+    await eventually(lambda: engine.status().num_prefill_jobs and engine.status().step, "the source computes")
+    await gateway.cancel("req-1")
+    await eventually(lambda: len(calls) == 2, "the leg's end")
+    assert calls == ["release_prefill", "unpin_adapter"]
+    await prefill.wait_baseline()
+    await decode.wait_baseline()
+
+
 async def test_wrong_adapter_bytes_are_refused_never_served(world: World, tmp_path: Path) -> None:
     write_adapter(tmp_path / "store/adapters/a")
     registered = write_adapter(tmp_path / "store/adapters/b", rank=3)

@@ -94,6 +94,24 @@ async def test_concurrent_uses_share_one_fetch_and_pins_count(bench: Bench) -> N
     assert not bench.engine._engine._adapter_pins  # type: ignore[attr-defined]
 
 
+async def test_who_is_cancelled_while_it_pins_leaves_no_pin(bench: Bench) -> None:
+    """The engine pins between two steps; the request may be gone by then."""
+    digest = bench.register("a", 1.0)
+    await bench.engine.load_adapter(read_adapter_files(bench.root / "a"))
+    may_go_on = threading.Event()
+    bench.engine._post(may_go_on.wait)  # a long step
+    async with AsyncExitStack() as stack:
+        tasks = [asyncio.create_task(bench.cache.hold(digest, "a", stack)) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        for task in tasks[:2]:
+            task.cancel()
+        await asyncio.wait(tasks[:2])
+        may_go_on.set()
+        await tasks[2]
+    await bench.cache.close()
+    assert not bench.engine._engine._adapter_pins  # type: ignore[attr-defined]
+
+
 async def test_one_waiter_that_leaves_does_not_stop_the_fetch(bench: Bench) -> None:
     digest = bench.register("a", 1.0)
     bench.store.may_go_on.clear()

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from stratos.common.errors import (
@@ -34,6 +34,7 @@ from stratos.common.errors import (
     NotFound,
     RequestTooLarge,
     StratosError,
+    WorkerLost,
 )
 from stratos.common.ids import new_id
 from stratos.core.adapter_files import CONFIG_NAME, WEIGHTS_NAME, AdapterFiles, read_adapter_files
@@ -89,6 +90,8 @@ class AdapterCache:
         self._fetching: dict[str, asyncio.Task[AdapterFiles]] = {}
         self._using: Counter[str] = Counter()
         """Callers that may be reading a folder now: it stays on disk."""
+        self._undoing: set[asyncio.Task[None]] = set()
+        """Pins of callers that were cancelled."""
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Held by who loads or waits to, so that it does not grow with every adapter ever seen."""
 
@@ -102,7 +105,7 @@ class AdapterCache:
             Busy: every slot of the engine is in use.
         """
         for _ in range(MAX_PIN_TRIES):
-            if await self._engine.pin_adapter(digest):
+            if await self._pin(digest):
                 stack.push_async_callback(self._engine.unpin_adapter, digest)
                 return
             with self._in_use(digest):
@@ -114,6 +117,22 @@ class AdapterCache:
                     except AdapterUnavailable as error:
                         raise Busy(error.message) from error
         raise Busy("adapters are evicted as fast as they are loaded; raise the engine's number of adapter slots")
+
+    async def _pin(self, digest: str) -> bool:
+        """Pin an adapter; who is cancelled meanwhile leaves no pin, although the engine hears of it already."""
+        pinning = asyncio.ensure_future(self._engine.pin_adapter(digest))
+        try:
+            return await asyncio.shield(pinning)
+        except asyncio.CancelledError:
+            undoing = asyncio.create_task(self._unpin_behind(pinning, digest), name=f"unpin-{digest[:12]}")
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
+            raise
+
+    async def _unpin_behind(self, pinning: asyncio.Future[bool], digest: str) -> None:
+        with suppress(WorkerLost):  # an engine that is gone holds no pins
+            if await pinning:
+                await self._engine.unpin_adapter(digest)
 
     async def fetch(self, digest: str, uri: str) -> AdapterFiles:
         """Have an adapter on disk, checked; shared by all who ask. Raises like ``hold``."""
@@ -130,9 +149,9 @@ class AdapterCache:
 
     async def close(self) -> None:
         """End fetches under way and close the store."""
-        tasks = list(self._fetching.values())
-        for task in tasks:
+        for task in self._fetching.values():
             task.cancel()
+        tasks: list[asyncio.Task[Any]] = [*self._fetching.values(), *self._undoing]
         if tasks:
             await asyncio.wait(tasks)
         await self._store.close()

@@ -132,7 +132,6 @@ class SourceLeg:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # the first one's error is raised by ``run``
-        await self._parts.engine.release_prefill(self._intent.leg)
         if self._sending is not None:
             # The payload is a copy: the blocks are free already while the frame is completed.
             await asyncio.wait({self._sending}, timeout=self._parts.config.receiver_timeout_s)
@@ -156,6 +155,7 @@ class SourceLeg:
                 self._phase = SourcePhase.QUEUED
             job = parts.jobs.open(intent.leg)
             stack.callback(parts.jobs.close, intent.leg)
+            stack.push_async_callback(parts.engine.release_prefill, intent.leg)  # before the adapter it runs with
             await parts.engine.add_prefill(self._job(started_s))
             await job.wait_ready()
             granted_s = await self._get_grant(job)
