@@ -12,6 +12,7 @@ import pytest
 from worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, eventually, open_world
 
 from stratos.api.worker.v1 import decode_pb2
+from stratos.common.errors import BadRequest, StratosError, WorkerLost
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.fake import fake_generate
 from stratos.kv.faults import Fault
@@ -75,6 +76,29 @@ async def test_frame_that_never_completes(world: World) -> None:
     plan.released.set()
     await prefill.wait_baseline()
     await decode.wait_baseline()
+
+
+@pytest.mark.parametrize("method", ["scatter", "commit"])
+@pytest.mark.parametrize("error", [BadRequest("the grammar does not allow it"), WorkerLost("the engine has stopped")])
+async def test_what_the_own_engine_refuses_is_not_blamed_on_a_source(
+    world: World, monkeypatch: pytest.MonkeyPatch, method: str, error: StratosError
+) -> None:
+    prefill, decode = await start_pair(world)
+    other = await world.start(WorkerRole.PREFILL, worker_id="prefill-1")
+    parts = decode.process.parts
+
+    async def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(parts.engine, method, refuse)
+    gateway = await world.gateway(decode)
+    stream = await (await gateway.submit(PROMPT, prefill=(prefill, other))).over()
+    assert stream.error.code == error.code
+    assert not any(parts.receiver._parts.peers.is_avoided(source.ref) for source in (prefill, other))
+    assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome=error.code) == 1
+    assert decode.metric("stratos_local_prefills_total", reason="local_fallback") == 0
+    for worker in (prefill, other, decode):
+        await worker.wait_baseline()
 
 
 async def test_a_pair_that_the_source_lost_is_replaced(world: World) -> None:

@@ -73,9 +73,11 @@ class HandoffTarget:
 
     async def scatter(self, frame: FrameRange, payload: memoryview) -> None:
         """See ``receiver_parts.Target``."""
-        await self._parts.engine.scatter(
-            self._record.key, frame.token_begin, frame.token_end, frame.layer_begin, frame.layer_end, payload
-        )
+        ranges = (frame.token_begin, frame.token_end, frame.layer_begin, frame.layer_end)
+        try:
+            await self._parts.engine.scatter(self._record.key, *ranges, payload)
+        except StratosError as error:
+            raise TargetRefusedError(error) from error
 
     async def commit(self, source: WorkerRef, finish: Finish, transfer_s: float) -> None:
         """See ``receiver_parts.Target``."""
@@ -86,7 +88,10 @@ class HandoffTarget:
             prefill_ns=finish.prefill_ns,
             transfer_ns=round(transfer_s * 1e9),
         )
-        await self._parts.engine.commit(self._record.key)
+        try:
+            await self._parts.engine.commit(self._record.key)
+        except StratosError as error:
+            raise TargetRefusedError(error) from error  # no other source would change that
         stages = self._parts.metrics.handoff_stage
         stages.labels("queue").observe(finish.queue_ns / 1e9)
         stages.labels("prefill").observe(finish.prefill_ns / 1e9)

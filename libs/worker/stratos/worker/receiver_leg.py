@@ -55,7 +55,7 @@ class DamagedFrameError(Exception):
 
 
 class TargetRefusedError(Exception):
-    """Room or adapter is missing on this side; another source would not change it."""
+    """Room or adapter is missing on this side, or its engine refuses; another source would not change it."""
 
     def __init__(self, error: StratosError) -> None:
         super().__init__(error.message)
