@@ -43,8 +43,7 @@ def alone_and_crowded(path: Path, runner: dict[str, Any], seed: int) -> tuple[di
     expected: dict[Any, Any] = {}
     for request in requests:
         expected |= run(make_core(path, runner=runner, enable_prefix_cache=False), request).choices
-    geometry = make_core(path, runner=runner).info.geometry
-    block_bytes = geometry.token_bytes * BLOCK_SIZE
+    block_bytes = make_core(path, runner=runner).info.geometry.token_bytes * BLOCK_SIZE
     core = make_core(
         path,
         kv_pool_bytes=NUM_BLOCKS * block_bytes,
@@ -67,7 +66,7 @@ def test_any_schedule_gives_the_bits_of_running_alone(tmp_path: Path, dtype: str
     prefix, changes = FAMILIES[FAMILY_OF_SEED[seed]]
     save_tiny(tmp_path, prefix, **changes)
     expected, crowded, status = alone_and_crowded(tmp_path, {"dtype": dtype, **KERNELS[kernels]}, seed)
-    assert status.num_preemptions > 0
+    assert status.num_preemptions > 0 or "sliding_window" in changes  # whose blocks behind the window are given back
     assert (status.host.num_swapped_out > 0) == (seed % 2 == 1)
     assert crowded == expected
 
