@@ -22,7 +22,8 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True
     """Ablation switch: off computes a prompt in one step, whatever the budget."""
     step_time_budget_ms: float = 0.0
-    """Prefill chunks are sized so that a step is predicted to take no longer; 0 is off: the token budget alone."""
+    """Prefill chunks are sized so that a step with streams is predicted to take no longer, or twice what its streams
+    take alone; 0 is off: the token budget alone."""
     admission_mark: float = 0.90
     """Share of the KV pool that admission may fill; who emitted tokens already may fill all of it."""
     admission_counts_budgets: bool = True

@@ -48,8 +48,9 @@ class WorkerSettings(ServiceSettings):
     """Token budget of one step: bounds how long a prefill chunk delays the others."""
     max_num_waiting: int = Field(1024, ge=1)
     """Requests that may wait in the engine; more are refused."""
-    step_time_budget_ms: float = Field(0.0, ge=0)
-    """Prefill chunks are cut so that a step is predicted to take no longer; 0 is off: the token budget alone."""
+    step_time_budget_ms: float = Field(100.0, ge=0)
+    """Prefill chunks are cut so that a step with streams is predicted to take no longer, or no longer than twice what
+    its streams take alone; 0 is off: the token budget alone."""
     admission_mark: float = Field(0.90, gt=0, le=1)
     """Share of the KV pool that admission may fill; streams that emitted tokens already may fill all of it."""
     admission_counts_budgets: bool = True
