@@ -11,9 +11,10 @@ import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import BadRequest, Busy, Draining, NotFound, Overloaded
-from stratos.core.request import ChoiceState, EngineRequest, RequestKey
+from stratos.core.request import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.core.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
+from stratos.engine.engine import StepResult
 from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
 from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
@@ -189,6 +190,23 @@ async def test_deadline_bounds_the_placing(bench: Bench) -> None:
     assert messages[0].deltas[0].error is not None
     assert messages[0].deltas[0].error.code == "queue_timeout"
     assert bench.placer.num_given_back == 1
+
+
+async def test_an_output_that_does_not_fit_ends_its_request_alone(bench: Bench) -> None:
+    bench.placer.may_place.clear()
+    session = bench.session()
+    for name in ("bad", "good"):
+        bench.table.submit(session, submission(name, max_tokens=2))
+    outputs = [ChoiceOutput(RequestKey("bad", 0), 0, 5, [1]), ChoiceOutput(RequestKey("good", 0), 0, 0, [7, 8])]
+    outputs[1].finish_reason = FinishReason.LENGTH
+    bench.table.on_step(StepResult(step=1, outputs=outputs))
+    session.close()
+    (message,) = [m async for m in session.messages() if isinstance(m, StepDeltas)]
+    found = {delta.key.request_id: delta for delta in message.deltas}
+    assert found["good"].choices[0].token_ids == [7, 8]
+    assert found["bad"].error is not None
+    assert found["bad"].error.code == "internal_error"
+    await bench.until(lambda: bench.table.num_open_tasks == 0)
 
 
 @pytest.mark.parametrize(("error", "code"), [(Busy("full"), "busy"), (ZeroDivisionError("bug"), "internal_error")])

@@ -20,7 +20,7 @@ from typing import Protocol
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, Draining, Internal, NotFound, Overloaded, QueueTimeout, StratosError
 from stratos.common.ids import new_id
-from stratos.core.request import RequestKey
+from stratos.core.request import ChoiceOutput, RequestKey
 from stratos.engine.engine import StepResult
 from stratos.worker.engine_client import EngineClient
 from stratos.worker.records import RequestRecord, Submission
@@ -161,7 +161,7 @@ class RequestTable:
                 record.prompt_logprobs = result.prompt_logprobs.get(key, ())
         for output in result.outputs:
             if (record := self._find(output.key)) is not None:
-                record.append(output)
+                self._append(record, output)
                 touched[output.key] = record
         for key, error in result.errors.items():
             if (record := self._find(key)) is not None:
@@ -195,6 +195,14 @@ class RequestTable:
     def _find(self, key: RequestKey) -> RequestRecord | None:
         record = self._records.get(key.request_id)
         return record if record is not None and record.key == key else None
+
+    def _append(self, record: RequestRecord, output: ChoiceOutput) -> None:
+        try:
+            record.append(output)
+        except AssertionError:  # whatever is wrong with this request, the others of the step go on
+            error_id = new_id("err")
+            logger.exception("output of request %s cannot be taken, error id %s", record.key, error_id)
+            record.fail(Internal(f"internal error {error_id}"))  # its task leaves the engine
 
     def _mark(self, record: RequestRecord) -> None:
         if (session := self._sessions.get(record.key)) is not None:
