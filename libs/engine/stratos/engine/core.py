@@ -44,7 +44,7 @@ class EngineCore(Engine):
         self.info = runner.info
         self._runner = runner
         clock = clock or SystemClock()
-        if runner.info.num_sinks:
+        if runner.info.num_sinks or runner.info.is_streaming:
             config = dataclasses.replace(config, enable_prefix_cache=False)  # streams of this mode share no blocks
         self._blocks = BlockManager(
             runner.info.num_blocks,

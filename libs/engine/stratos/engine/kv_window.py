@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.runner.base import RunnerInfo
 from stratos.engine.settings import SchedulerConfig
 
@@ -51,8 +52,14 @@ class KvWindow:
 
 
 def make_window(info: RunnerInfo, config: SchedulerConfig) -> KvWindow | None:
-    """The window of an engine, where there is one and blocks may be given up."""
+    """The window of an engine, where there is one and blocks may be given up.
+
+    Raises:
+        InvalidCheckpoint: the settings cannot be combined with StreamingLLM.
+    """
     is_paged = config.enable_kv_cache and config.kv_allocation == "paged"
+    if info.is_streaming and not is_paged:
+        raise InvalidCheckpoint("attention_window needs the paged KV cache: the baselines without it bound nothing")
     if not (info.window and config.enable_window_release and is_paged):
         return None
     step_tokens = config.max_num_batched_tokens if config.enable_chunked_prefill else info.max_model_len

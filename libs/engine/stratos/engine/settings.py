@@ -78,6 +78,12 @@ class RunnerConfig:
     """Bytes of the KV pages; the number of blocks follows."""
     host_pool_bytes: int = 0
     """Bytes of the host tier of the KV pool; 0 has none. A CPU's pool is host memory already: grow the pool there."""
+    attention_window: int = 0
+    """StreamingLLM: tokens that a token sees up to itself, whatever the model was trained with; 0 is off."""
+    attention_sinks: int = 0
+    """StreamingLLM: first tokens of a sequence that every token sees besides its window; 4 do for most models."""
+    max_stream_len: int = 1 << 20
+    """StreamingLLM: longest sequence; its KV is bounded, its list of tokens is not."""
     max_resident_adapters: int = 8
     """Adapters held by the runner; the least recently used one without a sequence makes room."""
     max_host_adapters: int = 32

@@ -76,6 +76,9 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
         block_size=settings.block_size,
         kv_pool_bytes=settings.kv_pool_bytes,
         host_pool_bytes=settings.host_pool_bytes,
+        attention_window=settings.attention_window,
+        attention_sinks=settings.attention_sinks,
+        max_stream_len=settings.max_stream_len,
         max_resident_adapters=settings.max_resident_adapters,
         max_host_adapters=settings.max_host_adapters,
         enable_sorted_adapters=settings.enable_sorted_adapters,
@@ -92,11 +95,11 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
         enable_exact_kernels=settings.enable_exact_kernels,
         max_graph_batch=settings.max_graph_batch,
     )
-    if settings.device == "cuda":
+    if settings.device == "cuda" and not settings.attention_window:
         return _cuda_runner(config, settings.max_num_seqs)
     from stratos.engine.runner.torch_runner import TorchRunner
 
-    return TorchRunner.load(config)
+    return TorchRunner.load(config, settings.device)  # StreamingLLM has no CUDA kernels: torch's, on the same device
 
 
 def _cuda_runner(config: RunnerConfig, max_num_seqs: int) -> Runner:

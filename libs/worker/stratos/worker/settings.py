@@ -42,6 +42,12 @@ class WorkerSettings(ServiceSettings):
     """Ablation switch: off copies to host memory whenever there is room, whatever computing again would cost."""
     enable_window_release: bool = True
     """Ablation switch: a model with a sliding window in every layer gives up KV blocks that left it; off keeps them."""
+    attention_window: int = Field(0, ge=0)
+    """StreamingLLM: tokens that a token sees up to itself; sequences may outgrow the model's context. 0 is off."""
+    attention_sinks: int = Field(0, ge=0)
+    """StreamingLLM: first tokens of a sequence that every token sees besides the window; 4 do for most models."""
+    max_stream_len: int = Field(1 << 20, ge=1)
+    """StreamingLLM: longest sequence."""
     max_num_seqs: int = Field(64, ge=1)
     """Sequences in one batch."""
     max_num_batched_tokens: int = Field(512, ge=1)

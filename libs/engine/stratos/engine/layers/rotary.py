@@ -93,6 +93,23 @@ class RotaryTable:
         return RopeRows(self.cos.index_select(0, positions), self.sin.index_select(0, positions))
 
 
+class StreamingRotary:
+    """Cosines and sines of any position, computed as they are needed, from angles in float64.
+
+    A float32 angle of a position in the millions is off by tenths of a radian.
+    """
+
+    def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
+        self._frequencies = inverse_frequencies(rope, head_dim).double().to(device)
+        self._factor = rope.attention_factor
+
+    def rows(self, positions: Tensor) -> RopeRows:
+        """Factors of tokens at ``positions``, int64 [tokens]."""
+        angles = positions.double()[:, None] * self._frequencies
+        cos, sin = (angles.cos() * self._factor).float(), (angles.sin() * self._factor).float()
+        return RopeRows(torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
+
+
 def rotate(x: Tensor, rope: RopeRows) -> Tensor:
     """Rotate ``x`` [tokens, heads, head_dim] in float32; the result has the type of ``x``.
 

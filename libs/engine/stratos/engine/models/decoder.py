@@ -24,7 +24,7 @@ from stratos.engine.layers.linear import Linear, LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
 from stratos.engine.layers.ops import LayerOps
-from stratos.engine.layers.rotary import RotaryTable
+from stratos.engine.layers.rotary import RotaryTable, StreamingRotary
 from stratos.engine.lora.batch import LoraBatch
 from stratos.engine.models.config import DecoderConfig
 from stratos.engine.models.loader import CheckpointReader, LinearWeights, MlpWeights
@@ -52,6 +52,7 @@ class Decoder:
         linear: LinearFactory,
         ops: LayerOps,
         device: torch.device,
+        rotary: StreamingRotary | None = None,
     ) -> None:
         self.config, self.ops = config, ops
         self.embedding = reader.embedding()
@@ -61,7 +62,7 @@ class Decoder:
         if config.has_lm_head:
             lm_head = reader.lm_head()
             self.lm_head = linear.to_float32(self.embedding if lm_head is None else lm_head)
-        self.rotary = RotaryTable(config.rope, config.head_dim, config.max_model_len, device)
+        self.rotary = rotary or RotaryTable(config.rope, config.head_dim, config.max_model_len, device)
 
     @property
     def waits_for_host(self) -> bool:

@@ -70,6 +70,8 @@ class RunnerInfo:
     """Positions that a token sees at most, up to its own, in every layer; 0: some layer sees the whole context."""
     num_sinks: int = 0
     """With a window: tokens at the beginning of a sequence that every token sees, too (StreamingLLM)."""
+    is_streaming: bool = False
+    """Sequences may outgrow the context that the model was trained with (StreamingLLM)."""
     lag: int = 0
     """Lag that suits the runner; ``SchedulerConfig.lag`` overrules it."""
 

@@ -17,6 +17,7 @@ from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.native import NativePagedAttention
 from stratos.engine.layers.linear import Linear
 from stratos.engine.layers.mlp import GatedMlp
+from stratos.engine.layers.rotary import RotaryTable
 from stratos.engine.models.decoder import Decoder, DecoderLayer
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.linear import NativeLinear
@@ -32,6 +33,8 @@ def make_forward(
     """The pass in one call where it is wanted and every part of the model has a kernel, else the layered one."""
     layered = LayeredForward(decoder, attention)
     if not is_whole or library is None or not isinstance(attention, NativePagedAttention):
+        return layered
+    if not isinstance(decoder.rotary, RotaryTable):
         return layered
     linears = [linear for layer in decoder.layers for linear in _linears(layer)]
     if decoder.lm_head is not None:
@@ -70,6 +73,7 @@ class NativeForward(Forward):
         self._library, self._decoder, self._attention, self._layered = library, decoder, attention, layered
         config, first = decoder.config, decoder.layers[0]
         assert isinstance(first.mlp, GatedMlp)
+        assert isinstance(decoder.rotary, RotaryTable)
         inner = _argument(first.mlp.down).k
         self._layers = (LayerWeights * config.num_layers)(
             *(_layer(layer, window) for layer, window in zip(decoder.layers, config.windows, strict=True))

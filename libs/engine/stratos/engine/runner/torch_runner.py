@@ -39,6 +39,7 @@ from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.prompt_scores import score_prompts
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
+from stratos.engine.runner.streaming import streaming
 from stratos.engine.runner.threads import ThreadChoice, one_thread, small_product
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig
@@ -100,6 +101,8 @@ class TorchRunner(Runner):
         target, dtype, clock = torch.device(device), DTYPES[config.dtype], clock or SystemClock()
         files = read_model_files(config.model_path)
         model = parse_decoder_config(files.config, has_lm_head=files.can_generate)
+        streams = streaming(config, model, target)
+        model = streams.model if streams else model
         kernels = choose_kernels(config, target, dtype)
         linear = kernels.linear(config, target, dtype)
         threads = None
@@ -107,18 +110,21 @@ class TorchRunner(Runner):
             product = small_product(linear.plain, dtype)
             threads = ThreadChoice(torch.get_num_threads(), product, clock)
         reader = CheckpointReader(files, model, dtype, target)
-        decoder = Decoder(model, reader, linear, kernels.ops, target)
+        decoder = Decoder(model, reader, linear, kernels.ops, target, streams.rotary if streams else None)
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype
         geometry = _geometry(model, config.block_size, kv_dtype)
         pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), kv_dtype, target)
         host = HostPages(pages, config.host_pool_bytes // pages.tensor[0].nbytes, clock)
         scales = reader.kv_scales() if kernels.has_fp8_kv else None
-        attention = kernels.attention(pages, model.num_heads, model.windows, dtype, scales)
+        if streams:
+            attention = streams.attention(kernels, pages, dtype, scales)
+        else:
+            attention = kernels.attention(pages, model.num_heads, model.windows, dtype, scales)
         info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=files.digest,
                 kv_dtype=config.kv_dtype if kernels.has_fp8_kv else config.dtype,
-                rope_variant=model.rope.variant,
+                rope_variant=streams.variant if streams else model.rope.variant,
                 numerics_id=_numerics_id(target, config.dtype, attention.name, kernels.ops.name, *linear.numerics()),
             ),
             geometry=geometry,
@@ -131,6 +137,8 @@ class TorchRunner(Runner):
             embedding_size=model.hidden_size,
             num_host_blocks=host.num_slots,
             window=model.max_window,
+            num_sinks=config.attention_sinks,
+            is_streaming=streams is not None,
         )
         linear.settle()
         biases = reader.biases()

@@ -1,0 +1,95 @@
+"""StreamingLLM as an option of a model: what it changes before the model is loaded, and what it refuses.
+
+With ``attention_window`` every layer sees a window, and with ``attention_sinks`` the first tokens of the sequence, too
+(``attention.sinks`` has the rule).  Sequences may then be longer than the context the model was trained with, up to
+``max_stream_len``, in a bounded number of KV blocks (``kv_window``).  The result differs from the model's own attention
+as soon as a sequence is longer than the window, and is not exact in the sense of exact mode; its KV is shared with
+nobody, and its identity says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.attention.backend import AttentionBackend
+from stratos.engine.attention.sinks import SinkPagedAttention
+from stratos.engine.layers.rotary import StreamingRotary
+from stratos.engine.models.config import DecoderConfig
+from stratos.engine.runner.kernels import Kernels
+from stratos.engine.runner.kv_pages import KvPages
+from stratos.engine.settings import RunnerConfig
+
+_log = logging.getLogger(__name__)
+
+
+class Streaming:
+    """The option, checked against a model.
+
+    Args:
+        config: with ``attention_window`` set.
+        model: as its checkpoint says.
+        device: where it runs.
+
+    Raises:
+        InvalidCheckpoint: it cannot be combined with this model or with these settings.
+    """
+
+    def __init__(self, config: RunnerConfig, model: DecoderConfig, device: torch.device) -> None:
+        _check(config, model)
+        self.num_sinks, self.window = config.attention_sinks, config.attention_window
+        self.rotary = StreamingRotary(model.rope, model.head_dim, device)
+        self.model = replace(
+            model, windows=(self.window,) * model.num_layers, max_model_len=max(config.max_stream_len, self._held)
+        )
+        """The model as it runs."""
+
+    @property
+    def _held(self) -> int:
+        return self.num_sinks + self.window
+
+    @property
+    def variant(self) -> str:
+        """Part of the identity of KV."""
+        return f"{self.model.rope.variant}/streaming:{self.num_sinks}:{self.window}"
+
+    def attention(
+        self, kernels: Kernels, pages: KvPages, dtype: torch.dtype, kv_scales: Tensor | None
+    ) -> AttentionBackend:
+        """The backend: without sinks it is a sliding window, which every backend has."""
+        if not self.num_sinks:
+            return kernels.attention(pages, self.model.num_heads, self.model.windows, dtype, kv_scales)
+        backend = SinkPagedAttention(pages, self.model.num_heads, self.num_sinks, self.window, self.rotary)
+        _log.warning("attention sinks: attention runs on %s, the C++ and Triton kernels have no sinks", backend.name)
+        return backend
+
+
+def streaming(config: RunnerConfig, model: DecoderConfig, device: torch.device) -> Streaming | None:
+    """The option, where the settings ask for it.
+
+    Raises:
+        InvalidCheckpoint: see ``Streaming``, or sinks without a window.
+    """
+    if not config.attention_window:
+        if config.attention_sinks:
+            raise InvalidCheckpoint("attention_sinks needs attention_window: the tokens seen besides the sinks")
+        return None
+    return Streaming(config, model, device)
+
+
+def _check(config: RunnerConfig, model: DecoderConfig) -> None:
+    held = config.attention_sinks + config.attention_window
+    if any(window is not None for window in model.windows):
+        raise InvalidCheckpoint("attention_window cannot be set for a model that has sliding windows of its own")
+    if not model.has_lm_head:
+        raise InvalidCheckpoint("attention_window cannot be set for a model that only embeds")
+    if held > model.max_model_len:
+        raise InvalidCheckpoint(
+            f"attention_sinks + attention_window is {held}, more than the model's context of {model.max_model_len}"
+        )
+    if config.enable_triton_kernels and config.attention_sinks:
+        raise InvalidCheckpoint("attention_sinks has no Triton kernels: run the torch runner on this device")
