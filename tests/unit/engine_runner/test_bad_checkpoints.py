@@ -277,7 +277,7 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     root = tmp_path_factory.mktemp("adapted")
     model = save_tiny(root / "base")
     save_adapter(root / "adapter", model, rank=3, targets=["q_proj", "down_proj"], seed=0)
-    return load_runner(root / "base", exact=False, max_host_adapters=0), root / "adapter"
+    return load_runner(root / "base", exact=False, host_adapter_bytes=0), root / "adapter"
 
 
 def load_adapter(runner: Any, folder: Path) -> str:

@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from stratos.core.adapter_files import AdapterFiles, read_adapter_files
 from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
 from stratos.core.sampling_params import SamplingParams
@@ -37,12 +39,18 @@ def adapter(digest: str) -> AdapterFiles:
     )
 
 
-def make_store(capacity: int, max_host_copies: int, reads: list[str]) -> LoraStore:
+COPY_BYTES = 40
+
+
+def make_store(capacity: int, host_bytes: int, reads: list[str]) -> LoraStore:
+    """A store of adapters of ``COPY_BYTES`` each; "L" is as large as two."""
+
     def read(files: AdapterFiles) -> HostAdapter:
         reads.append(files.digest)
-        return HostAdapter(files.digest, {})
+        num_values = COPY_BYTES // 4 * (1 + (files.digest == "L"))
+        return HostAdapter(files.digest, {(0, "q_proj", "A"): torch.zeros(num_values)})
 
-    return LoraStore(capacity, max_host_copies, read, lambda copy: LoraWeights(copy.digest, {}))
+    return LoraStore(capacity, host_bytes, read, lambda copy: LoraWeights(copy.digest, {}))
 
 
 def test_an_adapter_pinned_while_another_loads_stays() -> None:
@@ -61,7 +69,7 @@ def test_an_adapter_pinned_while_another_loads_stays() -> None:
 
 def test_loading_again_touches_no_disk_while_there_is_a_host_copy() -> None:
     reads: list[str] = []
-    store = make_store(1, 2, reads)
+    store = make_store(1, 2 * COPY_BYTES + 1, reads)
     for digest in "abab":
         store.load(adapter(digest))
         assert store.digests() == (digest,)
@@ -73,6 +81,8 @@ def test_loading_again_touches_no_disk_while_there_is_a_host_copy() -> None:
     store.unload("a")
     store.load(adapter("a"))
     assert reads[-2:] == ["a", "a"], "an unloaded adapter leaves nothing behind"
+    store.load(adapter("L"))
+    assert store.host_digests() == ("L",), "memory is what counts"
 
 
 def test_without_host_copies_every_load_reads() -> None:

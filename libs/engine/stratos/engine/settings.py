@@ -86,8 +86,8 @@ class RunnerConfig:
     """StreamingLLM: longest sequence; its KV is bounded, its list of tokens is not."""
     max_resident_adapters: int = 8
     """Adapters held by the runner; the least recently used one without a sequence makes room."""
-    max_host_adapters: int = 32
-    """Adapters kept in host memory, those in slots included: loading one again touches no disk."""
+    host_adapter_bytes: int = 1 << 30
+    """Host memory for copies of adapters, those in slots included: loading one again touches no disk; 0 keeps none."""
     enable_sorted_adapters: bool = True
     """Ablation switch: rows of a step are sorted by adapter, so that layers work on slices; off gathers per layer."""
     num_threads: int = 0

@@ -80,7 +80,7 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
         attention_sinks=settings.attention_sinks,
         max_stream_len=settings.max_stream_len,
         max_resident_adapters=settings.max_resident_adapters,
-        max_host_adapters=settings.max_host_adapters,
+        host_adapter_bytes=settings.host_adapter_bytes,
         enable_sorted_adapters=settings.enable_sorted_adapters,
         num_threads=settings.num_threads,
         exact=settings.exact,

@@ -122,8 +122,9 @@ class WorkerSettings(ServiceSettings):
     """Least recently used adapters beyond this are removed from disk."""
     max_resident_adapters: int = Field(8, ge=1)
     """Adapters in the engine at once."""
-    max_host_adapters: int = Field(32, ge=0)
-    """Adapters kept in host memory, those in the engine included: loading one again touches no disk."""
+    host_adapter_bytes: int = Field(1024**3, ge=0)
+    """Host memory for copies of adapters, those in the engine included: loading one again touches no disk; 0 keeps
+    none."""
     enable_sorted_adapters: bool = True
     """Ablation switch: sort the rows of a step by adapter once, instead of gathering them in every layer."""
     fetch_progress_timeout_s: float = Field(1.0, gt=0)

@@ -1,1 +1,1 @@
-"""LoRA: ``weights`` (one adapter, checked against the model), ``store`` (residency), ``batch`` (use in a step)."""
+"""LoRA: ``host_copy`` (read, checked), ``weights`` (laid out), ``store`` (residency), ``batch`` (use in a step)."""

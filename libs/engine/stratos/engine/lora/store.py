@@ -25,7 +25,7 @@ class LoraStore:
 
     Args:
         capacity: slots: most adapters on the device at once.
-        max_host_copies: most adapters kept on the host, those in slots included; 0 keeps none.
+        host_bytes: most memory of the copies kept on the host, those of adapters in slots included; 0 keeps none.
         read: reads one adapter from its folder; may raise ``InvalidAdapter``.
         lay_out: makes one ready on the device.
     """
@@ -33,11 +33,11 @@ class LoraStore:
     def __init__(
         self,
         capacity: int,
-        max_host_copies: int,
+        host_bytes: int,
         read: Callable[[AdapterFiles], HostAdapter],
         lay_out: Callable[[HostAdapter], LoraWeights],
     ) -> None:
-        self._capacity, self._max_host_copies = capacity, max_host_copies
+        self._capacity, self._host_bytes = capacity, host_bytes
         self._read, self._lay_out = read, lay_out
         self._slots: OrderedDict[str, LoraWeights] = OrderedDict()
         self._host: OrderedDict[str, HostAdapter] = OrderedDict()
@@ -69,8 +69,9 @@ class LoraStore:
     def _keep(self, copy: HostAdapter) -> None:
         self._host[copy.digest] = copy
         self._host.move_to_end(copy.digest)
-        while len(self._host) > self._max_host_copies:
-            self._host.popitem(last=False)
+        num_bytes = sum(kept.num_bytes for kept in self._host.values())
+        while num_bytes > self._host_bytes:
+            num_bytes -= self._host.popitem(last=False)[1].num_bytes
 
     def _victim(self, pinned: Container[str]) -> str | None:
         """Who makes room: ``None`` when a slot is free."""

@@ -144,7 +144,7 @@ class TorchRunner(Runner):
         biases = reader.biases()
         adapters = LoraStore(
             config.max_resident_adapters,
-            config.max_host_adapters,
+            config.host_adapter_bytes,
             lambda adapter: read_adapter(adapter, model, dtype),
             lambda copy: lay_out(copy, model, linear, biases, target),
         )
