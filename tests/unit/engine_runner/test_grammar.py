@@ -17,6 +17,9 @@ from stratos.common.errors import BadRequest
 from stratos.core.grammar import ANY_OBJECT, GrammarKind, GrammarSpec, choice_grammar, schema_grammar
 from stratos.core.request import FinishReason
 from stratos.engine.core import EngineCore
+from stratos.engine.grammar import matcher
+from stratos.engine.grammar.compiler import GrammarCompiler
+from stratos.engine.grammar.matcher import MAX_SLOW_TOKENS, GrammarMatcher
 from stratos.text.tokenizer import Tokenizer
 from tests.unit.engine_runner.core_driver import make_core, make_request, run
 
@@ -184,6 +187,46 @@ def test_a_grammar_that_explodes_ends_its_request_alone() -> None:
     assert isinstance(outcomes.errors["bad"], BadRequest)
     assert "too many" in outcomes.errors["bad"].message
     assert re.fullmatch(REGEX.text, TOKENIZER.decode(outcomes.choices["good", 0].ids).removesuffix("<|end|>"))
+
+
+AMBIGUOUS = GrammarSpec(GrammarKind.LARK, 'start: s\ns: s s | "a"\n')
+
+
+def test_an_ambiguous_grammar_is_stopped_while_its_tokens_are_still_quick() -> None:
+    """Token 700 would take 60 ms, token 2000 a second, and the text ends at no limit of the parser."""
+    ambiguous = GrammarCompiler(MODEL, core().info.vocab_size, core().info.eos_token_ids, 4).matcher(AMBIGUOUS)
+    token, accepted = TOKENIZER.encode_plain("a")[0], list[int]()
+
+    def go_on() -> None:
+        while len(accepted) < 2000:
+            ambiguous.accept(token)
+            accepted.append(token)
+
+    with pytest.raises(BadRequest, match="takes too long"):
+        go_on()
+    assert 100 < len(accepted) < 1000
+
+
+def test_an_ambiguous_grammar_ends_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "SLOW_S", 0.0005)
+    never_ends = {"logit_bias": {0: -100.0, 4: -100.0}, "max_tokens": 1000}
+    bad, good = make_request(PROMPT, "bad", grammar=AMBIGUOUS, **never_ends), make_request(PROMPT, "good", max_tokens=9)
+    alone = run(core(), good).choices["good", 0].ids
+    outcomes = run(make_core(MODEL, kv_pool_bytes=16 << 20), bad, good)
+    assert isinstance(outcomes.errors["bad"], BadRequest)
+    assert "takes too long" in outcomes.errors["bad"].message
+    assert outcomes.choices["good", 0].ids == alone
+
+
+def test_a_hiccup_of_the_machine_does_not_end_a_grammar() -> None:
+    compiler = GrammarCompiler(MODEL, core().info.vocab_size, core().info.eos_token_ids, 4)
+    times = iter([0.0, 1.0] * MAX_SLOW_TOKENS + [0.0] * 40 + [0.0, 1.0])
+    watched = GrammarMatcher(compiler.matcher(GrammarSpec(GrammarKind.REGEX, "a*")).compiled, lambda: next(times))
+    token = TOKENIZER.encode_plain("a")[0]
+    for _ in range(MAX_SLOW_TOKENS + 20):
+        watched.accept(token)
+    with pytest.raises(BadRequest, match="takes too long"):
+        watched.accept(token)
 
 
 def test_compiled_grammars_are_bounded() -> None:

@@ -1,13 +1,24 @@
-"""Where one choice is in its grammar. Advanced when a token is known, never rewound; a resume replays the tokens."""
+"""Where one choice is in its grammar. Advanced when a token is known, never rewound; a resume replays the tokens.
+
+An ambiguous grammar (``s: s s | "a"``) costs more with each token, in the square of their number and worse, and no
+limit of the parser counts that.  So the CPU time of the step loop's thread is watched: a choice that keeps taking too
+much of it has a grammar that cannot go on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from llguidance import LLMatcher
 
 from stratos.common.errors import BadRequest
 from stratos.text.grammar import brief_error
+
+SLOW_S = 0.005
+"""A token takes some 10 us; 128 choices at this bound take 0.6 s of a step."""
+MAX_SLOW_TOKENS = 4
+"""More end the choice: one may be the first of a lexer's states, or the machine's hiccup."""
 
 
 class GrammarMatcher:
@@ -15,12 +26,15 @@ class GrammarMatcher:
 
     Args:
         compiled: at the beginning of the output; belongs to this matcher from now on.
+        cpu_time: seconds of CPU time of the calling thread.
     """
 
-    __slots__ = ("compiled",)
+    __slots__ = ("_cpu_time", "_num_slow", "compiled")
 
-    def __init__(self, compiled: LLMatcher) -> None:
+    def __init__(self, compiled: LLMatcher, cpu_time: Callable[[], float] = time.thread_time) -> None:
         self.compiled = compiled
+        self._cpu_time = cpu_time
+        self._num_slow = 0
 
     @property
     def is_over(self) -> bool:
@@ -31,11 +45,16 @@ class GrammarMatcher:
         """Advance by a token.
 
         Raises:
-            BadRequest: the grammar became too complex, or forbids the token.
+            BadRequest: the grammar became too complex or too slow, or forbids the token.
         """
+        begin = self._cpu_time()
         # a matcher in error takes end tokens without complaint
         if not self.compiled.consume_token(token_id) or self.compiled.is_error():
             raise BadRequest(f"the grammar cannot go on: {brief_error(self.compiled)}", param="grammar")
+        if self._cpu_time() - begin > SLOW_S:
+            self._num_slow += 1
+            if self._num_slow > MAX_SLOW_TOKENS:
+                raise BadRequest("the grammar cannot go on: it is ambiguous and takes too long", param="grammar")
 
     def replay(self, token_ids: Sequence[int]) -> None:
         """Advance by the tokens of earlier attempts; raises like ``accept``."""
