@@ -155,7 +155,8 @@ def test_logits_of_captured_steps_are_bitwise_those_of_uncaptured_ones(base: dic
     logits = []
     for name in ("captured", "uncaptured"):
         runner = base[name]
-        runner._pages.tensor.zero_()
+        with torch.inference_mode():
+            runner._pages.tensor.zero_()
         generate(runner, PROMPTS, 1, lag=0)
         rows = [_row(i, [5], len(prompt), SamplingParams(temperature=0.0)) for i, prompt in enumerate(PROMPTS)]
         handle = runner.launch(StepPlan(step=0, rows=tuple(rows)))

@@ -15,6 +15,8 @@ ALIGNMENT_BYTES = 16
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     """Enqueue a copy to the device, from pinned memory where it is a GPU."""
     host = torch.from_numpy(array)
+    if not array.size:
+        return torch.empty_like(host, device=device)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
 
 
