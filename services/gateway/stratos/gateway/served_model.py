@@ -38,8 +38,9 @@ class ServedModel:
         max_input_tokens: int,
         pooling: PoolingSetting = "auto",
         matryoshka: MatryoshkaSetting = "auto",
+        max_stream_len: int = 0,
     ) -> ServedModel:
-        """Read a model folder; hashes its weights.
+        """Read a model folder; hashes its weights. ``max_stream_len``: longest sequence, where not the model decides.
 
         Raises:
             InvalidCheckpoint: it cannot be served; the message says what to do.
@@ -53,7 +54,7 @@ class ServedModel:
             base=BaseModel(
                 name=name or path.resolve().name,
                 digest=files.digest,
-                max_model_len=files.max_model_len,
+                max_model_len=max_stream_len or files.max_model_len,
                 vocab_size=files.vocab_size,
                 created_unix_s=int((path / "config.json").stat().st_mtime),
                 can_generate=files.can_generate,

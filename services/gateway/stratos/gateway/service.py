@@ -98,6 +98,7 @@ class GatewayService(Service):
             settings.max_input_tokens,
             settings.pooling,
             settings.matryoshka,
+            settings.max_stream_len,
         )
         self._stack.callback(model.grammars.close)
         backends = await self._open_backends(settings, self._stack)

@@ -26,6 +26,8 @@ class GatewaySettings(ServiceSettings):
     """Name that clients use as "model"; empty takes the folder's name."""
     max_input_tokens: int = Field(4096, ge=1)
     """Longest prompt; longer ones get 400 context_length_exceeded."""
+    max_stream_len: int = Field(0, ge=0)
+    """Longest sequence where the workers stream past the model's context (ATTENTION_WINDOW); 0 is that context."""
     default_max_tokens: int = Field(512, ge=1)
     """Output limit of a chat request that names none."""
     pooling: PoolingSetting = "auto"
