@@ -17,7 +17,7 @@ from stratos.common.errors import BadRequest
 from stratos.core.grammar import ANY_OBJECT, GrammarKind, GrammarSpec, choice_grammar, schema_grammar
 from stratos.core.request import FinishReason
 from stratos.engine.core import EngineCore
-from stratos.engine.grammar import matcher
+from stratos.engine.grammar import masks, matcher
 from stratos.engine.grammar.compiler import GrammarCompiler
 from stratos.engine.grammar.matcher import MAX_SLOW_TOKENS, GrammarMatcher
 from stratos.text.tokenizer import Tokenizer
@@ -216,6 +216,28 @@ def test_an_ambiguous_grammar_ends_its_request_alone(monkeypatch: pytest.MonkeyP
     assert isinstance(outcomes.errors["bad"], BadRequest)
     assert "takes too long" in outcomes.errors["bad"].message
     assert outcomes.choices["good", 0].ids == alone
+
+
+def test_one_slow_mask_among_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch goes through threads that tell no times; a slow one is followed by masks filled one by one."""
+    monkeypatch.setattr(masks, "WATCH_S", 0.0)
+    compiler, seconds = GrammarCompiler(MODEL, core().info.vocab_size, core().info.eos_token_ids, 4), [0.0]
+
+    def slow_time() -> float:
+        seconds[0] += 1.0
+        return seconds[0]
+
+    compiled = [compiler.matcher(REGEX).compiled for _ in range(3)]
+    quick, slow, other = (GrammarMatcher(c, t) for c, t in zip(compiled, (float, slow_time, float), strict=True))
+    filler, filled = masks.MaskFiller(core().info.vocab_size, is_parallel=True), []
+    for _ in range(MAX_SLOW_TOKENS + 2):
+        filled.append(filler.start({7: quick, 8: slow, 9: other}).wait())
+    assert all((step[seq] == filled[0][7]).all() for step in filled for seq in (7, 8, 9))
+    digit = TOKENIZER.encode_plain("1")[0]
+    quick.accept(digit)
+    other.accept(digit)
+    with pytest.raises(BadRequest, match="takes too long"):
+        slow.accept(digit)
 
 
 def test_a_hiccup_of_the_machine_does_not_end_a_grammar() -> None:

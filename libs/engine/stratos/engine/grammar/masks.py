@@ -6,18 +6,21 @@ threads fill a batch without the GIL; a single thread of ours starts them, so th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLExecutor, LLMatcher
+from llguidance import LLExecutor
 
 from stratos.engine.grammar.matcher import GrammarMatcher
 
 Masks = Mapping[int, npt.NDArray[np.int32]]
 """By seq_id; sequences without a grammar have none."""
 NO_MASKS: Masks = {}
+WATCH_S = 0.02
+"""After a batch that took longer, masks are filled one by one, so that each matcher learns its own part of it."""
 
 
 class PendingMasks:
@@ -44,19 +47,33 @@ class MaskFiller:
     def __init__(self, vocab_size: int, *, is_parallel: bool) -> None:
         self._num_words = (vocab_size + 31) // 32
         self._executor: LLExecutor | None = None
+        self._is_watching = False
         self._pool = ThreadPoolExecutor(1, "grammar-masks") if is_parallel else None
 
     def start(self, matchers: Mapping[int, GrammarMatcher]) -> PendingMasks:
         """Begin to fill the masks of sequences by seq_id; their matchers must not advance before ``wait``."""
         rows = np.zeros((len(matchers), self._num_words), dtype=np.int32)
-        places = [(matcher.compiled, place) for place, matcher in enumerate(matchers.values())]
-        if self._pool is not None and len(places) > 0:
-            return PendingMasks(list(matchers), rows, self._pool.submit(self._fill_batch, places, rows))
-        for compiled, place in places:
-            compiled.unsafe_compute_mask_ptr(rows[place].ctypes.data, rows.shape[1] * rows.itemsize)
+        batch = list(matchers.values())
+        if self._pool is not None and batch:
+            return PendingMasks(list(matchers), rows, self._pool.submit(self._fill_batch, batch, rows))
+        _fill_each(batch, rows)
         return PendingMasks(list(matchers), rows, None)
 
-    def _fill_batch(self, places: list[tuple[LLMatcher, int]], rows: npt.NDArray[np.int32]) -> None:
+    def _fill_batch(self, batch: list[GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
+        """Runs in the thread of ``_pool``."""
+        if len(batch) == 1 or self._is_watching:
+            begin = time.thread_time()
+            _fill_each(batch, rows)
+            self._is_watching = time.thread_time() - begin > WATCH_S
+            return
         if self._executor is None:
             self._executor = LLExecutor()
+        begin = time.monotonic()
+        places = [(matcher.compiled, place) for place, matcher in enumerate(batch)]
         self._executor.unsafe_compute_mask_ptr(places, rows.ctypes.data, rows.shape[1] * rows.itemsize, len(rows))
+        self._is_watching = time.monotonic() - begin > WATCH_S
+
+
+def _fill_each(batch: list[GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
+    for matcher, row in zip(batch, rows, strict=True):
+        matcher.fill_mask(row)

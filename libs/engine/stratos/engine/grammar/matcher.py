@@ -1,7 +1,7 @@
 """Where one choice is in its grammar. Advanced when a token is known, never rewound; a resume replays the tokens.
 
 An ambiguous grammar (``s: s s | "a"``) costs more with each token, in the square of their number and worse, and no
-limit of the parser counts that.  So the CPU time of the step loop's thread is watched: a choice that keeps taking too
+limit of the parser counts that.  So the CPU time of its tokens and masks is watched: a choice that keeps taking too
 much of it has a grammar that cannot go on.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
 from llguidance import LLMatcher
 
 from stratos.common.errors import BadRequest
@@ -17,6 +19,8 @@ from stratos.text.grammar import brief_error
 
 SLOW_S = 0.005
 """A token takes some 10 us; 128 choices at this bound take 0.6 s of a step."""
+SLOW_MASK_S = 0.03
+"""A mask takes 0.1 ms, a few of them with a vocabulary of 128k tokens."""
 MAX_SLOW_TOKENS = 4
 """More end the choice: one may be the first of a lexer's states, or the machine's hiccup."""
 
@@ -51,10 +55,15 @@ class GrammarMatcher:
         # a matcher in error takes end tokens without complaint
         if not self.compiled.consume_token(token_id) or self.compiled.is_error():
             raise BadRequest(f"the grammar cannot go on: {brief_error(self.compiled)}", param="grammar")
-        if self._cpu_time() - begin > SLOW_S:
-            self._num_slow += 1
-            if self._num_slow > MAX_SLOW_TOKENS:
-                raise BadRequest("the grammar cannot go on: it is ambiguous and takes too long", param="grammar")
+        self._num_slow += self._cpu_time() - begin > SLOW_S
+        if self._num_slow > MAX_SLOW_TOKENS:
+            raise BadRequest("the grammar cannot go on: it is ambiguous and takes too long", param="grammar")
+
+    def fill_mask(self, row: npt.NDArray[np.int32]) -> None:
+        """Fill the mask of the next token, watching the time; any thread, one at a time."""
+        begin = self._cpu_time()
+        self.compiled.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        self._num_slow += self._cpu_time() - begin > SLOW_MASK_S
 
     def replay(self, token_ids: Sequence[int]) -> None:
         """Advance by the tokens of earlier attempts; raises like ``accept``."""
