@@ -35,7 +35,7 @@ GARBAGE = b"\xff" * 64
 
 
 class SuddenRunner(FakeRunner):
-    """A fake runner that can take its process along, loads big adapters slowly, and refuses others."""
+    """A fake runner that can take its process along, waits for files of adapters, and refuses some."""
 
     def launch(self, plan: StepPlan) -> Any:
         tokens = {token for row in plan.rows for token in row.token_ids}
@@ -57,8 +57,8 @@ class SuddenRunner(FakeRunner):
         return tokens
 
     def load_adapter(self, files: AdapterFiles, pinned: Any = frozenset()) -> None:
-        if files.num_bytes > 16:
-            time.sleep(files.num_bytes / 1000)
+        while files.path.parent.exists() and not files.path.exists():
+            time.sleep(0.01)
         super().load_adapter(files, pinned)
         if files.shapes != {(0, "q_proj", "A"): (1, 2), (0, "q_proj", "B"): (2, 1)}:
             raise ValueError(f"shapes came as {files.shapes}")

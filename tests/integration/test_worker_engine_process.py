@@ -52,7 +52,7 @@ async def test_a_killed_engine_is_told_at_once_and_its_worker_leaves(world: Worl
     worker = await world.start(WorkerRole.DECODE, engine_process="process", step_lag=1, fake_step_s=0.01)
     gateway = await world.gateway(worker)
     streams = [await gateway.submit(PROMPT, request_id=f"r{i}", max_tokens=2000) for i in range(3)]
-    placing = await gateway.submit([9] * 700, request_id="long", max_tokens=5)  # its prompt is still being computed
+    placing = await gateway.submit([9] * 700, request_id="long", max_tokens=2000)  # its prompt takes longer
     for stream in streams:
         await stream.wait_tokens(5)
     engine, began_s = engine_of(worker), time.monotonic()
