@@ -31,9 +31,9 @@ def run(rig: Rig) -> None:
         rig.attempt(f"decode_{batch}x{context}", lambda b=batch, c=context: _decode(rig, bandwidth, b, c))
     for tokens in (24,) if rig.is_rehearsal else (2048, 8192):
         rig.attempt(f"prefill_{tokens}", lambda tokens=tokens: _prefill(rig, tokens, None))
-    if not rig.is_rehearsal:
-        rig.attempt("decode_fp8_64x8192", lambda: _decode(rig, bandwidth, 64, 8192, is_fp8=True))
-        rig.attempt("decode_exact_8x8192", lambda: _decode(rig, bandwidth, 8, 8192, is_exact=True))
+    batch, context = (2, 40) if rig.is_rehearsal else (8, 8192)
+    rig.attempt(f"decode_fp8_{batch}x{context}", lambda: _decode(rig, bandwidth, batch, context, is_fp8=True))
+    rig.attempt(f"decode_exact_{batch}x{context}", lambda: _decode(rig, bandwidth, batch, context, is_exact=True))
     for batch, context in [(2, 40)] if rig.is_rehearsal else TUNED:
         for shape in DECODE_SHAPES[:1] if rig.is_rehearsal else DECODE_SHAPES:
             name = f"tune_decode_{batch}x{context}_tile{shape[0]}_warps{shape[1]}_stages{shape[2]}"
@@ -60,7 +60,7 @@ class _Bench:
         pages = KvPages(geometry, batch * blocks, dtype, rig.device)
         if self.is_fp8:
             options["kv_scales"] = torch.ones(layers, 2, kv_heads, device=rig.device)
-        self.layers, self.layer_bytes = layers, layer_bytes
+        self.layers, self.layer_bytes, self.context = layers, layer_bytes, context
         self.kernel = TritonPagedAttention(pages, heads, (None,) * layers, dtype=rig.dtype, **options)
         tables = torch.randperm(batch * blocks, device=rig.device).to(torch.int32).view(batch, blocks)
         self.rows = AttentionRows(
@@ -81,9 +81,14 @@ class _Bench:
         parts = self.kernel._parts(len(query_blocks)) if is_split else None
         scales = self.kernel._scales
 
+        pieces = [None]
+        if self.kernel._is_exact:
+            pieces = self.kernel._slices([(row, 1, self.context) for row, _ in query_blocks])
+
         def work(layer: int) -> None:
             layer_scales = None if scales is None else scales[layer]
-            self.kernel._attend(self.out, self.query, layer, rows, shape, layer_scales, parts)
+            for piece in pieces:
+                self.kernel._attend(self.out, self.query, layer, rows, shape, layer_scales, parts, piece)
 
         return [lambda layer=layer: work(layer) for layer in range(self.layers)]
 

@@ -13,12 +13,14 @@ from stratos.engine.attention import triton_paged
 from stratos.engine.plan import StepPlan
 from stratos.engine.runner.cuda_runner import CudaRunner
 from stratos.engine.settings import RunnerConfig
-from stratos.engine.triton_kernels import sampling
+from stratos.engine.triton_kernels import attention, sampling
 from stratos.engine.triton_kernels.linear import linear
 from tests.unit.engine_runner.plan_driver import Driver, Stream
 from tests.unit.engine_runner.tiny_models import save_tiny_llama
 
 PROMPT = [(i * 29 + 3) % 97 for i in range(21)]
+SCRATCH_BYTES = 2000
+"""Room for 8 queries in two parts: what the tests launch comes in several slices."""
 OTHERS = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
 
 
@@ -26,6 +28,9 @@ OTHERS = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
 def _small_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_paged, "TARGET_PROGRAMS", 4)
     monkeypatch.setattr(sampling, "VOCAB_BLOCK", 128)
+    for module in (triton_paged, attention):
+        monkeypatch.setattr(module, "EXACT_SPLIT", 16)
+    monkeypatch.setattr(triton_paged, "EXACT_SCRATCH_BYTES", SCRATCH_BYTES)
 
 
 @pytest.mark.parametrize(("num_out", "num_in"), [(97, 48), (64, 32), (5, 100)])

@@ -17,6 +17,7 @@ SPILLED_BYTES = 8
 """Two registers, around the loop: the price of a fourth program on a multiprocessor for decode over fp8 pages."""
 KERNELS = {
     "_attention_kernel",
+    "_exact_merge_kernel",
     "_linear_kernel",
     "_mask_kernel",
     "_merge_kernel",

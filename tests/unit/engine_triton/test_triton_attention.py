@@ -9,8 +9,8 @@ import pytest
 import torch
 from triton_interpreter import DEVICE
 
-from stratos.engine.triton_kernels import reference
-from stratos.engine.triton_kernels.attention import AttentionRows, Parts, TileShape, attend
+from stratos.engine.triton_kernels import attention, reference
+from stratos.engine.triton_kernels.attention import AttentionRows, ExactSlice, Parts, TileShape, attend
 
 BLOCK, LAYER, LAYERS = 4, 1, 2
 DECODE = TileShape(16, 16, 4, 2)
@@ -69,6 +69,8 @@ class World:
             acc = torch.full((tokens, heads, num_parts, dim), float("nan"), device=DEVICE)
             parts = Parts(num_parts, acc, torch.full((tokens, heads, num_parts, 2), float("nan"), device=DEVICE))
         options = {"window": None, **options}
+        if options.pop("is_exact", False):
+            options["exact"] = self.exact(shape)
         attend(
             out,
             self.query,
@@ -81,6 +83,13 @@ class World:
             **options,
         )
         return out
+
+    def exact(self, shape: TileShape) -> ExactSlice:
+        tokens, heads, dim = self.query.shape
+        num_parts = 1 + max(-(-context // attention.EXACT_SPLIT) for _, _, context in self.spans)
+        acc = torch.full((tokens, heads, num_parts, dim), float("nan"), device=DEVICE)
+        stats = torch.full((tokens, heads, num_parts, 2), float("nan"), device=DEVICE)
+        return ExactSlice(0, len(self.rows(shape).query_blocks), 0, tokens, num_parts, acc, stats)
 
     def expected(self, window: int | None = None) -> torch.Tensor:
         return reference.attend(
@@ -122,15 +131,17 @@ def test_pages_in_fp8_are_scaled(shapes: list[tuple[int, int]], shape: TileShape
     assert _close(world.run(shape, num_parts), world.expected())
 
 
-def test_exact_results_depend_on_neither_batch_nor_chunk() -> None:
-    world = World([(30, 30), (1, 40)])
-    whole = world.run(PREFILL, is_exact=True)
-    assert _close(whole, world.expected())
+@pytest.mark.parametrize("window", [None, 11])
+def test_exact_results_depend_on_neither_batch_nor_chunk(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "EXACT_SPLIT", 16)
+    world = World([(40, 40), (1, 44), (3, 70)], padding=1)
+    whole = world.run(PREFILL, is_exact=True, window=window)
+    assert _close(whole, world.expected(window))
     query, tables = world.query, world.tables
-    for chunk in (1, 7, 16):
-        for end in range(chunk, 31, chunk):
+    for chunk in (1, 7, 16, 40):
+        for end in range(chunk, 41, 2 * chunk):
             world.query, world.spans, world.tables = query[end - chunk : end], [(0, chunk, end)], tables[:1]
-            assert torch.equal(world.run(PREFILL, is_exact=True), whole[end - chunk : end])
+            assert torch.equal(world.run(PREFILL, is_exact=True, window=window), whole[end - chunk : end])
 
 
 def test_stale_values_behind_a_context_do_not_matter() -> None:

@@ -20,12 +20,14 @@ from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.runner.host_copies import pack_to_device
 from stratos.engine.runner.kv_pages import KvPages
-from stratos.engine.triton_kernels.attention import AttentionRows, Parts, TileShape, attend
+from stratos.engine.triton_kernels.attention import EXACT_SPLIT, AttentionRows, ExactSlice, Parts, TileShape, attend
 from stratos.engine.triton_kernels.rope_kv import rotate_and_store
 
 TARGET_PROGRAMS = 528
 """Decode programs that fill the GPU: four for each of Hopper's 132 multiprocessors."""
 MAX_PARTS = 64
+EXACT_SCRATCH_BYTES = 1 << 27
+"""For sums of parts in exact mode: 16 queries of an 8B model at 256K tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class TritonMetadata:
     decode: AttentionRows | None
     """Rows of one token."""
     prefill: AttentionRows | None
+    slices: tuple[ExactSlice, ...] = ()
+    """Of ``prefill`` in exact mode."""
 
 
 class TritonPagedAttention(AttentionBackend):
@@ -106,6 +110,8 @@ class TritonPagedAttention(AttentionBackend):
             for shape in (self._shapes.decode, self._shapes.prefill, self._shapes.exact)
         }
         most = 2 * max(1, TARGET_PROGRAMS // self._kv_heads) * num_heads
+        if is_exact:
+            most = max(EXACT_SCRATCH_BYTES // (4 * (self._dim + 2)), 1)
         self._acc = torch.empty(most * self._dim, dtype=torch.float32, device=self._device)
         self._stats = torch.empty(most * 2, dtype=torch.float32, device=self._device)
 
@@ -149,12 +155,41 @@ class TritonPagedAttention(AttentionBackend):
             else None
             for blocks in (decode_, prefill_)
         ]
-        return TritonMetadata(slots, *launches)
+        exact: tuple[ExactSlice, ...] = ()
+        if self._is_exact:
+            sizes = [min(step, rows[index].num_tokens - first) for index, first in prefill]
+            contexts_ = [rows[index].context for index, _ in prefill]
+            begins_ = [rows[index].begin + first for index, first in prefill]
+            exact = self._slices(list(zip(begins_, sizes, contexts_, strict=True)))
+        return TritonMetadata(slots, launches[0], launches[1], exact)
 
     def decode_metadata(self, slots: Tensor, **tables: Tensor) -> TritonMetadata:
         """Metadata of rows of one token each over tensors that the caller keeps; see ``AttentionRows``."""
         rows = AttentionRows(**tables)
-        return TritonMetadata(slots, None, rows) if self._is_exact else TritonMetadata(slots, rows, None)
+        if not self._is_exact:
+            return TritonMetadata(slots, rows, None)
+        longest = rows.block_tables.shape[1] * self._block_size
+        blocks = [(token, 1, longest) for token in range(rows.query_blocks.shape[0])]
+        return TritonMetadata(slots, None, rows, self._slices(blocks))
+
+    def _slices(self, blocks: list[tuple[int, int, int]]) -> tuple[ExactSlice, ...]:
+        """Cut query blocks (first token, tokens, context) so that the parts of each slice fit into the scratch."""
+        slices: list[ExactSlice] = []
+        begin, num_tokens, num_parts = 0, 0, 0
+        for index, (_, count, context) in enumerate(blocks):
+            parts = max(num_parts, -(-context // EXACT_SPLIT))
+            if num_tokens and (num_tokens + count) * parts * self._num_heads * 2 > self._stats.numel():
+                slices.append(self._slice(begin, index, blocks[begin][0], num_tokens, num_parts))
+                begin, num_tokens, parts = index, 0, -(-context // EXACT_SPLIT)
+            num_tokens, num_parts = num_tokens + count, parts
+        return (*slices, self._slice(begin, len(blocks), blocks[begin][0], num_tokens, num_parts))
+
+    def _slice(self, begin: int, end: int, first_token: int, num_tokens: int, num_parts: int) -> ExactSlice:
+        acc, stats = self._acc, self._stats
+        size = num_tokens * num_parts * self._num_heads
+        if 2 * size > stats.numel():  # one query block of a context longer than anybody has seen
+            acc, stats = acc.new_empty(size * self._dim), stats.new_empty(size * 2)
+        return ExactSlice(begin, end - begin, first_token, num_tokens, num_parts, acc, stats)
 
     def _slots(self, rows: list[RowSpan]) -> np.ndarray:
         size = self._block_size
@@ -185,8 +220,10 @@ class TritonPagedAttention(AttentionBackend):
             parts = self._parts(metadata.decode.query_blocks.shape[0])
             self._attend(out, query, layer, metadata.decode, self._shapes.decode, scales, parts)
         if metadata.prefill is not None:
-            shape = self._shapes.exact if self._is_exact else self._shapes.prefill
-            self._attend(out, query, layer, metadata.prefill, shape, scales, None)
+            for piece in metadata.slices:
+                self._attend(out, query, layer, metadata.prefill, self._shapes.exact, scales, exact=piece)
+            if not metadata.slices:
+                self._attend(out, query, layer, metadata.prefill, self._shapes.prefill, scales)
         return out.view(out.shape[0], -1)
 
     def _attend(
@@ -197,7 +234,8 @@ class TritonPagedAttention(AttentionBackend):
         rows: AttentionRows,
         shape: TileShape,
         scales: Tensor | None,
-        parts: Parts | None,
+        parts: Parts | None = None,
+        exact: ExactSlice | None = None,
     ) -> None:
         attend(
             out,
@@ -209,7 +247,7 @@ class TritonPagedAttention(AttentionBackend):
             shape=shape,
             parts=parts,
             kv_scales=scales,
-            is_exact=self._is_exact,
+            exact=exact,
         )
 
     def _parts(self, num_rows: int) -> Parts | None:

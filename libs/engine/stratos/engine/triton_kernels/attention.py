@@ -6,9 +6,10 @@ softmax, and writes the result, or, when the context is split, a partial result 
 
 - decode: one query, so the matrix is the heads of a group; the context is split over programs to fill the GPU.
 - prefill: many queries in one large matrix (warp-group products), no split, tiles before the diagonal are not masked.
-- exact: one shape for everything, no split, tiles by absolute position, every tile masked alike.  A row of a matrix
-  product does not depend on the other rows, and a masked tile changes no bit: so a token's result depends neither on
-  the batch nor on the chunk that it was computed in.
+- exact: one shape for everything, parts of ``EXACT_SPLIT`` tokens and tiles by absolute position, every tile masked
+  alike, parts joined one by one from the first to the last.  A row of a matrix product does not depend on the other
+  rows, and neither a masked tile nor an empty part changes a bit: so a token's result depends neither on the batch nor
+  on the chunk that it was computed in.
 
 The grid depends on sizes of buffers alone (rows, KV heads, parts), so a launch can be captured in a CUDA graph; rows
 without a context write zeros.  Pages in fp8 are widened to the type of the queries before each product; their scales
@@ -22,6 +23,8 @@ import triton.language as tl
 from torch import Tensor
 
 LOG2_E = 1.4426950408889634
+EXACT_SPLIT = 512
+"""Tokens of a part in exact mode; a multiple of every tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,22 @@ class Parts:
     """float32 [query blocks, heads, count, head_dim]."""
     stats: Tensor
     """float32 [query blocks, heads, count, 2]: maximum, and sum of weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSlice:
+    """What one exact launch takes: some query blocks, whose queries follow one another in the flat batch."""
+
+    first_block: int
+    num_blocks: int
+    first_token: int
+    num_tokens: int
+    num_parts: int
+    """At least as many as the longest context has; more change nothing."""
+    acc: Tensor
+    """float32, at least [num_tokens, heads, num_parts, head_dim]."""
+    stats: Tensor
+    """float32, at least [num_tokens, heads, num_parts, 2]."""
 
 
 @triton.jit
@@ -123,7 +142,7 @@ def _attend_tile(
     return new_best, total, acc
 
 
-@triton.jit(do_not_specialize=["num_parts", "table_width"])
+@triton.jit(do_not_specialize=["num_parts", "table_width", "first_block", "first_token"])
 def _attention_kernel(
     out,
     part_acc,
@@ -139,6 +158,8 @@ def _attention_kernel(
     scale_log2,
     num_parts,
     table_width,
+    first_block,
+    first_token,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     GROUP_PADDED: tl.constexpr,
@@ -149,12 +170,13 @@ def _attention_kernel(
     WINDOW: tl.constexpr,
     HAS_PARTS: tl.constexpr,
     HAS_SCALES: tl.constexpr,
-    IS_EXACT: tl.constexpr,
+    EXACT_SPLIT: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Grid (query blocks, KV heads, parts)."""
-    block, kv_head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    """Grid (query blocks, KV heads, parts). ``EXACT_SPLIT``: tokens of a part, or 0 for equal parts."""
+    IS_EXACT: tl.constexpr = EXACT_SPLIT > 0
+    block, kv_head, part = first_block + tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row = tl.load(query_blocks + 2 * block)
     first_query = tl.load(query_blocks + 2 * block + 1)
     context = tl.load(contexts + row)
@@ -178,7 +200,10 @@ def _attention_kernel(
     if WINDOW > 0:
         start = tl.maximum(low - WINDOW + 1, 0) // TILE * TILE
     stop = high
-    if HAS_PARTS:
+    if IS_EXACT:
+        start = tl.maximum(start, part * EXACT_SPLIT)
+        stop = tl.minimum(high, (part + 1) * EXACT_SPLIT)
+    elif HAS_PARTS:
         part_tokens = tl.cdiv(tl.cdiv(high - start, TILE), num_parts) * TILE
         stop = tl.minimum(high, start + (part + 1) * part_tokens)
         start = start + part * part_tokens
@@ -212,6 +237,8 @@ def _attention_kernel(
     is_written = (query < tl.maximum(num_queries, 1)) & (head < GROUP)
     if HAS_PARTS:
         slots = ((block * NUM_KV_HEADS + kv_head).to(tl.int64) * GROUP + head) * num_parts + part
+        if IS_EXACT:
+            slots = (places - first_token * (NUM_KV_HEADS * GROUP)) * num_parts + part
         tl.store(part_stats + slots * 2, best, mask=is_written)
         tl.store(part_stats + slots * 2 + 1, total, mask=is_written)
         # a part without tokens leaves its sums alone, and the merge does not read them
@@ -256,6 +283,41 @@ def _merge_kernel(
     tl.store(out + place * DIM + dims, result.to(out.dtype.element_ty), mask=dims < DIM)
 
 
+@triton.jit(do_not_specialize=["num_parts", "first_token"])
+def _exact_merge_kernel(
+    out,
+    part_acc,
+    part_stats,
+    num_parts,
+    first_token,
+    NUM_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+):
+    """Grid (tokens, heads): join parts in their order; one without tokens multiplies by 1 and adds 0."""
+    token, head = tl.program_id(0), tl.program_id(1)
+    dims = tl.arange(0, DIM_PADDED)
+    best = tl.full([DIM_PADDED], float("-inf"), tl.float32)
+    total = tl.zeros([DIM_PADDED], tl.float32)
+    acc = tl.zeros([DIM_PADDED], tl.float32)
+    first_slot = (token.to(tl.int64) * NUM_HEADS + head) * num_parts
+    for part in range(0, num_parts):
+        slot = first_slot + part
+        part_best = tl.load(part_stats + slot * 2 + dims * 0)  # the same in every lane, like all that follows from it
+        part_total = tl.load(part_stats + slot * 2 + 1 + dims * 0)
+        new_best = tl.maximum(best, part_best)
+        base = tl.where(new_best == float("-inf"), 0.0, new_best)
+        shrink = tl.exp2(best - base)
+        share = tl.where(part_total > 0.0, tl.exp2(part_best - base), 0.0)
+        sums = tl.load(part_acc + slot * DIM + dims, mask=(dims < DIM) & (part_total > 0.0), other=0.0)
+        acc = acc * shrink + sums * share
+        total = total * shrink + part_total * share
+        best = new_best
+    place = (first_token + token).to(tl.int64) * NUM_HEADS + head
+    result = acc / tl.where(total > 0.0, total, 1.0)
+    tl.store(out + place * DIM + dims, result.to(out.dtype.element_ty), mask=dims < DIM)
+
+
 def attend(
     out: Tensor,
     queries: Tensor,
@@ -267,7 +329,7 @@ def attend(
     shape: TileShape,
     parts: Parts | None = None,
     kv_scales: Tensor | None = None,
-    is_exact: bool = False,
+    exact: ExactSlice | None = None,
 ) -> None:
     """Attend causally over the pages.
 
@@ -281,16 +343,17 @@ def attend(
         shape: of a program; ``rows`` at least the padded group.
         parts: split every context; rows must have one query each.
         kv_scales: float32 [2, kv_heads] for pages in fp8.
-        is_exact: fix the order of every sum; needs ``parts=None`` and one ``shape`` for all launches.
+        exact: fix the order of every sum; needs ``parts=None`` and one ``shape`` for all launches.
     """
     num_kv_heads, block, dim = layer_pages.shape[2:]
     group = queries.shape[1] // num_kv_heads
     dim_padded = max(16, triton.next_power_of_2(dim))
-    count = parts.count if parts else 1
-    _attention_kernel[(rows.query_blocks.shape[0], num_kv_heads, count)](
+    scratch = parts or exact
+    count = exact.num_parts if exact else parts.count if parts else 1
+    _attention_kernel[(exact.num_blocks if exact else rows.query_blocks.shape[0], num_kv_heads, count)](
         out,
-        parts.acc if parts else out,
-        parts.stats if parts else out,
+        scratch.acc if scratch else out,
+        scratch.stats if scratch else out,
         queries,
         layer_pages,
         layer_pages if kv_scales is None else kv_scales,
@@ -302,6 +365,8 @@ def attend(
         scale * LOG2_E,
         count,
         rows.block_tables.stride(0),
+        exact.first_block if exact else 0,
+        exact.first_token if exact else 0,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,
         GROUP_PADDED=triton.next_power_of_2(group),
@@ -310,14 +375,26 @@ def attend(
         DIM_PADDED=dim_padded,
         STRIDE_BLOCK=layer_pages.stride(0),
         WINDOW=window or 0,
-        HAS_PARTS=parts is not None,
+        HAS_PARTS=scratch is not None,
         HAS_SCALES=kv_scales is not None,
-        IS_EXACT=is_exact,
+        EXACT_SPLIT=EXACT_SPLIT if exact else 0,
         ROWS=shape.rows,
         TILE=shape.tile,
         num_warps=shape.num_warps,
         num_stages=shape.num_stages,
     )
+    if exact is not None:
+        _exact_merge_kernel[(exact.num_tokens, queries.shape[1])](
+            out,
+            exact.acc,
+            exact.stats,
+            count,
+            exact.first_token,
+            NUM_HEADS=queries.shape[1],
+            DIM=dim,
+            DIM_PADDED=dim_padded,
+            num_warps=4,
+        )
     if parts is not None:
         _merge_kernel[(rows.query_blocks.shape[0], queries.shape[1])](
             out,
