@@ -1,8 +1,10 @@
 """What a step costs, fitted while it runs: ``seconds = a + b * tokens + c * kv_tokens``, no coefficient below zero.
 
 Weighted least squares with forgetting, in the information form: the sums over ``w x x'`` and ``w x t`` decay by
-``FORGETTING`` per step, so the fit follows a machine that becomes slower.  Errors count relative to the step's own
-duration, or a few long prefills would outweigh every decode.  Four additions make it usable on real steps:
+``FORGETTING`` per step, so the fit follows a machine that becomes slower.  Errors count relative to the duration of
+the step, or a few long prefills would outweigh every decode; relative to the predicted one, since weights by the
+measured one favour steps that happened to be fast, and promise too little on a noisy machine.  Four additions make it
+usable on real steps:
 
 - A step far off the prediction moves the fit as if it were a few typical errors off (Huber's clipping); what is
   typical adapts, so one descheduled step is ignored and a lasting change is not.
@@ -117,7 +119,7 @@ class StepCostModel:
             self._shift(seconds / predicted)
             predicted = self.predict(load)
         target = self._clipped(predicted, seconds)
-        features, weight = _features(load), 1.0 / target**2
+        features, weight = _features(load), 1.0 / (predicted or target) ** 2
         for i in range(3):
             self._moments[i] = self._moments[i] * FORGETTING + weight * features[i] * target
             for j in range(3):
@@ -135,7 +137,7 @@ class StepCostModel:
             return
         factor = statistics.median(self._ratios)
         self._solution = [factor * value for value in self._solution]
-        self._moments = [value / factor for value in self._moments]  # a sum of x * t / t^2
+        self._moments = [value / factor for value in self._moments]  # a sum of x * t / predicted^2
         self._information = [[value / factor**2 for value in row] for row in self._information]
         self._ratios.clear()
 
