@@ -25,7 +25,7 @@ from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.triton_kernels import sampling
 from tests.unit.engine_runner.plan_driver import Driver
-from tests.unit.engine_runner.tiny_models import save_adapter, save_tiny_llama
+from tests.unit.engine_runner.tiny_models import save_adapter, save_tiny, save_tiny_llama
 
 PROMPT = [(i * 29 + 3) % 97 for i in range(22)]
 SHAPE: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -86,7 +86,7 @@ def gpu(model_path: Path) -> CudaRunner:
 
 
 def generate(
-    runner: TorchRunner, lag: Any, adapters: Sequence[AdapterFiles] = (), **scheduler: Any
+    runner: TorchRunner, lag: Any, adapters: Sequence[AdapterFiles] = (), num_swaps: int = 0, **scheduler: Any
 ) -> dict[tuple[str, int], list[Any]]:
     pytest.importorskip("llguidance")  # a machine with a GPU may lack it
     from stratos.engine.core import EngineCore
@@ -112,6 +112,7 @@ def generate(
             tokens = got.setdefault((output.key.request_id, output.index), [])
             tokens += [*output.token_ids, *([output.finish_reason] if output.finish_reason else [])]
     engine.verify()
+    assert engine.status().host.num_restored == engine.status().host.num_swapped_out >= num_swaps
     return got
 
 
@@ -122,6 +123,23 @@ def test_tokens_are_those_of_the_portable_runner(model_path: Path, gpu: CudaRunn
     assert generate(gpu, lag) == portable
     assert gpu._decoding is not None
     assert set(gpu._decoding._replays) == {1, 2, 4, 8}
+
+
+def test_swapped_sequences_go_on_with_their_own_kv(model_path: Path) -> None:
+    block_bytes = 4 * 2 * 10 * 4
+    crowded = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
+    crowded["enable_swap_costs"] = False
+    portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
+    pools = {"kv_pool_bytes": 8 * block_bytes, "host_pool_bytes": 40 * block_bytes}
+    assert generate(CudaRunner.load(config(model_path, **pools), DEVICE), 1, num_swaps=1, **crowded) == portable
+
+
+def test_blocks_that_left_a_window_are_released_from_tables_of_the_device(tmp_path: Path) -> None:
+    save_tiny(tmp_path, "Mistral", sliding_window=6, tie_word_embeddings=False, **SHAPE)
+    portable = generate(
+        TorchRunner.load(config(tmp_path, enable_native_kernels=False, exact=False)), 0, enable_window_release=False
+    )
+    assert generate(CudaRunner.load(config(tmp_path), DEVICE), 1) == portable
 
 
 @pytest.mark.parametrize(("lag", "is_sorted"), [(1, True), (0, False)])
