@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stratos.common.clock import SystemClock
 from stratos.common.errors import BadRequest
 from stratos.core.grammar import ANY_OBJECT, GrammarKind, GrammarSpec, choice_grammar, schema_grammar
 from stratos.core.request import FinishReason
@@ -229,7 +230,7 @@ def test_one_slow_mask_among_many_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
     compiled = [compiler.matcher(REGEX).compiled for _ in range(3)]
     quick, slow, other = (GrammarMatcher(c, t) for c, t in zip(compiled, (float, slow_time, float), strict=True))
-    filler, filled = masks.MaskFiller(core().info.vocab_size, is_parallel=True), []
+    filler, filled = masks.MaskFiller(core().info.vocab_size, is_parallel=True, clock=SystemClock()), []
     for _ in range(MAX_SLOW_TOKENS + 2):
         filled.append(filler.start({7: quick, 8: slow, 9: other}).wait())
     assert all((step[seq] == filled[0][7]).all() for step in filled for seq in (7, 8, 9))

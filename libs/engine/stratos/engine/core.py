@@ -64,7 +64,7 @@ class EngineCore(Engine):
             clock=clock,
             blocks=self._blocks,
             scheduler=self._scheduler,
-            grammars=GrammarBook(runner.info, config),
+            grammars=GrammarBook(runner.info, config, clock),
         )
         self._requests = RequestBook(self._context)
         self._reservations = ReservationBook(self._context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest
 from stratos.core.grammar import GrammarSpec
 from stratos.core.request import EngineRequest
@@ -18,12 +19,13 @@ from stratos.engine.settings import SchedulerConfig
 class GrammarBook:
     """One per engine; ``prepare`` may be called from any thread."""
 
-    def __init__(self, info: RunnerInfo, config: SchedulerConfig) -> None:
+    def __init__(self, info: RunnerInfo, config: SchedulerConfig, clock: Clock) -> None:
         self._compiler = GrammarCompiler(
             info.model_path, info.vocab_size, info.eos_token_ids, config.max_compiled_grammars
         )
         is_parallel = config.enable_parallel_grammar_masks
-        self._filler = MaskFiller(info.vocab_size, is_parallel=info.lag > 0 if is_parallel is None else is_parallel)
+        is_parallel = info.lag > 0 if is_parallel is None else is_parallel
+        self._filler = MaskFiller(info.vocab_size, is_parallel=is_parallel, clock=clock)
 
     def prepare(self, spec: GrammarSpec) -> None:
         """Compile a grammar ahead of the request that needs it; raises ``BadRequest``."""

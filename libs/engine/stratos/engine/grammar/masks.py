@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLExecutor
 
+from stratos.common.clock import Clock
 from stratos.engine.grammar.matcher import GrammarMatcher
 
 Masks = Mapping[int, npt.NDArray[np.int32]]
@@ -42,11 +43,13 @@ class MaskFiller:
     Args:
         vocab_size: of the model's output.
         is_parallel: fill in threads, beside whoever asked; off fills before ``start`` returns.
+        clock: times batches.
     """
 
-    def __init__(self, vocab_size: int, *, is_parallel: bool) -> None:
+    def __init__(self, vocab_size: int, *, is_parallel: bool, clock: Clock) -> None:
         self._num_words = (vocab_size + 31) // 32
         self._executor: LLExecutor | None = None
+        self._clock = clock
         self._is_watching = False
         self._pool = ThreadPoolExecutor(1, "grammar-masks") if is_parallel else None
 
@@ -68,10 +71,10 @@ class MaskFiller:
             return
         if self._executor is None:
             self._executor = LLExecutor()
-        begin = time.monotonic()
+        begin = self._clock.now()
         places = [(matcher.compiled, place) for place, matcher in enumerate(batch)]
         self._executor.unsafe_compute_mask_ptr(places, rows.ctypes.data, rows.shape[1] * rows.itemsize, len(rows))
-        self._is_watching = time.monotonic() - begin > WATCH_S
+        self._is_watching = self._clock.now() - begin > WATCH_S
 
 
 def _fill_each(batch: list[GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
