@@ -18,19 +18,19 @@ from stratos.common.errors import InvalidCheckpoint
 
 MODULES_NAME = "modules.json"
 """Present in folders that sentence-transformers saved: models that were trained to embed."""
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 18
 MAX_JSON_BYTES = 64 * 1024 * 1024
 """The largest files of published models, vocabularies of 256k entries, have half of it."""
 
 
 def files_digest(files: Iterable[tuple[str, Path]]) -> str:
     """SHA-256 (hex) over (name, size, content) of files, in the order given."""
-    digest = hashlib.sha256()
+    digest, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))  # one buffer, which stays in the cache
     for name, path in files:
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(chunk):
+                digest.update(chunk[:count])
     return digest.hexdigest()
 
 

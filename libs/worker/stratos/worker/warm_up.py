@@ -13,12 +13,15 @@ from stratos.worker.engine_client import EngineClient
 
 WARM_UP_KEY = RequestKey("warm-up", 0)
 WARM_UP_SALT = b"warm-up"
+SECOND_STEP_SHARE = 3
+"""The second step is so many times smaller: less than ``OUTLIER_RATIO``."""
 
 
 async def warm_up_engine(engine: EngineClient, clock: Clock, max_num_batched_tokens: int) -> None:
-    """Run two of the largest steps and a real token, or a real vector where the model only embeds.
+    """Run the largest step, a smaller one and a real token, or a real vector where the model only embeds.
 
-    They also show how long a step may take, before anybody could call the first one a hang.
+    They also show how long a step may take, before anybody could call the first one a hang: the second is large enough
+    that the first does not look like a stall of the machine (``SlowSteps``).
     """
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -32,7 +35,8 @@ async def warm_up_engine(engine: EngineClient, clock: Clock, max_num_batched_tok
 
     engine.subscribe(on_step)
     pool_tokens = engine.status().blocks.total * engine.info.geometry.block_size
-    num_tokens = max(min(2 * max_num_batched_tokens, engine.info.max_model_len - 1, pool_tokens // 2), 1)
+    wanted = max_num_batched_tokens + -(-max_num_batched_tokens // SECOND_STEP_SHARE)
+    num_tokens = max(min(wanted, engine.info.max_model_len - 1, pool_tokens // 2), 1)
     if engine.info.can_generate:
         await engine.add(_generation(num_tokens, clock.now()))
     else:

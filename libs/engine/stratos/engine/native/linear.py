@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from stratos.engine.native.library import NativeLibrary
+from stratos.engine.native.memory import zeroed_bytes
 from stratos.engine.native.structures import DTYPE_CODES, LinearWeight
 
 
@@ -32,7 +33,7 @@ class NativeLinear:
         self._library, self._out_dtype = library, torch.float32 if is_float else weight.dtype
         code, source = DTYPE_CODES[weight.dtype], weight.contiguous()
         self._bias = None if bias is None else bias.contiguous()
-        self._packed = torch.empty(library.packed_bytes(code, out_features, in_features), dtype=torch.uint8)
+        self._packed = zeroed_bytes(library.packed_bytes(code, out_features, in_features))
         library.pack(
             code, source.data_ptr(), self._packed.data_ptr(), out_features, in_features, torch.get_num_threads()
         )

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.request import KvGeometry
+from stratos.engine.native.memory import zeroed_bytes
 from stratos.engine.runner.host_copies import to_device
 
+SMALL_PAGE_BYTES = 4096
 _MEMORY_FACTS = Path("/proc/meminfo")
 
 
@@ -45,8 +47,13 @@ class KvPages:
         if device.type == "cpu":
             check_memory(num_bytes, "kv_pool_bytes")
         try:
-            self.tensor = torch.zeros(shape, dtype=dtype, device=device)
-        except RuntimeError as error:
+            if device.type == "cpu":
+                memory = zeroed_bytes(torch.Size(shape).numel() * dtype.itemsize)
+                memory[::SMALL_PAGE_BYTES] = 0  # taken now: too little memory shows here, not in a step
+                self.tensor = memory.view(dtype).view(shape)
+            else:
+                self.tensor = torch.zeros(shape, dtype=dtype, device=device)
+        except (RuntimeError, MemoryError) as error:
             raise InvalidCheckpoint(_too_little(num_bytes, "kv_pool_bytes")) from error
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
