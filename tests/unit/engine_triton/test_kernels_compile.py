@@ -17,10 +17,10 @@ SPILLED_BYTES = 8
 """Two registers, around the loop: the price of a fourth program on a multiprocessor for decode over fp8 pages."""
 KERNELS = {
     "_attention_kernel",
-    "_exact_merge_kernel",
+    "exact_merge_kernel",
     "_linear_kernel",
     "_mask_kernel",
-    "_merge_kernel",
+    "merge_kernel",
     "_penalty_kernel",
     "_rms_norm_kernel",
     "_rope_kv_kernel",

@@ -2,7 +2,7 @@
 
 A program takes a block of queries of one row, together with all query heads of one KV head, as the rows of a matrix
 (``GROUP`` heads, padded to a power of two), walks its part of the context in tiles of ``TILE`` tokens by online
-softmax, and writes the result, or, when the context is split, a partial result that ``_merge_kernel`` joins.
+softmax, and writes the result, or, when the context is split, a partial result that a kernel of ``merging`` joins.
 
 - decode: one query, so the matrix is the heads of a group; the context is split over programs to fill the GPU.
 - prefill: many queries in one large matrix (warp-group products), no split, tiles before the diagonal are not masked.
@@ -21,6 +21,8 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from stratos.engine.triton_kernels.merging import exact_merge_kernel, merge_kernel
 
 LOG2_E = 1.4426950408889634
 EXACT_SPLIT = 512
@@ -253,71 +255,6 @@ def _attention_kernel(
         )
 
 
-@triton.jit
-def _merge_kernel(
-    out,
-    part_acc,
-    part_stats,
-    query_blocks,
-    query_begins,
-    NUM_HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    DIM_PADDED: tl.constexpr,
-    NUM_PARTS: tl.constexpr,
-):
-    """Grid (query blocks, heads): join the parts of one head of a block of one query."""
-    block, head = tl.program_id(0), tl.program_id(1)
-    begin = tl.load(query_begins + tl.load(query_blocks + 2 * block))
-    place = begin.to(tl.int64) * NUM_HEADS + head
-    parts, dims = tl.arange(0, NUM_PARTS), tl.arange(0, DIM_PADDED)
-    slots = (block.to(tl.int64) * NUM_HEADS + head) * NUM_PARTS + parts
-    best = tl.load(part_stats + slots * 2)
-    total = tl.load(part_stats + slots * 2 + 1)
-    is_summed = total > 0.0
-    top = tl.max(best, 0)
-    share = tl.where(is_summed, tl.exp2(best - tl.where(top == float("-inf"), 0.0, top)), 0.0)
-    is_loaded = is_summed[:, None] & (dims < DIM)[None, :]
-    acc = tl.load(part_acc + slots[:, None] * DIM + dims[None, :], mask=is_loaded, other=0.0)
-    norm = tl.sum(total * share, 0)
-    result = tl.sum(acc * share[:, None], 0) / tl.where(norm > 0.0, norm, 1.0)
-    tl.store(out + place * DIM + dims, result.to(out.dtype.element_ty), mask=dims < DIM)
-
-
-@triton.jit(do_not_specialize=["num_parts", "first_token"])
-def _exact_merge_kernel(
-    out,
-    part_acc,
-    part_stats,
-    num_parts,
-    first_token,
-    NUM_HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    DIM_PADDED: tl.constexpr,
-):
-    """Grid (tokens, heads): join parts in their order; one without tokens multiplies by 1 and adds 0."""
-    token, head = tl.program_id(0), tl.program_id(1)
-    dims = tl.arange(0, DIM_PADDED)
-    best = tl.full([DIM_PADDED], float("-inf"), tl.float32)
-    total = tl.zeros([DIM_PADDED], tl.float32)
-    acc = tl.zeros([DIM_PADDED], tl.float32)
-    first_slot = (token.to(tl.int64) * NUM_HEADS + head) * num_parts
-    for part in range(0, num_parts):
-        slot = first_slot + part
-        part_best = tl.load(part_stats + slot * 2 + dims * 0)  # the same in every lane, like all that follows from it
-        part_total = tl.load(part_stats + slot * 2 + 1 + dims * 0)
-        new_best = tl.maximum(best, part_best)
-        base = tl.where(new_best == float("-inf"), 0.0, new_best)
-        shrink = tl.exp2(best - base)
-        share = tl.where(part_total > 0.0, tl.exp2(part_best - base), 0.0)
-        sums = tl.load(part_acc + slot * DIM + dims, mask=(dims < DIM) & (part_total > 0.0), other=0.0)
-        acc = acc * shrink + sums * share
-        total = total * shrink + part_total * share
-        best = new_best
-    place = (first_token + token).to(tl.int64) * NUM_HEADS + head
-    result = acc / tl.where(total > 0.0, total, 1.0)
-    tl.store(out + place * DIM + dims, result.to(out.dtype.element_ty), mask=dims < DIM)
-
-
 def attend(
     out: Tensor,
     queries: Tensor,
@@ -384,7 +321,7 @@ def attend(
         num_stages=shape.num_stages,
     )
     if exact is not None:
-        _exact_merge_kernel[(exact.num_tokens, queries.shape[1])](
+        exact_merge_kernel[(exact.num_tokens, queries.shape[1])](
             out,
             exact.acc,
             exact.stats,
@@ -396,7 +333,7 @@ def attend(
             num_warps=4,
         )
     if parts is not None:
-        _merge_kernel[(rows.query_blocks.shape[0], queries.shape[1])](
+        merge_kernel[(rows.query_blocks.shape[0], queries.shape[1])](
             out,
             parts.acc,
             parts.stats,
