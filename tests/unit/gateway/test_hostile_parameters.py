@@ -25,8 +25,9 @@ from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.gateway.admission import Admission
 from stratos.gateway.app import GatewayApp, build_routes
 from stratos.gateway.completions import Completions
+from stratos.gateway.edge_endpoint import Edge, EdgeLimits
 from stratos.gateway.embedding_endpoint import EmbeddingEndpoint
-from stratos.gateway.endpoints import Edge, EdgeLimits, GenerationEndpoint
+from stratos.gateway.endpoints import GenerationEndpoint
 from stratos.gateway.generation import Caller
 from stratos.gateway.metrics import GatewayMetrics
 from stratos.gateway.models import ModelCatalogue

@@ -13,15 +13,14 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 
 from stratos.common.errors import BadRequest
+from stratos.gateway.edge_endpoint import Edge, EdgeEndpoint
 from stratos.gateway.embedding_client import EmbeddingClient, EmbeddingSpec
 from stratos.gateway.embedding_requests import EmbeddingBody, embedding_answer, parse_embedding
 from stratos.gateway.embedding_run import embed_all
-from stratos.gateway.endpoints import Edge
 from stratos.gateway.generation import Caller
-from stratos.gateway.http_body import read_json, until_disconnect
 from stratos.gateway.models import ModelCatalogue
 from stratos.gateway.served_model import ServedModel
 
@@ -29,7 +28,7 @@ INLINE_BYTES = 64 * 1024
 """Vectors above this are turned into JSON in a thread."""
 
 
-class EmbeddingEndpoint:
+class EmbeddingEndpoint(EdgeEndpoint):
     """ASGI application of /v1/embeddings; errors are raised to the edge middleware.
 
     Args:
@@ -43,32 +42,23 @@ class EmbeddingEndpoint:
     def __init__(
         self, edge: Edge, model: ServedModel, catalogue: ModelCatalogue, client: EmbeddingClient, timeout_s: float
     ) -> None:
-        self._edge = edge
+        super().__init__(edge)
         self._model = model
         self._catalogue = catalogue
         self._client = client
         self._timeout_s = timeout_s
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        edge, request = self._edge, Request(scope, receive)
-        caller = await edge.authenticate(request)
-        with edge.admission.enter(caller.tenant):
-            limits = edge.limits
-            body = await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
-            await until_disconnect(receive, self._answer(request, body, caller, send))
-
-    async def _answer(self, request: Request, content: dict[str, Any], caller: Caller, send: Send) -> None:
+    async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
         config = self._model.base.embedding
-        body = parse_embedding(content, self._model.base.vocab_size, config)
-        spec = await self._spec(body, caller)
+        parsed = parse_embedding(body, self._model.base.vocab_size, config)
+        spec = await self._spec(parsed, caller)
         vectors = await embed_all(spec, self._edge.platform, self._client, self._timeout_s)
         num_tokens = sum(map(len, spec.inputs))
         metrics = self._edge.platform.metrics
         metrics.tokens_in.labels(caller.tenant).inc(num_tokens)
         metrics.embedding_inputs.inc(len(vectors))
         is_small = sum(map(len, vectors)) <= INLINE_BYTES
-        encode = (body, vectors, num_tokens)
+        encode = (parsed, vectors, num_tokens)
         answer = embedding_answer(*encode) if is_small else await asyncio.to_thread(embedding_answer, *encode)
         await Response(answer, media_type="application/json")(request.scope, request.receive, send)
 

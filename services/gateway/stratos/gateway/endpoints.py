@@ -11,25 +11,20 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 
 from stratos.common.errors import StratosError
-from stratos.gateway.admission import Admission
 from stratos.gateway.api_errors import error_body
-from stratos.gateway.auth import Authenticator, bearer_key
+from stratos.gateway.edge_endpoint import Edge, EdgeEndpoint
 from stratos.gateway.fanout import Fanout
 from stratos.gateway.generation import Caller
-from stratos.gateway.http_body import read_json, until_disconnect
 from stratos.gateway.json_response import OrjsonResponse
 from stratos.gateway.openai_responses import Usage
-from stratos.gateway.platform import Platform
 from stratos.gateway.preparation import Prepared
 from stratos.gateway.sse import DONE, EventStream, encode_events
-from stratos.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
@@ -37,31 +32,7 @@ _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 Prepare = Callable[[dict[str, Any], Caller, str], Awaitable[Prepared]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeLimits:
-    """Bounds of a request that are not about its parameters."""
-
-    max_body_bytes: int
-    body_timeout_s: float
-    write_timeout_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
-    """What all routes that compute share."""
-
-    authenticator: Authenticator
-    admission: Admission
-    platform: Platform
-    tokenizer: Tokenizer
-    limits: EdgeLimits
-
-    async def authenticate(self, request: Request) -> Caller:
-        """Whose key a request carries; raises like ``Authenticator``."""
-        return await self.authenticator.authenticate(bearer_key(request.headers))
-
-
-class GenerationEndpoint:
+class GenerationEndpoint(EdgeEndpoint):
     """ASGI application of one generation route; errors are raised to the edge middleware.
 
     Args:
@@ -70,17 +41,8 @@ class GenerationEndpoint:
     """
 
     def __init__(self, edge: Edge, prepare: Prepare) -> None:
-        self._edge = edge
+        super().__init__(edge)
         self._prepare = prepare
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        edge, request = self._edge, Request(scope, receive)
-        caller = await edge.authenticate(request)
-        with edge.admission.enter(caller.tenant):
-            limits = edge.limits
-            body = await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
-            await until_disconnect(receive, self._answer(request, body, caller, send))
 
     async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
         traceparent = request.headers.get("traceparent", "")

@@ -19,9 +19,10 @@ from stratos.gateway.admission import Admission
 from stratos.gateway.app import GatewayApp, build_routes
 from stratos.gateway.auth import Authenticator
 from stratos.gateway.completions import Completions, Router
+from stratos.gateway.edge_endpoint import Edge, EdgeLimits
 from stratos.gateway.embedding_client import EmbeddingClient
 from stratos.gateway.embedding_endpoint import EmbeddingEndpoint
-from stratos.gateway.endpoints import Edge, EdgeLimits, GenerationEndpoint
+from stratos.gateway.endpoints import GenerationEndpoint
 from stratos.gateway.health import DeepHealth
 from stratos.gateway.http_protocol import ConnectionLimits
 from stratos.gateway.http_server import HttpServer
