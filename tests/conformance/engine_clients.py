@@ -32,6 +32,7 @@ EXIT_TOKEN, RAISE_TOKEN, GARBAGE_TOKEN, HANG_UP_TOKEN, STRANGE_TOKEN = range(409
 """A step that runs such a token ends the process, raises, lets the process say something that is no message, closes the
 socket and goes on, or gives a result that cannot be sent."""
 GARBAGE = b"\xff" * 64
+ADAPTER_SHAPES = {(0, "q_proj", "A"): (1, 2), (0, "q_proj", "B"): (2, 1)}
 
 
 class SuddenRunner(FakeRunner):
@@ -60,7 +61,7 @@ class SuddenRunner(FakeRunner):
         while files.path.parent.exists() and not files.path.exists():
             time.sleep(0.01)
         super().load_adapter(files, pinned)
-        if files.shapes != {(0, "q_proj", "A"): (1, 2), (0, "q_proj", "B"): (2, 1)}:
+        if files.shapes != ADAPTER_SHAPES:
             raise ValueError(f"shapes came as {files.shapes}")
 
 
@@ -115,6 +116,20 @@ def make_request(prompt: Any, name: str = "r", n: int = 1, **params: Any) -> Eng
         sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params}),
         seed=2**64 - 1,
         tenant="t",
+    )
+
+
+def make_adapter(name: str) -> AdapterFiles:
+    """An adapter of one module, whose files nobody reads; ``name`` is one character of its digest."""
+    return AdapterFiles(
+        path=Path("/nowhere") / name,
+        digest=name * 64,
+        rank=1,
+        alpha=2.0,
+        use_rslora=True,
+        target_modules=("q_proj",),
+        num_bytes=16,
+        shapes=ADAPTER_SHAPES,
     )
 
 

@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import threading
 from array import array
-from pathlib import Path
 
 import pytest
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, Overloaded, WorkerLost
-from stratos.core.adapter_files import AdapterFiles
 from stratos.core.embedding import EmbedRequest, PoolingKind
 from stratos.core.request import PrefillJob, RequestKey
 from stratos.engine.engine import PrefillEventKind
 from stratos.engine.fake import FINISHED_EARLY, fake_generate, fake_kv
 from stratos.engine.fake_pooling import fake_embedding
 from stratos.worker.engine_client import EngineClient
-from tests.conformance.engine_clients import TIMEOUT_S, Start, ended, events, expected, make_request, until
+from tests.conformance.engine_clients import (
+    TIMEOUT_S,
+    Start,
+    ended,
+    events,
+    expected,
+    make_adapter,
+    make_request,
+    until,
+)
 
 
 async def test_requests_run_and_their_tokens_come_in_order(start: Start) -> None:
@@ -128,17 +135,8 @@ async def test_large_payloads_keep_their_bytes_after_the_job_is_gone(start: Star
 
 async def test_adapters_are_loaded_pinned_and_shown(start: Start) -> None:
     client, outputs = await start()
-    digest = "a" * 64
-    files = AdapterFiles(
-        path=Path("/nowhere"),
-        digest=digest,
-        rank=1,
-        alpha=2.0,
-        use_rslora=True,
-        target_modules=("q_proj",),
-        num_bytes=16,
-        shapes={(0, "q_proj", "A"): (1, 2), (0, "q_proj", "B"): (2, 1)},
-    )
+    files = make_adapter("a")
+    digest = files.digest
     assert not await client.pin_adapter(digest)
     await client.load_adapter(files)
     assert client.status().resident_adapters == (digest,)

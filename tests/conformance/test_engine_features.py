@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import BadRequest, Internal, QueueTimeout
-from stratos.core.adapter_files import AdapterFiles
 from stratos.core.embedding import EmbedRequest, PoolingKind
 from stratos.core.grammar import GrammarKind, GrammarSpec
 from stratos.core.request import ChoiceState, FinishReason, PrefillJob, RequestKey
@@ -28,6 +27,7 @@ from tests.conformance.engine_clients import (
     ended,
     events,
     expected,
+    make_adapter,
     make_request,
     until,
 )
@@ -42,19 +42,6 @@ def errors(outputs: Outputs) -> dict[Any, Exception]:
     for result in outputs.results:
         found |= {key.request_id: error for key, error in result.errors.items()} | result.prefill_errors
     return found
-
-
-def adapter(name: str) -> AdapterFiles:
-    return AdapterFiles(
-        path=Path("/nowhere") / name,
-        digest=name * 64,
-        rank=1,
-        alpha=2.0,
-        use_rslora=True,
-        target_modules=("q_proj",),
-        num_bytes=16,
-        shapes={(0, "q_proj", "A"): (1, 2), (0, "q_proj", "B"): (2, 1)},
-    )
 
 
 async def test_log_probabilities_of_prompts_come_with_the_first_token(start: Start) -> None:
@@ -152,7 +139,7 @@ async def test_adapters_change_tokens_and_keep_their_own_prefixes(start: Start) 
     client, outputs = await start(block_size=4)
     prompt = list(range(20, 33))
     for name in "ab":
-        await client.load_adapter(adapter(name))
+        await client.load_adapter(make_adapter(name))
         assert await client.pin_adapter(name * 64)
         request = dataclasses.replace(make_request(prompt, name), adapter_digest=name * 64)
         await client.add(request)
@@ -165,7 +152,7 @@ async def test_adapters_change_tokens_and_keep_their_own_prefixes(start: Start) 
     assert await client.match(tuple(prompt), "", b"") == 0
     assert set(client.status().resident_adapters) == {"a" * 64, "b" * 64}
     with pytest.raises((ValueError, RuntimeError)):
-        await client.load_adapter(dataclasses.replace(adapter("c"), shapes={}))
+        await client.load_adapter(dataclasses.replace(make_adapter("c"), shapes={}))
 
 
 async def test_classes_and_deadlines_are_kept(start: Start) -> None:
@@ -249,7 +236,7 @@ async def test_a_job_without_compute_serves_what_is_there_and_a_bad_one_fails_al
 async def test_long_work_beside_the_steps_is_no_hang(start: Start, tmp_path: Path) -> None:
     """Loading an adapter takes seconds; the engine is idle meanwhile, and answers."""
     client, outputs = await start()
-    slow = dataclasses.replace(adapter("5"), path=tmp_path / "comes later")
+    slow = dataclasses.replace(make_adapter("5"), path=tmp_path / "comes later")
     loading = asyncio.create_task(client.load_adapter(slow))
     await client.add(make_request([1, 2, 3], max_tokens=2))
     await until(lambda: ended(outputs))

@@ -13,6 +13,7 @@ from typing import Any
 import grpc.aio
 import httpx
 from openai import AsyncOpenAI
+from scripted_worker import ScriptedWorker
 
 from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
@@ -53,10 +54,10 @@ def say(text: str) -> Script:
 
 
 @dataclass
-class FakeDecodeWorker(decode_pb2_grpc.DecodeServiceServicer):
+class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     """Emits what its script says, one token per choice and step; faults are fields."""
 
-    worker_id: str
+    role = WorkerRole.DECODE
     script: Script = field(default_factory=lambda: say("hello world"))
     step_s: float = 0.0
     busy_times: int = 0
@@ -79,22 +80,12 @@ class FakeDecodeWorker(decode_pb2_grpc.DecodeServiceServicer):
     is_frozen: bool = False
 
     def __post_init__(self) -> None:
-        self.server = grpc.aio.server()
+        self.listen()
         decode_pb2_grpc.add_DecodeServiceServicer_to_server(self, self.server)
-        self.port = self.server.add_insecure_port("127.0.0.1:0")
         self.step = 0
         self.write_lock = asyncio.Lock()
         self.reset = asyncio.Event()
         self.running: dict[tuple[str, int], asyncio.Task[None]] = {}
-
-    @property
-    def ref(self) -> WorkerRef:
-        return WorkerRef(
-            worker_id=self.worker_id,
-            incarnation=f"inc-{self.worker_id}",
-            address=f"127.0.0.1:{self.port}",
-            role=WorkerRole.DECODE,
-        )
 
     async def die(self) -> None:
         for task in self.running.values():

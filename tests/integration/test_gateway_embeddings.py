@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
 from gateway_world import DIGEST, KEY, MODEL_PATH, OTHER_KEY, TOKENIZER, World, eventually, gateway_world
+from scripted_worker import ScriptedWorker
 from worker_world import PREFILL_WEIGHT, open_world
 
 from stratos.api.worker.v1 import embed_pb2, embed_pb2_grpc
 from stratos.common.errors import BadRequest, Busy, Draining, StratosError
 from stratos.core.embedding import PoolingKind
-from stratos.core.placement import Outcome, Work, WorkerRef, WorkerRole
+from stratos.core.placement import Outcome, Work, WorkerRole
 from stratos.engine.fake import fake_kv
 from stratos.engine.fake_pooling import fake_embedding
 from stratos.gateway.embedding_run import MAX_GROUP_INPUTS
@@ -37,10 +37,10 @@ def encode(text: str) -> list[int]:
 
 
 @dataclass
-class ScriptedEmbedder(embed_pb2_grpc.EmbedServiceServicer):
+class ScriptedEmbedder(ScriptedWorker, embed_pb2_grpc.EmbedServiceServicer):
     """Answers the number of tokens of each input; faults are fields."""
 
-    worker_id: str
+    role = WorkerRole.PREFILL
     errors: list[StratosError] = field(default_factory=list)
     dies: bool = False
     blocks: bool = False
@@ -48,19 +48,9 @@ class ScriptedEmbedder(embed_pb2_grpc.EmbedServiceServicer):
     num_cancelled: int = 0
 
     async def start(self) -> None:
-        self.server = grpc.aio.server()
+        self.listen()
         embed_pb2_grpc.add_EmbedServiceServicer_to_server(self, self.server)
-        self.port = self.server.add_insecure_port("127.0.0.1:0")
         await self.server.start()
-
-    @property
-    def ref(self) -> WorkerRef:
-        return WorkerRef(
-            worker_id=self.worker_id,
-            incarnation=f"inc-{self.worker_id}",
-            address=f"127.0.0.1:{self.port}",
-            role=WorkerRole.PREFILL,
-        )
 
     async def Embed(self, request: embed_pb2.EmbedRequest, context: Any) -> embed_pb2.EmbedResponse:
         self.calls.append(request)
@@ -87,9 +77,6 @@ async def platform(tmp_path: Path) -> AsyncIterator[World]:
         world.router.embedders = [worker.ref]
         yield world
         await worker.wait_baseline()
-
-
-Scripted = Callable[..., Any]
 
 
 @pytest.fixture
