@@ -21,7 +21,7 @@ from stratos.core.embedding import EmbedRequest, PoolingKind
 from stratos.core.grammar import GrammarKind, GrammarSpec
 from stratos.core.request import RequestKey
 from stratos.engine.core import EngineCore
-from stratos.engine.grammar.masks import MaskFiller
+from stratos.engine.grammar.masks import MaskFiller, fill_each
 from stratos.engine.grammar.matcher import GrammarMatcher
 from stratos.engine.runner.step_inputs import StepInputs
 from stratos.engine.runner.torch_runner import TorchRunner
@@ -226,12 +226,10 @@ def test_a_grammar_that_fails_ends_its_request_alone(
     grammar = GrammarSpec(GrammarKind.REGEX, r"[0-9]{3}-[a-f]{2,4}")
     original = MaskFiller._fill_batch
 
-    def fill(self: MaskFiller, places: Any, rows: Any) -> None:
-        if any(isinstance(compiled, FailingMatcher) for compiled, _ in places):
-            for compiled, place in places:
-                compiled.unsafe_compute_mask_ptr(rows[place].ctypes.data, rows.shape[1] * rows.itemsize)
-            return
-        original(self, places, rows)
+    def fill(self: MaskFiller, batch: list[GrammarMatcher], rows: Any) -> None:
+        # llguidance's threads take its own matchers only
+        is_poisoned = any(isinstance(matcher.compiled, FailingMatcher) for matcher in batch)
+        fill_each(batch, rows) if is_poisoned else original(self, batch, rows)
 
     monkeypatch.setattr(MaskFiller, "_fill_batch", fill)
     got = []

@@ -59,14 +59,14 @@ class MaskFiller:
         batch = list(matchers.values())
         if self._pool is not None and batch:
             return PendingMasks(list(matchers), rows, self._pool.submit(self._fill_batch, batch, rows))
-        _fill_each(batch, rows)
+        fill_each(batch, rows)
         return PendingMasks(list(matchers), rows, None)
 
     def _fill_batch(self, batch: list[GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
         """Runs in the thread of ``_pool``."""
         if len(batch) == 1 or self._is_watching:
             begin = time.thread_time()
-            _fill_each(batch, rows)
+            fill_each(batch, rows)
             self._is_watching = time.thread_time() - begin > WATCH_S
             return
         if self._executor is None:
@@ -77,6 +77,6 @@ class MaskFiller:
         self._is_watching = self._clock.now() - begin > WATCH_S
 
 
-def _fill_each(batch: list[GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
+def fill_each(batch: list[GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
     for matcher, row in zip(batch, rows, strict=True):
         matcher.fill_mask(row)
