@@ -78,5 +78,6 @@ class MaskFiller:
 
 
 def fill_each(batch: list[GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
+    """Row by row, in the calling thread."""
     for matcher, row in zip(batch, rows, strict=True):
         matcher.fill_mask(row)
