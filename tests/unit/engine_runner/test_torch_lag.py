@@ -7,22 +7,14 @@ from typing import Any
 
 import pytest
 
-from stratos.core.request import ChoiceState, EngineRequest, RequestKey
-from stratos.core.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.plan import PREVIOUS_TOKEN, PlanRow, StepPlan
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import SchedulerConfig
+from tests.unit.engine_runner.core_driver import Outcome, run
+from tests.unit.engine_runner.mixed_requests import PARAMS, PROMPT, mixed_requests
 from tests.unit.engine_runner.plan_driver import Driver, load_runner
 from tests.unit.engine_runner.tiny_models import save_tiny_llama
-
-PROMPT = [(i * 29 + 3) % 97 for i in range(22)]
-PARAMS: list[dict[str, Any]] = [
-    {"temperature": 0.0},
-    {"temperature": 0.9, "top_p": 0.95},
-    {"temperature": 0.0, "frequency_penalty": 1.5, "repetition_penalty": 1.3},
-    {"temperature": 1.0, "stop_token_ids": tuple(range(0, 97, 7)), "min_tokens": 2},
-]
 
 
 @pytest.fixture(scope="module")
@@ -32,25 +24,11 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> TorchRunner:
     return load_runner(path)
 
 
-def generate(runner: TorchRunner, lag: Any) -> dict[tuple[str, int], list[Any]]:
+def generate(runner: TorchRunner, lag: Any) -> dict[tuple[str, int], Outcome]:
     engine = EngineCore(runner, SchedulerConfig(lag=lag, max_num_batched_tokens=17, enable_prefix_cache=False))
-    for index, params in enumerate(PARAMS):
-        engine.add(
-            EngineRequest(
-                key=RequestKey(f"r{index}", 0),
-                prompt_ids=tuple(PROMPT[: 4 + 4 * index]),
-                choices=(ChoiceState(index=0), ChoiceState(index=1)),
-                sampling=SamplingParams(**{"max_tokens": 12, **params}),
-                seed=index,
-            )
-        )
-    got: dict[tuple[str, int], list[Any]] = {}
-    while engine.has_work:
-        for output in engine.step().outputs:
-            tokens = got.setdefault((output.key.request_id, output.index), [])
-            tokens += [*output.token_ids, *([output.finish_reason] if output.finish_reason else [])]
-    engine.verify()
-    return got
+    outcomes = run(engine, *mixed_requests(PARAMS, 12, n=2))
+    assert not outcomes.errors
+    return outcomes.choices
 
 
 def test_tokens_and_ends_are_equal_in_both_lags(runner: TorchRunner) -> None:

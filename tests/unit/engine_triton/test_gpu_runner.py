@@ -13,8 +13,6 @@ from triton_interpreter import DEVICE
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.adapter_files import AdapterFiles, read_adapter_files
-from stratos.core.request import ChoiceState, EngineRequest, RequestKey
-from stratos.core.sampling_params import SamplingParams
 from stratos.core.watermark import Watermark
 from stratos.engine.attention import triton_paged
 from stratos.engine.plan import PromptTargets, StepPlan
@@ -24,18 +22,13 @@ from stratos.engine.runner.sequence_rows import SequenceRows
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.triton_kernels import sampling
+from tests.unit.engine_runner.mixed_requests import PARAMS as PLAIN_PARAMS
+from tests.unit.engine_runner.mixed_requests import PROMPT, mixed_requests
 from tests.unit.engine_runner.plan_driver import Driver
 from tests.unit.engine_runner.tiny_models import save_adapter, save_tiny, save_tiny_llama
 
-PROMPT = [(i * 29 + 3) % 97 for i in range(22)]
 SHAPE: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
-PARAMS: list[dict[str, Any]] = [
-    {"temperature": 0.0},
-    {"temperature": 0.9, "top_p": 0.95},
-    {"temperature": 0.0, "frequency_penalty": 1.5, "repetition_penalty": 1.3},
-    {"temperature": 1.0, "stop_token_ids": tuple(range(0, 97, 7)), "min_tokens": 2},
-    {"temperature": 1.0, "watermark": Watermark(key=b"k" * 16, delta=5.0)},
-]
+PARAMS = [*PLAIN_PARAMS, {"temperature": 1.0, "watermark": Watermark(key=b"k" * 16, delta=5.0)}]
 
 
 class Recording:
@@ -87,33 +80,19 @@ def gpu(model_path: Path) -> CudaRunner:
 
 def generate(
     runner: TorchRunner, lag: Any, adapters: Sequence[AdapterFiles] = (), num_swaps: int = 0, **scheduler: Any
-) -> dict[tuple[str, int], list[Any]]:
+) -> dict[tuple[str, int], Any]:
     pytest.importorskip("llguidance")  # a machine with a GPU may lack it
     from stratos.engine.core import EngineCore
+    from tests.unit.engine_runner.core_driver import run
 
     settings = {"max_num_batched_tokens": 17, "enable_prefix_cache": False, **scheduler}
     engine = EngineCore(runner, SchedulerConfig(lag=lag, **settings))
     for files in adapters:
         engine.load_adapter(files)
-    digests = ["", *(files.digest for files in adapters)]
-    for index, params in enumerate(PARAMS):
-        request = EngineRequest(
-            key=RequestKey(f"r{index}", 0),
-            prompt_ids=tuple(PROMPT[: 4 + 4 * index]),
-            choices=(ChoiceState(index=0),),
-            sampling=SamplingParams(**{"max_tokens": 5, **params}),
-            seed=index,
-            adapter_digest=digests[index % len(digests)],
-        )
-        engine.add(request)
-    got: dict[tuple[str, int], list[Any]] = {}
-    while engine.has_work:
-        for output in engine.step().outputs:
-            tokens = got.setdefault((output.key.request_id, output.index), [])
-            tokens += [*output.token_ids, *([output.finish_reason] if output.finish_reason else [])]
-    engine.verify()
+    outcomes = run(engine, *mixed_requests(PARAMS, 5, digests=["", *(files.digest for files in adapters)]))
+    assert not outcomes.errors
     assert engine.status().host.num_restored == engine.status().host.num_swapped_out >= num_swaps
-    return got
+    return outcomes.choices
 
 
 @pytest.mark.parametrize("lag", [0, 1])
