@@ -10,16 +10,15 @@ import pytest
 
 from stratos.core.embedding import EmbedRequest, PoolingKind
 from stratos.core.grammar import GrammarKind, GrammarSpec
-from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.request import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.core import EngineCore
-from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
+from stratos.engine.fake import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
+from tests.unit.engine.engine_driver import CROWDED, expected, make_request
 
 NUM_SCHEDULES = 40
 MODEL = Path(__file__).parents[3] / "models" / "base"
 GRAMMAR = GrammarSpec(GrammarKind.REGEX, "[a-z]{30}")
-FULL = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
 
 
 class Schedule:
@@ -33,7 +32,7 @@ class Schedule:
             max_num_batched_tokens=self.draw.choice([4, 9, 64]),
             enable_prefix_cache=self.draw.random() < 0.7,
             enable_swap_costs=False,
-            **FULL,  # type: ignore[arg-type]
+            **CROWDED,
         )
         fake = FakeConfig(
             lag=lag,  # type: ignore[arg-type]
@@ -60,12 +59,12 @@ class Schedule:
         prompt = tuple((self.count * 3 + i) % 50 for i in range(self.draw.randrange(1, 15)))
         weights = [6, 4 * self.has_grammars, 2, 1, 1]
         kind = self.draw.choices(["add", "grammar", "reserve", "job", "embed"], weights)[0]
-        request = EngineRequest(
-            key=key,
-            prompt_ids=prompt,
-            choices=tuple(ChoiceState(index=i) for i in range(self.draw.randrange(1, 4))),
-            sampling=SamplingParams(temperature=0.0, max_tokens=12, grammar=GRAMMAR if kind == "grammar" else None),
-            seed=0,
+        request = make_request(
+            prompt,
+            key.request_id,
+            self.draw.randrange(1, 4),
+            max_tokens=12,
+            grammar=GRAMMAR if kind == "grammar" else None,
             arrival_s=float(self.count),
             cache_salt=b"hand-off" if kind == "reserve" else b"",  # nothing is received: its KV is nobody else's
         )
@@ -202,19 +201,11 @@ class Schedule:
         """A local request's tokens are those of arithmetic, whoever was cancelled beside it."""
         prompt = (7, 8, 9, 10, 11)
         key = RequestKey("after", 0)
-        self.engine.add(
-            EngineRequest(
-                key=key,
-                prompt_ids=prompt,
-                choices=(ChoiceState(index=0),),
-                sampling=SamplingParams(temperature=0.0, max_tokens=12),
-                seed=0,
-            )
-        )
-        self.requests[key] = self.engine._requests._states[key].request
+        self.requests[key] = make_request(prompt, "after", max_tokens=12)
+        self.engine.add(self.requests[key])
         while self.engine.has_work:
             self.step()
-        right = fake_generate(prompt, 12, prefill_weight=1, decode_weight=1)
+        right = expected(prompt, 12)
         assert self.tokens[key, 0] == right[: len(self.tokens[key, 0])]
         self.assert_nothing_is_held()
 

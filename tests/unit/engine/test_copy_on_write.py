@@ -5,25 +5,13 @@ from collections import Counter
 
 import pytest
 
-from stratos.core.request import ChoiceState, EngineRequest, RequestKey
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.request import RequestKey
 from stratos.engine.core import EngineCore
-from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
+from stratos.engine.fake import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
+from tests.unit.engine.engine_driver import CROWDED, Run, assert_at_rest, drained_tokens, expected, make_request
 
 SIZE = 4
-CROWDED = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
-
-
-def make_request(prompt, name, n, max_tokens, arrival=0.0):
-    return EngineRequest(
-        key=RequestKey(name, 0),
-        prompt_ids=tuple(prompt),
-        choices=tuple(ChoiceState(index=i) for i in range(n)),
-        sampling=SamplingParams(temperature=0.0, max_tokens=max_tokens),
-        seed=0,
-        arrival_s=arrival,
-    )
 
 
 class Watched(FakeRunner):
@@ -67,29 +55,12 @@ def make_engine(lag, **changes):
     return runner.engine, runner
 
 
-def drain(engine):
-    tokens = {}
-    for _ in range(3000):
-        if not engine.has_work:
-            return tokens
-        result = engine.step()
-        engine.verify()
-        assert not result.errors
-        for output in result.outputs:
-            tokens.setdefault((output.key.request_id, output.index), []).extend(output.token_ids)
-    pytest.fail("the engine did not come to rest")
-
-
-def expected(prompt, num_tokens):
-    return fake_generate(prompt, num_tokens, prefill_weight=1, decode_weight=1)
-
-
 @pytest.mark.parametrize("length", range(1, 14))
 def test_the_block_that_is_not_full_is_copied_once_per_sibling(lag, length):
     engine, runner = make_engine(lag)
     prompt = [11 * i % 89 for i in range(length)]
     engine.add(make_request(prompt, "r", n=3, max_tokens=9))
-    assert drain(engine) == {("r", i): expected(prompt, 9) for i in range(3)}
+    assert drained_tokens(engine) == {("r", i): expected(prompt, 9) for i in range(3)}
     is_partial = (length - 1) % SIZE > 0
     assert len(runner.copies) == (2 if is_partial else 0)
     assert len({source for source, _ in runner.copies}) == int(is_partial)
@@ -101,12 +72,13 @@ def test_forks_copy_before_they_write_in_any_schedule(lag):
     for seed in range(60):
         draw = random.Random(seed)
         engine, runner = make_engine(lag, num_blocks=draw.choice([9, 12, 16]), num_host_blocks=draw.choice([0, 4, 40]))
-        prompts, ended, tokens = {}, set(), {}
+        run, prompts, ended = Run(engine), {}, set()
         for turn in range(60):
             if draw.random() < 0.3 and turn < 30:
                 name, length = f"r{turn}", draw.randrange(1, 14)
                 prompts[name] = [draw.randrange(3) * 100 + i for i in range(length)]
-                engine.add(make_request(prompts[name], name, draw.randrange(1, 5), draw.randrange(1, 9), turn))
+                n, max_tokens = draw.randrange(1, 5), draw.randrange(1, 9)
+                engine.add(make_request(prompts[name], name, n, max_tokens=max_tokens, arrival_s=turn))
             if prompts and draw.random() < 0.1:
                 name = draw.choice(sorted(prompts))
                 choices = draw.choice([(), (0,), (1,)])
@@ -116,18 +88,11 @@ def test_forks_copy_before_they_write_in_any_schedule(lag):
                 for sequence in state.sequences.values():
                     seen["awaits its copy"] += sequence.awaits_copy
                     seen["a fork is swapped out"] += bool(sequence.swapped and sequence.choice)
-            result = engine.step()
-            engine.verify()
-            assert not result.errors
-            for output in result.outputs:
-                assert output.key.request_id not in ended
-                tokens.setdefault((output.key.request_id, output.index), []).extend(output.token_ids)
-        for key, got in drain(engine).items():
-            tokens.setdefault(key, []).extend(got)
-        for (name, index), got in tokens.items():
+            assert not ended & {output.key.request_id for output in run.step().outputs}
+        assert not run.drain().errors
+        for (name, index), got in run.tokens.items():
             assert got == expected(prompts[name], len(got)), (seed, name, index)
-        blocks = engine.status().blocks
-        assert blocks.free + blocks.cached == blocks.total
+        assert_at_rest(engine)
         seen += runner.seen
         seen["copies"] += len(runner.copies)
     wanted = {"awaits its copy", "a fork is swapped out", "copied while others swap", "copies"}

@@ -7,45 +7,17 @@ import pytest
 from stratos.common.clock import FakeClock
 from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, Overloaded, QueueTimeout
 from stratos.core.embedding import EmbedRequest, PoolingKind
-from stratos.core.request import ChoiceState, EngineRequest, RequestKey
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.request import RequestKey
 from stratos.engine.fake import adapter_term, fake_generate, fake_kv
 from stratos.engine.fake_pooling import EMBEDDING_SIZE, fake_embedding
 from stratos.engine.settings import SchedulerConfig
+from tests.unit.engine.engine_driver import CROWDED, Run, drain, make_request
 
 LAST, MEAN = PoolingKind.LAST, PoolingKind.MEAN
 
 
 def make_input(tokens, name="e", pooling=LAST, **fields):
     return EmbedRequest(key=RequestKey(name, 0), token_ids=tuple(tokens), pooling=pooling, tenant="t", **fields)
-
-
-def make_request(prompt, name="r", **params):
-    return EngineRequest(
-        key=RequestKey(name, 0),
-        prompt_ids=tuple(prompt),
-        choices=(ChoiceState(index=0),),
-        sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params}),
-        seed=1,
-    )
-
-
-def drain(engine, limit=3000):
-    """Step until nothing is left; returns vectors, tokens and errors by request id, and all results."""
-    vectors, tokens, errors, results = {}, {}, {}, []
-    for _ in range(limit):
-        if not engine.has_work:
-            break
-        result = engine.step()
-        results.append(result)
-        engine.verify()
-        vectors |= {e.key.request_id: list(array("f", e.values)) for e in result.embeddings}
-        errors |= {key.request_id: error for key, error in result.errors.items()}
-        for output in result.outputs:
-            tokens.setdefault(output.key.request_id, []).extend(output.token_ids)
-    else:
-        pytest.fail("the engine did not come to rest")
-    return vectors, tokens, errors, results
 
 
 def expected(tokens, pooling=LAST, weight=1, **fields):
@@ -61,9 +33,9 @@ def test_vectors_do_not_depend_on_chunks(make_engine, budget, length, pooling):
     engine = make_engine(SchedulerConfig(max_num_batched_tokens=budget))
     tokens = list(range(5, 5 + length))
     engine.add_embedding(make_input(tokens, pooling=pooling))
-    vectors, _, _, results = drain(engine)
-    assert vectors == {"e": expected(tokens, pooling)}
-    assert sum(result.num_rows for result in results) == -(-length // budget)
+    run = drain(engine)
+    assert run.vectors == {"e": expected(tokens, pooling)}
+    assert sum(result.num_rows for result in run.results) == -(-length // budget)
     assert engine.status().blocks.allocated == 0
     assert engine.status().tokens_by_tenant == {"t": length}
 
@@ -74,18 +46,18 @@ def test_many_inputs_share_steps_with_generations(make_engine):
     for index, (name, tokens) in enumerate(inputs.items()):
         engine.add_embedding(make_input(tokens, name, MEAN if index % 2 else LAST))
     engine.add(make_request([1, 2, 3]))
-    vectors, tokens, _, results = drain(engine)
+    run = drain(engine)
     kinds = {name: MEAN if index % 2 else LAST for index, name in enumerate(inputs)}
-    assert vectors == {name: expected(ids, kinds[name]) for name, ids in inputs.items()}
-    assert tokens["r"] == fake_generate([1, 2, 3], 8, prefill_weight=1, decode_weight=1)
-    assert max(result.num_rows for result in results) > 5
+    assert run.vectors == {name: expected(ids, kinds[name]) for name, ids in inputs.items()}
+    assert run.tokens["r", 0] == fake_generate([1, 2, 3], 8, prefill_weight=1, decode_weight=1)
+    assert max(result.num_rows for result in run.results) > 5
 
 
 def test_last_token_pooling_uses_the_prefix_cache_and_mean_pooling_does_not(make_engine):
     engine, tokens = make_engine(), list(range(40))
     for name, pooling in (("first", LAST), ("again", LAST), ("mean", MEAN)):
         engine.add_embedding(make_input(tokens, name, pooling))
-        _, _, _, results = drain(engine)
+        results = drain(engine).results
         (output,) = [e for result in results for e in result.embeddings]
         assert output.num_cached_tokens == {"first": 0, "again": 32, "mean": 0}[name]
         assert list(array("f", output.values)) == expected(tokens, pooling)
@@ -97,38 +69,33 @@ def test_prefixes_of_another_salt_or_adapter_are_not_used(make_engine):
     drain(engine)
     engine.add_embedding(make_input(tokens, "b", cache_salt=b"two"))
     engine.add_embedding(make_input(tokens, "c", cache_salt=b"one", adapter_digest="d"))
-    vectors, _, _, results = drain(engine)
-    assert [e.num_cached_tokens for r in results for e in r.embeddings] == [0, 0]
-    assert vectors["c"] == expected(tokens, term=adapter_term("d"))
-    assert vectors["c"] != vectors["b"]
+    run = drain(engine)
+    assert [e.num_cached_tokens for r in run.results for e in r.embeddings] == [0, 0]
+    assert run.vectors["c"] == expected(tokens, term=adapter_term("d"))
+    assert run.vectors["c"] != run.vectors["b"]
 
 
 @pytest.mark.parametrize("pooling", [LAST, MEAN])
 def test_a_preempted_input_starts_its_vector_again(make_engine, pooling):
     """Generations that grow take the blocks of an input in the middle of its chunks."""
-    config = SchedulerConfig(
-        max_num_batched_tokens=6,
-        enable_prefix_cache=False,
-        admission_mark=1.0,
-        admission_counts_budgets=False,
-        default_output_tokens=1,
-    )
+    config = SchedulerConfig(max_num_batched_tokens=6, enable_prefix_cache=False, **CROWDED)
     engine = make_engine(config, num_blocks=6, block_size=4)
     for name in ("r1", "r2"):
         engine.add(make_request([1, 2, 3], name, max_tokens=9))
-    engine.step()
+    run = Run(engine)
+    run.step()
     engine.add_embedding(make_input(range(50, 66), pooling=pooling, arrival_s=1.0))
-    vectors, _, errors, _ = drain(engine)
+    run.drain()
     assert engine._scheduler.num_preemptions > 0
-    assert not errors
-    assert vectors == {"e": expected(range(50, 66), pooling)}
+    assert not run.errors
+    assert run.vectors == {"e": expected(range(50, 66), pooling)}
 
 
 def test_vectors_are_cut_before_they_are_scaled(make_engine):
     engine = make_engine()
     engine.add_embedding(make_input([1, 2, 3], "cut", num_dimensions=3))
     engine.add_embedding(make_input([1, 2, 3], "raw", normalizes=False, num_dimensions=5))
-    vectors, *_ = drain(engine)
+    vectors = drain(engine).vectors
     assert vectors["cut"] == expected([1, 2, 3], num_dimensions=3)
     assert sum(x * x for x in vectors["cut"]) == pytest.approx(1.0)
     assert vectors["raw"] == expected([1, 2, 3], normalizes=False, num_dimensions=5)
@@ -138,9 +105,9 @@ def test_one_poisoned_input_ends_alone(make_engine):
     engine = make_engine(poison_token=99)
     engine.add_embedding(make_input([1, 99], "bad"))
     engine.add_embedding(make_input([1, 98], "good"))
-    vectors, _, errors, _ = drain(engine)
-    assert isinstance(errors["bad"], Internal)
-    assert vectors == {"good": expected([1, 98])}
+    run = drain(engine)
+    assert isinstance(run.errors["bad"], Internal)
+    assert run.vectors == {"good": expected([1, 98])}
     assert engine.status().blocks.allocated == 0
 
 
@@ -151,11 +118,11 @@ def test_abort_frees_everything_in_any_phase(make_engine):
         for _ in range(num_steps):
             engine.step()
         engine.abort(RequestKey("e", 0))
-        vectors, *_ = drain(engine)
+        vectors = drain(engine).vectors
         assert not vectors
         assert engine.status().blocks.allocated == 0
         engine.add_embedding(make_input(range(40)))  # the key may be used again
-        assert drain(engine)[0] == {"e": expected(range(40))}
+        assert drain(engine).vectors == {"e": expected(range(40))}
 
 
 def test_a_late_input_expires_while_it_waits(make_engine):
@@ -163,7 +130,7 @@ def test_a_late_input_expires_while_it_waits(make_engine):
     engine = make_engine(clock=clock)
     engine.add_embedding(make_input([1], deadline_s=clock.now() + 1))
     clock.advance(2)
-    _, _, errors, _ = drain(engine)
+    errors = drain(engine).errors
     assert isinstance(errors["e"], QueueTimeout)
 
 
@@ -189,7 +156,7 @@ def test_a_full_queue_refuses_and_the_whole_context_may_be_embedded(make_engine)
     engine.add_embedding(make_input(range(64)))
     with pytest.raises(Overloaded):
         engine.add_embedding(make_input([1], "more"))
-    assert drain(engine)[0] == {"e": expected(range(64))}
+    assert drain(engine).vectors == {"e": expected(range(64))}
 
 
 def test_a_model_without_an_output_layer_refuses_to_generate(make_engine):

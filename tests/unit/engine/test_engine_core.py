@@ -4,52 +4,14 @@ import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, Overloaded, QueueTimeout
-from stratos.core.request import ChoiceState, EngineRequest, FinishReason, PrefillJob, RequestKey
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.request import ChoiceState, FinishReason, PrefillJob, RequestKey
 from stratos.engine.engine import PrefillEventKind
 from stratos.engine.fake import fake_generate
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
+from tests.unit.engine.engine_driver import CROWDED, drain, expected, make_request
 
-PACKED = SchedulerConfig(admission_mark=1.0, admission_counts_budgets=False, default_output_tokens=1)
-"""Admits whatever fits now, so that a small pool runs full."""
-
-
-def make_request(prompt, name="r", attempt=0, n=1, choices=None, arrival=0.0, deadline_s=None, **params):
-    return EngineRequest(
-        key=RequestKey(name, attempt),
-        prompt_ids=tuple(prompt),
-        choices=choices or tuple(ChoiceState(index=i) for i in range(n)),
-        sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params}),
-        seed=1,
-        tenant="t",
-        arrival_s=arrival,
-        deadline_s=deadline_s,
-    )
-
-
-def drain(engine, limit=2000):
-    """Step until nothing is left; returns tokens and finish reasons by (request id, choice) and all results."""
-    tokens, reasons, results = {}, {}, []
-    for _ in range(limit):
-        if not engine.has_work:
-            break
-        result = engine.step()
-        results.append(result)
-        engine.verify()
-        for output in result.outputs:
-            got = tokens.setdefault((output.key.request_id, output.index), [])
-            assert output.offset == len(got)
-            got.extend(output.token_ids)
-            if output.finish_reason:
-                reasons[output.key.request_id, output.index] = output.finish_reason
-    else:
-        pytest.fail("the engine did not come to rest")
-    return tokens, reasons, results
-
-
-def expected(prompt, num_tokens, weight=1):
-    return fake_generate(prompt, num_tokens, prefill_weight=weight, decode_weight=weight)
+PACKED = SchedulerConfig(**CROWDED)
 
 
 @pytest.mark.parametrize("budget", [1, 7, 16, 512])
@@ -58,10 +20,10 @@ def test_tokens_do_not_depend_on_chunks(make_engine, budget, length):
     engine = make_engine(SchedulerConfig(max_num_batched_tokens=budget))
     prompt = list(range(5, 5 + length))
     engine.add(make_request(prompt, max_tokens=20))
-    tokens, reasons, results = drain(engine)
-    assert tokens["r", 0] == expected(prompt, 20)
-    assert reasons["r", 0] is FinishReason.LENGTH
-    (stats,) = [s for r in results for s in r.started_stats.values()]
+    run = drain(engine)
+    assert run.tokens["r", 0] == expected(prompt, 20)
+    assert run.reasons["r", 0] is FinishReason.LENGTH
+    (stats,) = run.stats.values()
     assert (stats.num_prompt_tokens, stats.num_cached_tokens, stats.num_recomputed_tokens) == (length, 0, length)
     assert engine.status().blocks.allocated == 0
 
@@ -71,7 +33,7 @@ def test_batch_of_many_equals_each_alone(make_engine):
     prompts = {f"r{i}": [i * 7 + j for j in range(1 + 9 * i)] for i in range(12)}
     for name, prompt in prompts.items():
         engine.add(make_request(prompt, name, max_tokens=11))
-    tokens, _, _ = drain(engine)
+    tokens = drain(engine).tokens
     assert tokens == {(name, 0): expected(prompt, 11) for name, prompt in prompts.items()}
 
 
@@ -79,8 +41,8 @@ def test_preemption_changes_nothing_but_time(make_engine):
     engine = make_engine(PACKED, num_blocks=8, block_size=4)
     prompts = {f"r{i}": [i + j for j in range(6)] for i in range(4)}
     for arrival, (name, prompt) in enumerate(prompts.items()):
-        engine.add(make_request(prompt, name, max_tokens=16, arrival=arrival))
-    tokens, _, _ = drain(engine)
+        engine.add(make_request(prompt, name, max_tokens=16, arrival_s=arrival))
+    tokens = drain(engine).tokens
     assert engine._scheduler.num_preemptions > 0
     assert tokens == {(name, 0): expected(prompt, 16) for name, prompt in prompts.items()}
 
@@ -88,9 +50,9 @@ def test_preemption_changes_nothing_but_time(make_engine):
 def test_an_exhausted_pool_ends_with_a_partial_answer(make_engine):
     engine = make_engine(PACKED, num_blocks=4, block_size=4)
     engine.add(make_request([1, 2, 3], max_tokens=1000))
-    tokens, reasons, _ = drain(engine)
-    assert reasons["r", 0] is FinishReason.EXHAUSTED
-    assert tokens["r", 0] == expected([1, 2, 3], 14)
+    run = drain(engine)
+    assert run.reasons["r", 0] is FinishReason.EXHAUSTED
+    assert run.tokens["r", 0] == expected([1, 2, 3], 14)
     assert engine.status().blocks.allocated == 0
 
 
@@ -104,9 +66,9 @@ def test_prefix_cache_hits_full_blocks_only_and_never_the_last_token(make_engine
     assert engine.match(tuple(prompt), "", b"salt") == 0
     assert engine.match(tuple(prompt), "adapter", b"") == 0
     engine.add(make_request(prompt, "b"))
-    tokens, _, results = drain(engine)
-    assert tokens["b", 0] == expected(prompt, 8)
-    (stats,) = [s for r in results for s in r.started_stats.values()]
+    run = drain(engine)
+    assert run.tokens["b", 0] == expected(prompt, 8)
+    (stats,) = run.stats.values()
     assert (stats.num_cached_tokens, stats.num_recomputed_tokens) == (48, 16)
 
 
@@ -114,11 +76,11 @@ def test_choices_share_the_prompt_and_go_their_own_way(make_engine):
     engine = make_engine(block_size=4)
     prompt = [3, 1, 4, 1, 5, 9]
     engine.add(make_request(prompt, n=3, max_tokens=10))
-    tokens, _, results = drain(engine)
-    assert tokens == {("r", i): expected(prompt, 10) for i in range(3)}
-    (stats,) = [s for r in results for s in r.started_stats.values()]
+    run = drain(engine)
+    assert run.tokens == {("r", i): expected(prompt, 10) for i in range(3)}
+    (stats,) = run.stats.values()
     assert stats.num_recomputed_tokens == len(prompt)
-    assert sum(r.num_rows for r in results) == 1 + 2 * 10 + 9
+    assert sum(r.num_rows for r in run.results) == 1 + 2 * 10 + 9
 
 
 def test_abort_of_the_lead_leaves_the_siblings(make_engine):
@@ -127,7 +89,7 @@ def test_abort_of_the_lead_leaves_the_siblings(make_engine):
     engine.add(make_request(prompt, n=3))
     engine.step()
     engine.abort(RequestKey("r", 0), (0,))
-    tokens, _, _ = drain(engine)
+    tokens = drain(engine).tokens
     assert tokens == {("r", i): expected(prompt, 8) for i in (1, 2)}
 
 
@@ -156,12 +118,12 @@ def test_end_tokens_end_and_min_tokens_hold_them_back(make_engine, min_tokens):
     engine = make_engine(eos_token_ids=(free,))
     engine.add(make_request(prompt, max_tokens=6, min_tokens=min_tokens))
     engine.add(make_request(prompt, "ignores", max_tokens=2, ignore_eos=True))
-    tokens, reasons, _ = drain(engine)
+    run = drain(engine)
     if min_tokens:
-        assert free not in tokens["r", 0][:min_tokens]
+        assert free not in run.tokens["r", 0][:min_tokens]
     else:
-        assert (tokens["r", 0], reasons["r", 0]) == ([free], FinishReason.STOP)
-    assert tokens["ignores", 0][0] == free
+        assert (run.tokens["r", 0], run.reasons["r", 0]) == ([free], FinishReason.STOP)
+    assert run.tokens["ignores", 0][0] == free
 
 
 def hand_over(source, target, request, *, alter=False, skip_release=False):
@@ -194,11 +156,11 @@ def test_hand_off_proves_who_computed_what(make_engine, n):
     target = make_engine(worker_weight=2, block_size=4)
     prompt = list(range(100, 130))
     hand_over(source, target, make_request(prompt, n=n))
-    tokens, _, results = drain(target)
+    run = drain(target)
     right = fake_generate(prompt, 8, prefill_weight=5, decode_weight=2)
-    assert tokens == {("r", i): right for i in range(n)}
+    assert run.tokens == {("r", i): right for i in range(n)}
     assert right != expected(prompt, 8, 2)
-    (stats,) = [s for r in results for s in r.started_stats.values()]
+    (stats,) = run.stats.values()
     assert (stats.num_transferred_tokens, stats.num_recomputed_tokens) == (29, 1)
     assert source.status().blocks.allocated == target.status().blocks.allocated == 0
 
@@ -207,7 +169,7 @@ def test_one_altered_block_changes_the_tokens(make_engine):
     source, target = make_engine(worker_weight=5), make_engine(worker_weight=2)
     prompt = list(range(100, 130))
     hand_over(source, target, make_request(prompt), alter=True)
-    tokens, _, _ = drain(target)
+    tokens = drain(target).tokens
     assert tokens["r", 0] != fake_generate(prompt, 8, prefill_weight=5, decode_weight=2)
 
 
@@ -291,10 +253,9 @@ def test_poisoned_request_ends_alone(make_engine):
     engine = make_engine(poison_token=666)
     engine.add(make_request([1, 666], "bad", n=2))
     engine.add(make_request([1, 2, 3], "good"))
-    tokens, _, results = drain(engine)
-    assert tokens["good", 0] == expected([1, 2, 3], 8)
-    errors = {k: e for r in results for k, e in r.errors.items()}
-    assert isinstance(errors[RequestKey("bad", 0)], Internal)
+    run = drain(engine)
+    assert run.tokens["good", 0] == expected([1, 2, 3], 8)
+    assert isinstance(run.errors["bad"], Internal)
 
 
 def test_queue_bounds_duplicates_and_deadlines(make_engine):
@@ -314,7 +275,7 @@ def test_queue_bounds_duplicates_and_deadlines(make_engine):
     result = engine.step()
     assert isinstance(result.errors[RequestKey("b", 0)], QueueTimeout)
     engine.abort(RequestKey("a", 0))
-    tokens, _, _ = drain(engine)
+    tokens = drain(engine).tokens
     assert tokens == {("c", 0): expected([1], 8)}
 
 

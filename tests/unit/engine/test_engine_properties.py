@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stratos.common.errors import ContextLengthExceeded
-from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.request import PrefillJob
 from stratos.engine.core import EngineCore
 from stratos.engine.engine import PrefillEventKind
 from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
+from tests.unit.engine.engine_driver import assert_at_rest, make_request
 
 SOURCE_WEIGHT, TARGET_WEIGHT = 5, 2
 
@@ -63,15 +63,8 @@ class EngineMachine(RuleBasedStateMachine):
 
     def new_request(self, length, n, max_tokens):
         self.count += 1
-        request = EngineRequest(
-            key=RequestKey(f"r{self.count}", 0),
-            prompt_ids=tuple((self.count * 3 + i) % 50 for i in range(length)),
-            choices=tuple(ChoiceState(index=i) for i in range(n)),
-            sampling=SamplingParams(temperature=0.0, max_tokens=max_tokens),
-            seed=0,
-            arrival_s=float(self.count),
-        )
-        return request
+        prompt = ((self.count * 3 + i) % 50 for i in range(length))
+        return make_request(prompt, f"r{self.count}", n, max_tokens=max_tokens, arrival_s=float(self.count))
 
     @rule(length=st.integers(1, 14), n=st.integers(1, 3), max_tokens=st.integers(1, 9))
     def add(self, length, n, max_tokens):
@@ -190,10 +183,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.source.step()
         assert not self.requests, "some request never ended"
         for engine in (self.source, self.target):
-            ledger = engine.status().blocks
-            assert ledger.free + ledger.cached == ledger.total
-            host = engine.status().host.slots
-            assert host.free + host.cached == host.total
+            assert_at_rest(engine)
 
 
 class LaggingEngineMachine(EngineMachine):

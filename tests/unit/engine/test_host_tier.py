@@ -3,85 +3,50 @@
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, rule
 
-from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.request import PrefillJob
 from stratos.engine.core import EngineCore
 from stratos.engine.engine import PrefillEventKind
-from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
+from stratos.engine.fake import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
+from tests.unit.engine.crowded_machine import CrowdedMachine
+from tests.unit.engine.engine_driver import CROWDED, assert_at_rest, drained_tokens, expected, make_request
 
-FULL = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
-"""Fills the pool to the last block, so that sequences are preempted."""
-ALWAYS = SchedulerConfig(enable_swap_costs=False, **FULL)
-
-
-def make_request(prompt, name, n=1, max_tokens=16, arrival=0.0):
-    return EngineRequest(
-        key=RequestKey(name, 0),
-        prompt_ids=tuple(prompt),
-        choices=tuple(ChoiceState(index=i) for i in range(n)),
-        sampling=SamplingParams(temperature=0.0, max_tokens=max_tokens),
-        seed=0,
-        arrival_s=arrival,
-    )
-
-
-def drain(engine, limit=3000):
-    tokens = {}
-    for _ in range(limit):
-        if not engine.has_work:
-            return tokens
-        result = engine.step()
-        engine.verify()
-        assert not result.errors
-        for output in result.outputs:
-            tokens.setdefault((output.key.request_id, output.index), []).extend(output.token_ids)
-    pytest.fail("the engine did not come to rest")
-
-
-def expected(prompt, num_tokens, prefill_weight=1):
-    return fake_generate(prompt, num_tokens, prefill_weight=prefill_weight, decode_weight=1)
-
-
-def is_empty(engine):
-    status = engine.status()
-    blocks, host = status.blocks, status.host.slots
-    return blocks.free + blocks.cached == blocks.total and host.free + host.cached == host.total
+ALWAYS = SchedulerConfig(enable_swap_costs=False, **CROWDED)
 
 
 def crowd(engine, count=4, n=1):
     prompts = {f"r{i}": [i * 5 + j for j in range(6)] for i in range(count)}
     for arrival, (name, prompt) in enumerate(prompts.items()):
-        engine.add(make_request(prompt, name, n=n, arrival=arrival))
+        engine.add(make_request(prompt, name, n, max_tokens=16, arrival_s=arrival))
     return prompts
 
 
 @pytest.mark.parametrize("sharing", [True, False])
 @pytest.mark.parametrize("n", [1, 2])
 def test_swapped_sequences_go_on_with_their_own_kv(make_engine, sharing, n):
-    config = SchedulerConfig(enable_swap_costs=False, enable_prefix_cache=sharing, **FULL)
+    config = SchedulerConfig(enable_swap_costs=False, enable_prefix_cache=sharing, **CROWDED)
     engine = make_engine(config, num_blocks=8, block_size=4, num_host_blocks=32)
     prompts = crowd(engine, n=n)
-    tokens = drain(engine)
+    tokens = drained_tokens(engine)
     assert tokens == {(name, i): expected(prompt, 16) for name, prompt in prompts.items() for i in range(n)}
     host = engine.status().host
     assert host.num_swapped_out > 0
     assert host.num_restored == host.num_swapped_out
-    assert is_empty(engine)
+    assert_at_rest(engine)
 
 
 def test_nothing_of_a_swapped_sequence_is_computed_again(make_engine):
     engine = make_engine(
-        SchedulerConfig(enable_swap_costs=False, enable_prefix_cache=False, **FULL),
+        SchedulerConfig(enable_swap_costs=False, enable_prefix_cache=False, **CROWDED),
         num_blocks=8, block_size=4, num_host_blocks=32,
     )  # fmt: skip
     crowd(engine, count=3)
     rows = []
     launch = engine._runner.launch
     engine._runner.launch = lambda plan: rows.extend(plan.rows) or launch(plan)
-    drain(engine)
+    drained_tokens(engine)
     assert engine.status().num_preemptions == engine.status().host.num_swapped_out > 0
     assert sum(len(row.token_ids) for row in rows if not row.continues) <= 3 * (6 + 15)
     assert max(len(row.token_ids) for row in rows[8:]) <= 6
@@ -89,37 +54,37 @@ def test_nothing_of_a_swapped_sequence_is_computed_again(make_engine):
 
 @pytest.mark.parametrize("switch", ["enable_host_tier", "slots"])
 def test_without_the_tier_tokens_are_computed_again(make_engine, switch):
-    config = SchedulerConfig(enable_swap_costs=False, enable_host_tier=switch != "enable_host_tier", **FULL)
+    config = SchedulerConfig(enable_swap_costs=False, enable_host_tier=switch != "enable_host_tier", **CROWDED)
     engine = make_engine(config, num_blocks=8, block_size=4, num_host_blocks=0 if switch == "slots" else 32)
     prompts = crowd(engine)
-    assert drain(engine) == {(name, 0): expected(prompt, 16) for name, prompt in prompts.items()}
+    assert drained_tokens(engine) == {(name, 0): expected(prompt, 16) for name, prompt in prompts.items()}
     assert engine.status().num_preemptions > engine.status().host.num_swapped_out == 0
 
 
 def test_measured_costs_decide(make_engine):
-    engine = make_engine(SchedulerConfig(**FULL), num_blocks=8, block_size=4, num_host_blocks=32)
+    engine = make_engine(SchedulerConfig(**CROWDED), num_blocks=8, block_size=4, num_host_blocks=32)
     costs = engine._scheduler.tier.costs
     costs.bytes_per_s, costs.tokens_per_s = 1.0, 1e9
     crowd(engine)
-    drain(engine)
+    drained_tokens(engine)
     assert engine.status().num_preemptions > engine.status().host.num_swapped_out == 0
     costs.bytes_per_s, costs.tokens_per_s = 1e12, 1e-3
     crowd(engine)
-    drain(engine)
+    drained_tokens(engine)
     assert engine.status().host.num_swapped_out > 0
 
 
 def fill_with_others(engine, count=6):
     for i in range(count):
         engine.add(make_request([1000 + 100 * i + j for j in range(20)], f"other{i}", max_tokens=2))
-        drain(engine)
+        drained_tokens(engine)
 
 
 def test_an_evicted_prefix_is_loaded_back(make_engine, lag):
     engine = make_engine(ALWAYS, num_blocks=8, block_size=4, num_host_blocks=64)
     prompt = list(range(21))
     engine.add(make_request(prompt, "a", max_tokens=3))
-    drain(engine)
+    drained_tokens(engine)
     fill_with_others(engine)
     on_device = len(engine._blocks.cache.match(engine._context.prompt_names(tuple(prompt), "", b"")))
     assert on_device == 0 if lag == 0 else on_device < 5
@@ -136,27 +101,27 @@ def test_an_evicted_prefix_is_loaded_back(make_engine, lag):
     assert num_cached + stats[0].num_recomputed_tokens == 21
     assert num_cached == 20 if lag == 0 else num_cached >= 8, "with lag 1 blocks are copied ahead, not all in time"
     assert engine.status().host.num_blocks_in - before == num_cached // 4 - on_device > 0
-    assert is_empty(engine)
+    assert_at_rest(engine)
 
 
 def test_forgotten_names_are_forgotten_in_both_tiers(make_engine):
     engine = make_engine(ALWAYS, num_blocks=8, block_size=4, num_host_blocks=64)
     prompt = list(range(21))
     engine.add(make_request(prompt, "a", max_tokens=3))
-    drain(engine)
+    drained_tokens(engine)
     fill_with_others(engine)
     names = engine._context.prompt_names(tuple(prompt), "", b"")
     assert engine.forget_blocks(names) > 0
     assert engine.forget_blocks(names) == 0
     engine.add(make_request(prompt, "b", max_tokens=3))
-    assert drain(engine) == {("b", 0): expected(prompt, 3)}
+    assert drained_tokens(engine) == {("b", 0): expected(prompt, 3)}
 
 
 def test_a_hand_off_starts_from_what_the_host_holds():
     engine = EngineCore(FakeRunner(FakeConfig(num_blocks=8, block_size=4, num_host_blocks=64)), ALWAYS)
     prompt = list(range(24))
     engine.add(make_request(prompt[:21], "a", max_tokens=3))
-    drain(engine)
+    drained_tokens(engine)
     fill_with_others(engine)
     assert engine.match(tuple(prompt), "", b"") == 20
     request = make_request(prompt, "b", max_tokens=3)
@@ -171,31 +136,31 @@ def test_a_hand_off_starts_from_what_the_host_holds():
     engine.scatter(request.key, 20, 23, 0, 1, source.gather("leg", 20, 23, 0, 1))
     engine.commit(request.key)
     right = [1 * (t + 1) + p if p < 20 or p == 23 else 5 * (t + 1) + p for p, t in enumerate(prompt)]
-    assert drain(engine)["b", 0][0] == (sum(right) + 31) % 4096
-    assert is_empty(engine)
+    assert drained_tokens(engine)["b", 0][0] == (sum(right) + 31) % 4096
+    assert_at_rest(engine)
 
 
 def test_a_dropped_reservation_leaves_what_it_was_loading(make_engine):
     engine = make_engine(ALWAYS, num_blocks=8, block_size=4, num_host_blocks=64)
     prompt = list(range(21))
     engine.add(make_request(prompt, "a", max_tokens=3))
-    drain(engine)
+    drained_tokens(engine)
     fill_with_others(engine)
-    request = make_request(prompt, "b")
+    request = make_request(prompt, "b", max_tokens=16)
     engine.reserve(request)
     engine.abort(request.key)
     engine.verify()
-    drain(engine)
-    assert is_empty(engine)
+    drained_tokens(engine)
+    assert_at_rest(engine)
     engine.add(make_request(prompt, "c", max_tokens=3))
-    assert drain(engine) == {("c", 0): expected(prompt, 3)}
+    assert drained_tokens(engine) == {("c", 0): expected(prompt, 3)}
 
 
 def test_a_job_reads_loaded_blocks_only_when_they_are_there(make_engine):
     engine = make_engine(ALWAYS, num_blocks=8, block_size=4, num_host_blocks=64, worker_weight=3)
     prompt = list(range(20))
     engine.add(make_request([*prompt, 7], "a", max_tokens=3))
-    drain(engine)
+    drained_tokens(engine)
     fill_with_others(engine)
     engine.add_prefill(PrefillJob(leg="leg", token_ids=tuple(prompt)))
     events = []
@@ -234,10 +199,8 @@ class Broken(FakeRunner):
         return tokens
 
 
-class HostTierMachine(RuleBasedStateMachine):
+class HostTierMachine(CrowdedMachine):
     """Requests with common prefixes crowd two small tiers, are aborted in any phase, and plans fail."""
-
-    lag = 0
 
     @initialize(
         budget=st.sampled_from([3, 64]),
@@ -255,59 +218,28 @@ class HostTierMachine(RuleBasedStateMachine):
                 max_num_seqs=4,
                 enable_swap_costs=False,
                 enable_prefix_cache=sharing,
-                **FULL,
+                **CROWDED,
             ),
         )
-        self.requests, self.tokens, self.count = {}, {}, 0
 
     @rule(kind=st.integers(0, 2), length=st.integers(1, 18), n=st.integers(1, 2), max_tokens=st.integers(1, 9))
     def add(self, kind, length, n, max_tokens):
-        self.count += 1
-        prompt = [100 * kind + i for i in range(length)]
-        request = make_request(prompt, f"r{self.count}", n, max_tokens, arrival=float(self.count))
-        self.engine.add(request)
-        self.requests[request.key] = request
+        self.come(kind, length, n, max_tokens)
 
     @rule(where=st.sampled_from(["", "", "", "before", "after", "collect"]))
     def step(self, where):
         self.runner.broken = where
-        result = self.engine.step()
+        self.advance()
         self.runner.broken = ""
-        assert not result.errors
-        for output in result.outputs:
-            got = self.tokens.setdefault((output.key, output.index), [])
-            assert output.offset == len(got)
-            got.extend(output.token_ids)
-            request = self.requests[output.key]
-            assert got == expected(request.prompt_ids, len(got))
-            if output.finish_reason:
-                is_full = self.engine._blocks.num_blocks * 4 <= len(request.prompt_ids) + len(got) + 4
-                assert len(got) == request.sampling.max_tokens or is_full
+
+    def may_end(self, request, num_tokens):
+        is_full = self.engine._blocks.num_blocks * 4 <= len(request.prompt_ids) + num_tokens + 4
+        return is_full or super().may_end(request, num_tokens)
 
     @rule()
     def steps(self):
         for _ in range(6):
-            self.step("")
-
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
-    def abort(self, data):
-        self.engine.abort(data.draw(st.sampled_from(sorted(self.requests))))
-
-    @invariant()
-    def law(self):
-        if hasattr(self, "engine"):
-            self.engine.verify()
-
-    def teardown(self):
-        if not hasattr(self, "engine"):
-            return
-        for _ in range(3000):
-            if not self.engine.has_work:
-                break
-            self.step("")
-        assert not self.engine.has_work, "the engine did not come to rest"
-        assert is_empty(self.engine)
+            self.advance()
 
 
 class LaggingHostTierMachine(HostTierMachine):

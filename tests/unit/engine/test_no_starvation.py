@@ -13,26 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratos.common.clock import FakeClock
-from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.request import PrefillJob
 from stratos.engine.core import EngineCore
 from stratos.engine.engine import PrefillEventKind
 from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
+from tests.unit.engine.engine_driver import make_request
 
 AGEING_S, CLASSES, QUOTA = 2.0, 4, 10
 
 
-def make_request(name, prompt, max_tokens, priority_class, now):
-    return EngineRequest(
-        key=RequestKey(name, 0),
-        prompt_ids=tuple((index * 7 + prompt) % 50 for index in range(prompt)),
-        choices=(ChoiceState(index=0),),
-        sampling=SamplingParams(temperature=0.0, max_tokens=max_tokens),
-        seed=0,
-        priority_class=priority_class,
-        arrival_s=now,
-    )
+def sized_request(name, prompt, max_tokens, priority_class, now):
+    tokens = ((index * 7 + prompt) % 50 for index in range(prompt))
+    return make_request(tokens, name, max_tokens=max_tokens, priority_class=priority_class, arrival_s=now)
 
 
 class Watched:
@@ -48,7 +41,7 @@ class Watched:
         self.num_computed = 0
 
     def add(self, name, prompt, max_tokens, priority_class=0):
-        request = make_request(name, prompt, max_tokens, priority_class, self.clock.now())
+        request = sized_request(name, prompt, max_tokens, priority_class, self.clock.now())
         self.engine.add(request)
         self.requests[name] = request
         self.most[name], self.moved_s[name] = 0, self.clock.now()
@@ -144,7 +137,7 @@ def test_streams_that_come_by_hand_off_leave_tokens_and_a_seat_to_prompts(lag):
     watched.add("second", 40, 4, 1)
     while "second" in watched.requests:
         count += 1
-        request = make_request(f"stream{count}", 6, 30, 0, watched.clock.now())
+        request = sized_request(f"stream{count}", 6, 30, 0, watched.clock.now())
         if engine.reserve(request) is not None:
             engine.commit(request.key)
         watched.step()
@@ -194,7 +187,7 @@ def test_a_waiting_request_gets_in_under_a_flood_of_hand_offs_and_jobs(lag, seed
     count, reserved, legs = 0, [], set()
     while "waits" in watched.requests:
         count += 1
-        request = make_request(f"hand{count}", rng.randrange(2, 20), rng.randrange(1, 8), 0, watched.clock.now())
+        request = sized_request(f"hand{count}", rng.randrange(2, 20), rng.randrange(1, 8), 0, watched.clock.now())
         reservation = watched.engine.reserve(request)
         if reservation is not None:
             reserved.append(request)

@@ -7,13 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratos.common.clock import FakeClock
-from stratos.core.request import ChoiceState, EngineRequest, RequestKey
-from stratos.core.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.fake import FakeConfig, FakeRunner
 from stratos.engine.sequence import Sequence
 from stratos.engine.service_order import IMPLIED_DEADLINE_S, ServiceOrder
 from stratos.engine.settings import SchedulerConfig
+from tests.unit.engine.engine_driver import CROWDED, make_request
 
 
 def make_sequence(seq_id, priority_class=0, arrival_s=0.0, deadline_s=None, since_s=0.0, past_s=0.0):
@@ -90,17 +89,9 @@ def test_without_a_higher_class_the_quota_rests():
     assert admitted(order, late, 50.0, 2) == [21, 20], "what met no higher class has not used the quota"
 
 
-def make_request(name, prompt=4, max_tokens=4, priority_class=0, arrival_s=0.0, deadline_s=None):
-    return EngineRequest(
-        key=RequestKey(name, 0),
-        prompt_ids=tuple(range(prompt)),
-        choices=(ChoiceState(index=0),),
-        sampling=SamplingParams(temperature=0.0, max_tokens=max_tokens),
-        seed=0,
-        priority_class=priority_class,
-        arrival_s=arrival_s,
-        deadline_s=deadline_s,
-    )
+def sized_request(name, prompt=4, max_tokens=4, priority_class=0, arrival_s=0.0, deadline_s=None):
+    order = {"priority_class": priority_class, "arrival_s": arrival_s, "deadline_s": deadline_s}
+    return make_request(range(prompt), name, max_tokens=max_tokens, **order)
 
 
 def ended_in(result):
@@ -110,20 +101,14 @@ def ended_in(result):
 def test_victim_is_who_would_be_admitted_last_and_comes_back_first(lag):
     clock = FakeClock()
     fake = FakeRunner(FakeConfig(num_blocks=6, block_size=4, lag=lag))
-    config = SchedulerConfig(
-        enable_prefix_cache=False,
-        max_num_seqs=3,
-        admission_mark=1.0,
-        admission_counts_budgets=False,
-        default_output_tokens=1,
-    )
+    config = SchedulerConfig(enable_prefix_cache=False, max_num_seqs=3, **CROWDED)
     engine = EngineCore(fake, config, clock)
     now = clock.now()
-    engine.add(make_request("urgent", 7, 12, deadline_s=now + 5, arrival_s=now))
-    engine.add(make_request("batch", 7, 8, priority_class=2, arrival_s=now - 1))
-    engine.add(make_request("normal", 7, 8, priority_class=1, arrival_s=now))
+    engine.add(sized_request("urgent", 7, 12, deadline_s=now + 5, arrival_s=now))
+    engine.add(sized_request("batch", 7, 8, priority_class=2, arrival_s=now - 1))
+    engine.add(sized_request("normal", 7, 8, priority_class=1, arrival_s=now))
     engine.step()
-    engine.add(make_request("late", 7, 8, priority_class=2, arrival_s=now + 1))
+    engine.add(sized_request("late", 7, 8, priority_class=2, arrival_s=now + 1))
     ended = list(itertools.chain.from_iterable(ended_in(engine.step()) for _ in range(60)))
     assert engine._scheduler.num_preemptions
     assert ended == ["urgent", "normal", "batch", "late"]
@@ -144,12 +129,12 @@ def test_nobody_starves_under_an_endless_flood_of_the_highest_class(lag, low, se
     most_steps = seats * longest // 8 + 1 + most_tokens
     waited = {}
     for index, (priority_class, prompt, max_tokens) in enumerate(low):
-        engine.add(make_request(f"low{index}", prompt, max_tokens, priority_class, clock.now()))
+        engine.add(sized_request(f"low{index}", prompt, max_tokens, priority_class, clock.now()))
         waited[f"low{index}"] = 0
     bound = 3 * 2.0 / step_s + 1 + 10 * (len(low) + 1) * most_steps
     for number in itertools.count():
         while engine.status().num_waiting < len(low) + 2:
-            engine.add(make_request(f"top{engine.status().num_waiting}-{number}", 9, 2, 0, clock.now()))
+            engine.add(sized_request(f"top{engine.status().num_waiting}-{number}", 9, 2, 0, clock.now()))
         clock.advance(step_s)
         for name in ended_in(engine.step()):
             waited.pop(name, None)
@@ -180,7 +165,7 @@ def test_every_request_ends_within_the_work_there_is(lag, load, num_blocks, mark
     )
     engine = EngineCore(FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4, lag=lag)), config, clock)
     for index, (priority_class, prompt, max_tokens) in enumerate(load):
-        engine.add(make_request(f"r{index}", prompt, max_tokens, priority_class, clock.now()))
+        engine.add(sized_request(f"r{index}", prompt, max_tokens, priority_class, clock.now()))
     steps, ended = 0, []
     while engine.has_work:
         clock.advance(0.2)

@@ -3,12 +3,12 @@
 import pytest
 
 from stratos.common.errors import Internal
-from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.request import PrefillJob
 from stratos.engine.core import EngineCore
 from stratos.engine.engine import PrefillEventKind
-from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
+from stratos.engine.fake import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
+from tests.unit.engine.engine_driver import Run, assert_at_rest, drain, expected, make_request
 
 BAD = 77
 CALLS = ["launch", "forward", "sample", "collect"]
@@ -56,48 +56,6 @@ def faulty(lag):
     return make
 
 
-def make_request(prompt, name, n=1, **params):
-    return EngineRequest(
-        key=RequestKey(name, 0),
-        prompt_ids=tuple(prompt),
-        choices=tuple(ChoiceState(index=i) for i in range(n)),
-        sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params}),
-        seed=1,
-    )
-
-
-class Run:
-    """Steps an engine and keeps what came out."""
-
-    def __init__(self, engine):
-        self.engine, self.tokens, self.errors = engine, {}, {}
-
-    def step(self):
-        result = self.engine.step()
-        self.engine.verify()
-        self.errors |= {key.request_id: error for key, error in result.errors.items()} | result.prefill_errors
-        for output in result.outputs:
-            tokens = self.tokens.setdefault((output.key.request_id, output.index), [])
-            assert output.offset == len(tokens)
-            tokens.extend(output.token_ids)
-
-    def drain(self):
-        for _ in range(500):
-            if self.engine.has_work:
-                self.step()
-        assert not self.engine.has_work
-        return self.tokens, self.errors
-
-
-def assert_all_free(engine):
-    ledger = engine.status().blocks
-    assert ledger.free + ledger.cached == ledger.total
-
-
-def expected(prompt, num_tokens=8):
-    return fake_generate(prompt, num_tokens, prefill_weight=1, decode_weight=1)
-
-
 @pytest.mark.parametrize("call", CALLS)
 def test_the_row_that_raises_ends_alone(faulty, call):
     engine, runner = faulty(call)
@@ -110,14 +68,14 @@ def test_the_row_that_raises_ends_alone(faulty, call):
     engine.add(make_request([9, BAD], "bad", n=2))
     run.step()
     engine.add(make_request([6, 7], "late"))
-    tokens, errors = run.drain()
-    assert_all_free(engine)
+    run.drain()
+    assert_at_rest(engine)
     assert runner.num_raised == 2, "in the batch, and alone"
-    assert isinstance(errors.pop("bad"), Internal)
-    assert not errors
+    assert isinstance(run.errors.pop("bad"), Internal)
+    assert not run.errors
     for name, prompt in prompts.items():
-        assert [tokens[name, i] for i in (0, 1)] == [expected(prompt)] * 2
-    assert tokens["late", 0] == expected([6, 7])
+        assert [run.tokens[name, i] for i in (0, 1)] == [expected(prompt)] * 2
+    assert run.tokens["late", 0] == expected([6, 7])
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -136,18 +94,18 @@ def test_a_fault_that_does_not_come_back_costs_nobody_anything(faulty, call, hit
     run = Run(engine)
     run.step()
     engine.grant("leg")
-    tokens, errors = run.drain()
+    run.drain()
     assert runner.num_raised == 1
-    assert not errors
+    assert not run.errors
     clean, _ = faulty("never")
     clean.add(make_request([1, 2, 3, 4, 5, 6], "forks", n=3, presence_penalty=1.0, max_tokens=12))
-    assert {k: v for k, v in tokens.items() if k[0] == "forks"} == Run(clean).drain()[0]
-    assert tokens["other", 0] == expected([3, 4])
+    assert {k: v for k, v in run.tokens.items() if k[0] == "forks"} == drain(clean).tokens
+    assert run.tokens["other", 0] == expected([3, 4])
     assert bytes(engine.gather("leg", 0, 5, 0, 1)) == b"".join(
         (t + 1 + p).to_bytes(8, "little") for p, t in enumerate((1, 2, 3, 4, 9))
     )
     engine.release_prefill("leg")
-    assert_all_free(engine)
+    assert_at_rest(engine)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -157,10 +115,10 @@ def test_a_job_that_raises_ends_alone(faulty, call):
     assert engine.step().prefill_events[0].kind is PrefillEventKind.READY
     engine.grant("bad")
     engine.add(make_request([3, 4], "other"))
-    tokens, errors = Run(engine).drain()
-    assert_all_free(engine)
-    assert isinstance(errors["bad"], Internal)
-    assert tokens["other", 0] == expected([3, 4])
+    run = drain(engine)
+    assert_at_rest(engine)
+    assert isinstance(run.errors["bad"], Internal)
+    assert run.tokens["other", 0] == expected([3, 4])
     assert engine.status().num_prefill_jobs == 0
 
 
@@ -169,9 +127,9 @@ def test_two_culprits_alone_in_the_batch_do_not_end_the_loop(faulty, call):
     engine, _ = faulty(call)
     engine.add(make_request([BAD], "a"))
     engine.add(make_request([1, BAD], "b"))
-    assert set(Run(engine).drain()[1]) == {"a", "b"}
+    assert set(drain(engine).errors) == {"a", "b"}
     engine.add(make_request([3, 4], "after"))
-    assert Run(engine).drain()[0]["after", 0] == expected([3, 4])
+    assert drain(engine).tokens["after", 0] == expected([3, 4])
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -180,7 +138,7 @@ def test_a_runner_that_computes_nothing_any_more_ends_the_loop(faulty, call):
     engine.add(make_request([1, 2], "a"))
     engine.add(make_request([3, 4], "b"))
     with pytest.raises(RuntimeError, match="injected"):
-        Run(engine).drain()
+        drain(engine)
     assert runner.num_raised == 4, "together, each alone, and for nobody"
 
 
@@ -188,10 +146,10 @@ def test_a_sequence_that_cannot_be_scheduled_ends_alone(make_engine):
     engine = make_engine(block_size=4)
     engine.add(make_request([1, 2, -1, 4, 5], "bad"))  # has no block hash
     engine.add(make_request([3, 4], "good"))
-    tokens, errors = Run(engine).drain()
-    assert_all_free(engine)
-    assert isinstance(errors["bad"], Internal)
-    assert tokens == {("good", 0): expected([3, 4])}
+    run = drain(engine)
+    assert_at_rest(engine)
+    assert isinstance(run.errors["bad"], Internal)
+    assert run.tokens == {("good", 0): expected([3, 4])}
 
 
 class BrokenMasks:
@@ -213,10 +171,10 @@ def test_a_mask_that_cannot_be_filled_ends_its_request(make_engine, is_late):
         raise RuntimeError("injected")
 
     engine._context.grammars.start_masks = start_masks
-    tokens, errors = Run(engine).drain()
-    assert_all_free(engine)
-    assert isinstance(errors["bad"], Internal)
-    assert tokens["good", 0] == expected([3, 4])
+    run = drain(engine)
+    assert_at_rest(engine)
+    assert isinstance(run.errors["bad"], Internal)
+    assert run.tokens["good", 0] == expected([3, 4])
 
 
 @pytest.mark.parametrize("method", ["row", "advance"])
@@ -233,7 +191,7 @@ def test_a_bug_in_the_books_of_one_request_ends_that_request(make_engine, monkey
         return original(self, sequence, *args)
 
     monkeypatch.setattr(type(book), method, fails)
-    tokens, errors = Run(engine).drain()
-    assert_all_free(engine)
-    assert isinstance(errors["bad"], Internal)
-    assert tokens["good", 0] == expected([3, 4])
+    run = drain(engine)
+    assert_at_rest(engine)
+    assert isinstance(run.errors["bad"], Internal)
+    assert run.tokens["good", 0] == expected([3, 4])

@@ -5,53 +5,22 @@ import random
 import pytest
 
 from stratos.common.errors import Internal
-from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.request import PrefillJob, RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.engine import PrefillEventKind
-from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
+from stratos.engine.fake import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
+from tests.unit.engine.engine_driver import CROWDED, Run, assert_at_rest, drain, expected, make_request
 
 
 def lagging(config=None, **fake):
     return EngineCore(FakeRunner(FakeConfig(lag=1, **fake)), config or SchedulerConfig())
 
 
-def make_request(prompt, name="r", n=1, arrival=0.0, **params):
-    return EngineRequest(
-        key=RequestKey(name, 0),
-        prompt_ids=tuple(prompt),
-        choices=tuple(ChoiceState(index=i) for i in range(n)),
-        sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params}),
-        seed=1,
-        arrival_s=arrival,
-    )
-
-
-def drain(engine):
-    """Step until nothing is left; returns tokens by (request id, choice), reasons, errors and all results."""
-    tokens, reasons, errors, results = {}, {}, {}, []
-    for _ in range(5000):
-        if not engine.has_work:
-            break
-        results.append(engine.step())
-        engine.verify()
-        errors |= results[-1].errors
-        for output in results[-1].outputs:
-            key = (output.key.request_id, output.index)
-            assert key not in reasons, "a token behind the end"
-            tokens.setdefault(key, []).extend(output.token_ids)
-            if output.finish_reason:
-                reasons[key] = output.finish_reason
-    else:
-        pytest.fail("the engine did not come to rest")
-    ledger = engine.status().blocks
-    assert ledger.free + ledger.cached == ledger.total
-    return tokens, reasons, errors, results
-
-
-def expected(prompt, num_tokens):
-    return fake_generate(prompt, num_tokens, prefill_weight=1, decode_weight=1)
+def drain_to_rest(engine):
+    run = drain(engine)
+    assert_at_rest(engine)
+    return run
 
 
 def random_load(seed):
@@ -63,7 +32,7 @@ def random_load(seed):
             params |= {"presence_penalty": 0.5}
         if draw.random() < 0.5:
             params |= {"stop_token_ids": tuple(draw.sample(range(97), 12))}
-        yield make_request(prompt, f"r{i}", n=draw.randrange(1, 4), arrival=float(i), **params)
+        yield make_request(prompt, f"r{i}", n=draw.randrange(1, 4), arrival_s=float(i), **params)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -76,9 +45,9 @@ def test_outputs_are_equal_whatever_the_lag_of_engine_and_runner(seed, num_block
         engine = EngineCore(FakeRunner(fake), config)
         for request in random_load(seed):
             engine.add(request)
-        tokens, reasons, errors, _ = drain(engine)
-        assert not errors
-        outcomes.append((tokens, reasons))
+        run = drain_to_rest(engine)
+        assert not run.errors
+        outcomes.append((run.tokens, run.reasons))
     assert outcomes[0] == outcomes[1] == outcomes[2] == outcomes[3]
 
 
@@ -86,9 +55,9 @@ def test_a_length_is_known_in_advance_and_costs_no_row():
     for max_tokens in (1, 2, 7):
         engine = lagging()
         engine.add(make_request([1, 2, 3], max_tokens=max_tokens))
-        tokens, _, _, results = drain(engine)
-        assert tokens["r", 0] == expected([1, 2, 3], max_tokens)
-        assert sum(result.num_rows for result in results) == max_tokens
+        run = drain_to_rest(engine)
+        assert run.tokens["r", 0] == expected([1, 2, 3], max_tokens)
+        assert sum(result.num_rows for result in run.results) == max_tokens
 
 
 def test_a_stop_token_costs_one_row_whose_blocks_are_fenced_until_it_is_collected():
@@ -110,14 +79,12 @@ def test_a_stop_token_costs_one_row_whose_blocks_are_fenced_until_it_is_collecte
 def test_penalties_see_the_newest_token():
     engine = lagging(vocab_size=13)
     engine.add(make_request([1, 2], max_tokens=13, presence_penalty=1.0))
-    tokens, _, _, _ = drain(engine)
+    tokens = drain_to_rest(engine).tokens
     assert sorted(tokens["r", 0]) == list(range(13)), "no token twice"
 
 
 def test_memory_of_an_aborted_request_is_not_given_away_under_its_launched_step():
-    config = SchedulerConfig(
-        max_num_seqs=4, admission_mark=1.0, admission_counts_budgets=False, default_output_tokens=1
-    )
+    config = SchedulerConfig(max_num_seqs=4, **CROWDED)
     engine = lagging(config, num_blocks=5, block_size=4)
     engine.add(make_request(range(13), "a"))
     engine.step()
@@ -130,7 +97,7 @@ def test_memory_of_an_aborted_request_is_not_given_away_under_its_launched_step(
     assert engine.reserve(other) is not None
     engine.scatter(other.key, 0, 12, 0, 1, memoryview(bytes(8 * 12)))
     engine.abort(other.key)
-    drain(engine)
+    drain_to_rest(engine)
 
 
 def test_a_copy_that_is_launched_keeps_its_destination():
@@ -143,17 +110,17 @@ def test_a_copy_that_is_launched_keeps_its_destination():
     engine.abort(RequestKey("r", 0))
     assert engine.status().blocks.fenced >= len(copies) + 1
     engine.verify()
-    drain(engine)
+    drain_to_rest(engine)
 
 
 def test_a_victim_in_flight_is_held_back_and_nothing_cascades():
-    counts, config = [], SchedulerConfig(admission_mark=1.0, admission_counts_budgets=False, default_output_tokens=1)
+    counts, config = [], SchedulerConfig(**CROWDED)
     for lag in (0, 1):
         engine = EngineCore(FakeRunner(FakeConfig(lag=lag, num_blocks=12, block_size=4)), config)
         prompts = {f"r{i}": [i + j for j in range(9)] for i in range(4)}
         for arrival, (name, prompt) in enumerate(prompts.items()):
-            engine.add(make_request(prompt, name, max_tokens=14, arrival=arrival))
-        tokens, _, _, _ = drain(engine)
+            engine.add(make_request(prompt, name, max_tokens=14, arrival_s=arrival))
+        tokens = drain_to_rest(engine).tokens
         assert tokens == {(name, 0): expected(prompt, 14) for name, prompt in prompts.items()}
         counts.append(engine._scheduler.num_preemptions)
     assert counts[0] == counts[1] > 0
@@ -164,10 +131,10 @@ def test_an_error_of_a_step_reaches_a_sequence_that_runs_in_the_next_one_already
     engine = lagging(poison_token=right[3])
     engine.add(make_request([1, 2], "bad", n=2))
     engine.add(make_request([5, 6, 7], "good"))
-    tokens, _, errors, _ = drain(engine)
-    assert tokens["bad", 0] == right[:4]
-    assert tokens["good", 0] == expected([5, 6, 7], 8)
-    assert isinstance(errors[RequestKey("bad", 0)], Internal)
+    run = drain_to_rest(engine)
+    assert run.tokens["bad", 0] == right[:4]
+    assert run.tokens["good", 0] == expected([5, 6, 7], 8)
+    assert isinstance(run.errors["bad"], Internal)
 
 
 def test_the_same_request_may_come_again_while_its_old_row_runs():
@@ -178,7 +145,7 @@ def test_the_same_request_may_come_again_while_its_old_row_runs():
         engine.step()
         engine.abort(RequestKey("r", 0))
     engine.add(make_request([1, 2, 3]))
-    assert drain(engine)[0] == {("r", 0): expected([1, 2, 3], 8)}
+    assert drain_to_rest(engine).tokens == {("r", 0): expected([1, 2, 3], 8)}
 
 
 def test_a_job_is_done_when_its_last_chunk_is_collected():
@@ -195,8 +162,10 @@ def test_a_job_is_done_when_its_last_chunk_is_collected():
 def test_nothing_enters_the_prefix_cache_before_it_is_collected():
     engine = lagging(block_size=4)
     engine.add(make_request(range(9), max_tokens=2))
-    engine.step()
+    run = Run(engine)
+    run.step()
     assert engine.match(tuple(range(9)), "", b"") == 0
-    engine.step()
+    run.step()
     assert engine.match(tuple(range(9)), "", b"") == 8
-    drain(engine)
+    run.drain()
+    assert_at_rest(engine)

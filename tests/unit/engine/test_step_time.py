@@ -5,13 +5,12 @@ import random
 import pytest
 
 from stratos.common.clock import FakeClock
-from stratos.core.request import ChoiceState, EngineRequest, RequestKey
-from stratos.core.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.cost_model import QUERY_TILE, StepCostModel, StepLoad
-from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
+from stratos.engine.fake import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.step_budget import STRETCH
+from tests.unit.engine.engine_driver import expected, make_request
 
 STEP_S, TOKEN_S, KV_S = 2e-3, 40e-6, 0.15e-6
 
@@ -130,14 +129,8 @@ class TimedRunner(FakeRunner):
         return super().collect(handle)
 
 
-def make_request(name, prompt, max_tokens):
-    return EngineRequest(
-        key=RequestKey(name, 0),
-        prompt_ids=tuple((index * 7 + prompt) % 4000 for index in range(prompt)),
-        choices=(ChoiceState(index=0),),
-        sampling=SamplingParams(temperature=0.0, max_tokens=max_tokens),
-        seed=0,
-    )
+def sized_request(name, prompt, max_tokens):
+    return make_request(((index * 7 + prompt) % 4000 for index in range(prompt)), name, max_tokens=max_tokens)
 
 
 def run_mix(budget_ms, lag, slow_from=10**9):
@@ -148,12 +141,12 @@ def run_mix(budget_ms, lag, slow_from=10**9):
     engine = EngineCore(runner, config, clock)
     tokens = {}
     for index in range(8):
-        engine.add(make_request(f"stream{index}", 40 + index, 700))
+        engine.add(sized_request(f"stream{index}", 40 + index, 700))
     steps = 0
     while engine.has_work:
         steps += 1
         if steps % 60 == 0 and steps < 500:
-            engine.add(make_request(f"prompt{steps}", 2500 + steps, 2))
+            engine.add(sized_request(f"prompt{steps}", 2500 + steps, 2))
         for output in engine.step().outputs:
             tokens.setdefault(output.key.request_id, []).extend(output.token_ids)
     return runner.durations, tokens
@@ -168,8 +161,8 @@ def test_chunks_keep_steps_within_their_time_and_the_switch_turns_it_off(lag):
     without, same = run_mix(0.0, lag)
     assert max(seconds for _, seconds, _, _ in without) > 5 * slowest
     assert tokens == same
-    prompt = make_request("x", 2560, 2).prompt_ids
-    assert tokens["prompt60"] == fake_generate(prompt, 2, prefill_weight=1, decode_weight=1)
+    prompt = sized_request("x", 2560, 2).prompt_ids
+    assert tokens["prompt60"] == expected(prompt, 2)
 
 
 def test_a_machine_that_becomes_twice_as_slow_is_over_the_time_for_a_few_steps_only(lag):
@@ -192,7 +185,7 @@ def test_a_prompt_that_delays_no_stream_takes_the_whole_token_budget(lag):
     clock = FakeClock()
     runner = TimedRunner(FakeConfig(num_blocks=4096, max_model_len=8192, lag=lag), clock)
     engine = EngineCore(runner, SchedulerConfig(max_num_batched_tokens=2048, step_time_budget_ms=1.0), clock)
-    engine.add(make_request("alone", 4000, 1))
+    engine.add(sized_request("alone", 4000, 1))
     while engine.has_work:
         engine.step()
     assert [load.tokens for load, _, _, _ in runner.durations] == [2048, 4000 - 2048]
