@@ -46,7 +46,7 @@ async def until(condition):
 class World:
     """One receiver, and senders to it, of one transport."""
 
-    def __init__(self, transport, directory, *, num_slots=4, max_pairs=8, gloo_timeout_s=LONG_S):
+    def __init__(self, transport, directory, *, num_slots=4, max_pairs=8, gloo_timeout_s=LONG_S / 3):
         self.transport = transport
         self.directory = directory
         self.gloo_timeout_s = gloo_timeout_s
