@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
+
+from bench_platform import environment
 
 from stratos.core.request import ChoiceState, EngineRequest, RequestKey
 from stratos.core.sampling_params import SamplingParams
@@ -140,12 +141,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     results = measure(options.rounds)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
     for workload, arms in results.items():
         for arm, figures in arms.items():
             print(f"{workload:<12} {arm:<10} {figures}")
     if options.out is not None:
-        document = {"commit": commit.stdout.strip(), "rounds": options.rounds, "results": results}
+        document = {"environment": environment(), "rounds": options.rounds, "results": results}
         options.out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
