@@ -12,7 +12,7 @@ XDIST ?= -n 2 --dist loadfile
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-NATIVE := libs/engine/stratos/engine/native
+NATIVE := libs/stratos/engine/native
 KERNELS := $(VENV)/.kernels
 
 .PHONY: help setup run test test-unit test-integration pytest check fmt proto proto-check bench clean
@@ -54,10 +54,10 @@ check: setup proto-check ## Lint, format, types, import rules, protos
 fmt: setup ## Format Python and protos
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format . && $(BIN)/buf format -w
 
-proto: setup ## Regenerate libs/api from protos/
-	@PYTHON=$(BIN)/python bash scripts/generate_protos.sh libs/api
+proto: setup ## Regenerate libs/stratos/api from protos/
+	@PYTHON=$(BIN)/python bash scripts/generate_protos.sh libs
 
-proto-check: setup ## Fail when libs/api is not what protos/ says
+proto-check: setup ## Fail when libs/stratos/api is not what protos/ says
 	@echo "==> generated stubs"; PYTHON=$(BIN)/python bash scripts/check_protos.sh
 
 bench: setup ## Measure on an idle machine: gateway and engine side by side, then what each optimisation gains

@@ -69,7 +69,7 @@ def table(cls: type[ServiceSettings], fields: list[str]) -> str:
 
 def section(service: str) -> str:
     """The part of one service."""
-    module = importlib.import_module(f"stratos.{service}.settings")
+    module = importlib.import_module(f"stratos_{service}.settings")
     (cls,) = [
         value
         for value in vars(module).values()

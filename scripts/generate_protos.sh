@@ -15,4 +15,6 @@ rm -rf "$out/stratos/api"
 mkdir -p "$out/stratos/api"
 mapfile -t files < <(find stratos -name '*.proto' | sort)
 "$python" -m grpc_tools.protoc -I . --python_out="$out" --pyi_out="$out" --grpc_python_out="$out" "${files[@]}"
-touch "$out/stratos/api/py.typed"
+while read -r folder; do
+  printf '"""Generated from protos/%s; never edited."""\n' "${folder#"$out"/}" >"$folder/__init__.py"
+done < <(find "$out/stratos/api" -type d -not -name __pycache__)

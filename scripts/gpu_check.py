@@ -86,7 +86,7 @@ def main() -> int:
 
 def _extend_path() -> None:
     """Import from this checkout, installed or not, here and in child processes."""
-    folders = [ROOT, *sorted((ROOT / "libs").iterdir()), ROOT / "tests" / "support", ROOT / "scripts"]
+    folders = [ROOT, ROOT / "libs", ROOT / "tests" / "support", ROOT / "scripts"]
     paths = [str(folder) for folder in folders if folder.is_dir()]
     sys.path[:0] = paths
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])

@@ -21,9 +21,9 @@ from stratos.common.errors import InvalidApiKey, StratosError
 from stratos.core.adapter import Adapter
 from stratos.core.model_files import read_model_files
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
-from stratos.gateway.generation import Caller
-from stratos.gateway.service import Backends, GatewayService
-from stratos.gateway.settings import GatewaySettings
+from stratos_gateway.generation import Caller
+from stratos_gateway.service import Backends, GatewayService
+from stratos_gateway.settings import GatewaySettings
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.process import serve_async
 from stratos.text.tokenizer import Tokenizer

@@ -131,7 +131,7 @@ class AddressedClient(RouterClient):
 @asynccontextmanager
 async def router_process(tmp_path: Path, discovery: str, **settings: str) -> AsyncIterator[AddressedClient]:
     async with (
-        service_process("stratos.router", tmp_path, {"discovery": discovery, **settings}) as found,
+        service_process("stratos_router", tmp_path, {"discovery": discovery, **settings}) as found,
         AddressedClient(found["address"]) as client,
     ):
         yield client

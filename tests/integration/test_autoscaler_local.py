@@ -100,7 +100,7 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                 "cooldown_down_s": "0.5",
                 "not_ready_after_s": "0.5",
             }
-            async with service_process("stratos.autoscaler", tmp_path / "scaler", settings) as found:
+            async with service_process("stratos_autoscaler", tmp_path / "scaler", settings) as found:
                 base = f"http://{found['metrics_address']}"
                 first = [await client.schedule(ask(f"req-{index}")) for index in range(2)]
                 waiting = await asyncio.wait_for(client.schedule(ask("req-2")), 10)

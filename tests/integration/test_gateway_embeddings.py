@@ -21,7 +21,7 @@ from stratos.core.embedding import PoolingKind
 from stratos.core.placement import Outcome, Work, WorkerRole
 from stratos.engine.fake import fake_kv
 from stratos.engine.fake_pooling import fake_embedding
-from stratos.gateway.embedding_run import MAX_GROUP_INPUTS
+from stratos_gateway.embedding_run import MAX_GROUP_INPUTS
 from stratos.rpc.interceptors import _abort
 
 TEXTS = ["one", "def f(x):\n    return x", "a" * 300]

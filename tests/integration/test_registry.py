@@ -25,7 +25,7 @@ async def registry(folder: Path, redis_url: str) -> AsyncIterator[RegistryClient
     """A process that must end with code 0 on SIGTERM."""
     address_file = folder / "registry.json"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "stratos.lora_registry",
+        sys.executable, "-m", "stratos_lora_registry",
         env={
             **os.environ,
             "STRATOS_LORA_REGISTRY_REDIS_URL": redis_url,

@@ -136,7 +136,7 @@ async def test_metrics_tell_what_happened_and_readiness_waits_for_the_worker_lis
     write_discovery(discovery)
     async with fake_workers(make_status("decode-0", WorkerRole.DECODE)) as workers:
         settings = {"discovery": f"file://{discovery}"}
-        async with service_process("stratos.router", tmp_path, settings) as found:
+        async with service_process("stratos_router", tmp_path, settings) as found:
             base = f"http://{found['metrics_address']}"
             async with RouterClient(found["address"]) as client:
                 write_discovery(discovery, entry(workers[0]))
@@ -176,7 +176,7 @@ def _get(url: str) -> str:
 async def test_a_process_without_a_usable_discovery_setting_says_what_to_do(tmp_path: Path) -> None:
     environ = {**os.environ, "STRATOS_ROUTER_DISCOVERY": "etcd://somewhere"}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "stratos.router", env=environ, stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "stratos_router", env=environ, stderr=asyncio.subprocess.PIPE
     )
     _, errors = await process.communicate()
     assert process.returncode == 1

@@ -36,7 +36,7 @@ class Process:
         prefix = f"STRATOS_{role.value.upper()}_WORKER_"
         environ = {f"{prefix}{k.upper()}": v if isinstance(v, str) else json.dumps(v) for k, v in fields.items()}
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", f"stratos.{role.value}_worker"], env=os.environ | environ, stderr=subprocess.PIPE
+            [sys.executable, "-m", f"stratos_{role.value}_worker"], env=os.environ | environ, stderr=subprocess.PIPE
         )
 
     @property
@@ -151,7 +151,7 @@ async def test_bad_settings_say_what_to_do(tmp_path: Path) -> None:
         ({"STRATOS_DECODE_WORKER_MODEL_PAHT": "x"}, "did you mean STRATOS_DECODE_WORKER_MODEL_PATH"),
     ):
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "stratos.decode_worker", env=os.environ | environ, stderr=asyncio.subprocess.PIPE
+            sys.executable, "-m", "stratos_decode_worker", env=os.environ | environ, stderr=asyncio.subprocess.PIPE
         )
         _, stderr = await process.communicate()
         assert process.returncode == 1

@@ -13,11 +13,11 @@ import grpc.aio
 
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.decode_worker.settings import DecodeWorkerSettings
+from stratos_decode_worker.settings import DecodeWorkerSettings
 from stratos.engine.core import EngineCore
 from stratos.engine.fake import FakeConfig, FakeRunner
 from stratos.kv.faults import Fault, FaultPlan, FaultySender
-from stratos.prefill_worker.settings import PrefillWorkerSettings
+from stratos_prefill_worker.settings import PrefillWorkerSettings
 from stratos.rpc import channel, serve_async, wait_serving
 from stratos.rpc.fleet_messages import ref_to_pb
 from stratos.worker.adapter_store import open_adapter_store

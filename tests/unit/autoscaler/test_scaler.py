@@ -6,10 +6,10 @@ import asyncio
 
 from prometheus_client import CollectorRegistry
 
-from stratos.autoscaler.backends.base import Backend, BackendWorker
-from stratos.autoscaler.metrics import AutoscalerMetrics
-from stratos.autoscaler.scaler import Scaler
-from stratos.autoscaler.settings import AutoscalerSettings
+from stratos_autoscaler.backends.base import Backend, BackendWorker
+from stratos_autoscaler.metrics import AutoscalerMetrics
+from stratos_autoscaler.scaler import Scaler
+from stratos_autoscaler.settings import AutoscalerSettings
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Overloaded, WorkerLost
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus

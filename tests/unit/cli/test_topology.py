@@ -41,7 +41,7 @@ def spec_of(module: str) -> ProcessSpec:
 
 def settings_class(module: str) -> type:
     name = "".join(part.capitalize() for part in module.split("_")) + "Settings"
-    return getattr(importlib.import_module(f"stratos.{module}.settings"), name)
+    return getattr(importlib.import_module(f"stratos_{module}.settings"), name)
 
 
 @pytest.mark.parametrize("module", SETTINGS)
@@ -55,7 +55,7 @@ def test_services_understand_what_they_are_given(module: str, monkeypatch: pytes
     assert loaded.drain_timeout_s == OPTIONS.drain_timeout_s
     assert loaded.address_file == "/run/address.json"
     assert spec.listen_env in spec.env
-    assert spec.argv[-1] == f"stratos.{module}"
+    assert spec.argv[-1] == f"stratos_{module}"
 
 
 def test_an_unknown_setting_would_be_noticed() -> None:

@@ -4,10 +4,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common import errors
-from stratos.gateway.admission import Admission
-from stratos.gateway.api_errors import error_body, public_error, retry_headers
-from stratos.gateway.auth import bearer_key
-from stratos.gateway.metrics import GatewayMetrics
+from stratos_gateway.admission import Admission
+from stratos_gateway.api_errors import error_body, public_error, retry_headers
+from stratos_gateway.auth import bearer_key
+from stratos_gateway.metrics import GatewayMetrics
 
 
 @pytest.mark.parametrize("cls", errors.error_classes().values())

@@ -26,9 +26,9 @@ from stratos.core.grammar import (
     choice_grammar,
     schema_grammar,
 )
-from stratos.gateway import grammar_check, grammar_sandbox
-from stratos.gateway.grammar_check import GrammarCheck
-from stratos.gateway.grammar_fields import WantedGrammar
+from stratos_gateway import grammar_check, grammar_sandbox
+from stratos_gateway.grammar_check import GrammarCheck
+from stratos_gateway.grammar_fields import WantedGrammar
 
 MODEL = Path(__file__).parents[3] / "models" / "base"
 VOCAB_SIZE = json.loads((MODEL / "config.json").read_text())["vocab_size"]
@@ -245,7 +245,7 @@ def test_the_process_does_not_outlive_a_gateway_that_is_killed() -> None:
     code = (
         "import sys, time\nfrom pathlib import Path\n"
         "from stratos.core.grammar import GrammarKind, GrammarSpec\n"
-        "from stratos.gateway.grammar_sandbox import GrammarSandbox\n"
+        "from stratos_gateway.grammar_sandbox import GrammarSandbox\n"
         f"box = GrammarSandbox(Path({str(MODEL)!r}), {VOCAB_SIZE}, (0,))\n"
         "assert box.problem_of(GrammarSpec(GrammarKind.REGEX, 'a')) == ''\n"
         "print(box.pid, flush=True)\ntime.sleep(60)\n"

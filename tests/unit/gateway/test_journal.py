@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratos.core.request import FinishReason, PositionLogprobs, TokenLogprob
-from stratos.gateway.journal import ChoiceJournal, JournalConflict
+from stratos_gateway.journal import ChoiceJournal, JournalConflict
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos.text.tokenizer import Tokenizer

@@ -1,4 +1,4 @@
-from stratos.gateway.liveness import Liveness, LivenessConfig
+from stratos_gateway.liveness import Liveness, LivenessConfig
 
 CONFIG = LivenessConfig(silence_timeout_s=1.5, step_timeout_s=3.0)
 

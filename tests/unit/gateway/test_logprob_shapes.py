@@ -11,8 +11,8 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from stratos.core.request import FinishReason, PositionLogprobs, TokenLogprob
-from stratos.gateway.journal import ChoiceChunk, ChoiceJournal
-from stratos.gateway.openai_responses import Answer, ChatRenderer, CompletionRenderer, Usage
+from stratos_gateway.journal import ChoiceChunk, ChoiceJournal
+from stratos_gateway.openai_responses import Answer, ChatRenderer, CompletionRenderer, Usage
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos.text.tokenizer import Tokenizer

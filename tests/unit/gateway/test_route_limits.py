@@ -33,17 +33,17 @@ from stratos.core.limits import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from stratos.gateway.admission import Admission
-from stratos.gateway.app import GatewayApp, build_routes
-from stratos.gateway.edge_endpoint import Edge, EdgeLimits
-from stratos.gateway.embedding_endpoint import EmbeddingEndpoint
-from stratos.gateway.endpoints import GenerationEndpoint
-from stratos.gateway.generation import Caller
-from stratos.gateway.metrics import GatewayMetrics
-from stratos.gateway.models import ModelCatalogue
-from stratos.gateway.platform import Platform
-from stratos.gateway.preparation import Preparation
-from stratos.gateway.served_model import ServedModel
+from stratos_gateway.admission import Admission
+from stratos_gateway.app import GatewayApp, build_routes
+from stratos_gateway.edge_endpoint import Edge, EdgeLimits
+from stratos_gateway.embedding_endpoint import EmbeddingEndpoint
+from stratos_gateway.endpoints import GenerationEndpoint
+from stratos_gateway.generation import Caller
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.models import ModelCatalogue
+from stratos_gateway.platform import Platform
+from stratos_gateway.preparation import Preparation
+from stratos_gateway.served_model import ServedModel
 
 MODEL = ServedModel.load(Path(__file__).parents[3] / "models" / "base", "base", 4096)
 BODIES: dict[str, dict[str, Any]] = {

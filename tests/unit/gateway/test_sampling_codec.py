@@ -16,11 +16,11 @@ from stratos.core.grammar import ANY_OBJECT, GrammarKind, GrammarSpec
 from stratos.core.request import ChoiceState, EngineRequest, RequestKey
 from stratos.core.sampling_params import SamplingParams
 from stratos.core.watermark import Watermark
-from stratos.gateway import session_messages
-from stratos.gateway.generation import Caller
-from stratos.gateway.models import ModelCatalogue
-from stratos.gateway.preparation import Preparation
-from stratos.gateway.served_model import ServedModel
+from stratos_gateway import session_messages
+from stratos_gateway.generation import Caller
+from stratos_gateway.models import ModelCatalogue
+from stratos_gateway.preparation import Preparation
+from stratos_gateway.served_model import ServedModel
 from stratos.worker.decode_messages import sampling_from_pb
 from stratos.worker.engine_wire import METHODS, decode, encode
 

@@ -12,9 +12,9 @@ from stratos.common.clock import FakeClock
 from stratos.common.errors import Internal, StratosError
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.request import RequestKey
-from stratos.gateway.liveness import LivenessConfig
-from stratos.gateway.session import WorkerSession
-from stratos.gateway.sse import EventStream, SlowClient
+from stratos_gateway.liveness import LivenessConfig
+from stratos_gateway.session import WorkerSession
+from stratos_gateway.sse import EventStream, SlowClient
 
 WORKER = WorkerRef(worker_id="w", incarnation="i", address="127.0.0.1:9", role=WorkerRole.DECODE)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stratos.common.errors import ContextLengthExceeded
-from stratos.gateway.served_model import ServedModel
+from stratos_gateway.served_model import ServedModel
 
 MODEL = Path(__file__).parents[3] / "models" / "base"
 

@@ -10,12 +10,12 @@ import pytest
 from stratos.common.clock import SystemClock
 from stratos.common.errors import BadRequest
 from stratos.core.watermark import Watermark
-from stratos.gateway.generation import Caller
-from stratos.gateway.models import ModelCatalogue
-from stratos.gateway.preparation import Preparation
-from stratos.gateway.served_model import ServedModel
-from stratos.gateway.settings import GatewaySettings
-from stratos.gateway.watermark_policy import WatermarkPolicy, read_policy
+from stratos_gateway.generation import Caller
+from stratos_gateway.models import ModelCatalogue
+from stratos_gateway.preparation import Preparation
+from stratos_gateway.served_model import ServedModel
+from stratos_gateway.settings import GatewaySettings
+from stratos_gateway.watermark_policy import WatermarkPolicy, read_policy
 from stratos.rpc.settings import InvalidSettings, describe_settings, load_settings
 
 MODEL = ServedModel.load(Path(__file__).parents[3] / "models" / "base", "base", 4096)

@@ -9,10 +9,10 @@ import sys
 import pytest
 
 TORCH_FREE = {
-    "stratos.gateway.__main__",
-    "stratos.router.__main__",
-    "stratos.lora_registry.__main__",
-    "stratos.autoscaler.__main__",
+    "stratos_gateway.__main__",
+    "stratos_router.__main__",
+    "stratos_lora_registry.__main__",
+    "stratos_autoscaler.__main__",
     "stratos.cli.up",
     "stratos.cli.main",
     "stratos.engine.scheduler",
@@ -38,8 +38,8 @@ def test_is_free_of_torch(module: str) -> None:
 
 def test_workers_import_neither_transformers_nor_peft() -> None:
     modules = modules_after(
-        "import stratos.prefill_worker.__main__, stratos.decode_worker.__main__\n"
+        "import stratos_prefill_worker.__main__, stratos_decode_worker.__main__\n"
         "import stratos.engine.runner.torch_runner, stratos.worker.engine_factory"
     )
     assert "torch" in modules, "the control: the workers do import torch"
-    assert not modules & {"transformers", "peft", "accelerate", "stratos.cli", "stratos.gateway", "stratos.router"}
+    assert not modules & {"transformers", "peft", "accelerate", "stratos.cli", "stratos_gateway", "stratos_router"}

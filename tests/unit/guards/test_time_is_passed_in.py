@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-LIBS = Path(__file__).parents[3] / "libs"
+LIBS = Path(__file__).parents[3] / "libs" / "stratos"
 PACKAGES = ("core", "engine", "kv", "planning", "routing", "text", "worker")
 READS = {"time", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time_ns"}
 

@@ -22,7 +22,7 @@ def project() -> dict[str, Any]:
 
 def source_files() -> list[Path]:
     folders = ("libs", "services", "tests", "scripts", "examples")
-    return [p for f in folders for p in (ROOT / f).rglob("*.py") if "libs/api/" not in p.as_posix()]
+    return [p for f in folders for p in (ROOT / f).rglob("*.py") if "libs/stratos/api/" not in p.as_posix()]
 
 
 def test_no_file_outgrows_one_noun() -> None:
@@ -44,30 +44,33 @@ def test_no_drawer_modules() -> None:
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_service_has_its_parts(service: str) -> None:
     folder = ROOT / "services" / service
-    for part in ("README.md", f"stratos/{service}/__main__.py", f"stratos/{service}/settings.py"):
+    for part in ("README.md", f"stratos_{service}/__main__.py", f"stratos_{service}/settings.py"):
         assert (folder / part).is_file(), f"services/{service}/{part} is missing"
-    settings = (folder / f"stratos/{service}/settings.py").read_text()
+    settings = (folder / f"stratos_{service}/settings.py").read_text()
     assert f'env_prefix="STRATOS_{service.upper()}_"' in settings
 
 
-def test_the_namespace_has_no_init() -> None:
-    packages = [p.parent for p in ROOT.glob("*/*/stratos/*/") if p.is_dir()]
-    assert len(packages) >= len(SERVICES)
-    assert [str(p) for p in ROOT.glob("*/*/stratos/__init__.py")] == []
+def test_every_package_says_what_it_is() -> None:
+    folders = {path.parent for path in source_files() if path.is_relative_to(ROOT / "libs")}
+    folders |= {path.parent for path in source_files() if path.is_relative_to(ROOT / "services")}
+    assert len(folders) > 30
+    texts = {folder: folder / "__init__.py" for folder in folders}
+    silent = [str(f.relative_to(ROOT)) for f, init in texts.items() if not init.is_file() or '"""' not in init.read_text()]
+    assert sorted(silent) == []
 
 
-def test_package_lists_agree_with_the_tree() -> None:
+def test_every_import_name_has_one_root() -> None:
     config = project()
     build, mypy = config["tool"]["hatch"]["build"], config["tool"]["mypy"]
-    found = {
-        p.parent.relative_to(ROOT).as_posix() for p in [*ROOT.glob("libs/*/stratos"), *ROOT.glob("services/*/stratos")]
-    }
-    assert set(build["dev-mode-dirs"]) == found
-    assert set(mypy["mypy_path"]) == found
-    assert {p.removesuffix("/stratos") for p in build["targets"]["wheel"]["packages"]} == found
-    names = {f"stratos.{path.name}" for folder in found for path in (ROOT / folder / "stratos").iterdir()}
-    assert set(config["tool"]["importlinter"]["root_packages"]) == names
-    assert set(mypy["packages"]) == names - {"stratos.api"}
+    found = {ROOT / "libs": "stratos"} | {ROOT / "services" / name: f"stratos_{name}" for name in SERVICES}
+    roots = {root.relative_to(ROOT).as_posix(): name for root, name in found.items()}
+    assert all((root / name / "__init__.py").is_file() for root, name in found.items())
+    assert set(build["dev-mode-dirs"]) == set(roots)
+    assert set(mypy["mypy_path"]) == set(roots)
+    assert set(build["targets"]["wheel"]["packages"]) == {f"{root}/{name}" for root, name in roots.items()}
+    assert set(config["tool"]["importlinter"]["root_packages"]) == set(roots.values())
+    assert set(mypy["packages"]) == set(roots.values())
+    assert [p.relative_to(ROOT).as_posix() for p in ROOT.glob("[ls]*/**/py.typed")] == ["libs/stratos/py.typed"]
 
 
 def test_every_dependency_is_pinned() -> None:

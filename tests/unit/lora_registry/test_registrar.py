@@ -13,8 +13,8 @@ from redis.asyncio import Redis
 from stratos.common.errors import BadRequest, InvalidAdapter, ModelNotFound, NotFound, Overloaded
 from stratos.core.adapter import Adapter
 from stratos.core.adapter_files import read_adapter_files
-from stratos.lora_registry.catalogue import AdapterCatalogue
-from stratos.lora_registry.registrar import Registrar, RegistrarConfig
+from stratos_lora_registry.catalogue import AdapterCatalogue
+from stratos_lora_registry.registrar import Registrar, RegistrarConfig
 from stratos.store.object_store import ObjectStore, open_store
 from stratos.store.redis import open_redis
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stratos.core.placement import WorkerRole
-from stratos.router.discovery import FileDiscovery, InvalidDiscovery, Member, open_discovery, parse_members
+from stratos_router.discovery import FileDiscovery, InvalidDiscovery, Member, open_discovery, parse_members
 
 ENTRY = {"worker_id": "decode-0", "address": "127.0.0.1:1234", "role": "decode"}
 MEMBER = Member("decode-0", "127.0.0.1:1234", WorkerRole.DECODE)

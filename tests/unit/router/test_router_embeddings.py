@@ -17,11 +17,11 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import Outcome, PlacementRequest, Work, WorkerRef, WorkerRole
 from stratos.core.request import BlockLedger, KvIdentity
 from stratos.planning.observation import observe
-from stratos.router.discovery import Member
-from stratos.router.fleet import FleetState
-from stratos.router.metrics import RouterMetrics
-from stratos.router.scheduler import Scheduler
-from stratos.router.settings import RouterSettings
+from stratos_router.discovery import Member
+from stratos_router.fleet import FleetState
+from stratos_router.metrics import RouterMetrics
+from stratos_router.scheduler import Scheduler
+from stratos_router.settings import RouterSettings
 from stratos.routing.bookings import BookingLedger
 from stratos.rpc.fleet_messages import fleet_from_pb, fleet_to_pb
 

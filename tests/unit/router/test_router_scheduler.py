@@ -16,11 +16,11 @@ from stratos.common.errors import Draining, Overloaded, QueueTimeout
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import Outcome, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.request import BlockLedger, KvIdentity
-from stratos.router.discovery import Member
-from stratos.router.fleet import FleetState
-from stratos.router.metrics import RouterMetrics
-from stratos.router.scheduler import Scheduler
-from stratos.router.settings import RouterSettings
+from stratos_router.discovery import Member
+from stratos_router.fleet import FleetState
+from stratos_router.metrics import RouterMetrics
+from stratos_router.scheduler import Scheduler
+from stratos_router.settings import RouterSettings
 from stratos.routing.bookings import BookingLedger
 
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stratos.autoscaler.metrics import AutoscalerMetrics
+from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos.common.clock import FakeClock
 from stratos.core.request import ChoiceState, EngineRequest, RequestKey, StagingLedger
 from stratos.core.sampling_params import SamplingParams
@@ -14,8 +14,8 @@ from stratos.engine.core import EngineCore
 from stratos.engine.cost_model import StepLoad
 from stratos.engine.fake import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from stratos.gateway.metrics import GatewayMetrics
-from stratos.router.metrics import RouterMetrics
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_router.metrics import RouterMetrics
 from stratos.worker.metrics import WorkerMetrics
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()

@@ -1,0 +1,1 @@
+"""Generated from protos/stratos/api/common/v1; never edited."""

@@ -1,0 +1,1 @@
+"""Generated from protos/stratos/api/kv/v1; never edited."""

@@ -1,0 +1,1 @@
+"""Generated from protos/stratos/api/router/v1; never edited."""

@@ -1,0 +1,46 @@
+"""The autoscaler as a service. It serves nothing but health and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+import grpc.aio
+
+from stratos_autoscaler.backends.base import Backend
+from stratos_autoscaler.backends.local import LocalBackend
+from stratos_autoscaler.metrics import AutoscalerMetrics
+from stratos_autoscaler.scaler import Scaler
+from stratos_autoscaler.settings import AutoscalerSettings
+from stratos.common.clock import Clock
+from stratos.rpc.router_client import RouterClient
+from stratos.rpc.service import Service
+
+
+class AutoscalerApp(Service):
+    """One autoscaler process."""
+
+    name = "autoscaler"
+
+    def __init__(self, settings: AutoscalerSettings, clock: Clock) -> None:
+        self._router = RouterClient(settings.router_address)
+        self._backend: Backend = LocalBackend(settings.supervisor_address, settings.start_timeout_s)
+        self._scaler = Scaler(self._router, self._backend, settings, AutoscalerMetrics(self.metrics), clock)
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """No servicers of its own."""
+        return []
+
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
+        """The control loop."""
+        return {"scaler": self._scaler.run()}
+
+    def not_ready_reason(self) -> str:
+        """A peer that has been gone for long."""
+        return self._scaler.not_ready_reason()
+
+    async def close(self) -> None:
+        """Stop looking; workers stay as they are."""
+        await self._scaler.close()
+        await self._backend.close()
+        await self._router.close()

@@ -1,0 +1,21 @@
+"""``python -m stratos_gateway``: settings from ``STRATOS_GATEWAY_*``."""
+
+from __future__ import annotations
+
+import sys
+
+from stratos_gateway.backends import open_backends
+from stratos_gateway.service import GatewayService
+from stratos_gateway.settings import GatewaySettings
+from stratos.rpc.process import serve
+from stratos.rpc.settings import load_settings
+
+
+def main() -> int:
+    """Run the gateway; returns the exit code."""
+    settings = load_settings(GatewaySettings)
+    return serve(lambda: GatewayService(settings, open_backends), settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

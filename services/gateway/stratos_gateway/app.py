@@ -1,0 +1,170 @@
+"""Routes, and the middleware around all of them: request id, errors in OpenAI's shape, counting."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Sequence
+from random import Random
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import Message, Receive, Scope, Send
+
+from stratos.common.errors import Draining, Internal, NotFound, StratosError
+from stratos.common.ids import new_id
+from stratos_gateway.api_errors import error_body, public_error, retry_headers
+from stratos_gateway.auth import Authenticator, bearer_key
+from stratos_gateway.embedding_endpoint import EmbeddingEndpoint
+from stratos_gateway.endpoints import GenerationEndpoint
+from stratos_gateway.health import DeepHealth, HealthState
+from stratos_gateway.json_response import OrjsonResponse
+from stratos_gateway.metrics import GatewayMetrics, PublicMetrics
+from stratos_gateway.models import ModelCatalogue
+from stratos_gateway.sse import SlowClient
+
+_log = logging.getLogger(__name__)
+_SANE_ID = re.compile(r"^[A-Za-z0-9_.:-]{1,128}$")
+CLIENT_LEFT = 499
+
+
+class GatewayApp:
+    """The ASGI application.
+
+    Args:
+        routes: all routes.
+        metrics: counts requests.
+        random: jitter of Retry-After.
+    """
+
+    def __init__(self, routes: Sequence[BaseRoute], metrics: GatewayMetrics, random: Random) -> None:
+        self._router = Router(routes, redirect_slashes=False)
+        self._metrics = metrics
+        self._random = random
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; nothing escapes."""
+        if scope["type"] != "http":
+            return
+        exchange = _Exchange(_request_id(scope), send)
+        scope["app"] = self  # makes the router raise for unknown paths and methods
+        status = CLIENT_LEFT
+        try:
+            await self._router(scope, receive, exchange.send)
+            status = exchange.status
+        except ClientDisconnect:
+            _log.debug("the client of %s left", exchange.request_id)
+        except SlowClient:
+            _log.info("request %s ends: its client does not read", exchange.request_id)
+        except asyncio.CancelledError:  # the process ends and has waited long enough
+            status = await self._fail(Draining("this gateway is leaving; try again"), exchange, scope, receive)
+        except Exception as error:  # the edge of the process: whatever happened, the client gets an answer
+            status = await self._fail(error, exchange, scope, receive)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.requests.labels(route, str(status)).inc()
+
+    async def _fail(self, error: Exception, exchange: _Exchange, scope: Scope, receive: Receive) -> int:
+        status, shown = _translate(error, exchange.request_id)
+        if exchange.status:  # headers are out; all that is left is to end the connection
+            _log.error("request %s failed after its answer began: %s", exchange.request_id, shown.code)
+            return exchange.status
+        headers = retry_headers(shown, self._random)
+        response = OrjsonResponse(error_body(shown), status_code=status, headers=headers)
+        await response(scope, receive, exchange.send)
+        return status
+
+
+class _Exchange:
+    """One answer on its way out."""
+
+    def __init__(self, request_id: str, send: Send) -> None:
+        self.request_id = request_id
+        self.status = 0
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on; the first one gets the request id."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.request_id.encode())]
+        await self._send(message)
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SANE_ID.match(text := value.decode("latin-1")):
+            return str(text)
+    return new_id("req")
+
+
+def _translate(error: Exception, request_id: str) -> tuple[int, StratosError]:
+    if isinstance(error, StratosError):
+        if isinstance(error, Internal):
+            _log.error("request %s failed: %s", request_id, error.message)
+        shown = public_error(error)
+        return shown.http_status, shown
+    if isinstance(error, HTTPException) and error.status_code in (404, 405):
+        is_method = error.status_code == 405
+        text = "this route does not accept this method" if is_method else "there is no such route"
+        shown = NotFound(text)
+        shown.code = "method_not_allowed" if is_method else "unknown_route"
+        return error.status_code, shown
+    error_id = new_id("err")
+    _log.exception("bug in request %s, reported as %s", request_id, error_id, exc_info=error)
+    return 500, Internal(f"internal error {error_id}; the server's log has the details")
+
+
+def build_routes(
+    *,
+    chat: GenerationEndpoint,
+    completion: GenerationEndpoint,
+    embedding: EmbeddingEndpoint,
+    authenticator: Authenticator,
+    catalogue: ModelCatalogue,
+    health: DeepHealth,
+    registry: CollectorRegistry,
+    not_ready_reason: Callable[[], str],
+) -> list[BaseRoute]:
+    """The routing table."""
+
+    async def list_models(request: Request) -> Response:
+        caller = await authenticator.authenticate(bearer_key(request.headers))
+        return OrjsonResponse({"object": "list", "data": await catalogue.list(caller.tenant)})
+
+    async def get_model(request: Request) -> Response:
+        caller = await authenticator.authenticate(bearer_key(request.headers))
+        return OrjsonResponse(await catalogue.get(caller.tenant, request.path_params["name"]))
+
+    async def deep_health(_: Request) -> Response:
+        report = await health.report()
+        body = {"status": report.state, "reason": report.reason, "duration_s": round(report.duration_s, 4)}
+        return OrjsonResponse(body, status_code=503 if report.state is HealthState.BROKEN else 200)
+
+    async def livez(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        reason = not_ready_reason()
+        return PlainTextResponse(f"{reason or 'ok'}\n", status_code=503 if reason else 200)
+
+    public = PublicMetrics(registry)
+
+    async def show_metrics(_: Request) -> Response:
+        return Response(generate_latest(public), media_type=CONTENT_TYPE_LATEST)
+
+    return [
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", completion, methods=["POST"]),
+        Route("/v1/embeddings", embedding, methods=["POST"]),
+        Route("/v1/models", list_models, methods=["GET"]),
+        Route("/v1/models/{name:path}", get_model, methods=["GET"]),
+        Route("/health", deep_health, methods=["GET"]),
+        Route("/livez", livez, methods=["GET"]),
+        Route("/readyz", readyz, methods=["GET"]),
+        Route("/metrics", show_metrics, methods=["GET"]),
+    ]

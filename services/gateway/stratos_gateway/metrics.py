@@ -1,0 +1,77 @@
+"""Metrics of the gateway; tenant ids are the only labels that come from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+
+from stratos_gateway.session_records import Receipt
+
+_TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.033, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
+
+
+class PublicMetrics:
+    """What anybody who reaches the API port may see: every family but those that name tenants."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, as ``prometheus_client`` wants them."""
+        for family in self._registry.collect():
+            if not any("tenant" in sample.labels for sample in family.samples):
+                yield family
+
+
+class GatewayMetrics:
+    """All instruments, bound to the registry that is passed in."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.ttft = Histogram(
+            "stratos_request_ttft_seconds",
+            "Time from a request's arrival to its first token.",
+            buckets=_TTFT_BUCKETS_S,
+            registry=registry,
+        )
+        self.itl = Histogram(
+            "stratos_request_itl_seconds",
+            "Time between consecutive tokens of one choice, as they reach the gateway.",
+            buckets=_ITL_BUCKETS_S,
+            registry=registry,
+        )
+        self.requests = Counter(
+            "stratos_requests", "Answered HTTP requests (499: the client left).", ("route", "status"), registry=registry
+        )
+        self.open = Gauge("stratos_requests_open", "Generation requests that are open now.", registry=registry)
+        self.tokens_in = Counter(
+            "stratos_prompt_tokens", "Prompt tokens of ended requests.", ("tenant",), registry=registry
+        )
+        self.tokens_out = Counter(
+            "stratos_output_tokens", "Output tokens of ended requests.", ("tenant",), registry=registry
+        )
+        self.embedding_inputs = Counter(
+            "stratos_embedding_inputs", "Inputs whose embedding was answered.", registry=registry
+        )
+        self.recoveries = Counter(
+            "stratos_recoveries",
+            "Attempts after the first one, by what ended the one before.",
+            ("cause",),
+            registry=registry,
+        )
+        self.prompt_sources = Counter(
+            "stratos_prompt_tokens_by_source",
+            "Prompt tokens by where their KV came from at the decode worker.",
+            ("source",),
+            registry=registry,
+        )
+        self.prefills = Counter("stratos_prefills", "Prompts by the path their KV took.", ("path",), registry=registry)
+        self.sessions = Gauge("stratos_sessions_open", "Sessions with decode workers.", registry=registry)
+
+    def observe_receipt(self, receipt: Receipt) -> None:
+        """Count where a prompt's KV came from."""
+        self.prefills.labels(receipt.prefill_path).inc()
+        self.prompt_sources.labels("cached").inc(receipt.num_cached_tokens)
+        self.prompt_sources.labels("transferred").inc(receipt.num_transferred_tokens)
+        self.prompt_sources.labels("recomputed").inc(receipt.num_recomputed_tokens)

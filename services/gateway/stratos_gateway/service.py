@@ -1,0 +1,191 @@
+"""The gateway as a service: what is opened, in which order, and how it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import grpc.aio
+
+from stratos.common.clock import SystemClock
+from stratos.common.ids import new_incarnation
+from stratos.core.placement import WorkerRef
+from stratos_gateway.admission import Admission
+from stratos_gateway.app import GatewayApp, build_routes
+from stratos_gateway.auth import Authenticator
+from stratos_gateway.completions import Completions, Router
+from stratos_gateway.edge_endpoint import Edge, EdgeLimits
+from stratos_gateway.embedding_client import EmbeddingClient
+from stratos_gateway.embedding_endpoint import EmbeddingEndpoint
+from stratos_gateway.endpoints import GenerationEndpoint
+from stratos_gateway.health import DeepHealth
+from stratos_gateway.http_protocol import ConnectionLimits
+from stratos_gateway.http_server import HttpServer
+from stratos_gateway.liveness import LivenessConfig
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.models import AdapterSource, ModelCatalogue
+from stratos_gateway.platform import Platform
+from stratos_gateway.preparation import Preparation
+from stratos_gateway.served_model import ServedModel
+from stratos_gateway.session import WorkerSession
+from stratos_gateway.session_pool import SessionPool
+from stratos_gateway.settings import GatewaySettings
+from stratos_gateway.watermark_policy import read_policy
+from stratos.rpc.service import Service
+from stratos.rpc.settings import env_name_of
+
+_log = logging.getLogger(__name__)
+_DRAIN_POLL_S = 0.02
+FRAMING_ROOM = 8
+"""A message may be this many times the largest body: a body in tiny chunks, and one that is thrown away with a 413."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backends:
+    """The services and stores behind the gateway."""
+
+    router: Router
+    registry: AdapterSource | None
+    authenticator: Authenticator
+    tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = field(default_factory=dict)
+    """Root tasks that keep them fresh."""
+
+
+OpenBackends = Callable[[GatewaySettings, AsyncExitStack], Awaitable[Backends]]
+
+
+class GatewayService(Service):
+    """One gateway process.
+
+    Args:
+        settings: of the process.
+        open_backends: connects to what is behind; called inside the event loop.
+    """
+
+    name = "gateway"
+
+    def __init__(self, settings: GatewaySettings, open_backends: OpenBackends) -> None:
+        self._settings = settings
+        self._open_backends = open_backends
+        self._clock = SystemClock()
+        self._incarnation = new_incarnation()
+        self._stack = AsyncExitStack()
+        self._admission: Admission
+        self._sessions: SessionPool
+        self._http: HttpServer
+        self._backend_tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = {}
+
+    @property
+    def http_address(self) -> str:
+        """host:port of the OpenAI API; known once ``open`` has run."""
+        return self._http.address
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """The gateway answers no gRPC besides health."""
+        return ()
+
+    async def open(self) -> None:
+        """Read the model's files, connect, bind the HTTP port."""
+        settings = self._settings
+        model = await asyncio.to_thread(
+            ServedModel.load,
+            settings.model_path,
+            settings.model_name,
+            settings.max_input_tokens,
+            settings.pooling,
+            settings.matryoshka,
+            settings.max_stream_len,
+        )
+        self._stack.callback(model.grammars.close)
+        backends = await self._open_backends(settings, self._stack)
+        self._backend_tasks = backends.tasks
+        metrics = GatewayMetrics(self.metrics)
+        self._sessions = SessionPool(self._build_session, self._clock, settings.connect_timeout_s, metrics.sessions.set)
+        completions = Completions(backends.router)
+        self._stack.push_async_callback(completions.close)
+        self._stack.push_async_callback(self._sessions.close)
+        embeddings = EmbeddingClient(settings.connect_timeout_s)
+        self._stack.push_async_callback(embeddings.close)
+        self._admission = Admission(settings.max_open_requests, settings.max_open_requests_per_tenant, metrics)
+        platform = Platform(
+            router=backends.router,
+            completions=completions,
+            sessions=self._sessions,
+            clock=self._clock,
+            metrics=metrics,
+            placement_timeout_s=settings.placement_timeout_s,
+        )
+        app = self._build_app(model, backends, platform, embeddings)
+        limits = ConnectionLimits(
+            head_timeout_s=settings.head_timeout_s, max_message_bytes=FRAMING_ROOM * settings.max_body_bytes
+        )
+        self._http = HttpServer(app, settings.http_listen, env_name_of(settings, "http_listen"), limits)
+        self._stack.callback(self._http.close)
+        _log.info("model %s, digest %s", model.base.name, model.base.digest)
+
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
+        """The HTTP server, the watch over sessions, what keeps the backends fresh."""
+        own = {"http": self._http.run(), "sessions": self._sessions.run()}
+        return {**own, **{name: work() for name, work in self._backend_tasks.items()}}
+
+    async def warm_up(self) -> None:
+        """Say where the API is."""
+        _log.info("OpenAI API at http://%s/v1", self._http.address)
+
+    def not_ready_reason(self) -> str:
+        """Draining, or nothing: a full gateway is ready."""
+        return "draining" if self._admission.is_draining else ""
+
+    async def drain(self) -> None:
+        """Refuse new requests and let open ones end."""
+        self._admission.is_draining = True
+        while self._admission.num_open:  # noqa: ASYNC110 - only at the end of a process
+            await asyncio.sleep(_DRAIN_POLL_S)
+
+    async def close(self) -> None:
+        """Close everything that ``open`` opened, in reverse."""
+        await self._stack.aclose()
+
+    def _build_session(self, worker: WorkerRef) -> WorkerSession:
+        settings = self._settings
+        limits = LivenessConfig(silence_timeout_s=settings.silence_timeout_s, step_timeout_s=settings.step_timeout_s)
+        return WorkerSession(worker, self._incarnation, self._clock, limits)
+
+    def _build_app(
+        self, model: ServedModel, backends: Backends, platform: Platform, embeddings: EmbeddingClient
+    ) -> GatewayApp:
+        settings = self._settings
+        catalogue = ModelCatalogue(model.base, backends.registry, self._clock, settings.adapter_refresh_s)
+        preparation = Preparation(
+            model=model,
+            catalogue=catalogue,
+            default_max_tokens=settings.default_max_tokens,
+            watermarks=read_policy(settings),
+        )
+        edge = Edge(
+            authenticator=backends.authenticator,
+            admission=self._admission,
+            platform=platform,
+            tokenizer=model.tokenizer,
+            limits=EdgeLimits(
+                max_body_bytes=settings.max_body_bytes,
+                body_timeout_s=settings.body_timeout_s,
+                write_timeout_s=settings.write_timeout_s,
+            ),
+        )
+        routes = build_routes(
+            chat=GenerationEndpoint(edge, preparation.chat),
+            completion=GenerationEndpoint(edge, preparation.completion),
+            embedding=EmbeddingEndpoint(edge, model, catalogue, embeddings, settings.embedding_timeout_s),
+            authenticator=backends.authenticator,
+            catalogue=catalogue,
+            health=DeepHealth(model, platform, embeddings, settings.health_interval_s, settings.health_timeout_s),
+            registry=self.metrics,
+            not_ready_reason=self.not_ready_reason,
+        )
+        return GatewayApp(routes, platform.metrics, Random())

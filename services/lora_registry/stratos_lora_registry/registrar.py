@@ -1,0 +1,141 @@
+"""Registration of one adapter.
+
+Steps: check name, tenant and digest -> ask Redis for a sign of life -> fetch the two files into a folder of
+our own -> check them with the rules that workers use too -> add the version.  Nothing is stored before the
+last step, and the folder is gone at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from stratos.common.errors import BadRequest, InvalidAdapter, Overloaded, RequestTooLarge
+from stratos.core.adapter import Adapter
+from stratos.core.adapter_files import CONFIG_NAME, WEIGHTS_NAME, AdapterFiles, read_adapter_files
+from stratos_lora_registry.catalogue import AdapterCatalogue
+from stratos.store.keys import check_tenant
+from stratos.store.object_store import ObjectStore, check_key
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_MAX_CONFIG_BYTES = 1 << 20
+"""It is read into memory as a whole."""
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrarConfig:
+    """Bounds of a registration; fields as in ``LoraRegistrySettings``."""
+
+    reserved_names: tuple[str, ...] = ("base",)
+    max_adapter_bytes: int = 2 * 1024**3
+    max_registrations: int = 4
+    work_folder: Path | None = None
+
+
+class Registrar:
+    """Checks adapters and adds them to the catalogue.
+
+    Args:
+        catalogue: where versions are kept.
+        store: where weights are.
+        config: bounds.
+        unix_time: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        catalogue: AdapterCatalogue,
+        store: ObjectStore,
+        config: RegistrarConfig,
+        unix_time: Callable[[], float],
+    ) -> None:
+        self._catalogue = catalogue
+        self._store = store
+        self._config = config
+        self._unix_time = unix_time
+        self._num_running = 0
+
+    async def register(self, *, tenant: str, name: str, base_model_digest: str, uri: str) -> Adapter:
+        """Check the adapter at ``uri`` and point ``name`` to it; the same content gives the same answer.
+
+        Raises:
+            BadRequest: name, tenant, digest or URI is malformed, or the name is reserved.
+            NotFound: no such folder.
+            InvalidAdapter: its files are not an adapter we serve.
+            Overloaded: too many registrations run.
+            DependencyDown: Redis or the object store does not answer.
+        """
+        self._check(tenant, name, base_model_digest)
+        uri = check_key(uri)
+        if self._num_running >= self._config.max_registrations:
+            raise Overloaded(f"{self._num_running} adapters are being registered; try again shortly")
+        self._num_running += 1
+        try:
+            await self._catalogue.check()
+            files = await self._read(uri)
+            return await self._catalogue.put(
+                Adapter(
+                    tenant=tenant,
+                    name=name,
+                    base_model_digest=base_model_digest,
+                    uri=uri,
+                    digest=files.digest,
+                    rank=files.rank,
+                    alpha=files.alpha,
+                    target_modules=files.target_modules,
+                    num_bytes=files.num_bytes,
+                    created_unix_s=int(self._unix_time()),
+                )
+            )
+        finally:
+            self._num_running -= 1
+
+    def _check(self, tenant: str, name: str, base_model_digest: str) -> None:
+        if tenant:
+            check_tenant(tenant)
+        if not _NAME.match(name):
+            raise BadRequest(
+                "an adapter's name has 1 to 64 characters of a-z 0-9 . _ - and starts with a letter or digit",
+                param="name",
+            )
+        if name in self._config.reserved_names:
+            raise BadRequest(f"the name {name!r} is the base model's; choose another one", param="name")
+        if not _DIGEST.match(base_model_digest):
+            raise BadRequest("base_model_digest must be a SHA-256 as 64 hex digits", param="base_model_digest")
+
+    async def _read(self, uri: str) -> AdapterFiles:
+        await self._check_folder(uri)
+        with tempfile.TemporaryDirectory(prefix="stratos-adapter-", dir=self._config.work_folder) as work:
+            folder = Path(work) / "adapter"
+            try:
+                await self._store.download_folder(
+                    uri, folder, names=(CONFIG_NAME, WEIGHTS_NAME), max_bytes=self._config.max_adapter_bytes
+                )
+            except RequestTooLarge as error:
+                raise InvalidAdapter(f"{uri}: the adapter is too large: {error.message}", param="uri") from error
+            try:
+                return await asyncio.to_thread(read_adapter_files, folder)
+            except InvalidAdapter as error:
+                # The reader names the folder of ours; callers know the one in the store.
+                message = error.message.replace(str(folder), uri)
+                raise InvalidAdapter(f"{uri}: {message}", param="uri") from error
+
+    async def _check_folder(self, uri: str) -> None:
+        try:
+            found = {info.key[len(uri) + 1 :]: info.num_bytes for info in await self._store.list_folder(uri)}
+        except RequestTooLarge as error:
+            raise InvalidAdapter(f"{uri} is not an adapter folder: {error.message}", param="uri") from error
+        if WEIGHTS_NAME not in found:
+            pickles = sorted(name for name in found if name.endswith(_PICKLES))
+            why = f"; {pickles[0]} is a pickle and is never read: convert it to safetensors" if pickles else ""
+            raise InvalidAdapter(f"{uri} has no {WEIGHTS_NAME}{why}", param="uri")
+        if CONFIG_NAME not in found:
+            raise InvalidAdapter(f"{uri} has no {CONFIG_NAME}", param="uri")
+        if found[CONFIG_NAME] > _MAX_CONFIG_BYTES:
+            raise InvalidAdapter(f"{uri}: {CONFIG_NAME} is larger than {_MAX_CONFIG_BYTES} bytes", param="uri")

@@ -1,0 +1,68 @@
+"""The registry as a service: Redis and object store, opened and closed together.
+
+It starts, and stays ready, while Redis is down: callers then get a clear UNAVAILABLE instead of no answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc.aio
+
+from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
+from stratos.common.errors import DependencyDown
+from stratos_lora_registry.catalogue import AdapterCatalogue
+from stratos_lora_registry.registrar import Registrar, RegistrarConfig
+from stratos_lora_registry.servicer import RegistryServicer
+from stratos_lora_registry.settings import LoraRegistrySettings
+from stratos.rpc.service import Service
+from stratos.store.object_store import open_store
+from stratos.store.redis import open_redis
+
+_log = logging.getLogger(__name__)
+
+
+class LoraRegistryService(Service):
+    """Adapter catalogue over Redis and an object store."""
+
+    name = "lora-registry"
+
+    def __init__(self, settings: LoraRegistrySettings) -> None:
+        self._redis = open_redis(settings.redis_url)
+        # One attempt: whoever registers is told within a second that the store is down.
+        self._store = open_store(
+            settings.object_store_url,
+            s3_endpoint_url=settings.s3_endpoint_url,
+            s3_region=settings.s3_region,
+            num_attempts=1,
+        )
+        self._catalogue = AdapterCatalogue(self._redis)
+        config = RegistrarConfig(
+            reserved_names=settings.reserved_names,
+            max_adapter_bytes=settings.max_adapter_bytes,
+            max_registrations=settings.max_registrations,
+            work_folder=Path(settings.work_folder) if settings.work_folder else None,
+        )
+        self._registrar = Registrar(self._catalogue, self._store, config, time.time)
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """Add the one servicer."""
+        registry_pb2_grpc.add_RegistryServiceServicer_to_server(
+            RegistryServicer(self._catalogue, self._registrar), server
+        )
+        return [registry_pb2.DESCRIPTOR.services_by_name["RegistryService"].full_name]
+
+    async def warm_up(self) -> None:
+        """Look whether Redis is there, and say so if not."""
+        try:
+            await self._catalogue.check()
+        except DependencyDown as error:
+            _log.warning("%s; adapters cannot be read or registered until it is back", error)
+
+    async def close(self) -> None:
+        """Close both stores."""
+        await self._store.close()
+        await self._redis.aclose()

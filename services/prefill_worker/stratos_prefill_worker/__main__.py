@@ -1,0 +1,21 @@
+"""Entry point: ``python -m stratos_prefill_worker``."""
+
+from __future__ import annotations
+
+import sys
+
+from stratos.core.placement import WorkerRole
+from stratos_prefill_worker.settings import PrefillWorkerSettings
+from stratos.rpc.process import serve
+from stratos.rpc.settings import load_settings
+from stratos.worker.composition import worker_service
+
+
+def main() -> int:
+    """Serve until a signal; returns the exit code."""
+    settings = load_settings(PrefillWorkerSettings)
+    return serve(lambda: worker_service(WorkerRole.PREFILL, settings), settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+"""Gives waiting requests to workers.
+
+Life of a call: ``schedule`` -> refused at once, or a ticket in the queue -> woken by arrivals, statuses and ends,
+``_turn`` places what can be placed -> the call answers with a placement, which is booked until ``complete``.
+A caller that leaves takes its ticket, or its booking, along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Literal
+
+from stratos.common.clock import Clock
+from stratos.common.errors import (
+    BadRequest,
+    ContextLengthExceeded,
+    Draining,
+    Overloaded,
+    QueueTimeout,
+    Retryable,
+    StratosError,
+)
+from stratos.common.ids import new_id
+from stratos.core.fleet import Fleet
+from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
+from stratos_router.fleet import FleetState
+from stratos_router.metrics import RouterMetrics
+from stratos_router.settings import RouterSettings
+from stratos.routing.admission import Ask, OutputLengths, make_ask
+from stratos.routing.bookings import Booking, BookingLedger
+from stratos.routing.class_queue import Ticket, Verdict
+from stratos.routing.filters import Rejection
+from stratos.routing.full_models import FullModels
+from stratos.routing.picker import Choice, Refusal, choose, never_fits
+from stratos.routing.prefill_memory import PrefillMemory
+from stratos.routing.queue import PlacementQueue
+
+TICK_S = 0.05
+"""Deadlines and silent workers are noticed this late at most."""
+SHOW_S = 0.25
+"""How often gauges are set."""
+MIN_AFTER_S, MAX_AFTER_S, JITTER = 1.0, 30.0, 0.2
+
+
+class Scheduler:
+    """The queue, the fleet and the calls that wait.
+
+    Args:
+        fleet: workers.
+        bookings: the ledger that ``fleet`` uses.
+        settings: of the router.
+        metrics: of the router.
+        clock: monotonic.
+        rng: breaks ties and jitters Retry-After.
+    """
+
+    def __init__(
+        self,
+        fleet: FleetState,
+        bookings: BookingLedger,
+        settings: RouterSettings,
+        metrics: RouterMetrics,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self._fleet = fleet
+        self._bookings = bookings
+        self._queue = PlacementQueue(settings.queue_settings())
+        self._admission = settings.admission_settings()
+        self._weights = settings.weights()
+        self._lengths = OutputLengths(settings.default_output_tokens)
+        self._metrics = metrics
+        self._clock = clock
+        self._rng = rng
+        self._wake = asyncio.Event()
+        self._calls: dict[Ticket, asyncio.Future[Placement]] = {}
+        self._full = FullModels()
+        self._prefill_memory = PrefillMemory()
+        self._is_draining = False
+
+    async def schedule(self, request: PlacementRequest) -> Placement:
+        """Wait for a placement; cancelling leaves the queue.
+
+        Raises:
+            BadRequest: the request is malformed.
+            ContextLengthExceeded: no known worker of the model could ever hold it.
+            Overloaded: the queue is full.
+            QueueTimeout: its time to live, or its deadline, passed.
+            Draining: the router is leaving.
+        """
+        begin = self._clock.now()
+        outcome = "error"
+        try:
+            placement = await self._wait(request, begin)
+            outcome = "placed"
+        except StratosError as error:
+            outcome = error.code
+            if isinstance(error, Retryable):
+                error.after_s = self._jittered(error.after_s or MIN_AFTER_S)
+            raise
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        finally:
+            self._metrics.placements.labels(outcome).inc()
+            self._metrics.schedule_seconds.labels(outcome).observe(self._clock.now() - begin)
+        return placement
+
+    def complete(self, handoff_id: str, outcome: Outcome, num_output_tokens: int | None) -> None:
+        """An attempt ended; its booking goes. Unknown ids are ignored."""
+        booking = self._fleet.end(handoff_id)
+        if booking is None:
+            return
+        self._metrics.ends.labels(outcome.value).inc()
+        num_choices = max(1, booking.request.num_choices)
+        if num_output_tokens is not None and booking.request.work is Work.GENERATION:
+            self._queue.settle(booking.request, num_output_tokens - booking.output_tokens)
+            if outcome is Outcome.FINISHED and not booking.request.is_recovery:
+                self._lengths.add(booking.request.model_digest, num_output_tokens // num_choices)
+        self.wake()
+
+    def fleet(self) -> Fleet:
+        """Queues and workers now."""
+        now = self._clock.now()
+        return Fleet(queues=tuple(self._queue.depths(now)), workers=self._fleet.workers(now))
+
+    def wake(self) -> None:
+        """Something changed that may let a request go."""
+        self._wake.set()
+
+    def drain(self) -> None:
+        """Refuse new calls, and send those that wait elsewhere."""
+        self._is_draining = True
+        for ticket in self._queue.clear():
+            self._fail(ticket, Draining("the router is leaving; ask another one"))
+
+    async def run(self) -> None:
+        """Place, expire, observe; until cancelled."""
+        next_show = 0.0
+        while True:
+            now = self._clock.now()
+            self._turn(now)
+            if now >= next_show:
+                next_show = now + SHOW_S
+                self._fleet.expire(now)
+                self._metrics.show(self.fleet(), len(self._bookings))
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until woken, or a tick. The loop runs at least once in between, so arrivals coalesce."""
+        try:
+            async with asyncio.timeout(TICK_S):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    def _turn(self, now: float) -> None:
+        self._fleet.observe(now)
+        for found in self._queue.dispatch(now, lambda ticket: self._place(ticket, now)):
+            call = self._calls[found.ticket]
+            if not call.done():
+                call.set_result(found.result)
+        for ticket in self._queue.expire(now):
+            self._fail(ticket, self._timeout(ticket, now))
+
+    async def _wait(self, request: PlacementRequest, now: float) -> Placement:
+        if self._is_draining:
+            raise Draining("the router is leaving; ask another one")
+        _check(request)
+        ask = make_ask(request, self._lengths, self._admission)
+        self._refuse_impossible(ask, now)
+        output_tokens = ask.output_tokens * max(1, request.num_choices)
+        ticket, displaced = self._queue.push(request, now, output_tokens=output_tokens)
+        for victim in displaced:
+            self._fail(victim, Overloaded("displaced from a full queue by a tenant with less in it; try again later"))
+        call: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
+        self._calls[ticket] = call
+        self.wake()
+        try:
+            return await call
+        except asyncio.CancelledError:
+            if not self._queue.remove(ticket) and call.done() and not call.cancelled() and call.exception() is None:
+                self._fleet.end(call.result().handoff_id)
+            self.wake()
+            raise
+        finally:
+            del self._calls[ticket]
+
+    def _place(self, ticket: Ticket, now: float) -> Placement | Verdict:
+        request = ticket.request
+        call = self._calls.get(ticket)
+        if call is None or call.done():
+            return Verdict.INELIGIBLE  # its caller is about to leave
+        ask = make_ask(request, self._lengths, self._admission)
+        if self._full.covers(ask, self._fleet.version):
+            return Verdict.BLOCKED
+        preferred = self._prefill_memory.recall(request.request_id) if request.is_recovery else ""
+        choice = choose(self._fleet.views(now), ask, self._weights, self._rng, preferred_prefill=preferred)
+        if isinstance(choice, Choice):
+            return self._book(choice, ask, ticket, now)
+        self._full.learn(ask, choice, self._fleet.version)
+        return Verdict.BLOCKED if choice.is_blocked else Verdict.INELIGIBLE
+
+    def _book(self, choice: Choice, ask: Ask, ticket: Ticket, now: float) -> Placement:
+        handoff_id = new_id("handoff")
+        if choice.decode and choice.prefill:
+            self._prefill_memory.note(ask.request.request_id, choice.prefill[0].worker.incarnation)
+        self._fleet.book(
+            Booking(
+                handoff_id=handoff_id,
+                request=ask.request,
+                decode_incarnation=choice.worker.worker.incarnation,
+                prefill_incarnation=choice.prefill[0].worker.incarnation if choice.decode and choice.prefill else "",
+                num_blocks=ask.num_blocks(choice.worker.status.block_size),
+                output_tokens=ticket.output_tokens,
+                at=now,
+            )
+        )
+        waited_before = ask.request.waited_ms / 1000
+        return Placement(
+            decode=choice.decode.worker if choice.decode else None,
+            prefill=tuple(view.worker for view in choice.prefill),
+            handoff_id=handoff_id,
+            attempt=ask.request.attempt,
+            queued_ms=round((now - ticket.arrived - waited_before) * 1000),
+        )
+
+    def _refuse_impossible(self, ask: Ask, now: float) -> None:
+        """Alone over the mark on every worker of the model: waiting would not help."""
+        if never_fits(self._fleet.views(now), ask):
+            raise ContextLengthExceeded(
+                f"{ask.request.num_prompt_tokens} prompt tokens and the expected output do not fit into "
+                f"{ask.kv_mark:.0%} of any worker's KV pool; shorten the prompt or lower max_tokens",
+                param="messages",
+            )
+
+    def _timeout(self, ticket: Ticket, now: float) -> QueueTimeout:
+        ask = make_ask(ticket.request, self._lengths, self._admission)
+        choice = choose(self._fleet.views(now), ask, self._weights, self._rng)
+        why = str(choice) if isinstance(choice, Refusal) else "others were before it"
+        counted = {Rejection.OUT: "not answering or draining", Rejection.MODEL: "of another model"}
+        for reason, text in counted.items():
+            why = why.replace(f"{reason.value}:", f"{text}:")
+        return QueueTimeout(f"no worker took the request within {now - ticket.arrived:.1f} s ({why})")
+
+    def _fail(self, ticket: Ticket, error: StratosError) -> None:
+        call = self._calls.get(ticket)
+        if call is not None and not call.done():
+            call.set_exception(error)
+
+    def _jittered(self, after_s: float) -> float:
+        """Spread the retries of many refused callers."""
+        spread = after_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
+        return min(MAX_AFTER_S, max(MIN_AFTER_S, spread))
+
+
+def _check(request: PlacementRequest) -> None:
+    """What a correct gateway never sends."""
+    required: tuple[Literal["request_id", "model_digest"], ...] = ("request_id", "model_digest")
+    for name in required:
+        if not getattr(request, name):
+            raise BadRequest(f"{name} must be set", param=name)
+    if request.num_prompt_tokens < 1:
+        raise BadRequest("num_prompt_tokens must be at least 1", param="num_prompt_tokens")
+    if request.max_tokens < 1 and request.work is Work.GENERATION:
+        raise BadRequest("max_tokens must be at least 1", param="max_tokens")

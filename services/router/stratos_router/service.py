@@ -1,0 +1,52 @@
+"""The router as a service: puts its parts together and names its root tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import grpc.aio
+
+from stratos.api.router.v1 import router_pb2, router_pb2_grpc
+from stratos.common.clock import Clock
+from stratos_router.discovery import open_discovery
+from stratos_router.fleet import FleetState
+from stratos_router.metrics import RouterMetrics
+from stratos_router.scheduler import Scheduler
+from stratos_router.servicer import RouterServicer
+from stratos_router.settings import RouterSettings
+from stratos_router.watcher import Watcher
+from stratos.routing.bookings import BookingLedger
+from stratos.rpc.service import Service
+
+
+class RouterApp(Service):
+    """One router process."""
+
+    name = "router"
+
+    def __init__(self, settings: RouterSettings, clock: Clock, rng: Random) -> None:
+        metrics = RouterMetrics(self.metrics)
+        bookings = BookingLedger(settings.booking_settings())
+        fleet = FleetState(settings.liveness_settings(), bookings, metrics)
+        self._discovery = open_discovery(settings.discovery)
+        self._scheduler = Scheduler(fleet, bookings, settings, metrics, clock, rng)
+        self._watcher = Watcher(self._discovery, fleet, self._scheduler, settings, clock)
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """Add the servicer."""
+        router_pb2_grpc.add_RouterServiceServicer_to_server(RouterServicer(self._scheduler), server)
+        return [router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name]
+
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
+        """Follow the workers, place requests."""
+        return {"watcher": self._watcher.run(), "scheduler": self._scheduler.run()}
+
+    def not_ready_reason(self) -> str:
+        """A router without workers is ready: requests wait in it. One that never saw a worker list is not."""
+        return self._discovery.problem
+
+    async def drain(self) -> None:
+        """Callers that wait are sent elsewhere; placements that were made need no router."""
+        self._scheduler.drain()

@@ -1,0 +1,65 @@
+"""RouterService: messages in, messages out; everything else is in ``Scheduler``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratos.api.router.v1 import router_pb2, router_pb2_grpc
+from stratos.common.errors import BadRequest
+from stratos.core.placement import Outcome, PlacementRequest
+from stratos_router.scheduler import Scheduler
+from stratos.rpc.fleet_messages import fleet_to_pb, ref_to_pb, work_from_pb
+
+_OUTCOMES = {
+    router_pb2.OUTCOME_FINISHED: Outcome.FINISHED,
+    router_pb2.OUTCOME_CANCELLED: Outcome.CANCELLED,
+    router_pb2.OUTCOME_FAILED: Outcome.FAILED,
+}
+
+
+class RouterServicer(router_pb2_grpc.RouterServiceServicer):
+    """Serves gateways and the autoscaler."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    async def Schedule(self, request: router_pb2.ScheduleRequest, context: Any) -> router_pb2.ScheduleResponse:
+        """Wait in the queue and answer with a placement."""
+        placement = await self._scheduler.schedule(_request_from_pb(request))
+        return router_pb2.ScheduleResponse(
+            decode=None if placement.decode is None else ref_to_pb(placement.decode),
+            prefill=[ref_to_pb(ref) for ref in placement.prefill],
+            handoff_id=placement.handoff_id,
+            queued_ms=placement.queued_ms,
+        )
+
+    async def Complete(self, request: router_pb2.CompleteRequest, context: Any) -> router_pb2.CompleteResponse:
+        """End a booking."""
+        if request.outcome not in _OUTCOMES:
+            raise BadRequest(f"unknown outcome {request.outcome}", param="outcome")
+        num_output_tokens = request.num_output_tokens if request.HasField("num_output_tokens") else None
+        self._scheduler.complete(request.handoff_id, _OUTCOMES[request.outcome], num_output_tokens)
+        return router_pb2.CompleteResponse()
+
+    async def GetFleet(self, request: router_pb2.GetFleetRequest, context: Any) -> router_pb2.GetFleetResponse:
+        """Queues and workers."""
+        return fleet_to_pb(self._scheduler.fleet())
+
+
+def _request_from_pb(message: router_pb2.ScheduleRequest) -> PlacementRequest:
+    return PlacementRequest(
+        request_id=message.request_id,
+        attempt=message.attempt,
+        tenant=message.tenant,
+        priority_class=message.priority_class,
+        model_digest=message.model_digest,
+        adapter_digest=message.adapter_digest,
+        num_prompt_tokens=message.num_prompt_tokens,
+        max_tokens=message.max_tokens,
+        num_choices=max(1, message.num_choices),
+        work=work_from_pb(message.work),
+        excluded_incarnations=frozenset(message.excluded_incarnations),
+        waited_ms=max(0, message.waited_ms),
+        is_recovery=message.is_recovery,
+        deadline_ms=max(0, message.deadline_ms) if message.HasField("deadline_ms") else None,
+    )

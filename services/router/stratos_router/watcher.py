@@ -1,0 +1,95 @@
+"""Follows discovery and holds one status stream to each member.
+
+A stream that breaks is reported at once and opened anew with a short back-off; one that stays silent for long
+is opened anew as well, because a silent connection may be dead without either end knowing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc.aio
+
+from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
+from stratos.common.clock import Clock
+from stratos.common.errors import StratosError
+from stratos_router.discovery import Discovery, Member
+from stratos_router.fleet import FleetState
+from stratos_router.scheduler import Scheduler
+from stratos_router.settings import RouterSettings
+from stratos.rpc.client import channel
+from stratos.rpc.fleet_messages import status_from_pb
+
+_log = logging.getLogger(__name__)
+FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 0.5
+
+
+class Watcher:
+    """Keeps ``fleet`` up to date, and wakes ``scheduler`` when something changed."""
+
+    def __init__(
+        self, discovery: Discovery, fleet: FleetState, scheduler: Scheduler, settings: RouterSettings, clock: Clock
+    ) -> None:
+        self._discovery = discovery
+        self._fleet = fleet
+        self._scheduler = scheduler
+        self._settings = settings
+        self._clock = clock
+        self._streams: dict[Member, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        members: tuple[Member, ...] | None = None
+        async with asyncio.TaskGroup() as group:
+            while True:
+                found = await asyncio.to_thread(self._discovery.poll)
+                if found != members:
+                    members = found
+                    self._follow(group, members)
+                await asyncio.sleep(self._settings.discovery_interval_s)
+
+    def _follow(self, group: asyncio.TaskGroup, members: tuple[Member, ...]) -> None:
+        self._fleet.set_members(members)
+        for member in [known for known in self._streams if known not in members]:
+            self._streams.pop(member).cancel()
+        for member in members:
+            if member not in self._streams:
+                self._streams[member] = group.create_task(self._watch(member), name=f"watch {member.worker_id}")
+        self._scheduler.wake()
+
+    async def _watch(self, member: Member) -> None:
+        """Statuses of one member, over as many streams as it takes."""
+        backoff_s, problem = FIRST_BACKOFF_S, ""
+        while True:
+            num_statuses, why = await self._one_stream(member)
+            self._fleet.on_lost(member.worker_id, self._clock.now())
+            backoff_s = FIRST_BACKOFF_S if num_statuses else min(LAST_BACKOFF_S, backoff_s * 2)
+            if num_statuses or why != problem:
+                _log.info("status stream of %s at %s ended: %s", member.worker_id, member.address, why)
+            problem = why
+            await asyncio.sleep(backoff_s)
+
+    async def _one_stream(self, member: Member) -> tuple[int, str]:
+        """One stream until it breaks; returns how many statuses it brought and why it ended."""
+        num_statuses = 0
+        peer = channel(member.address)
+        try:
+            request = worker_pb2.WatchStatusRequest(interval_ms=self._settings.status_interval_ms)
+            stream = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(request)
+            while True:
+                async with asyncio.timeout(self._settings.redial_after_s):
+                    message = await stream.read()
+                if message is grpc.aio.EOF:
+                    return num_statuses, "the worker closed it"
+                self._fleet.on_status(member.worker_id, status_from_pb(message), self._clock.now())
+                self._scheduler.wake()
+                num_statuses += 1
+        except TimeoutError:
+            return num_statuses, f"silent for {self._settings.redial_after_s} s"
+        except grpc.aio.AioRpcError as error:
+            return num_statuses, f"{error.code().name.lower()}: {error.details()}"
+        except StratosError as error:
+            return num_statuses, f"malformed status: {error.message}"
+        finally:
+            await peer.close()
