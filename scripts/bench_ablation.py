@@ -104,7 +104,7 @@ class Variant:
 
 def serve(config: dict[str, Any]) -> None:
     """Child: load, then answer one line per workload."""
-    from stratos.core.adapter_files import read_adapter_files
+    from stratos.core.files.adapter_files import read_adapter_files
     from stratos.engine.core import EngineCore
     from stratos.engine.runner.torch_runner import TorchRunner
     from stratos.engine.settings import RunnerConfig, SchedulerConfig

@@ -38,12 +38,12 @@ from pathlib import Path
 from typing import Any
 
 from stratos.common.clock import FakeClock
-from stratos.core.request import ChoiceState, EngineRequest, RequestKey
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.contract.plan import PlanRow, SampledToken, SampleSpec, StepTokens
+from stratos.engine.contract.results import EngineStatus
 from stratos.engine.core import EngineCore
-from stratos.engine.engine import EngineStatus
-from stratos.engine.fake import FakeConfig, FakeRunner
-from stratos.engine.plan import PlanRow, SampledToken, SampleSpec, StepTokens
+from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -70,8 +70,8 @@ class Platform:
 
 def engine_alone(concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
     """The same load on an engine in this process, without tokenizer, gRPC or HTTP."""
-    from stratos.core.request import ChoiceState, EngineRequest, RequestKey
-    from stratos.core.sampling_params import SamplingParams
+    from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
+    from stratos.core.requests.sampling_params import SamplingParams
     from stratos.engine.core import EngineCore
     from stratos.engine.runner.torch_runner import TorchRunner
     from stratos.engine.settings import RunnerConfig, SchedulerConfig

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stratos.core.grammar import GrammarKind, GrammarSpec
-from stratos.core.request import ChoiceState, EngineRequest, RequestKey
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.requests.grammar import GrammarKind, GrammarSpec
+from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 
 NUM_ADAPTERS = 4

@@ -115,8 +115,7 @@ def _run_section(arguments: argparse.Namespace) -> int:
 
 
 def _interpret_kernels() -> None:
-    import triton_interpreter  # noqa: F401  # before anything imports Triton
-
+    import tests.support.triton_interpreter as triton_interpreter  # noqa: F401  # before anything imports Triton
     from stratos.engine.attention import triton_paged
     from stratos.engine.triton_kernels import sampling
 

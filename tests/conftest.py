@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from redis_server import RedisServer
+
+from tests.support.redis_server import RedisServer
 
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"  # counts at the first import of Triton, and peft imports it

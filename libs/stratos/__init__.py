@@ -1,7 +1,7 @@
 """The libraries of StratosServe. Read in this order:
 
-``common`` (errors, clock, ids) and ``api`` (generated stubs of protos/), ``core`` (the records of a request), ``text``
-(tokenizer, chat template, stop strings), ``engine`` (computes tokens), ``kv`` (carries KV between workers), ``worker`` (what
-both worker services are made of), ``routing`` and ``planning`` (pure decisions), ``store`` (Redis, objects), ``rpc`` (how a
-service runs), ``cli`` (the ``stratos`` command).
+``common`` (errors, clock, ids) and ``api`` (generated stubs of protos/), ``core`` (the records of a request),
+``text`` (tokenizer, chat template, stop strings), ``engine`` (computes tokens), ``kv`` (carries KV between
+workers), ``worker`` (what both worker services are made of), ``routing`` and ``planning`` (pure decisions),
+``store`` (Redis, objects), ``rpc`` (how a service runs), ``cli`` (the ``stratos`` command).
 """

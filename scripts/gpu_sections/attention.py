@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from gpu_sections.rig import Rig, Work
-from stratos.core.request import KvGeometry
+from stratos.core.kv import KvGeometry
 from stratos.engine.attention import triton_paged
 from stratos.engine.attention.triton_paged import Shapes, TritonPagedAttention
-from stratos.engine.runner.kv_pages import KvPages
+from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.triton_kernels.attention import AttentionRows, TileShape
 
 HEADS, KV_HEADS, DIM, BLOCK = 32, 8, 128, 16

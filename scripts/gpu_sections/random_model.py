@@ -10,17 +10,17 @@ from torch import Tensor
 from gpu_sections.rig import Rig
 from stratos.common.clock import SystemClock
 from stratos.common.errors import InvalidAdapter
-from stratos.core.request import KvGeometry, KvIdentity
+from stratos.core.kv import KvGeometry, KvIdentity
+from stratos.engine.checkpoint.config import DecoderConfig, parse_decoder_config
+from stratos.engine.checkpoint.loader import AttentionWeights, LinearWeights, MlpWeights
+from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.lora.store import LoraStore
-from stratos.engine.models.config import DecoderConfig, parse_decoder_config
+from stratos.engine.memory.host_pages import HostPages
+from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.models.decoder import Decoder
-from stratos.engine.models.loader import AttentionWeights, LinearWeights, MlpWeights
-from stratos.engine.runner.base import RunnerInfo
-from stratos.engine.runner.cuda_runner import CudaRunner
-from stratos.engine.runner.host_pages import HostPages
+from stratos.engine.runner.cuda.runner import CudaRunner
 from stratos.engine.runner.kernels import choose_kernels
-from stratos.engine.runner.kv_pages import KvPages
 from stratos.engine.settings import RunnerConfig
 
 LLAMA_8B = {

@@ -10,10 +10,10 @@ import torch
 
 from gpu_sections.random_model import BLOCK, RandomModel
 from gpu_sections.rig import Rig
-from stratos.core.request import RequestKey
-from stratos.core.sampling_params import SamplingParams
-from stratos.engine.plan import PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
-from stratos.engine.runner.cuda_runner import CudaRunner
+from stratos.core.requests.records import RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.contract.plan import PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
+from stratos.engine.runner.cuda.runner import CudaRunner
 
 BATCHES, CONTEXT, STEPS, WARM_UP = (1, 8, 32, 64, 128, 256), 1024, 32, 6
 ABLATED = (1, 8, 64)

@@ -18,7 +18,8 @@ from typing import IO, Any
 from gpu_sections.rig import Rig
 
 ROOT = Path(__file__).resolve().parents[2]
-MODELS, UNITS = "tests/gpu/test_models_on_gpu.py", "tests/unit/engine_triton"
+MODELS = "tests/gpu/test_models_on_gpu.py"
+KERNEL_UNITS, RUNNER_UNITS = "tests/unit/engine/triton_kernels", "tests/unit/engine/runner/cuda"
 SUITES: dict[str, list[str]] = {
     "kernels": ["tests/gpu/test_kernels_on_gpu.py"],
     "base_model": [MODELS, "-k", "not transformers or base"],
@@ -26,13 +27,13 @@ SUITES: dict[str, list[str]] = {
     "qwen2": [MODELS, "-k", "greedy_tokens and qwen2"],
     "qwen3": [MODELS, "-k", "greedy_tokens and qwen3 and not moe"],
     "experts": [MODELS, "-k", "greedy_tokens and (mixtral or moe)"],
-    "units_attention": [f"{UNITS}/test_triton_attention.py", f"{UNITS}/test_triton_layers.py"],
-    "units_sampling": [f"{UNITS}/test_triton_sampling.py"],
-    "units_runner": [f"{UNITS}/test_gpu_runner.py"],
+    "units_attention": [f"{KERNEL_UNITS}/test_attention.py", f"{KERNEL_UNITS}/test_layers.py"],
+    "units_sampling": [f"{KERNEL_UNITS}/test_sampling.py"],
+    "units_runner": [f"{RUNNER_UNITS}/test_gpu_runner.py"],
 }
 REHEARSED: dict[str, list[str]] = {
     "kernels": SUITES["kernels"],
-    "passing": [f"{UNITS}/test_gpu_runner.py", "-k", "sizes_grow"],
+    "passing": [f"{RUNNER_UNITS}/test_gpu_runner.py", "-k", "sizes_grow"],
     "missing": ["tests/gpu/no_such_file.py"],
 }
 """Without a GPU: one that skips all, one that passes, one that cannot be run."""

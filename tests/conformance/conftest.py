@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stratos.worker.engine_client import EngineClient
-from tests.conformance.engine_clients import Outputs, Start, make_client
+from stratos.worker.engine_client.base import EngineClient
+from tests.support.engine_clients import Outputs, Start, make_client
 
 
 @pytest.fixture(params=["thread", "thread-lag1", "process", "process-lag1"])

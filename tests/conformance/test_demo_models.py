@@ -1,13 +1,13 @@
 """The shipped models are what the README says: loadable by transformers and peft, and each adapter owns its slice."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.paths import ROOT
+
 MODELS = ROOT / "models"
 SLICES = {"c-headers": "headers", "reference-prose": "prose", "unit-tests": "unit_tests"}
 CONTEXT, NUM_WINDOWS = 512, 18

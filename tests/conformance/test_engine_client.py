@@ -9,22 +9,13 @@ from array import array
 import pytest
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, Overloaded, WorkerLost
-from stratos.core.embedding import EmbedRequest, PoolingKind
-from stratos.core.request import PrefillJob, RequestKey
-from stratos.engine.engine import PrefillEventKind
-from stratos.engine.fake import FINISHED_EARLY, fake_generate, fake_kv
-from stratos.engine.fake_pooling import fake_embedding
-from stratos.worker.engine_client import EngineClient
-from tests.conformance.engine_clients import (
-    TIMEOUT_S,
-    Start,
-    ended,
-    events,
-    expected,
-    make_adapter,
-    make_request,
-    until,
-)
+from stratos.core.requests.embedding import EmbedRequest, PoolingKind
+from stratos.core.requests.records import PrefillJob, RequestKey
+from stratos.engine.contract.results import PrefillEventKind
+from stratos.engine.fake.pooling import fake_embedding
+from stratos.engine.fake.runner import FINISHED_EARLY, fake_generate, fake_kv
+from stratos.worker.engine_client.base import EngineClient
+from tests.support.engine_clients import TIMEOUT_S, Start, ended, events, expected, make_adapter, make_request, until
 
 
 async def test_requests_run_and_their_tokens_come_in_order(start: Start) -> None:

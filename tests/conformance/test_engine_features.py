@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import BadRequest, Internal, QueueTimeout
-from stratos.core.embedding import EmbedRequest, PoolingKind
-from stratos.core.grammar import GrammarKind, GrammarSpec
-from stratos.core.request import ChoiceState, FinishReason, PrefillJob, RequestKey
-from stratos.core.watermark import Watermark
-from stratos.engine.fake import fake_generate, fake_kv
-from stratos.engine.fake_pooling import fake_embedding
+from stratos.core.requests.embedding import EmbedRequest, PoolingKind
+from stratos.core.requests.grammar import GrammarKind, GrammarSpec
+from stratos.core.requests.records import ChoiceState, FinishReason, PrefillJob, RequestKey
+from stratos.core.requests.watermark import Watermark
+from stratos.engine.fake.pooling import fake_embedding
+from stratos.engine.fake.runner import fake_generate, fake_kv
 from stratos.text.tokenizer import Tokenizer
-from tests.conformance.engine_clients import (
+from tests.support.engine_clients import (
     RAISE_TOKEN,
     TIMEOUT_S,
     Outputs,
@@ -31,8 +31,8 @@ from tests.conformance.engine_clients import (
     make_request,
     until,
 )
+from tests.support.paths import BASE_MODEL
 
-MODEL = Path(__file__).parents[2] / "models" / "base"
 pytestmark = pytest.mark.parametrize("start", ["thread", "thread-lag1", "process-lag1"], indirect=True)
 PACKED = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
 
@@ -58,7 +58,7 @@ async def test_log_probabilities_of_prompts_come_with_the_first_token(start: Sta
 
 
 async def test_output_obeys_its_grammar_and_a_resume_goes_on_in_it(start: Start) -> None:
-    client, outputs = await start(model_path=str(MODEL), eos_token_ids=(0, 4))
+    client, outputs = await start(model_path=str(BASE_MODEL), eos_token_ids=(0, 4))
     spec = GrammarSpec(GrammarKind.REGEX, "[a-f]{9}-[0-9]{7}")
     await client.prepare_grammar(spec)
     with pytest.raises(BadRequest) as refused:
@@ -69,7 +69,7 @@ async def test_output_obeys_its_grammar_and_a_resume_goes_on_in_it(start: Start)
     await until(lambda: "r" in ended(outputs))
     assert ended(outputs)["r"] is FinishReason.GRAMMAR
     whole = outputs.tokens["r", 0]
-    assert re.fullmatch(spec.text, Tokenizer.load(MODEL).decode(whole))
+    assert re.fullmatch(spec.text, Tokenizer.load(BASE_MODEL).decode(whole))
     half = ChoiceState(index=1, emitted_ids=tuple(whole[:3]))
     resumed = dataclasses.replace(
         request, key=RequestKey("resumed", 4), choices=(ChoiceState(index=0, finished=True), half)

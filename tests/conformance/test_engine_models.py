@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from stratos.core.adapter_files import AdapterFiles, read_adapter_files
-from stratos.core.embedding import EmbedRequest, PoolingKind
-from stratos.core.grammar import GrammarKind, GrammarSpec
-from stratos.core.request import EngineRequest, PrefillJob, RequestKey
-from stratos.core.watermark import Watermark
+from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
+from stratos.core.requests.embedding import EmbedRequest, PoolingKind
+from stratos.core.requests.grammar import GrammarKind, GrammarSpec
+from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
+from stratos.core.requests.watermark import Watermark
 from stratos.text.tokenizer import Tokenizer
-from stratos.worker.composition import make_client
-from stratos.worker.engine_client import EngineClient
+from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.service import make_client
 from stratos.worker.settings import WorkerSettings
-from tests.conformance.engine_clients import Outputs, ended, events, make_request, until
+from tests.support.engine_clients import Outputs, ended, events, make_request, until
+from tests.support.paths import MODELS
 
-MODELS = Path(__file__).parents[2] / "models"
 ADAPTERS = {folder.name: read_adapter_files(folder) for folder in sorted((MODELS / "adapters").iterdir())}
 PROMPT = Tokenizer.load(MODELS / "base").encode("def read_lines(path):\n    with open(path) as file:\n        return ")
 FEATURES: dict[str, dict[str, Any]] = {

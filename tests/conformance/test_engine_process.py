@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import InvalidCheckpoint, WorkerLost
-from stratos.core.request import PrefillJob
-from stratos.worker import process_engine
-from stratos.worker.composition import make_client as client_of_settings
-from stratos.worker.process_engine import ProcessEngine
+from stratos.core.requests.records import PrefillJob
+from stratos.worker.engine_client import process as process_engine
+from stratos.worker.engine_client.process import ProcessEngine
+from stratos.worker.service import make_client as client_of_settings
 from stratos.worker.settings import WorkerSettings
-from tests.conformance.engine_clients import (
+from tests.support.engine_clients import (
     EXIT_TOKEN,
     GARBAGE_TOKEN,
     HANG_UP_TOKEN,
@@ -35,6 +35,7 @@ from tests.conformance.engine_clients import (
     make_request,
     until,
 )
+from tests.support.paths import ROOT
 
 FAKE: dict[str, Any] = {"lag": 1}
 
@@ -218,7 +219,7 @@ async def _life(end: signal.Signals | None) -> int:
 async def test_the_engine_ends_with_its_worker() -> None:
     program = (
         "import asyncio, sys\n"
-        "from tests.conformance.engine_clients import make_client\n"
+        "from tests.support.engine_clients import make_client\n"
         "async def main():\n"
         "    client = make_client('process', {'step_s': 0.01}, {})\n"
         "    await client.start()\n"
@@ -226,8 +227,7 @@ async def test_the_engine_ends_with_its_worker() -> None:
         "    await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
     )
-    root = Path(__file__).parents[2]
-    paths = os.pathsep.join([str(root), *sys.path])
+    paths = os.pathsep.join([str(ROOT), *sys.path])
     worker = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths}
     )

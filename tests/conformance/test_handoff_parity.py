@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-from hf_reference import MODELS, Reference, Verdict, spread_prompts
 
-from stratos.core.adapter_files import read_adapter_files
-from stratos.core.request import ChoiceState, EngineRequest, PrefillJob, RequestKey
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.files.adapter_files import read_adapter_files
+from stratos.core.requests.records import ChoiceState, EngineRequest, PrefillJob, RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from tests.support.hf_reference import MODELS, Reference, Verdict, spread_prompts
 
 NUM_TOKENS = 24
 ADAPTER = "reference-prose"

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kv_transfer_world import LONG_S, SLOT_BYTES, World, header_of, payload_of, until
 
 from stratos.common.errors import Internal, Overloaded, WorkerLost
-from stratos.core.request import StagingLedger
+from stratos.core.kv import StagingLedger
 from stratos.kv.framing import checksum
 from stratos.kv.gloo import GlooConfig
 from stratos.kv.receiver import ReceiverConfig
 from stratos.kv.registry import TransportConfig, make_receiver
+from tests.support.kv_transfer_world import LONG_S, SLOT_BYTES, World, header_of, payload_of, until
 
 TRANSPORTS = ["inproc", "shm", "gloo"]
 ODD_SIZES = [1, 2, 63, 4095, 4097, SLOT_BYTES - 1, SLOT_BYTES]

@@ -4,13 +4,22 @@ import asyncio
 import signal
 
 import pytest
-from kv_transfer_world import LONG_S, SHORT_S, SLOT_BYTES, PeerProcess, World, header_of, payload_of, until
 
 from stratos.common.errors import WorkerLost
-from stratos.core.request import StagingLedger
+from stratos.core.kv import StagingLedger
 from stratos.kv.faults import Fault, FaultPlan, FaultySender
 from stratos.kv.framing import checksum
 from stratos.kv.registry import make_sender
+from tests.support.kv_transfer_world import (
+    LONG_S,
+    SHORT_S,
+    SLOT_BYTES,
+    PeerProcess,
+    World,
+    header_of,
+    payload_of,
+    until,
+)
 
 TRANSPORTS = ["inproc", "shm", "gloo"]
 BETWEEN_PROCESSES = ["shm", "gloo"]

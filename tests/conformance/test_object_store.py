@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from s3_server import BUCKET, s3_server
 
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestTooLarge, StratosError
-from stratos.store.object_store import MAX_FOLDER_FILES, ObjectStore, open_store
+from stratos.store.object_store import MAX_FOLDER_FILES, ObjectStore
+from stratos.store.urls import open_store
+from tests.support.s3_server import BUCKET, s3_server
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from stratos.core.adapter_files import read_adapter_files
+from stratos.core.files.adapter_files import read_adapter_files
 from stratos.engine.runner.torch_runner import TorchRunner
-from tests.unit.engine_runner.plan_driver import FULL, Driver, load_runner, teacher_forced
-from tests.unit.engine_runner.tiny_models import (
-    SHAPES,
-    greedy_reference,
-    reference_logprobs,
-    save_adapter,
-    save_tiny_llama,
-)
+from tests.support.plan_driver import FULL, Driver, load_runner, teacher_forced
+from tests.support.tiny_models import SHAPES, greedy_reference, reference_logprobs, save_adapter, save_tiny_llama
 
 PROMPT = [(i * 37 + 11) % 97 for i in range(41)]
 TOLERANCE = 1e-4

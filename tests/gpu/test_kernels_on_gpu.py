@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from stratos.core.request import RequestKey
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.requests.records import RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.attention.triton_paged import Shapes
+from stratos.engine.contract.plan import SampleSpec
 from stratos.engine.layers.ops import TorchOps
 from stratos.engine.layers.rotary import RopeRows
-from stratos.engine.plan import SampleSpec
 from stratos.engine.sampling.sampler import Sampler
 
 pytestmark = [
@@ -29,7 +29,7 @@ SIZES = [(8, 4, 128), (2, 7, 128), (4, 1, 80), (2, 3, 64), (1, 8, 256)]
 
 
 def world(shapes: list[tuple[int, int]], dtype: torch.dtype, size: tuple[int, int, int], **options: Any) -> Any:
-    from tests.unit.engine_triton.test_triton_attention import World
+    from tests.support.attention_world import World
 
     result = World(shapes, *size, **options)
     result.query = result.query.to(dtype)

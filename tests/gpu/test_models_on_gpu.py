@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from stratos.core.request import RequestKey
-from stratos.core.sampling_params import SamplingParams
-from stratos.engine.plan import PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
+from stratos.core.requests.records import RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.contract.plan import PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
 from stratos.engine.settings import RunnerConfig
 
 pytestmark = [
@@ -27,7 +27,7 @@ FAMILIES = [
 
 
 def load(path: Path, **changes: Any) -> Any:
-    from stratos.engine.runner.cuda_runner import CudaRunner
+    from stratos.engine.runner.cuda.runner import CudaRunner
 
     settings = {"block_size": BLOCK, "kv_pool_bytes": 16 << 20, "max_graph_batch": 8, **changes}
     return CudaRunner.load(RunnerConfig(model_path=path, **settings))
@@ -105,8 +105,8 @@ def reference(model: Any, prompt: list[int], num_tokens: int) -> list[int]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_of_transformers(tmp_path: Path, family: str) -> None:
     pytest.importorskip("transformers")
-    from tests.unit.engine_runner.tiny_models import FAMILIES as CASES
-    from tests.unit.engine_runner.tiny_models import save_tiny
+    from tests.support.tiny_models import FAMILIES as CASES
+    from tests.support.tiny_models import save_tiny
 
     prefix, changes = CASES[family]
     model = save_tiny(tmp_path, prefix, **changes)

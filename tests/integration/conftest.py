@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from platform_process import PlatformProcess, running_platform
+
+from tests.support.platform_process import PlatformProcess, running_platform
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
-from router_world import (
+
+from stratos.api.common.v1 import common_pb2
+from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
+from stratos.core.placement import Outcome, WorkerRole
+from tests.support.router_world import (
     FakeWorker,
+    ask,
     entry,
     make_status,
     router_process,
@@ -20,11 +25,6 @@ from router_world import (
     until_live,
     write_discovery,
 )
-from test_router_placement import ask
-
-from stratos.api.common.v1 import common_pb2
-from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
-from stratos.core.placement import Outcome, WorkerRole
 
 
 class Supervisor(supervisor_pb2_grpc.SupervisorServiceServicer):

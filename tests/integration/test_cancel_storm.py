@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_folders import write_adapter
-from worker_world import Gateway, Worker, World, open_world
 
 from stratos.api.worker.v1 import decode_pb2
-from stratos.core.adapter_files import read_adapter_files
+from stratos.core.files.adapter_files import read_adapter_files
 from stratos.core.placement import WorkerRole
 from stratos.engine.core import EngineCore
-from stratos.worker.thread_engine import ThreadEngine
+from stratos.worker.engine_client.thread import ThreadEngine
+from tests.support.adapter_folders import write_adapter
+from tests.support.paths import BASE_MODEL
+from tests.support.worker_world import Gateway, Worker, World, open_world
 
-MODEL = Path(__file__).parents[2] / "models" / "base"
 NUM_REQUESTS = 90
 NUM_PATTERNS = 12
 
@@ -35,7 +35,7 @@ async def test_nothing_is_left_of_cancelled_requests(world: World, tmp_path: Pat
     common: dict[str, Any] = {
         "engine_process": kind,
         "step_lag": lag,
-        "model_path": MODEL,
+        "model_path": BASE_MODEL,
         "object_store_url": f"file://{tmp_path / 'store'}",
         "fake_step_s": 0.002,
         "max_num_seqs": 6,

@@ -7,9 +7,9 @@ from typing import Any
 
 import openai
 import pytest
-from gateway_world import DIGEST, END_ID, TOKENIZER, World, gateway_world, make_adapter, say
 
 from stratos.common.errors import DependencyDown
+from tests.support.gateway_world import DIGEST, END_ID, TOKENIZER, World, gateway_world, make_adapter, say
 
 TEXT = "def add(a, b):\n    return a + b  # é \U0001f600"
 

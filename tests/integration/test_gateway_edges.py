@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from gateway_world import KEY, OTHER_KEY, TOKENIZER, World, eventually, gateway_world, say
 
 from stratos.common.errors import Overloaded, QueueTimeout, StratosError
+from tests.support.gateway_world import KEY, OTHER_KEY, TOKENIZER, World, eventually, gateway_world, say
 
 ENDLESS = [TOKENIZER.encode_plain("word ")[0]] * 4000
 BODY = {"model": "base", "prompt": "x"}

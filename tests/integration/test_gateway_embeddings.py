@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_world import DIGEST, KEY, MODEL_PATH, OTHER_KEY, TOKENIZER, World, eventually, gateway_world
-from scripted_worker import ScriptedWorker
-from worker_world import PREFILL_WEIGHT, open_world
 
 from stratos.api.worker.v1 import embed_pb2, embed_pb2_grpc
 from stratos.common.errors import BadRequest, Busy, Draining, StratosError
-from stratos.core.embedding import PoolingKind
 from stratos.core.placement import Outcome, Work, WorkerRole
-from stratos.engine.fake import fake_kv
-from stratos.engine.fake_pooling import fake_embedding
-from stratos_gateway.embedding_run import MAX_GROUP_INPUTS
-from stratos.rpc.interceptors import _abort
+from stratos.core.requests.embedding import PoolingKind
+from stratos.engine.fake.pooling import fake_embedding
+from stratos.engine.fake.runner import fake_kv
+from stratos.rpc.serving.interceptors import _abort
+from stratos_gateway.generation.embedding_run import MAX_GROUP_INPUTS
+from tests.support.gateway_world import DIGEST, KEY, MODEL_PATH, OTHER_KEY, TOKENIZER, World, eventually, gateway_world
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.worker_world import PREFILL_WEIGHT, open_world
 
 TEXTS = ["one", "def f(x):\n    return x", "a" * 300]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gateway_world import TOKENIZER, World, gateway_world, say
+
+from tests.support.gateway_world import TOKENIZER, World, gateway_world, say
 
 PROMPT = "def value(é):"
 IDS = TOKENIZER.encode_plain(PROMPT)

@@ -7,10 +7,10 @@ from typing import Any
 
 import openai
 import pytest
-from gateway_world import END_ID, TOKENIZER, World, eventually, gateway_world, say
 
 from stratos.common.errors import AdapterUnavailable, Overloaded, WorkerLost
 from stratos.core.placement import Outcome
+from tests.support.gateway_world import END_ID, TOKENIZER, World, eventually, gateway_world, say
 
 TEXT = "".join(f"value_{i} = {i}\n" for i in range(12)) + "é \U0001f600"
 IDS = [*TOKENIZER.encode_plain(TEXT), END_ID]

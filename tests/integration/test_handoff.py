@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, World, open_world
 
 from stratos.api.worker.v1 import decode_pb2
 from stratos.core.placement import WorkerRole
-from stratos.engine.fake import fake_generate
+from stratos.engine.fake.runner import fake_generate
+from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, World, open_world
 
 PROMPT = [(7 * i) % 4096 for i in range(100)]
 

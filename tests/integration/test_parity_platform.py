@@ -9,7 +9,8 @@ import asyncio
 
 import httpx
 import pytest
-from hf_reference import Reference, Verdict, spread_prompts
+
+from tests.support.hf_reference import Reference, Verdict, spread_prompts
 
 NUM_PROMPTS, NUM_TOKENS, CONTEXT = 50, 64, 4096
 CONCURRENCY = 6

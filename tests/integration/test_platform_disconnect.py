@@ -4,7 +4,8 @@ import asyncio
 
 import httpx
 import pytest
-from platform_process import PlatformProcess, wait_until
+
+from tests.support.platform_process import PlatformProcess, wait_until
 
 NUM_CLIENTS = 12
 

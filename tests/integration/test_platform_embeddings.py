@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 import torch
-from hf_reference import Reference, spread_prompts
-from platform_process import PlatformProcess, wait_until
+
+from tests.support.hf_reference import Reference, spread_prompts
+from tests.support.platform_process import PlatformProcess, wait_until
 
 TOLERANCE = 1e-5
 

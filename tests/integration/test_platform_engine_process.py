@@ -9,7 +9,8 @@ from pathlib import Path
 
 import openai
 import psutil
-from platform_process import PlatformProcess, gone, running_platform, wait_until
+
+from tests.support.platform_process import PlatformProcess, gone, running_platform, wait_until
 
 ENV = {
     "STRATOS_DECODE_WORKER_ENGINE_PROCESS": "process",

@@ -16,9 +16,11 @@ import httpx
 import openai
 import psutil
 import pytest
-from platform_process import PlatformProcess, gone, launch_platform, running_platform, wait_until
 
-GUARD = Path(__file__).parents[1] / "fixtures" / "network_guard"
+from tests.support.paths import FIXTURES
+from tests.support.platform_process import PlatformProcess, gone, launch_platform, running_platform, wait_until
+
+GUARD = FIXTURES / "network_guard"
 SERVICES = {"redis", "lora-registry", "prefill-0", "decode-0", "decode-1", "router", "autoscaler", "gateway"}
 STEP_S = 0.01
 

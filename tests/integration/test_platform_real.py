@@ -14,16 +14,17 @@ from pathlib import Path
 
 import openai
 import pytest
-from platform_process import PlatformProcess, running_platform, wait_until
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
+from tests.support.paths import BASE_MODEL, ROOT
+from tests.support.platform_process import PlatformProcess, running_platform, wait_until
 
-BASE = Path(__file__).parents[2] / "models" / "base"
+BASE = BASE_MODEL
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return "
 NUM_LONG = 400
 WATERMARK_KEY = "a key for one tenant's output"
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
 """The platform with the other implementation of each contract: adapters in S3, KV over Gloo."""
 
 import openai
-from platform_process import running_platform
-from s3_server import BUCKET, s3_server
+
+from tests.support.platform_process import running_platform
+from tests.support.s3_server import BUCKET, s3_server
 
 
 def test_adapters_from_s3_and_kv_over_gloo_give_the_same_tokens(real_platform, tmp_path):

@@ -15,9 +15,11 @@ import boto3
 import psutil
 import pytest
 from moto.server import ThreadedMotoServer
-from platform_process import gone, launch_platform, running_platform, wait_until
 
-SHIPPED = Path(__file__).parents[2] / "models" / "base"
+from tests.support.paths import BASE_MODEL
+from tests.support.platform_process import gone, launch_platform, running_platform, wait_until
+
+SHIPPED = BASE_MODEL
 
 
 def failing_start(data_dir: Path, *arguments: str) -> str:

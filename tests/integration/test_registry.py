@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from adapter_folders import BASE_DIGEST, WEIGHTS, write_adapter
-from redis_server import RedisServer
 
 from stratos.common.errors import DependencyDown, InvalidAdapter, ModelNotFound, NotFound
-from stratos.rpc.address_file import read_address_file
-from stratos.rpc.registry_client import RegistryClient
+from stratos.rpc.clients.registry import RegistryClient
+from stratos.rpc.serving.address_file import read_address_file
+from tests.support.adapter_folders import BASE_DIGEST, WEIGHTS, write_adapter
+from tests.support.redis_server import RedisServer
 
 
 @asynccontextmanager

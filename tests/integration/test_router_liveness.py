@@ -13,7 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from router_world import (
+
+from stratos.core.placement import WorkerRole
+from stratos.rpc.clients.router import RouterClient
+from tests.support.router_world import (
+    ask,
     by_id,
     entry,
     fake_workers,
@@ -25,10 +29,6 @@ from router_world import (
     until_live,
     write_discovery,
 )
-from test_router_placement import ask
-
-from stratos.core.placement import WorkerRole
-from stratos.rpc.router_client import RouterClient
 
 OUT_WITHIN_S = 3.0
 

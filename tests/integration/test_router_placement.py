@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
-from router_world import (
-    MODEL,
+
+from stratos.common.errors import BadRequest, ContextLengthExceeded, Overloaded, QueueTimeout
+from stratos.core.kv import BlockLedger
+from stratos.core.placement import Outcome, WorkerRole
+from stratos.rpc.clients.router import RouterClient
+from tests.support.router_world import (
+    ask,
     by_id,
     entry,
     fake_workers,
@@ -20,19 +24,7 @@ from router_world import (
     write_discovery,
 )
 
-from stratos.common.errors import BadRequest, ContextLengthExceeded, Overloaded, QueueTimeout
-from stratos.core.placement import Outcome, PlacementRequest, WorkerRole
-from stratos.core.request import BlockLedger
-from stratos.rpc.router_client import RouterClient
-
 DECODE, PREFILL = WorkerRole.DECODE, WorkerRole.PREFILL
-
-
-def ask(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
-    request = PlacementRequest(
-        request_id=request_id, tenant="a", model_digest=MODEL, num_prompt_tokens=64, max_tokens=32
-    )
-    return dataclasses.replace(request, **changes)
 
 
 async def num_waiting(client: RouterClient) -> int:

@@ -12,16 +12,16 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from worker_world import PREFILL_WEIGHT, Worker, World, eventually, open_world
 
 from stratos.api.worker.v1 import embed_pb2, embed_pb2_grpc
 from stratos.common.errors import StratosError
-from stratos.core.embedding import PoolingKind
 from stratos.core.placement import WorkerRole
-from stratos.engine.fake import fake_kv
-from stratos.engine.fake_pooling import fake_embedding
-from stratos.rpc import channel
+from stratos.core.requests.embedding import PoolingKind
+from stratos.engine.fake.pooling import fake_embedding
+from stratos.engine.fake.runner import fake_kv
+from stratos.rpc.clients.channel import channel
 from stratos.rpc.errors import from_rpc_error, translate_errors
+from tests.support.worker_world import PREFILL_WEIGHT, Worker, World, eventually, open_world
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, eventually, open_world
 
 from stratos.api.worker.v1 import decode_pb2, worker_pb2, worker_pb2_grpc
 from stratos.core.placement import WorkerRole
-from stratos.engine.fake import fake_generate
-from stratos.rpc import channel
-from stratos.rpc.fleet_messages import status_from_pb
-from stratos.worker.process_engine import ProcessEngine
+from stratos.engine.fake.runner import fake_generate
+from stratos.rpc.clients.channel import channel
+from stratos.rpc.codec.fleet import status_from_pb
+from stratos.worker.engine_client.process import ProcessEngine
+from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, eventually, open_world
 
 PROMPT = [(7 * i) % 4096 for i in range(40)]
 TOLD_WITHIN_S = 2.0

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, World, eventually, make_settings, open_world
 
 from stratos.api.worker.v1 import decode_pb2, worker_pb2, worker_pb2_grpc
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import WorkerRole
-from stratos.engine.fake import fake_generate
-from stratos.rpc import channel
-from stratos.rpc.fleet_messages import status_from_pb
+from stratos.engine.fake.runner import fake_generate
+from stratos.rpc.clients.channel import channel
+from stratos.rpc.codec.fleet import status_from_pb
+from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, World, eventually, make_settings, open_world
 
 PROMPT = [(7 * i) % 4096 for i in range(900)]
 

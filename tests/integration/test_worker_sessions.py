@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, eventually, open_world
 
 from stratos.api.worker.v1 import decode_pb2, worker_pb2, worker_pb2_grpc
-from stratos.core.adapter_files import read_adapter_files
+from stratos.core.files.adapter_files import read_adapter_files
 from stratos.core.placement import WorkerRole
-from stratos.engine.fake import fake_generate
-from stratos.rpc import channel
-from stratos.rpc.fleet_messages import status_from_pb
+from stratos.engine.fake.runner import fake_generate
+from stratos.rpc.clients.channel import channel
+from stratos.rpc.codec.fleet import status_from_pb
+from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, eventually, open_world
 
 PROMPT = [(7 * i) % 4096 for i in range(40)]
 

@@ -1,11 +1,11 @@
 """The oracle: ``transformers`` (and ``peft``) in float32, and the rule by which our output must equal it."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
-MODELS = Path(__file__).resolve().parents[2] / "models"
+from tests.support.paths import FIXTURES, MODELS
+
 TIE = 1e-4
 """Two logits closer than this may be ranked either way."""
 
@@ -71,7 +71,7 @@ def held_out_ids() -> list[int]:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(MODELS / "base" / "tokenizer.json"))
-    folder = Path(__file__).resolve().parents[1] / "fixtures" / "held_out"
+    folder = FIXTURES / "held_out"
     text = "\n".join((folder / f"{name}.txt").read_text() for name in ("unit_tests", "headers", "prose"))
     return tokenizer.encode(text, add_special_tokens=False).ids
 

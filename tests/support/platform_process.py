@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from stratos.cli.running import find_platform
+from stratos.cli.local.running import find_platform
 from stratos.cli.status import read_status, status_json
 
 START_TIMEOUT_S = 90.0

@@ -13,8 +13,8 @@ from pydantic_settings import SettingsConfigDict
 
 from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
-from stratos.rpc.process import serve_async
-from stratos.rpc.service import Service
+from stratos.rpc.serving.process import serve_async
+from stratos.rpc.serving.service import Service
 from stratos.rpc.settings import ServiceSettings
 
 REGISTRY = "stratos.api.lora.v1.RegistryService"

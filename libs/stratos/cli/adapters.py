@@ -10,12 +10,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from stratos.cli.platform_facts import PlatformFacts
+from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.core.adapter import Adapter
-from stratos.core.adapter_files import CONFIG_NAME, WEIGHTS_NAME, read_adapter_files
-from stratos.core.model_files import read_model_files
-from stratos.rpc.registry_client import RegistryClient
-from stratos.store.object_store import ObjectStore, open_store
+from stratos.core.files.adapter_config import CONFIG_NAME
+from stratos.core.files.adapter_files import WEIGHTS_NAME, read_adapter_files
+from stratos.core.files.model_files import read_model_files
+from stratos.rpc.clients.registry import RegistryClient
+from stratos.store.object_store import ObjectStore
+from stratos.store.urls import open_store
 
 SHIPPED_FOLDER = "adapters"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import httpx
 
-from stratos.cli.platform_facts import PlatformFacts
+from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.common.errors import BadRequest, DependencyDown, StratosError
 
 Message = dict[str, str]

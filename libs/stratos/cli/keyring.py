@@ -10,9 +10,9 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from stratos.cli.credentials import Credentials, load_credentials, save_credentials
-from stratos.cli.data_dir import DataDir
-from stratos.cli.platform_facts import PlatformFacts
+from stratos.cli.data.credentials import Credentials, load_credentials, save_credentials
+from stratos.cli.data.folder import DataDir
+from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.store.key_store import KeyStore
 from stratos.store.keys import mint_key, redis_key
 from stratos.store.redis import open_redis, translate_redis_errors

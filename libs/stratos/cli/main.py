@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from stratos.cli.options import UpOptions
+from stratos.cli.local.options import UpOptions
 from stratos.common.errors import StratosError
 
 app = typer.Typer(
@@ -68,7 +68,7 @@ def up(
     keep_logs: Annotated[bool, typer.Option(help="Keep the run's log files after a clean stop.")] = False,
 ) -> None:
     """Start the whole platform on this machine; Ctrl-C stops it."""
-    from stratos.cli.preflight import find_shipped_model
+    from stratos.cli.local.preflight import find_shipped_model
     from stratos.cli.up import run_up
     from stratos.common.errors import BadRequest
 
@@ -105,7 +105,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show processes, workers and queues of a running platform."""
-    from stratos.cli.running import find_platform
+    from stratos.cli.local.running import find_platform
     from stratos.cli.status import read_status, status_json, status_text
 
     with explained_errors():
@@ -123,7 +123,7 @@ def chat(
 ) -> None:
     """Talk to a running platform; Ctrl-C aborts an answer, Ctrl-D ends."""
     from stratos.cli.chat import chat_client, converse
-    from stratos.cli.running import find_platform
+    from stratos.cli.local.running import find_platform
 
     with explained_errors():
         client = chat_client(find_platform(data_dir, run), model=model, max_tokens=max_tokens)
@@ -150,7 +150,7 @@ def bench(
 ) -> None:
     """Measure tokens per second, TTFT and ITL of a running platform, or of any OpenAI-compatible server."""
     from stratos.cli.load import LoadSpec, check_spec, load_table, run_load
-    from stratos.cli.running import find_platform
+    from stratos.cli.local.running import find_platform
 
     with explained_errors():
         if not url:
@@ -176,7 +176,7 @@ def keys_create(
 ) -> None:
     """Make an API key; it is shown once."""
     from stratos.cli.keyring import create_key
-    from stratos.cli.running import find_platform
+    from stratos.cli.local.running import find_platform
 
     with explained_errors():
         typer.echo(asyncio.run(create_key(find_platform(data_dir, run), data_dir, tenant=tenant, name=name)))
@@ -186,7 +186,7 @@ def keys_create(
 def keys_list(data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = "") -> None:
     """List keys by id; the keys themselves are not stored."""
     from stratos.cli.keyring import list_keys
-    from stratos.cli.running import find_platform
+    from stratos.cli.local.running import find_platform
 
     with explained_errors():
         records = asyncio.run(list_keys(find_platform(data_dir, run)))
@@ -204,7 +204,7 @@ def keys_revoke(
 ) -> None:
     """Disable a key."""
     from stratos.cli.keyring import revoke_key
-    from stratos.cli.running import find_platform
+    from stratos.cli.local.running import find_platform
 
     with explained_errors():
         asyncio.run(revoke_key(find_platform(data_dir, run), data_dir, key_id=key_id))
@@ -221,7 +221,7 @@ def adapters_register(
 ) -> None:
     """Copy an adapter into the object store and register it."""
     from stratos.cli.adapters import register_adapter
-    from stratos.cli.running import find_platform
+    from stratos.cli.local.running import find_platform
 
     with explained_errors():
         view = asyncio.run(register_adapter(find_platform(data_dir, run), name=name, path=path, tenant=tenant))
@@ -232,7 +232,7 @@ def adapters_register(
 def adapters_list(tenant: TenantOption = "", data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = "") -> None:
     """List the adapters a tenant may use."""
     from stratos.cli.adapters import list_adapters
-    from stratos.cli.running import find_platform
+    from stratos.cli.local.running import find_platform
 
     with explained_errors():
         for view in asyncio.run(list_adapters(find_platform(data_dir, run), tenant=tenant)):
@@ -249,7 +249,7 @@ def adapters_delete(
 ) -> None:
     """Take an adapter's name away; running requests keep what they resolved."""
     from stratos.cli.adapters import delete_adapter
-    from stratos.cli.running import find_platform
+    from stratos.cli.local.running import find_platform
 
     with explained_errors():
         asyncio.run(delete_adapter(find_platform(data_dir, run), name=name, tenant=tenant))
@@ -268,7 +268,7 @@ def watermark_detect(
 ) -> None:
     """Say as JSON whether a text carries the watermark; exit code 1 if it does not."""
     from stratos.cli.watermark import detect_text, read_key, read_text
-    from stratos.core.watermark import Watermark
+    from stratos.core.requests.watermark import Watermark
 
     with explained_errors():
         secret = read_key(key_file, key)

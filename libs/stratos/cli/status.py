@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from stratos.cli.platform_facts import PlatformFacts
-from stratos.cli.process import ProcessView
-from stratos.cli.running import list_processes
+from stratos.cli.data.platform_facts import PlatformFacts
+from stratos.cli.local.process import ProcessView
+from stratos.cli.local.running import list_processes
 from stratos.common.errors import StratosError
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
-from stratos.rpc.router_client import RouterClient
+from stratos.rpc.clients.router import RouterClient
 
 _LEDGER = ("free", "cached", "allocated", "reserved", "fenced")
 

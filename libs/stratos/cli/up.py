@@ -8,13 +8,13 @@ import signal
 import time
 from dataclasses import dataclass, field
 
-from stratos.cli.banner import banner
-from stratos.cli.credentials import load_credentials
-from stratos.cli.data_dir import DataDir, RunDir
-from stratos.cli.options import UpOptions
-from stratos.cli.platform import Platform
-from stratos.cli.preflight import check_options
-from stratos.cli.process import StartFailed
+from stratos.cli.data.credentials import load_credentials
+from stratos.cli.data.folder import DataDir, RunDir
+from stratos.cli.local.banner import banner
+from stratos.cli.local.options import UpOptions
+from stratos.cli.local.platform import Platform
+from stratos.cli.local.preflight import check_options
+from stratos.cli.local.process import StartFailed
 from stratos.common.errors import StratosError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stratos.common.errors import BadRequest
-from stratos.core.watermark import Watermark, check_watermark, detect
+from stratos.core.requests.watermark import Watermark, check_watermark, detect
 from stratos.text.tokenizer import Tokenizer
 
 

@@ -12,7 +12,7 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 
-from stratos.core.request import KvIdentity
+from stratos.core.kv import KvIdentity
 
 _DOMAIN = b"stratos-kv-v1"
 

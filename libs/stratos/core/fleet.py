@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stratos.core.kv import BlockLedger, KvIdentity, StagingLedger
 from stratos.core.placement import Work, WorkerRef
-from stratos.core.request import BlockLedger, KvIdentity, StagingLedger
 
 STEPS_OF_GRACE = 4
 """A step counter may stand still for this many of the worker's slowest steps before the worker counts as hung."""

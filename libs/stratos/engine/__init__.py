@@ -1,5 +1,6 @@
 """The inference engine: runs without gRPC, without I/O, in whatever thread owns it.
 
-Read in this order: ``engine`` (the contract), ``scheduler``, ``block_manager``, ``prefix_cache``, ``plan``,
-``runner.base``, ``runner.torch_runner``, ``models.decoder``, ``fake``.
+Two wings meet at ``contract``.  The host wing never imports torch: ``core``, ``step_loop``, ``sequence``,
+``scheduler``, ``kv_cache``, ``requests``, ``grammar``, ``fake``.  The device wing computes: ``runner``, ``models``,
+``checkpoint``, ``layers``, ``attention``, ``sampling``, ``lora``, ``memory``, ``native``, ``triton_kernels``.
 """

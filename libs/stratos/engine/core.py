@@ -14,23 +14,23 @@ from contextlib import contextmanager
 
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import BadRequest
-from stratos.core.adapter_files import AdapterFiles
-from stratos.core.embedding import EmbedRequest
-from stratos.core.grammar import GrammarSpec
-from stratos.core.request import EngineRequest, PrefillJob, RequestKey
-from stratos.engine.block_manager import BlockManager
-from stratos.engine.context import EngineContext
-from stratos.engine.embeddings import EmbedBook
-from stratos.engine.engine import Engine, EngineStatus, Reservation, StepResult
-from stratos.engine.grammar.book import GrammarBook
-from stratos.engine.host_tier import make_tier
-from stratos.engine.kv_window import make_window
-from stratos.engine.ledger_audit import LedgerAudit
-from stratos.engine.prefill_jobs import JobBook
-from stratos.engine.request_book import RequestBook
-from stratos.engine.reservations import ReservationBook
-from stratos.engine.runner.base import Runner
-from stratos.engine.scheduler import Scheduler
+from stratos.core.files.adapter_files import AdapterFiles
+from stratos.core.requests.embedding import EmbedRequest
+from stratos.core.requests.grammar import GrammarSpec
+from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
+from stratos.engine.contract.results import Engine, EngineStatus, Reservation, StepResult
+from stratos.engine.contract.runner import Runner
+from stratos.engine.kv_cache.audit import LedgerAudit
+from stratos.engine.kv_cache.block_manager import BlockManager
+from stratos.engine.kv_cache.host_tier import make_tier
+from stratos.engine.kv_cache.window import make_window
+from stratos.engine.requests.context import EngineContext
+from stratos.engine.requests.embeddings import EmbedBook
+from stratos.engine.requests.generations import RequestBook
+from stratos.engine.requests.grammars import GrammarBook
+from stratos.engine.requests.prefill_jobs import JobBook
+from stratos.engine.requests.reservations import ReservationBook
+from stratos.engine.scheduler.scheduler import Scheduler
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
 from stratos.engine.step_books import StepBooks

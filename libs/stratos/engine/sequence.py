@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from stratos.core.block_hash import next_hash
-from stratos.core.request import ChoiceState, EngineRequest, PositionLogprobs, PrefillJob, RequestKey
-from stratos.engine.engine import RequestStats
+from stratos.core.requests.embedding import EmbedRequest, PoolingKind
+from stratos.core.requests.records import ChoiceState, EngineRequest, PositionLogprobs, PrefillJob, RequestKey
+from stratos.engine.contract.results import RequestStats
 from stratos.engine.grammar.matcher import GrammarMatcher
-from stratos.engine.kv_window import RELEASED
 
-if TYPE_CHECKING:
-    from stratos.engine.embeddings import EmbedState
+RELEASED = -1
+"""Entry of a block table for a block that was given up."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -235,3 +236,18 @@ class ReservedState:
     def block_table(self) -> list[int]:
         """All blocks, from position 0."""
         return self.prefix_blocks + self.reserved_blocks
+
+
+@dataclass(slots=True, eq=False)
+class EmbedState:
+    """One open embedding request."""
+
+    request: EmbedRequest
+    total: np.ndarray | None = None
+    """float64 [hidden]: parts collected so far."""
+    num_cached_tokens: int = 0
+
+    def pooling(self, *, is_last_chunk: bool) -> PoolingKind | None:
+        """What a row must pool; ``None`` when it contributes nothing."""
+        kind = self.request.pooling
+        return kind if is_last_chunk or kind is PoolingKind.MEAN else None

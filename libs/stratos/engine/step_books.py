@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stratos.common.errors import AdapterUnavailable, BadRequest, Internal, StratosError
-from stratos.core.request import FinishReason
-from stratos.engine.context import EngineContext
-from stratos.engine.cost_model import StepLoad
-from stratos.engine.embeddings import EmbedBook
-from stratos.engine.engine import StepResult
+from stratos.core.requests.records import FinishReason
+from stratos.engine.contract.plan import ADAPTER_GONE, ALL_BANNED, NO_SUCH_ID, PlanRow, SampleSpec, StepPlan, StepTokens
+from stratos.engine.contract.results import StepResult
 from stratos.engine.grammar.masks import PendingMasks
-from stratos.engine.host_tier import Swaps
-from stratos.engine.plan import ADAPTER_GONE, ALL_BANNED, NO_SUCH_ID, PlanRow, SampleSpec, StepPlan, StepTokens
-from stratos.engine.prefill_jobs import JobBook
-from stratos.engine.request_book import BlockCopy, RequestBook
-from stratos.engine.scheduler import Decision
+from stratos.engine.kv_cache.host_tier import Swaps
+from stratos.engine.requests.context import EngineContext
+from stratos.engine.requests.embeddings import EmbedBook
+from stratos.engine.requests.generations import BlockCopy, RequestBook
+from stratos.engine.requests.prefill_jobs import JobBook
+from stratos.engine.scheduler.cost_model import StepLoad
+from stratos.engine.scheduler.scheduler import Decision
 from stratos.engine.sequence import Sequence
 
 _log = logging.getLogger(__name__)

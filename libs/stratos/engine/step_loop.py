@@ -20,10 +20,10 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from stratos.engine.engine import StepResult
+from stratos.engine.contract.plan import PlanRow, StepPlan, StepTokens
+from stratos.engine.contract.results import StepResult
+from stratos.engine.contract.runner import Runner
 from stratos.engine.grammar.masks import Masks
-from stratos.engine.plan import PlanRow, StepPlan, StepTokens
-from stratos.engine.runner.base import Runner
 from stratos.engine.slow_steps import SlowSteps
 from stratos.engine.step_books import RAISED, LaunchedRow, LaunchedStep, StepBooks
 

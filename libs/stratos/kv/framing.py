@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stratos.core.request import KvGeometry
+from stratos.core.kv import KvGeometry
 
 
 @dataclass(frozen=True, slots=True)

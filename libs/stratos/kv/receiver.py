@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stratos.common.errors import Internal, Overloaded, WorkerLost
-from stratos.core.request import StagingLedger
+from stratos.core.kv import StagingLedger
 from stratos.kv.staging import SlotLedger, SlotState
 from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
 

@@ -9,7 +9,7 @@ import enum
 from collections import Counter
 from collections.abc import Sequence
 
-from stratos.core.request import StagingLedger
+from stratos.core.kv import StagingLedger
 
 
 class SlotState(enum.Enum):

@@ -28,7 +28,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stratos.core.request import StagingLedger
+from stratos.core.kv import StagingLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
+from stratos.core.kv import KvIdentity
 from stratos.core.placement import WorkerRole
-from stratos.core.request import KvIdentity
 from stratos.routing.admission import Ask
 from stratos.routing.worker_view import WorkerView
 

@@ -17,7 +17,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from stratos.common.errors import BadRequest, InvalidApiKey
-from stratos.core.limits import NUM_PRIORITY_CLASSES
+from stratos.core.requests.limits import NUM_PRIORITY_CLASSES
 
 _KEY = re.compile(r"sk-(?P<key_id>[0-9a-f]{12})-[0-9a-f]{40}\Z")
 _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")

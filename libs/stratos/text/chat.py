@@ -22,7 +22,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint
-from stratos.core.model_files import read_json
+from stratos.core.files.model_files import read_json
 from stratos.text.tokenizer import Tokenizer
 
 

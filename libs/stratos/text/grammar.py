@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from stratos.common.errors import BadRequest
-from stratos.core.grammar import GrammarKind, GrammarSpec, choices_of
+from stratos.core.requests.grammar import GrammarKind, GrammarSpec, choices_of
 
 FUEL = LLParserLimits(
     initial_lexer_fuel=500_000,  # about 10 ms

@@ -23,7 +23,7 @@ from pathlib import Path
 from llguidance import LLTokenizer
 
 from stratos.common.errors import BadRequest
-from stratos.core.grammar import TOO_COMPLEX, GrammarKind, GrammarSpec
+from stratos.core.requests.grammar import TOO_COMPLEX, GrammarKind, GrammarSpec
 from stratos.text.grammar import brief_error, compile_grammar, make_grammar_tokenizer
 
 STACK_BYTES = 1 << 20

@@ -16,7 +16,7 @@ from typing import Any
 import tokenizers
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.core.model_files import read_json
+from stratos.core.files.model_files import read_json
 from stratos.text.token_bytes import strips_leading_blank, token_bytes_table
 
 

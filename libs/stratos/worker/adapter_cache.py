@@ -37,8 +37,9 @@ from stratos.common.errors import (
     WorkerLost,
 )
 from stratos.common.ids import new_id
-from stratos.core.adapter_files import CONFIG_NAME, WEIGHTS_NAME, AdapterFiles, read_adapter_files
-from stratos.worker.engine_client import EngineClient
+from stratos.core.files.adapter_config import CONFIG_NAME
+from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles, read_adapter_files
+from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.metrics import WorkerMetrics
 
 logger = logging.getLogger(__name__)

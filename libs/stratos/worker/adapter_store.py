@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from stratos.common.errors import DependencyDown
-from stratos.store.object_store import open_store
+from stratos.store.urls import open_store
 from stratos.worker.adapter_cache import AdapterStore
 from stratos.worker.settings import WorkerSettings
 

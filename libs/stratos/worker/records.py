@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from stratos.common.errors import StratosError
 from stratos.core.placement import WorkerRef
-from stratos.core.request import ChoiceOutput, EngineRequest, FinishReason, PositionLogprobs, RequestKey
-from stratos.engine.engine import RequestStats
+from stratos.core.requests.records import ChoiceOutput, EngineRequest, FinishReason, PositionLogprobs, RequestKey
+from stratos.engine.contract.results import RequestStats
 
 
 class PrefillPath(enum.Enum):

@@ -10,7 +10,7 @@ from typing import Any
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.errors import BadRequest
 from stratos.core.fleet import WorkerStatus
-from stratos.rpc.fleet_messages import status_to_pb
+from stratos.rpc.codec.fleet import status_to_pb
 
 DEFAULT_INTERVAL_S = 0.25
 LEAST_INTERVAL_S = 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratos.common.clock import Clock
 from stratos.core.fleet import STEPS_OF_GRACE
-from stratos.engine.engine import EngineStatus
+from stratos.engine.contract.results import EngineStatus
 
 
 class StepWatch:

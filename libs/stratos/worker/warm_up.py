@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from stratos.common.clock import Clock
-from stratos.core.embedding import EmbedRequest, PoolingKind
-from stratos.core.request import ChoiceState, EngineRequest, RequestKey
-from stratos.core.sampling_params import SamplingParams
-from stratos.engine.engine import StepResult
-from stratos.worker.engine_client import EngineClient
+from stratos.core.requests.embedding import EmbedRequest, PoolingKind
+from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.contract.results import StepResult
+from stratos.worker.engine_client.base import EngineClient
 
 WARM_UP_KEY = RequestKey("warm-up", 0)
 WARM_UP_SALT = b"warm-up"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from stratos.common.clock import SystemClock
+from stratos.rpc.serving.process import serve
+from stratos.rpc.settings import load_settings
 from stratos_autoscaler.service import AutoscalerApp
 from stratos_autoscaler.settings import AutoscalerSettings
-from stratos.common.clock import SystemClock
-from stratos.rpc.process import serve
-from stratos.rpc.settings import load_settings
 
 
 def main() -> int:

@@ -13,15 +13,15 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from stratos_autoscaler.backends.base import Backend, BackendWorker
-from stratos_autoscaler.metrics import AutoscalerMetrics
-from stratos_autoscaler.settings import AutoscalerSettings
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
 from stratos.core.fleet import Fleet
 from stratos.core.placement import WorkerRole
 from stratos.planning.observation import PoolObservation, observe
 from stratos.planning.planner import Decision, Direction, PoolPlanner
+from stratos_autoscaler.backends.base import Backend, BackendWorker
+from stratos_autoscaler.metrics import AutoscalerMetrics
+from stratos_autoscaler.settings import AutoscalerSettings
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

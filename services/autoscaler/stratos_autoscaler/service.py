@@ -7,14 +7,14 @@ from typing import Any
 
 import grpc.aio
 
+from stratos.common.clock import Clock
+from stratos.rpc.clients.router import RouterClient
+from stratos.rpc.serving.service import Service
 from stratos_autoscaler.backends.base import Backend
 from stratos_autoscaler.backends.local import LocalBackend
 from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.scaler import Scaler
 from stratos_autoscaler.settings import AutoscalerSettings
-from stratos.common.clock import Clock
-from stratos.rpc.router_client import RouterClient
-from stratos.rpc.service import Service
 
 
 class AutoscalerApp(Service):

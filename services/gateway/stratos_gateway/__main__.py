@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from stratos.rpc.serving.process import serve
+from stratos.rpc.settings import load_settings
 from stratos_gateway.backends import open_backends
 from stratos_gateway.service import GatewayService
 from stratos_gateway.settings import GatewaySettings
-from stratos.rpc.process import serve
-from stratos.rpc.settings import load_settings
 
 
 def main() -> int:

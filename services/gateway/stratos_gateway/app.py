@@ -17,15 +17,15 @@ from starlette.types import Message, Receive, Scope, Send
 
 from stratos.common.errors import Draining, Internal, NotFound, StratosError
 from stratos.common.ids import new_id
-from stratos_gateway.api_errors import error_body, public_error, retry_headers
-from stratos_gateway.auth import Authenticator, bearer_key
-from stratos_gateway.embedding_endpoint import EmbeddingEndpoint
-from stratos_gateway.endpoints import GenerationEndpoint
-from stratos_gateway.health import DeepHealth, HealthState
-from stratos_gateway.json_response import OrjsonResponse
+from stratos_gateway.access.auth import Authenticator, bearer_key
+from stratos_gateway.http.errors import error_body, public_error, retry_headers
+from stratos_gateway.http.json_response import OrjsonResponse
+from stratos_gateway.http.sse import SlowClient
 from stratos_gateway.metrics import GatewayMetrics, PublicMetrics
-from stratos_gateway.models import ModelCatalogue
-from stratos_gateway.sse import SlowClient
+from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.routes.embedding import EmbeddingEndpoint
+from stratos_gateway.routes.generation import GenerationEndpoint
+from stratos_gateway.routes.health import DeepHealth, HealthState
 
 _log = logging.getLogger(__name__)
 _SANE_ID = re.compile(r"^[A-Za-z0-9_.:-]{1,128}$")

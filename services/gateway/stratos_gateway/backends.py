@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from stratos_gateway.generation import Caller
-from stratos_gateway.service import Backends
-from stratos_gateway.settings import GatewaySettings
-from stratos.rpc.registry_client import RegistryClient
-from stratos.rpc.router_client import RouterClient
+from stratos.rpc.clients.registry import RegistryClient
+from stratos.rpc.clients.router import RouterClient
 from stratos.store.key_store import KeyStore
 from stratos.store.redis import open_redis
+from stratos_gateway.generation.generation import Caller
+from stratos_gateway.service import Backends
+from stratos_gateway.settings import GatewaySettings
 
 
 class StoredKeys:

@@ -15,29 +15,29 @@ import grpc.aio
 from stratos.common.clock import SystemClock
 from stratos.common.ids import new_incarnation
 from stratos.core.placement import WorkerRef
-from stratos_gateway.admission import Admission
-from stratos_gateway.app import GatewayApp, build_routes
-from stratos_gateway.auth import Authenticator
-from stratos_gateway.completions import Completions, Router
-from stratos_gateway.edge_endpoint import Edge, EdgeLimits
-from stratos_gateway.embedding_client import EmbeddingClient
-from stratos_gateway.embedding_endpoint import EmbeddingEndpoint
-from stratos_gateway.endpoints import GenerationEndpoint
-from stratos_gateway.health import DeepHealth
-from stratos_gateway.http_protocol import ConnectionLimits
-from stratos_gateway.http_server import HttpServer
-from stratos_gateway.liveness import LivenessConfig
-from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.models import AdapterSource, ModelCatalogue
-from stratos_gateway.platform import Platform
-from stratos_gateway.preparation import Preparation
-from stratos_gateway.served_model import ServedModel
-from stratos_gateway.session import WorkerSession
-from stratos_gateway.session_pool import SessionPool
-from stratos_gateway.settings import GatewaySettings
-from stratos_gateway.watermark_policy import read_policy
-from stratos.rpc.service import Service
+from stratos.rpc.serving.service import Service
 from stratos.rpc.settings import env_name_of
+from stratos_gateway.access.auth import Authenticator
+from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.app import GatewayApp, build_routes
+from stratos_gateway.generation.embedding_client import EmbeddingClient
+from stratos_gateway.generation.placement_reports import Completions, Router
+from stratos_gateway.generation.platform import Platform
+from stratos_gateway.http.protocol import ConnectionLimits
+from stratos_gateway.http.server import HttpServer
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.models.catalogue import AdapterSource, ModelCatalogue
+from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.models.watermark_policy import read_policy
+from stratos_gateway.routes.edge import Edge, EdgeLimits
+from stratos_gateway.routes.embedding import EmbeddingEndpoint
+from stratos_gateway.routes.generation import GenerationEndpoint
+from stratos_gateway.routes.health import DeepHealth
+from stratos_gateway.routes.preparation import Preparation
+from stratos_gateway.sessions.liveness import LivenessConfig
+from stratos_gateway.sessions.pool import SessionPool
+from stratos_gateway.sessions.session import WorkerSession
+from stratos_gateway.settings import GatewaySettings
 
 _log = logging.getLogger(__name__)
 _DRAIN_POLL_S = 0.02

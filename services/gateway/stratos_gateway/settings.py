@@ -7,9 +7,9 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from stratos.core.embedding_files import MatryoshkaSetting, PoolingSetting
-from stratos.core.limits import MAX_BODY_BYTES
-from stratos.core.watermark import LEAST_KEY_BYTES, MAX_CONTEXT_TOKENS, MAX_DELTA, MAX_KEY_BYTES
+from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
+from stratos.core.requests.limits import MAX_BODY_BYTES
+from stratos.core.requests.watermark import LEAST_KEY_BYTES, MAX_CONTEXT_TOKENS, MAX_DELTA, MAX_KEY_BYTES
 from stratos.rpc.settings import ServiceSettings
 
 

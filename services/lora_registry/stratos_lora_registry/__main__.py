@@ -2,10 +2,10 @@
 
 import sys
 
+from stratos.rpc.serving.process import serve
+from stratos.rpc.settings import load_settings
 from stratos_lora_registry.service import LoraRegistryService
 from stratos_lora_registry.settings import LoraRegistrySettings
-from stratos.rpc.process import serve
-from stratos.rpc.settings import load_settings
 
 
 def main() -> int:

@@ -16,10 +16,11 @@ from pathlib import Path
 
 from stratos.common.errors import BadRequest, InvalidAdapter, Overloaded, RequestTooLarge
 from stratos.core.adapter import Adapter
-from stratos.core.adapter_files import CONFIG_NAME, WEIGHTS_NAME, AdapterFiles, read_adapter_files
-from stratos_lora_registry.catalogue import AdapterCatalogue
+from stratos.core.files.adapter_config import CONFIG_NAME
+from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles, read_adapter_files
 from stratos.store.keys import check_tenant
 from stratos.store.object_store import ObjectStore, check_key
+from stratos_lora_registry.catalogue import AdapterCatalogue
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")

@@ -14,13 +14,13 @@ import grpc.aio
 
 from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
 from stratos.common.errors import DependencyDown
+from stratos.rpc.serving.service import Service
+from stratos.store.redis import open_redis
+from stratos.store.urls import open_store
 from stratos_lora_registry.catalogue import AdapterCatalogue
 from stratos_lora_registry.registrar import Registrar, RegistrarConfig
 from stratos_lora_registry.servicer import RegistryServicer
 from stratos_lora_registry.settings import LoraRegistrySettings
-from stratos.rpc.service import Service
-from stratos.store.object_store import open_store
-from stratos.store.redis import open_redis
 
 _log = logging.getLogger(__name__)
 

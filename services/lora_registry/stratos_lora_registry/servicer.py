@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
+from stratos.rpc.clients.registry import adapter_to_pb
 from stratos_lora_registry.catalogue import AdapterCatalogue
 from stratos_lora_registry.registrar import Registrar
-from stratos.rpc.registry_client import adapter_to_pb
 
 
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from stratos.core.placement import WorkerRole
-from stratos_prefill_worker.settings import PrefillWorkerSettings
-from stratos.rpc.process import serve
+from stratos.rpc.serving.process import serve
 from stratos.rpc.settings import load_settings
-from stratos.worker.composition import worker_service
+from stratos.worker.service import worker_service
+from stratos_prefill_worker.settings import PrefillWorkerSettings
 
 
 def main() -> int:

@@ -6,10 +6,10 @@ import sys
 from random import Random
 
 from stratos.common.clock import SystemClock
+from stratos.rpc.serving.process import serve
+from stratos.rpc.settings import load_settings
 from stratos_router.service import RouterApp
 from stratos_router.settings import RouterSettings
-from stratos.rpc.process import serve
-from stratos.rpc.settings import load_settings
 
 
 def main() -> int:

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from stratos.core.fleet import FleetWorker, WorkerStatus
 from stratos.core.placement import WorkerRef
-from stratos_router.discovery import Member
-from stratos_router.metrics import RouterMetrics
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.liveness import Liveness, OutReason
 from stratos.routing.settings import LivenessSettings
 from stratos.routing.worker_view import WorkerView
+from stratos_router.discovery import Member
+from stratos_router.metrics import RouterMetrics
 
 _log = logging.getLogger(__name__)
 

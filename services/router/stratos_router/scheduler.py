@@ -24,9 +24,6 @@ from stratos.common.errors import (
 from stratos.common.ids import new_id
 from stratos.core.fleet import Fleet
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
-from stratos_router.fleet import FleetState
-from stratos_router.metrics import RouterMetrics
-from stratos_router.settings import RouterSettings
 from stratos.routing.admission import Ask, OutputLengths, make_ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.class_queue import Ticket, Verdict
@@ -35,6 +32,9 @@ from stratos.routing.full_models import FullModels
 from stratos.routing.picker import Choice, Refusal, choose, never_fits
 from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.queue import PlacementQueue
+from stratos_router.fleet import FleetState
+from stratos_router.metrics import RouterMetrics
+from stratos_router.settings import RouterSettings
 
 TICK_S = 0.05
 """Deadlines and silent workers are noticed this late at most."""

@@ -10,6 +10,8 @@ import grpc.aio
 
 from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.clock import Clock
+from stratos.routing.bookings import BookingLedger
+from stratos.rpc.serving.service import Service
 from stratos_router.discovery import open_discovery
 from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
@@ -17,8 +19,6 @@ from stratos_router.scheduler import Scheduler
 from stratos_router.servicer import RouterServicer
 from stratos_router.settings import RouterSettings
 from stratos_router.watcher import Watcher
-from stratos.routing.bookings import BookingLedger
-from stratos.rpc.service import Service
 
 
 class RouterApp(Service):

@@ -7,8 +7,8 @@ from typing import Any
 from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.errors import BadRequest
 from stratos.core.placement import Outcome, PlacementRequest
+from stratos.rpc.codec.fleet import fleet_to_pb, ref_to_pb, work_from_pb
 from stratos_router.scheduler import Scheduler
-from stratos.rpc.fleet_messages import fleet_to_pb, ref_to_pb, work_from_pb
 
 _OUTCOMES = {
     router_pb2.OUTCOME_FINISHED: Outcome.FINISHED,

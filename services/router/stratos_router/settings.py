@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import field_validator
 from pydantic_settings import SettingsConfigDict
 
-from stratos_router.discovery import open_discovery
 from stratos.routing.settings import (
     AdmissionSettings,
     BookingSettings,
@@ -14,6 +13,7 @@ from stratos.routing.settings import (
     ScorerWeights,
 )
 from stratos.rpc.settings import ServiceSettings
+from stratos_router.discovery import open_discovery
 
 
 class RouterSettings(ServiceSettings):

@@ -14,12 +14,12 @@ import grpc.aio
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
+from stratos.rpc.clients.channel import channel
+from stratos.rpc.codec.fleet import status_from_pb
 from stratos_router.discovery import Discovery, Member
 from stratos_router.fleet import FleetState
 from stratos_router.scheduler import Scheduler
 from stratos_router.settings import RouterSettings
-from stratos.rpc.client import channel
-from stratos.rpc.fleet_messages import status_from_pb
 
 _log = logging.getLogger(__name__)
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 0.5

@@ -6,15 +6,15 @@ import asyncio
 
 from prometheus_client import CollectorRegistry
 
+from stratos.common.clock import FakeClock
+from stratos.common.errors import Overloaded, WorkerLost
+from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus
+from stratos.core.kv import BlockLedger, KvIdentity
+from stratos.core.placement import WorkerRef, WorkerRole
 from stratos_autoscaler.backends.base import Backend, BackendWorker
 from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.scaler import Scaler
 from stratos_autoscaler.settings import AutoscalerSettings
-from stratos.common.clock import FakeClock
-from stratos.common.errors import Overloaded, WorkerLost
-from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus
-from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.core.request import BlockLedger, KvIdentity
 
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
 BLOCKS = BlockLedger(total=100, free=100, cached=0, allocated=0, reserved=0, fenced=0)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from stratos.core.embedding import EmbedRequest, PoolingKind
-from stratos.core.grammar import GrammarKind, GrammarSpec
-from stratos.core.request import EngineRequest, PrefillJob, RequestKey
+from stratos.core.requests.embedding import EmbedRequest, PoolingKind
+from stratos.core.requests.grammar import GrammarKind, GrammarSpec
+from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.core import EngineCore
-from stratos.engine.fake import FakeConfig, FakeRunner
+from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from tests.unit.engine.engine_driver import CROWDED, expected, make_request
+from tests.support.engine_driver import CROWDED, expected, make_request
+from tests.support.paths import BASE_MODEL
 
 NUM_SCHEDULES = 40
-MODEL = Path(__file__).parents[3] / "models" / "base"
 GRAMMAR = GrammarSpec(GrammarKind.REGEX, "[a-z]{30}")
 
 
@@ -39,7 +38,7 @@ class Schedule:
             num_blocks=self.draw.choice([11, 16]),
             block_size=4,
             num_host_blocks=self.draw.choice([0, 24]),
-            model_path=MODEL if self.has_grammars else None,
+            model_path=BASE_MODEL if self.has_grammars else None,
             eos_token_ids=(0, 4),
         )
         self.engine = EngineCore(FakeRunner(fake), config)

@@ -4,12 +4,12 @@ import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, Overloaded, QueueTimeout
-from stratos.core.request import ChoiceState, FinishReason, PrefillJob, RequestKey
-from stratos.engine.engine import PrefillEventKind
-from stratos.engine.fake import fake_generate
+from stratos.core.requests.records import ChoiceState, FinishReason, PrefillJob, RequestKey
+from stratos.engine.contract.results import PrefillEventKind
+from stratos.engine.fake.runner import fake_generate
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
-from tests.unit.engine.engine_driver import CROWDED, drain, expected, make_request
+from tests.support.engine_driver import CROWDED, drain, expected, make_request
 
 PACKED = SchedulerConfig(**CROWDED)
 

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stratos.common.errors import ContextLengthExceeded
-from stratos.core.request import PrefillJob
+from stratos.core.requests.records import PrefillJob
+from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
-from stratos.engine.engine import PrefillEventKind
-from stratos.engine.fake import FakeConfig, FakeRunner, fake_generate
+from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
-from tests.unit.engine.engine_driver import assert_at_rest, make_request
+from tests.support.engine_driver import assert_at_rest, make_request
 
 SOURCE_WEIGHT, TARGET_WEIGHT = 5, 2
 

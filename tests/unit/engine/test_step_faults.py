@@ -3,12 +3,12 @@
 import pytest
 
 from stratos.common.errors import Internal
-from stratos.core.request import PrefillJob
+from stratos.core.requests.records import PrefillJob
+from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
-from stratos.engine.engine import PrefillEventKind
-from stratos.engine.fake import FakeConfig, FakeRunner
+from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from tests.unit.engine.engine_driver import Run, assert_at_rest, drain, expected, make_request
+from tests.support.engine_driver import Run, assert_at_rest, drain, expected, make_request
 
 BAD = 77
 CALLS = ["launch", "forward", "sample", "collect"]

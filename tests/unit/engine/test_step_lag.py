@@ -5,12 +5,12 @@ import random
 import pytest
 
 from stratos.common.errors import Internal
-from stratos.core.request import PrefillJob, RequestKey
+from stratos.core.requests.records import PrefillJob, RequestKey
+from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
-from stratos.engine.engine import PrefillEventKind
-from stratos.engine.fake import FakeConfig, FakeRunner
+from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from tests.unit.engine.engine_driver import CROWDED, Run, assert_at_rest, drain, expected, make_request
+from tests.support.engine_driver import CROWDED, Run, assert_at_rest, drain, expected, make_request
 
 
 def lagging(config=None, **fake):

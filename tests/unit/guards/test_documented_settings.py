@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 from typer.main import get_command
 
 from stratos.cli.main import app
-
-ROOT = Path(__file__).parents[3]
+from tests.support.paths import ROOT
 
 
 def test_tables_are_up_to_date() -> None:

@@ -15,10 +15,10 @@ TORCH_FREE = {
     "stratos_autoscaler.__main__",
     "stratos.cli.up",
     "stratos.cli.main",
-    "stratos.engine.scheduler",
-    "stratos.engine.block_manager",
-    "stratos.engine.prefix_cache",
-    "stratos.engine.fake",
+    "stratos.engine.scheduler.scheduler",
+    "stratos.engine.kv_cache.block_manager",
+    "stratos.engine.kv_cache.prefix_cache",
+    "stratos.engine.fake.runner",
 }
 
 
@@ -39,7 +39,7 @@ def test_is_free_of_torch(module: str) -> None:
 def test_workers_import_neither_transformers_nor_peft() -> None:
     modules = modules_after(
         "import stratos_prefill_worker.__main__, stratos_decode_worker.__main__\n"
-        "import stratos.engine.runner.torch_runner, stratos.worker.engine_factory"
+        "import stratos.engine.runner.torch_runner, stratos.worker.engine_client.factory"
     )
     assert "torch" in modules, "the control: the workers do import torch"
     assert not modules & {"transformers", "peft", "accelerate", "stratos.cli", "stratos_gateway", "stratos_router"}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 
-LIBS = Path(__file__).parents[3] / "libs" / "stratos"
+from tests.support.paths import ROOT
+
+LIBS = ROOT / "libs" / "stratos"
 PACKAGES = ("core", "engine", "kv", "planning", "routing", "text", "worker")
 READS = {"time", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time_ns"}
 

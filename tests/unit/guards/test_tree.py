@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.support.paths import ROOT
+
 MAX_LINES = 400
+MAX_MODULES = 14
 DOCUMENT_FOLDERS = ("docs", "services", "libs", "models", "examples")
 SERVICES = ("gateway", "router", "prefill_worker", "decode_worker", "lora_registry", "autoscaler")
 _LINK = re.compile(r"\[[^\]]+\]\((?!https?://|mailto:)(?P<target>[^)#\s]+)(?:#(?P<anchor>[^)\s]+))?\)")
@@ -30,10 +33,10 @@ def test_no_file_outgrows_one_noun() -> None:
     assert {name: size for name, size in sizes.items() if size > MAX_LINES} == {}
 
 
-def test_test_files_have_names_of_their_own() -> None:
-    # tests/ has no packages, so pytest imports by base name.
-    names = [p.name for p in (ROOT / "tests").rglob("*.py") if p.name not in ("conftest.py", "sitecustomize.py")]
-    assert sorted(names) == sorted(set(names))
+def test_no_folder_of_the_product_has_more_than_fourteen_modules() -> None:
+    product = [p for p in source_files() if p.is_relative_to(ROOT / "libs") or p.is_relative_to(ROOT / "services")]
+    counts = Counter(str(p.parent.relative_to(ROOT)) for p in product if p.name != "__init__.py")
+    assert {folder: count for folder, count in counts.items() if count > MAX_MODULES} == {}
 
 
 def test_no_drawer_modules() -> None:
@@ -55,7 +58,9 @@ def test_every_package_says_what_it_is() -> None:
     folders |= {path.parent for path in source_files() if path.is_relative_to(ROOT / "services")}
     assert len(folders) > 30
     texts = {folder: folder / "__init__.py" for folder in folders}
-    silent = [str(f.relative_to(ROOT)) for f, init in texts.items() if not init.is_file() or '"""' not in init.read_text()]
+    silent = [
+        str(f.relative_to(ROOT)) for f, init in texts.items() if not init.is_file() or '"""' not in init.read_text()
+    ]
     assert sorted(silent) == []
 
 

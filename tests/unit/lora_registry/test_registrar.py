@@ -7,16 +7,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from adapter_folders import BASE_DIGEST, BREAKAGES, WEIGHTS, write_adapter
 from redis.asyncio import Redis
 
 from stratos.common.errors import BadRequest, InvalidAdapter, ModelNotFound, NotFound, Overloaded
 from stratos.core.adapter import Adapter
-from stratos.core.adapter_files import read_adapter_files
+from stratos.core.files.adapter_files import read_adapter_files
+from stratos.store.object_store import ObjectStore
+from stratos.store.redis import open_redis
+from stratos.store.urls import open_store
 from stratos_lora_registry.catalogue import AdapterCatalogue
 from stratos_lora_registry.registrar import Registrar, RegistrarConfig
-from stratos.store.object_store import ObjectStore, open_store
-from stratos.store.redis import open_redis
+from tests.support.adapter_folders import BASE_DIGEST, BREAKAGES, WEIGHTS, write_adapter
 
 
 class World:

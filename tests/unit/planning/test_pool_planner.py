@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from stratos.common.clock import FakeClock
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus
+from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.core.request import BlockLedger, KvIdentity
 from stratos.planning.demand import Reason
 from stratos.planning.observation import PoolObservation, WorkerLoad, observe
 from stratos.planning.planner import Decision, Direction, PoolPlanner

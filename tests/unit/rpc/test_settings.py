@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from rpc_echo import EchoSettings
 
 from stratos.rpc.settings import InvalidSettings, describe_settings, load_settings
+from tests.support.rpc_echo import EchoSettings
 
 
 def test_values_come_from_the_environment_and_flags_win(monkeypatch: pytest.MonkeyPatch) -> None:

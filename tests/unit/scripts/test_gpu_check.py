@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[3]
+from tests.support.paths import ROOT
+
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
 SECTIONS = ["tests", "decode", "ablations", "attention", "prefill", "products"]
 

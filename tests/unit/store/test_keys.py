@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
-from redis_server import RedisServer
 
 from stratos.common.errors import BadRequest, DependencyDown, InvalidApiKey, NotFound
 from stratos.store.key_store import KeyStore
 from stratos.store.keys import key_mac, mint_key, parse_key
 from stratos.store.redis import open_redis
+from tests.support.redis_server import RedisServer
 
 PEPPER = "0123456789abcdef"
 

@@ -8,10 +8,10 @@ import time
 
 import pytest
 from redis.exceptions import ResponseError
-from redis_server import RedisServer
 
 from stratos.common.errors import BadRequest, DependencyDown
 from stratos.store.redis import open_redis, translate_redis_errors
+from tests.support.redis_server import RedisServer
 
 
 async def test_a_silent_server_is_given_up_within_a_second() -> None:

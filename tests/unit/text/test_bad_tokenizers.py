@@ -15,9 +15,10 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.text.chat import ChatTemplate, read_template
 from stratos.text.tokenizer import Tokenizer
 from tests.support.address_space import bounded_memory
-from tests.unit.text.byte_fallback import definition as byte_fallback_definition
+from tests.support.byte_fallback import definition as byte_fallback_definition
+from tests.support.paths import BASE_MODEL
 
-BASE = Path(__file__).parents[3] / "models" / "base"
+BASE = BASE_MODEL
 ABSURD: list[Any] = [
     *(0, -1, 1, 2**31, 2**40, 10**30, 1.5, 1e308, math.nan, None, True, "", "x" * 10_000, "\ud800", "Ġ", "<0x41>"),
     *([], [None], [[]], {}, {"type": "Nothing"}, {"type": "Sequence"}, {"type": []}),

@@ -8,10 +8,10 @@ from transformers import AutoTokenizer
 from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.text.chat import ChatMessage, ChatTemplate, read_template
 from stratos.text.tokenizer import Tokenizer
+from tests.support.paths import BASE_MODEL
 
-FOLDER = Path(__file__).parents[3] / "models" / "base"
-TOKENIZER = Tokenizer.load(FOLDER)
-SOURCE = read_template(FOLDER)
+TOKENIZER = Tokenizer.load(BASE_MODEL)
+SOURCE = read_template(BASE_MODEL)
 assert SOURCE is not None
 TEMPLATE = ChatTemplate(SOURCE, TOKENIZER)
 SYSTEM, USER, ASSISTANT, END = 1, 2, 3, 4
@@ -27,7 +27,7 @@ def test_ids_are_those_of_transformers() -> None:
         ChatMessage("user", "def f(x):"),
         ChatMessage("assistant", "é\U0001f600"),
     ]
-    reference = AutoTokenizer.from_pretrained(str(FOLDER)).apply_chat_template(
+    reference = AutoTokenizer.from_pretrained(str(BASE_MODEL)).apply_chat_template(
         [{"role": m.role, "content": m.content} for m in messages], add_generation_prompt=True, return_dict=False
     )
     assert TEMPLATE.encode(messages) == reference

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from stratos.common.errors import InvalidCheckpoint
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.tokenizer import Tokenizer
+from tests.support.paths import BASE_MODEL
 
-FOLDER = Path(__file__).parents[3] / "models" / "base"
-TOKENIZER = Tokenizer.load(FOLDER)
-REFERENCE = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+TOKENIZER = Tokenizer.load(BASE_MODEL)
+REFERENCE = tokenizers.Tokenizer.from_file(str(BASE_MODEL / "tokenizer.json"))
 ids_lists = st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=60)
 
 
@@ -125,7 +125,7 @@ def test_byte_fallback_vocabularies_strip_one_blank_and_join_bytes() -> None:
 
 
 def test_a_decoder_that_is_not_known_is_refused(tmp_path: Path) -> None:
-    definition = json.loads((FOLDER / "tokenizer.json").read_text())
+    definition = json.loads((BASE_MODEL / "tokenizer.json").read_text())
     definition["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
     with pytest.raises(InvalidCheckpoint, match="WordPiece"):

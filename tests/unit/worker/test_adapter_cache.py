@@ -17,14 +17,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common.errors import AdapterMismatch, AdapterUnavailable, BadRequest, DependencyDown
-from stratos.core.adapter_files import AdapterFiles, read_adapter_files
+from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
 from stratos.engine.core import EngineCore
-from stratos.engine.fake import FakeConfig, FakeRunner
+from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.store.local_store import LocalStore
 from stratos.worker.adapter_cache import AdapterCache, AdapterCacheConfig, remove_leftovers
+from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.metrics import WorkerMetrics
-from stratos.worker.thread_engine import ThreadEngine
 
 
 class CountingStore(LocalStore):

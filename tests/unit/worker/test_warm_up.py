@@ -5,9 +5,9 @@ import pytest
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Internal
 from stratos.engine.core import EngineCore
-from stratos.engine.fake import FakeConfig, FakeRunner
+from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from stratos.worker.thread_engine import ThreadEngine
+from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.warm_up import warm_up_engine
 
 

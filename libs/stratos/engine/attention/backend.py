@@ -7,7 +7,6 @@ wants, once; ``forward`` runs per layer.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +14,6 @@ from torch import Tensor
 
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.rotary import RopeRows
-from stratos.engine.runner.kv_pages import KvPages
-
-TRITON = "triton-paged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,33 +59,3 @@ class AttentionBackend(ABC):
         Returns:
             [tokens, heads * head_dim].
         """
-
-
-def make_attention(
-    name: str, pages: KvPages, num_heads: int, windows: Sequence[int | None] | None = None
-) -> AttentionBackend:
-    """Build a backend by name.
-
-    Args:
-        name: of the kernel.
-        pages: the KV pool; keeps the tokens outside of a window, too.
-        num_heads: query heads.
-        windows: sliding window of each layer, ``None`` where a token sees all before it; by default no layer has one.
-
-    Raises:
-        ValueError: no such backend.
-    """
-    layer_windows = windows or (None,) * pages.geometry.num_layers
-    if name == TRITON:
-        from stratos.engine.attention.triton_paged import TritonPagedAttention  # needs Triton, which CPUs do not
-
-        return TritonPagedAttention(pages, num_heads, layer_windows)
-    from stratos.engine.attention.paged import TorchPagedAttention
-    from stratos.engine.attention.tiled import TorchTiledAttention
-
-    backends: dict[str, type[TorchPagedAttention] | type[TorchTiledAttention]] = {
-        kernel.name: kernel for kernel in (TorchPagedAttention, TorchTiledAttention)
-    }
-    if name not in backends:
-        raise ValueError(f"attention backend {name!r} is unknown; known: {', '.join([*backends, TRITON])}")
-    return backends[name](pages, num_heads, layer_windows)

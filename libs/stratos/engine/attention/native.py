@@ -17,9 +17,9 @@ from torch import Tensor
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.rotary import RopeRows
+from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import DTYPE_CODES, AttentionStep
-from stratos.engine.runner.kv_pages import KvPages
 
 MAX_HEAD_DIM = 1024
 """The kernel holds one head in registers and on its stack."""

@@ -23,7 +23,7 @@ from torch import Tensor
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
 from stratos.engine.attention.projections import QkNorm, rotated_heads
 from stratos.engine.layers.rotary import RopeRows
-from stratos.engine.runner.kv_pages import KvPages
+from stratos.engine.memory.kv_pages import KvPages
 
 MAX_GATHER_ELEMENTS = 1 << 24
 """K and V elements of one gather: 64 MiB in float32."""

@@ -22,7 +22,7 @@ from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.paged import DecodeGroup, PagedMetadata, PrefillRow, TorchPagedAttention
 from stratos.engine.attention.projections import QkNorm, rotated_heads
 from stratos.engine.layers.rotary import RopeRows, StreamingRotary
-from stratos.engine.runner.kv_pages import KvPages
+from stratos.engine.memory.kv_pages import KvPages
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
 from stratos.engine.attention.projections import QkNorm, rotated_heads
 from stratos.engine.layers.rotary import RopeRows
-from stratos.engine.runner.kv_pages import KvPages
+from stratos.engine.memory.kv_pages import KvPages
 
 QUERY_TILE = 16
 KEY_TILE = 128

@@ -18,8 +18,8 @@ from torch import Tensor
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.rotary import RopeRows
-from stratos.engine.runner.host_copies import pack_to_device
-from stratos.engine.runner.kv_pages import KvPages
+from stratos.engine.memory.copies import pack_to_device
+from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.triton_kernels.attention import EXACT_SPLIT, AttentionRows, ExactSlice, Parts, TileShape, attend
 from stratos.engine.triton_kernels.rope_kv import rotate_and_store
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from llguidance import LLMatcher, LLTokenizer
 
 from stratos.common.errors import BadRequest
-from stratos.core.grammar import GrammarSpec
+from stratos.core.requests.grammar import GrammarSpec
 from stratos.engine.grammar.matcher import GrammarMatcher
 from stratos.text.grammar import compile_grammar, make_grammar_tokenizer
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from stratos.engine.layers.invariance import InvariantLinear, RowByRow, RowPadding, RowProbe, probed_rows
 from stratos.engine.layers.invariance import Linear as Linear
+from stratos.engine.layers.native_linear import NativeLinear
 from stratos.engine.native.library import NativeLibrary
-from stratos.engine.native.linear import NativeLinear
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.engine.models.rope_config import RopeConfig
+from stratos.engine.checkpoint.rope_config import RopeConfig
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from stratos.engine.contract.plan import StepPlan
 from stratos.engine.lora.weights import LoraWeights
-from stratos.engine.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)

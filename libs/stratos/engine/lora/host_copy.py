@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from stratos.common.errors import InvalidAdapter
-from stratos.core.adapter_files import WEIGHTS_NAME, AdapterFiles
-from stratos.engine.models.config import DecoderConfig
+from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles
+from stratos.engine.checkpoint.config import DecoderConfig
 
 TensorKey = tuple[int, str, str]
 """(layer, projection, "A", "B" or "bias")."""

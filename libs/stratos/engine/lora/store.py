@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Container
 
 from stratos.common.errors import AdapterUnavailable
-from stratos.core.adapter_files import AdapterFiles
+from stratos.core.files.adapter_files import AdapterFiles
 from stratos.engine.lora.host_copy import HostAdapter
 from stratos.engine.lora.weights import LoraWeights
 

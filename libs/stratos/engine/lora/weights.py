@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from stratos.engine.checkpoint.config import DecoderConfig
 from stratos.engine.layers.linear import Linear, LinearFactory
 from stratos.engine.lora.host_copy import HostAdapter
-from stratos.engine.models.config import DecoderConfig
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "qkv": ("q_proj", "k_proj", "v_proj"),

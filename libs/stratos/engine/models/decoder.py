@@ -20,14 +20,14 @@ from torch import Tensor
 
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.projections import QkNorm
+from stratos.engine.checkpoint.config import DecoderConfig
+from stratos.engine.checkpoint.loader import CheckpointReader, LinearWeights, MlpWeights
 from stratos.engine.layers.linear import Linear, LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
 from stratos.engine.layers.ops import LayerOps
 from stratos.engine.layers.rotary import RotaryTable, StreamingRotary
 from stratos.engine.lora.batch import LoraBatch
-from stratos.engine.models.config import DecoderConfig
-from stratos.engine.models.loader import CheckpointReader, LinearWeights, MlpWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

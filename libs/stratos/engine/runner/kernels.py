@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.engine.attention.backend import AttentionBackend, make_attention
+from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.native import MAX_HEAD_DIM, NativePagedAttention
 from stratos.engine.attention.paged import TorchPagedAttention
 from stratos.engine.attention.tiled import TorchTiledAttention
 from stratos.engine.layers.exact_ops import ExactTorchOps
 from stratos.engine.layers.linear import LinearFactory
+from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.ops import LayerOps, TorchOps
+from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
-from stratos.engine.native.ops import NativeOps
-from stratos.engine.runner.kv_pages import KvPages
 from stratos.engine.settings import RunnerConfig
 
 _log = logging.getLogger(__name__)
@@ -77,8 +77,8 @@ class Kernels:
             )
         if self.library is not None and pages.geometry.head_dim <= MAX_HEAD_DIM:
             return NativePagedAttention(self.library, pages, num_heads, windows)
-        name = TorchTiledAttention.name if self.is_exact else TorchPagedAttention.name
-        return make_attention(name, pages, num_heads, windows)
+        kernel = TorchTiledAttention if self.is_exact else TorchPagedAttention
+        return kernel(pages, num_heads, windows)
 
 
 def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> Kernels:

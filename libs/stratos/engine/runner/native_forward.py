@@ -17,11 +17,11 @@ from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.native import NativePagedAttention
 from stratos.engine.layers.linear import Linear
 from stratos.engine.layers.mlp import GatedMlp
+from stratos.engine.layers.native_linear import NativeLinear
+from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.rotary import RotaryTable
 from stratos.engine.models.decoder import Decoder, DecoderLayer
 from stratos.engine.native.library import NativeLibrary
-from stratos.engine.native.linear import NativeLinear
-from stratos.engine.native.ops import NativeOps
 from stratos.engine.native.structures import DTYPE_CODES, ForwardPass, LayerWeights, LinearWeight, ModelWeights
 from stratos.engine.runner.forward import Forward, ForwardResult, LayeredForward
 from stratos.engine.runner.step_inputs import StepInputs

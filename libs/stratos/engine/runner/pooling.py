@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stratos.core.embedding import PoolingKind
+from stratos.core.requests.embedding import PoolingKind
 from stratos.engine.attention.backend import RowSpan
-from stratos.engine.plan import PlanRow, PooledRow
+from stratos.engine.contract.plan import PlanRow, PooledRow
 
 
 def pool_rows(

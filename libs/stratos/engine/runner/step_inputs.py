@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from stratos.engine.attention.backend import RowSpan
+from stratos.engine.contract.plan import ADAPTER_GONE, NO_SUCH_ID, PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
 from stratos.engine.lora.batch import LoraBatch, LoraGroup
 from stratos.engine.lora.weights import LoraWeights
-from stratos.engine.plan import ADAPTER_GONE, NO_SUCH_ID, PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
-from stratos.engine.runner.host_copies import to_device
+from stratos.engine.memory.copies import to_device
 
 FindAdapter = Callable[[str], LoraWeights | None]
 

@@ -18,26 +18,26 @@ from torch import Tensor
 
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import InvalidCheckpoint
-from stratos.core.adapter_files import AdapterFiles
-from stratos.core.model_files import read_model_files
-from stratos.core.request import KvGeometry, KvIdentity
+from stratos.core.files.adapter_files import AdapterFiles
+from stratos.core.files.model_files import read_model_files
+from stratos.core.kv import KvGeometry, KvIdentity
 from stratos.engine.attention.backend import AttentionBackend
+from stratos.engine.checkpoint.config import DecoderConfig, parse_decoder_config
+from stratos.engine.checkpoint.loader import CheckpointReader
+from stratos.engine.contract.plan import SampledToken, SampleSpec, StepPlan, StepTokens
+from stratos.engine.contract.runner import Runner, RunnerInfo
 from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.lora.host_copy import read_adapter
 from stratos.engine.lora.store import LoraStore
 from stratos.engine.lora.weights import lay_out
-from stratos.engine.models.config import DecoderConfig, parse_decoder_config
+from stratos.engine.memory.host_pages import HostPages
+from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
 from stratos.engine.models.decoder import Decoder
-from stratos.engine.models.loader import CheckpointReader
-from stratos.engine.plan import SampledToken, SampleSpec, StepPlan, StepTokens
-from stratos.engine.runner.base import Runner, RunnerInfo
 from stratos.engine.runner.forward import Forward, LayeredForward
-from stratos.engine.runner.host_pages import HostPages
 from stratos.engine.runner.kernels import choose_kernels
-from stratos.engine.runner.kv_pages import KvPages, num_blocks_for
 from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.pooling import pool_rows
-from stratos.engine.runner.prompt_scores import score_prompts
+from stratos.engine.runner.prompt_logprobs import score_prompts
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
 from stratos.engine.runner.streaming import streaming
 from stratos.engine.runner.threads import ThreadChoice, one_thread, small_product

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from stratos.core.sampling_params import SamplingParams
-from stratos.engine.plan import SampleSpec
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.contract.plan import SampleSpec
 
 TokenMask = npt.NDArray[np.int32]
 """Allowed tokens of one row: bit ``t % 32`` of word ``t // 32``."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stratos.core.request import PositionLogprobs, TokenLogprob
+from stratos.core.requests.records import PositionLogprobs, TokenLogprob
 
 
 def position_logprobs(raw: Tensor, token_ids: Tensor, num_top: list[int]) -> list[PositionLogprobs]:

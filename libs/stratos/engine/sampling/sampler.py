@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from stratos.core.request import PositionLogprobs
-from stratos.core.sampling_params import SamplingParams
+from stratos.core.requests.records import PositionLogprobs
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
 from stratos.engine.layers.ops import LayerOps, TorchOps
-from stratos.engine.plan import ALL_BANNED, SampleSpec
 from stratos.engine.sampling.counter_rng import gumbel, noise_keys
 from stratos.engine.sampling.edits import TokenMask, edit_row, needs_edit
 from stratos.engine.sampling.filters import candidate_counts, keep_top, min_p_

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stratos.core.sampling_params import SamplingParams
-from stratos.engine.plan import ALL_BANNED, SampleSpec
-from stratos.engine.runner.host_copies import to_device
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
+from stratos.engine.memory.copies import to_device
 from stratos.engine.sampling.counter_rng import noise_keys
 from stratos.engine.sampling.edits import TokenMask, banned_tokens
 from stratos.engine.sampling.logprobs import LogprobTensors, logprob_tensors, position_records

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stratos.engine.plan import SampleSpec
-from stratos.engine.runner.host_copies import to_device
+from stratos.engine.contract.plan import SampleSpec
+from stratos.engine.memory.copies import to_device
 from stratos.engine.sampling.edits import TokenMask
 from stratos.engine.sampling.sampler import Sampled, Sampler
 

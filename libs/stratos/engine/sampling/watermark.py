@@ -1,4 +1,4 @@
-"""``stratos.core.watermark`` with tensors: adds delta to the logits of each row's green tokens."""
+"""``stratos.core.requests.watermark`` with tensors: adds delta to the logits of each row's green tokens."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from stratos.core.watermark import Watermark, list_key
-from stratos.engine.plan import SampleSpec
+from stratos.core.requests.watermark import Watermark, list_key
+from stratos.engine.contract.plan import SampleSpec
 from stratos.engine.sampling.counter_rng import hashes
 
 _SIGN = 1 << 31

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
-from stratos_autoscaler.backends.base import Backend, BackendWorker
 from stratos.common.errors import BadRequest
 from stratos.core.placement import WorkerRole
-from stratos.rpc.client import channel, translate_errors
-from stratos.rpc.fleet_messages import role_from_pb, role_to_pb
+from stratos.rpc.clients.channel import channel, translate_errors
+from stratos.rpc.codec.fleet import role_from_pb, role_to_pb
+from stratos_autoscaler.backends.base import Backend, BackendWorker
 
 CALL_TIMEOUT_S = 5.0
 STOPPED = "stopped"

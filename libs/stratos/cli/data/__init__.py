@@ -1,0 +1,1 @@
+"""What lies in the data directory of ``stratos up``: credentials, facts about the running platform."""

@@ -1,0 +1,60 @@
+"""What ``stratos up`` prints once the platform answers: the address first, then lines that work when pasted."""
+
+from __future__ import annotations
+
+import json
+
+from stratos.cli.data.platform_facts import PlatformFacts
+
+PROMPT = "Write the function read_lines. Return a list of all lines of a file."
+
+
+def banner(facts: PlatformFacts, *, num_prefill: int, num_decode: int) -> str:
+    """The text; its first URL is the gateway's base URL."""
+    models = ", ".join((facts.model, *facts.adapters))
+    return f"""
+StratosServe is up: {num_prefill} prefill worker(s), {num_decode} decode worker(s)
+
+  Base URL   {facts.base_url}
+  API key    {facts.api_key}
+  Models     {models}
+
+Stream a completion with curl:
+
+{curl_line(facts)}
+
+or with the OpenAI SDK (python):
+
+{sdk_snippet(facts)}
+
+In another terminal: `stratos chat`, `stratos status` (both in .venv/bin). Ctrl-C here stops everything.
+"""
+
+
+def curl_line(facts: PlatformFacts) -> str:
+    """One line for a shell."""
+    body = {
+        "model": facts.model,
+        "messages": [{"role": "user", "content": PROMPT}],
+        "max_tokens": 64,
+        "stream": True,
+    }
+    return (
+        f"curl -N {facts.base_url}/chat/completions -H 'Authorization: Bearer {facts.api_key}' "
+        f"-H 'Content-Type: application/json' -d '{json.dumps(body)}'"
+    )
+
+
+def sdk_snippet(facts: PlatformFacts) -> str:
+    """A script for the official SDK."""
+    return f"""from openai import OpenAI
+
+client = OpenAI(base_url={json.dumps(facts.base_url)}, api_key={json.dumps(facts.api_key)})
+stream = client.chat.completions.create(
+    model={json.dumps(facts.model)},
+    messages=[{{"role": "user", "content": {json.dumps(PROMPT)}}}],
+    max_tokens=64,
+    stream=True,
+)
+for chunk in stream:
+    print(chunk.choices[0].delta.content or "", end="", flush=True)"""

@@ -1,0 +1,248 @@
+"""One platform of ``stratos up``: who starts after whom, and the facts a user needs at the end.
+
+It composes ``topology`` (settings), ``supervisor`` (processes), the API key and the shipped adapters.  Everything
+that does not need an address of another process starts at once: importing torch is the longest part by far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import secrets
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+
+from stratos.cli.adapters import publish_shipped_adapters
+from stratos.cli.data.credentials import Credentials
+from stratos.cli.data.folder import DataDir, RunDir, try_lock, write_json_atomically
+from stratos.cli.data.platform_facts import PlatformFacts
+from stratos.cli.keyring import ensure_api_key
+from stratos.cli.local import topology
+from stratos.cli.local.embedded_redis import RedisConfig, redis_spec, write_config
+from stratos.cli.local.options import UpOptions
+from stratos.cli.local.ports import any_free_port, first_free_port, is_free
+from stratos.cli.local.process import ProcessView, StartFailed
+from stratos.cli.local.servicer import SupervisorService, SupervisorSettings
+from stratos.cli.local.supervisor import Report, Supervisor
+from stratos.cli.local.topology import Endpoints, ProcessSpec, Role, RunPaths
+from stratos.common.clock import SystemClock
+from stratos.common.errors import DependencyDown, Overloaded, StratosError
+from stratos.rpc.clients.router import RouterClient
+from stratos.rpc.serving.process import serve_async
+
+FLEET_TIMEOUT_S = 60.0
+POLL_S = 0.03
+
+
+class Platform:
+    """Starts and stops everything; also what the autoscaler's requests end up at."""
+
+    def __init__(
+        self, options: UpOptions, *, data: DataDir, run: RunDir, credentials: Credentials, report: Report
+    ) -> None:
+        self._options = options
+        self._data = data
+        self._run = run
+        self._credentials = credentials
+        self._report = report
+        self._supervisor = Supervisor(run, report=report, clock=SystemClock(), drain_timeout_s=options.drain_timeout_s)
+        self._paths = RunPaths(workers_file=run.workers_file, shm_path=run.shm_path, work_path=run.work_path)
+        self._stack = AsyncExitStack()
+        self._redis_url = options.redis_url
+        self._store_url = options.object_store_url or f"file://{data.store_path}"
+        self._supervisor_address = ""
+        self._is_started = False
+
+    def views(self) -> list[ProcessView]:
+        """Every process."""
+        return self._supervisor.views()
+
+    async def start_worker(self, role: str) -> ProcessView:
+        """One more worker, for the autoscaler."""
+        if not self._is_started:
+            raise Overloaded("the platform is still starting; its own workers come first")
+        limit = self._options.most_decode if role == "decode" else max(1, self._options.prefill)
+        return await self._supervisor.start_worker(role, partial(self._worker_spec, role), limit)
+
+    async def begin_drain(self, name: str) -> None:
+        """Let a worker leave, for the autoscaler."""
+        await self._supervisor.begin_drain(name)
+
+    async def start(self) -> PlatformFacts:
+        """Start everything; returns when the first request can be answered.
+
+        Raises:
+            StartFailed, StratosError: the first thing that went wrong; ``stop`` cleans up.
+        """
+        try:
+            return await self._start()
+        except BaseExceptionGroup as group:
+            raise _first_leaf(group) from None
+
+    async def _start(self) -> PlatformFacts:
+        await self._serve_supervisor()
+        options = self._options
+        async with asyncio.TaskGroup() as tasks:
+            for i in range(options.prefill):
+                tasks.create_task(self._supervisor.launch(self._worker_spec("prefill", f"prefill-{i}")))
+            for i in range(options.decode):
+                tasks.create_task(self._supervisor.launch(self._worker_spec("decode", f"decode-{i}")))
+            router_task = tasks.create_task(self._supervisor.launch(self._spec("router", "router", self._router())))
+            await self._open_redis()
+            key_task = tasks.create_task(self._ensure_key())
+            registry = await self._supervisor.launch(
+                self._spec(
+                    "lora-registry", "lora_registry", topology.registry_settings(options, self._ends(), self._paths)
+                )
+            )
+            adapters_task = tasks.create_task(self._publish_adapters(registry.address))
+            router = await router_task
+            ends = self._ends(router=router.address, registry=registry.address)
+            tasks.create_task(
+                self._supervisor.launch(
+                    self._spec("autoscaler", "autoscaler", topology.autoscaler_settings(options, ends))
+                )
+            )
+            port_task = tasks.create_task(self._launch_gateway(ends))
+        await self._wait_fleet(router.address)
+        self._is_started = True
+        facts = PlatformFacts(
+            run_id=self._run.run_id,
+            pid=os.getpid(),
+            base_url=f"http://{options.host}:{port_task.result()}/v1",
+            api_key=key_task.result(),
+            model=options.model_name,
+            adapters=adapters_task.result(),
+            router_address=router.address,
+            registry_address=registry.address,
+            supervisor_address=self._supervisor_address,
+            redis_url=self._redis_url,
+            object_store_url=self._store_url,
+            s3_endpoint_url=options.s3_endpoint_url,
+            model_path=str(options.model_path),
+        )
+        write_json_atomically(self._run.platform_file, facts.as_json())
+        return facts
+
+    async def stop(self, *, is_urgent: Callable[[], bool]) -> None:
+        """End every process, then the supervisor's own server and locks."""
+        await self._supervisor.stop(is_urgent=is_urgent)
+        await self._stack.aclose()
+
+    async def _serve_supervisor(self) -> None:
+        stop = asyncio.Event()
+        service = SupervisorService(self)
+        server = asyncio.create_task(serve_async(service, SupervisorSettings(), stop=stop), name="supervisor")
+
+        async def end() -> None:
+            stop.set()
+            await server
+
+        self._stack.push_async_callback(end)
+        listening = asyncio.create_task(service.is_listening.wait())
+        await asyncio.wait({server, listening}, return_when=asyncio.FIRST_COMPLETED)
+        if server.done():
+            listening.cancel()
+            raise DependencyDown("the supervisor cannot listen on loopback; its reason is logged above")
+        self._supervisor_address = service.address
+
+    async def _open_redis(self) -> None:
+        if self._redis_url:
+            return
+        folder = self._data.path / "redis"
+        lock = try_lock(folder / "lock")
+        if lock is None:
+            folder = self._run.path / "redis"  # another run of this data directory has the lasting one
+        else:
+            self._stack.callback(lock.close)
+        config = RedisConfig(port=any_free_port(), folder=folder, password=secrets.token_hex(16))
+        await self._supervisor.launch(redis_spec(write_config(config)), redis_url=config.url)
+        self._redis_url = config.url
+
+    async def _ensure_key(self) -> str:
+        try:
+            return await ensure_api_key(self._redis_url, self._credentials, self._data)
+        except DependencyDown as error:
+            if not self._options.redis_url:
+                raise
+            place = self._options.redis_url.rpartition("@")[2]  # without the password
+            raise DependencyDown(
+                f"the Redis at {place.removeprefix('redis://')} does not answer; correct --redis-url (REDIS_URL), or "
+                "leave it away and the platform brings its own"
+            ) from error
+
+    async def _launch_gateway(self, ends: Endpoints) -> int:
+        first = self._options.port
+        while True:
+            port = first_free_port(self._options.host, first)
+            if port != self._options.port:
+                self._report(f"port {self._options.port} is busy: the gateway takes {port}")
+            settings = topology.gateway_settings(self._options, ends, port)
+            try:
+                spec = self._spec("gateway", "gateway", settings)
+                spec = dataclasses.replace(spec, public_address=settings["HTTP_LISTEN"])
+                await self._supervisor.launch(spec)
+            except StartFailed:
+                if is_free(self._options.host, port):
+                    raise
+                first = port + 1  # somebody took it meanwhile
+            else:
+                return port
+
+    async def _publish_adapters(self, registry_address: str) -> tuple[str, ...]:
+        options = self._options
+        if not options.uses_shipped_model or options.engine == "fake":
+            return ()
+        return await publish_shipped_adapters(
+            options.model_path, store_url=self._store_url, s3_endpoint_url=options.s3_endpoint_url,
+            registry_address=registry_address,
+        )  # fmt: skip
+
+    async def _wait_fleet(self, router_address: str) -> None:
+        """The router has heard of every worker, so the first request finds a place."""
+        wanted = self._options.prefill + self._options.decode
+        async with RouterClient(router_address) as router:
+            try:
+                async with asyncio.timeout(FLEET_TIMEOUT_S):
+                    while sum(w.is_live for w in (await router.fleet()).workers) < wanted:  # noqa: ASYNC110
+                        await asyncio.sleep(POLL_S)
+            except TimeoutError:
+                raise DependencyDown("the workers run, but the router does not call all of them live") from None
+
+    def _worker_spec(self, role: str, name: str) -> ProcessSpec:
+        settings = topology.worker_settings(name, self._options, self._ends(), self._paths)
+        worker_role: Role = "prefill" if role == "prefill" else "decode"
+        return self._spec(name, f"{role}_worker", settings, role=worker_role)
+
+    def _spec(self, name: str, module: str, settings: dict[str, str], *, role: Role = "") -> ProcessSpec:
+        address_file = self._run.address_file(name)
+        return topology.service_spec(
+            name, module, settings, address_file=address_file, options=self._options, role=role
+        )
+
+    def _router(self) -> dict[str, str]:
+        return topology.router_settings(self._paths)
+
+    def _ends(self, *, router: str = "", registry: str = "") -> Endpoints:
+        return Endpoints(
+            redis_url=self._redis_url,
+            object_store_url=self._store_url,
+            router=router,
+            registry=registry,
+            supervisor=self._supervisor_address,
+            pepper=self._credentials.pepper,
+        )
+
+
+def _first_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The failure worth telling: a process that did not start, else an error of ours, else whatever it was."""
+    leaves: list[BaseException] = []
+    for error in group.exceptions:
+        leaves.append(_first_leaf(error) if isinstance(error, BaseExceptionGroup) else error)
+    for kind in (StartFailed, StratosError):
+        for leaf in leaves:
+            if isinstance(leaf, kind):
+                return leaf
+    return leaves[0]

@@ -1,0 +1,48 @@
+"""Checks before anything starts: each failure is one sentence that says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stratos.cli.local.options import UpOptions
+from stratos.common.errors import BadRequest, InvalidCheckpoint
+from stratos.core.files.model_files import read_json
+
+TOKENIZER_NAME = "tokenizer.json"
+
+
+def find_shipped_model() -> Path | None:
+    """The base model that comes with the repository: ``models/base`` beside ``libs`` in a checkout, or here."""
+    checkout = Path(__file__).resolve().parents[4]
+    for root in (checkout, Path.cwd()):
+        if (root / "models" / "base" / "config.json").is_file():
+            return root / "models" / "base"
+    return None
+
+
+def check_model_folder(path: Path) -> None:
+    """Look at the parts that every process needs; the workers check the rest when they load it.
+
+    Raises:
+        BadRequest, InvalidCheckpoint: with the missing part.
+    """
+    if not path.is_dir():
+        raise BadRequest(f"--model {path}: there is no such folder; give the path of a Hugging Face model folder")
+    config = read_json(path / "config.json")
+    if not isinstance(config.get("architectures"), list):
+        raise InvalidCheckpoint(f"--model {path}: config.json names no architecture; is it a causal language model?")
+    if not any(path.glob("*.safetensors")):
+        raise InvalidCheckpoint(f"--model {path}: no *.safetensors file in it; convert the weights to safetensors")
+    if not (path / TOKENIZER_NAME).is_file():
+        raise InvalidCheckpoint(
+            f"--model {path}: no {TOKENIZER_NAME} in it; save the fast tokenizer beside the weights"
+        )
+
+
+def check_options(options: UpOptions) -> None:
+    """Everything that can be checked without starting a process."""
+    check_model_folder(options.model_path)
+    if options.object_store_url.startswith("s3://") or not options.object_store_url:
+        return
+    if not options.object_store_url.startswith("file://"):
+        raise BadRequest(f"--object-store must be file:///DIR or s3://BUCKET/PREFIX, not {options.object_store_url!r}")

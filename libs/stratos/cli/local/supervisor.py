@@ -1,0 +1,197 @@
+"""Starts the platform's processes, keeps them alive, and ends them in order.
+
+Start: Redis, then everything that needs no address of another, then gateway and autoscaler (see ``topology``).
+While running: a process that crashed is started again after a growing pause, with the addresses it had, so that
+its peers find it; a worker comes back as a new incarnation.  After ``MAX_CRASHES`` in a row it stays stopped, and
+``stratos status`` says so.  End: autoscaler, gateway (open streams get their time), router and workers, registry,
+Redis; each bounded.
+
+It knows processes and addresses, not what the services say to each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
+from stratos.cli.data.folder import RunDir, write_json_atomically
+from stratos.cli.local.process import ManagedProcess, ProcessView, StartFailed
+from stratos.cli.local.topology import ProcessSpec
+from stratos.common.clock import Clock
+from stratos.common.errors import BadRequest, NotFound, Overloaded, StratosError
+from stratos.rpc.clients.channel import channel, translate_errors
+
+MAX_CRASHES = 6
+HEALTHY_AFTER_S = 60.0
+"""A process that served for this long has its crashes forgotten."""
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.25, 8.0
+STOP_ORDER = (("autoscaler",), ("gateway",), ("router",), ("prefill", "decode"), ("lora-registry",), ("redis",))
+KILL_MARGIN_S = 3.0
+Report = Callable[[str], None]
+SpecFactory = Callable[[str], ProcessSpec]
+
+
+class Supervisor:
+    """All processes of one run. Belongs to one event loop, whose thread must live as long as the platform."""
+
+    def __init__(self, run: RunDir, *, report: Report, clock: Clock, drain_timeout_s: float) -> None:
+        self._run = run
+        self._report = report
+        self._clock = clock
+        self._drain_timeout_s = drain_timeout_s
+        self._processes: dict[str, ManagedProcess] = {}
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._drains: set[asyncio.Task[None]] = set()
+        self.write_workers_file()
+
+    def views(self) -> list[ProcessView]:
+        """Every process, in the order they were started."""
+        return [process.view() for process in self._processes.values()]
+
+    async def launch(self, spec: ProcessSpec, *, redis_url: str = "") -> ProcessView:
+        """Start a process, wait until it serves, and keep it alive from then on.
+
+        Raises:
+            StartFailed: it never served; it is gone.
+        """
+        if spec.name in self._processes:
+            raise BadRequest(f"there is a process named {spec.name} already")
+        process = ManagedProcess(
+            spec,
+            address_file=self._run.address_file(spec.name),
+            log_path=self._run.log_path(spec.name),
+            redis_url=redis_url,
+        )
+        self._processes[spec.name] = process
+        began = self._clock.now()
+        try:
+            await process.start()
+            await process.wait_serving()
+        except (StartFailed, asyncio.CancelledError):
+            await process.stop(0)
+            self._processes.pop(spec.name, None)
+            raise
+        took_s = self._clock.now() - began
+        self._report(f"{spec.name:<14} serving   {took_s:5.1f} s   {process.view().address}".rstrip())
+        self._keepers[spec.name] = asyncio.create_task(self._keep_alive(process), name=f"keep-{spec.name}")
+        self.write_workers_file()
+        return process.view()
+
+    async def start_worker(self, role: str, make_spec: SpecFactory, most: int) -> ProcessView:
+        """Start one more worker under the first free name; ``Overloaded`` above ``most`` of that role."""
+        names = {p.name for p in self._processes.values() if p.spec.role == role}
+        if len(names) >= most:
+            raise Overloaded(f"there are {len(names)} {role} workers already; the limit is {most}")
+        name = next(n for n in (f"{role}-{i}" for i in itertools.count()) if n not in names)
+        try:
+            return await self.launch(make_spec(name))
+        except StartFailed as error:
+            self._report(f"{error}")
+            raise Overloaded(str(error)) from error
+
+    async def begin_drain(self, name: str) -> None:
+        """Ask a worker to leave; it ends in the background, at the latest by force."""
+        process = self._processes.get(name)
+        if process is None or not process.spec.role:
+            raise NotFound(f"there is no worker named {name!r}")
+        if process.state == "draining":
+            return
+        process.state = "draining"
+        self._report(f"{name:<14} draining")
+        await self._ask_to_drain(process)
+        task = asyncio.create_task(self._finish_drain(process), name=f"drain-{name}")
+        self._drains.add(task)
+        task.add_done_callback(self._drains.discard)
+
+    async def _ask_to_drain(self, process: ManagedProcess) -> None:
+        timeout_ms = int(self._drain_timeout_s * 1000)
+        peer = channel(process.address)
+        try:
+            async with translate_errors(peer=process.name):
+                stub = worker_pb2_grpc.WorkerServiceStub(peer)
+                await stub.Drain(worker_pb2.DrainRequest(timeout_ms=timeout_ms), timeout=5)
+        except StratosError as error:
+            self._report(f"{process.name}: {error.message}; it is ended by a signal instead")
+            process.terminate()
+        finally:
+            await peer.close()
+
+    async def _finish_drain(self, process: ManagedProcess) -> None:
+        try:
+            async with asyncio.timeout(self._drain_timeout_s + KILL_MARGIN_S):
+                await process.wait_ended()
+        except TimeoutError:
+            self._report(f"{process.name} did not leave in time and is ended")
+        await process.stop(KILL_MARGIN_S)
+
+    async def _keep_alive(self, process: ManagedProcess) -> None:
+        """Wait for the end of a process; start it again unless it was asked to leave."""
+        crashes = 0
+        while True:
+            began = self._clock.now()
+            code = await process.wait_ended()
+            if process.state in ("draining", "stopped"):
+                break
+            crashes = 1 if self._clock.now() - began > HEALTHY_AFTER_S else crashes + 1
+            process.state = "starting"
+            self.write_workers_file()
+            self._report(f"{process.name} ended unexpectedly (exit status {code}); its log: {process.log_path}")
+            if crashes > MAX_CRASHES:
+                self._report(f"{process.name} crashed {crashes} times in a row and stays stopped")
+                process.state = "stopped"
+                return
+            await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (crashes - 1), MOST_PAUSE_S))
+            await self._restart(process)
+        process.state = "stopped"
+        self._processes.pop(process.name, None)
+        self.write_workers_file()
+
+    async def _restart(self, process: ManagedProcess) -> None:
+        process.num_restarts += 1
+        process.reuse_address()
+        await process.start()
+        try:
+            await process.wait_serving()
+        except StartFailed as error:
+            self._report(str(error))
+            process.kill()
+            return
+        self._report(f"{process.name:<14} serving again (restart {process.num_restarts})")
+        self.write_workers_file()
+
+    def write_workers_file(self) -> None:
+        """Tell the router which workers there are: those that serve, and those that drain until they are gone."""
+        workers = [
+            {"worker_id": p.name, "address": p.address, "role": p.spec.role}
+            for p in self._processes.values()
+            if p.spec.role and p.address and p.state in ("serving", "draining")
+        ]
+        write_json_atomically(self._run.workers_file, workers)
+
+    async def stop(self, *, is_urgent: Callable[[], bool] = lambda: False) -> None:
+        """End every process in order; once ``is_urgent`` all that are left are killed."""
+        background = (*self._keepers.values(), *self._drains)
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        for group in STOP_ORDER:
+            members = [p for p in self._processes.values() if p.name in group or p.spec.role in group]
+            await self._stop_group(members, is_urgent)
+        self._processes.clear()
+
+    async def _stop_group(self, members: list[ManagedProcess], is_urgent: Callable[[], bool]) -> None:
+        stops: list[Awaitable[None]] = [p.stop(self._drain_timeout_s + KILL_MARGIN_S) for p in members]
+        pending = asyncio.gather(*stops)
+        while not pending.done():
+            if is_urgent():
+                for process in members:
+                    process.kill()
+            await asyncio.wait([pending], timeout=0.1)
+        await pending
+
+    def log_path(self, name: str) -> Path:
+        """Log file of a process."""
+        return self._run.log_path(name)

@@ -1,0 +1,142 @@
+"""Which processes make a platform, and with which settings: pure, from options and addresses to process specs.
+
+    redis ──▶ lora-registry ─┐
+    prefill-N, decode-N ─────┼─▶ gateway          an arrow: must serve before the other is started
+    redis ──▶ router ────────┘
+    router, supervisor ──▶ autoscaler
+
+Workers, registry and router start together; the router finds workers through ``workers.json`` as they come up.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from stratos.cli.local.options import UpOptions
+
+Role = Literal["", "prefill", "decode"]
+Readiness = Literal["address_file", "redis"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """How to start one process and how to see that it serves."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Added to the supervisor's environment."""
+    role: Role = ""
+    listen_env: str = ""
+    """Variable that holds the address the process announces; a restart listens there again."""
+    public_address: str = ""
+    """What clients dial, where that is not the gRPC server: the gateway's HTTP address."""
+    readiness: Readiness = "address_file"
+    start_timeout_s: float = 120.0
+    """A process that does not serve after this long is given up; torch on a busy laptop needs a while."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoints:
+    """Addresses known when a process is started; empty until then."""
+
+    redis_url: str = field(default="", repr=False)
+    object_store_url: str = ""
+    router: str = ""
+    registry: str = ""
+    supervisor: str = ""
+    pepper: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPaths:
+    """Files of the run that processes are told about."""
+
+    workers_file: Path
+    shm_path: Path
+    """Private folder in memory for staging rings."""
+    work_path: Path
+    """Folder for files that need not outlive the run."""
+
+
+def service_spec(
+    name: str, module: str, settings: Mapping[str, str], *, address_file: Path, options: UpOptions, role: Role = ""
+) -> ProcessSpec:
+    """A process of ours: ``python -m stratos_<module>`` with settings in the environment."""
+    prefix = f"STRATOS_{module.upper()}_"
+    common = {
+        "LISTEN": "127.0.0.1:0",
+        "METRICS_LISTEN": "127.0.0.1:0",
+        "LOG_LEVEL": options.log_level.upper(),
+        "DRAIN_TIMEOUT_S": str(options.drain_timeout_s),
+        "ADDRESS_FILE": str(address_file),
+    }
+    env = {f"{prefix}{key}": value for key, value in {**common, **settings}.items()}
+    argv = (sys.executable, "-m", f"stratos_{module}")
+    return ProcessSpec(name=name, argv=argv, env=env, role=role, listen_env=f"{prefix}LISTEN")
+
+
+def registry_settings(options: UpOptions, ends: Endpoints, paths: RunPaths) -> dict[str, str]:
+    """Settings of the lora-registry."""
+    return {
+        "REDIS_URL": ends.redis_url,
+        "RESERVED_NAMES": json.dumps([options.model_name]),
+        "WORK_FOLDER": str(paths.work_path),
+        **_object_store(options, ends),
+    }
+
+
+def router_settings(paths: RunPaths) -> dict[str, str]:
+    """Settings of the router."""
+    return {"DISCOVERY": f"file://{paths.workers_file}"}
+
+
+def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPaths) -> dict[str, str]:
+    """Settings of a prefill or decode worker."""
+    return {
+        "WORKER_ID": name,
+        "MODEL_PATH": str(options.model_path),
+        "ENGINE": options.engine,
+        "DTYPE": options.dtype,
+        "KV_TRANSPORTS": json.dumps([options.transport]),
+        "SHM_DIR": str(paths.shm_path),
+        "ADAPTER_CACHE_DIR": str(paths.work_path / f"adapters-{name}"),
+        "NUM_THREADS": str(options.threads_per_worker),
+        **_object_store(options, ends),
+    }
+
+
+def gateway_settings(options: UpOptions, ends: Endpoints, port: int) -> dict[str, str]:
+    """Settings of the gateway."""
+    return {
+        "HTTP_LISTEN": f"{options.host}:{port}",
+        "ROUTER_ADDRESS": ends.router,
+        "REGISTRY_ADDRESS": ends.registry,
+        "REDIS_URL": ends.redis_url,
+        "KEY_PEPPER": ends.pepper,
+        "MODEL_PATH": str(options.model_path),
+        "MODEL_NAME": options.model_name,
+    }
+
+
+def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
+    """Settings of the autoscaler with its local backend."""
+    return {
+        "BACKEND": "local",
+        "SUPERVISOR_ADDRESS": ends.supervisor,
+        "ROUTER_ADDRESS": ends.router,
+        "MIN_DECODE_WORKERS": str(options.decode),
+        "MAX_DECODE_WORKERS": str(options.most_decode),
+    }
+
+
+def _object_store(options: UpOptions, ends: Endpoints) -> dict[str, str]:
+    settings = {"OBJECT_STORE_URL": ends.object_store_url}
+    if options.s3_endpoint_url:
+        settings["S3_ENDPOINT_URL"] = options.s3_endpoint_url
+    return settings

@@ -1,0 +1,91 @@
+"""What KV is to whoever holds or moves it: its identity, its shape, and the ledgers of blocks and slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvIdentity:
+    """What must be equal before KV may move between two workers, or be shared at all."""
+
+    model_digest: str
+    adapter_digest: str = ""
+    kv_dtype: str
+    rope_variant: str
+    numerics_id: str
+    protocol_version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvGeometry:
+    """Shape of the KV cache; may differ between workers, the sender converts."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    element_bytes: int
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token's KV over all layers and heads."""
+        return self.num_layers * 2 * self.num_kv_heads * self.head_dim * self.element_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLedger:
+    """Counts of KV blocks; the law is ``free + cached + allocated + reserved + fenced == total``."""
+
+    total: int
+    free: int
+    cached: int
+    allocated: int
+    reserved: int
+    fenced: int
+
+    def check(self) -> None:
+        """Raise ``AssertionError`` if the law is broken."""
+        counted = self.free + self.cached + self.allocated + self.reserved + self.fenced
+        assert counted == self.total, f"block ledger law broken: {self}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostLedger:
+    """Counts of blocks in host memory; the law is ``free + cached + held + moving == total``."""
+
+    total: int = 0
+    free: int = 0
+    cached: int = 0
+    held: int = 0
+    moving: int = 0
+
+    def check(self) -> None:
+        """Raise ``AssertionError`` if the law is broken."""
+        assert min(self.total, self.free, self.cached, self.held, self.moving) >= 0, f"negative host count: {self}"
+        assert self.free + self.cached + self.held + self.moving == self.total, f"host ledger law broken: {self}"
+
+
+@dataclass(frozen=True, slots=True)
+class StagingLedger:
+    """Counts of staging slots; the law is ``free + granted + quarantined == total``."""
+
+    total: int = 0
+    free: int = 0
+    granted: int = 0
+    quarantined: int = 0
+
+    def check(self) -> None:
+        """Raise ``AssertionError`` if the law is broken."""
+        assert min(self.total, self.free, self.granted, self.quarantined) >= 0, f"negative staging count: {self}"
+        assert self.free + self.granted + self.quarantined == self.total, f"staging ledger law broken: {self}"
+
+    def __add__(self, other: StagingLedger) -> StagingLedger:
+        return StagingLedger(
+            self.total + other.total,
+            self.free + other.free,
+            self.granted + other.granted,
+            self.quarantined + other.quarantined,
+        )

@@ -1,0 +1,54 @@
+"""Records of embedding: what a worker is asked to compute, and what comes back.
+
+An embedding is one vector per input: the hidden states behind the model's last norm, pooled over the input's tokens,
+cut to the dimensions asked for, and scaled to length 1 where the model wants that.  Nothing is sampled.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from stratos.core.requests.records import RequestKey
+
+
+class PoolingKind(enum.StrEnum):
+    """How the states of all tokens become one vector."""
+
+    LAST = "last"
+    """The state of the last token, which has seen all others."""
+    MEAN = "mean"
+    """The mean over all tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedRequest:
+    """One input to embed."""
+
+    key: RequestKey
+    """Shares its name space with generation requests; ``abort`` ends either."""
+    token_ids: tuple[int, ...]
+    pooling: PoolingKind
+    normalizes: bool = True
+    """Scale the vector to length 1, after it was cut."""
+    num_dimensions: int | None = None
+    """Leading components that are kept; ``None`` keeps all."""
+    adapter_digest: str = ""
+    cache_salt: bytes = b""
+    tenant: str = ""
+    priority_class: int = 0
+    arrival_s: float = 0.0
+    """Monotonic seconds of this process."""
+    deadline_s: float | None = None
+    """Monotonic seconds of this process; ``None`` means no deadline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingOutput:
+    """The vector of one input."""
+
+    key: RequestKey
+    values: bytes
+    """float32, little endian, one after the other."""
+    num_cached_tokens: int
+    """Tokens whose KV came from the prefix cache."""

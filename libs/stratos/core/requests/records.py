@@ -1,0 +1,106 @@
+"""Records of a request as engine and workers know it: keys, choices, outputs, identity."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stratos.core.requests.sampling_params import SamplingParams
+
+
+class RequestKey(NamedTuple):
+    """A request and its epoch; an old epoch is never answered."""
+
+    request_id: str
+    attempt: int
+
+
+class FinishReason(enum.StrEnum):
+    """Why a choice ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    GRAMMAR = "grammar"
+    """The output is complete by its grammar; unlike with STOP its last token is part of the text."""
+    EXHAUSTED = "exhausted"
+    """The KV pool cannot hold one token more: a partial answer, which ``ContinuationState`` can take further."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceState:
+    """A choice as earlier attempts left it."""
+
+    index: int
+    emitted_ids: tuple[int, ...] = ()
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest:
+    """One generation request: a prompt and the choices to sample for it.
+
+    ``choices`` with ``emitted_ids`` resume: those tokens count as output (penalties, ``min_tokens``,
+    ``max_tokens``, RNG positions), their KV is recomputed.
+    """
+
+    key: RequestKey
+    prompt_ids: tuple[int, ...]
+    choices: tuple[ChoiceState, ...]
+    sampling: SamplingParams
+    seed: int
+    adapter_digest: str = ""
+    cache_salt: bytes = b""
+    tenant: str = ""
+    priority_class: int = 0
+    arrival_s: float = 0.0
+    """Monotonic seconds of this process."""
+    deadline_s: float | None = None
+    """Monotonic seconds of this process; ``None`` means no deadline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillJob:
+    """Tokens whose KV a receiver wants; nothing is sampled."""
+
+    leg: str
+    """Unique per Fetch stream; the key of the job."""
+    token_ids: tuple[int, ...]
+    adapter_digest: str = ""
+    cache_salt: bytes = b""
+    compute: bool = True
+    tenant: str = ""
+    priority_class: int = 0
+    arrival_s: float = 0.0
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural log probability of one token under the raw logits; ``rank`` 1 is the most likely."""
+
+    token_id: int
+    logprob: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class PositionLogprobs:
+    """The sampled token and the most likely ones at one position, best first."""
+
+    sampled: TokenLogprob
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(slots=True)
+class ChoiceOutput:
+    """Tokens that one choice gained in one step."""
+
+    key: RequestKey
+    index: int
+    offset: int
+    """Position of the first token among the choice's emitted tokens."""
+    token_ids: list[int]
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
+    finish_reason: FinishReason | None = None

@@ -1,0 +1,203 @@
+"""Reads the weights of a checkpoint from safetensors, layer by layer, and fuses what the decoder fuses.
+
+Steps: list every tensor of every file (``stored_tensors``) -> compare names and shapes with what the configuration asks
+for -> stream one layer at a time, checked for NaN and infinity, converted to the compute type, q/k/v and gate/up
+concatenated.  A tensor that the decoder would not use is refused, because the model would then run wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.model_files import ModelFiles
+from stratos.engine.checkpoint.config import DecoderConfig, MoeConfig
+from stratos.engine.checkpoint.fields import shown
+from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
+from stratos.engine.checkpoint.stored_tensors import StoredTensor, stored_tensors
+from stratos.engine.checkpoint.tensor_names import (
+    BODY_PREFIX,
+    EMBEDDING,
+    FINAL_NORM,
+    LM_HEAD,
+    expected_shapes,
+    expert_names,
+    layer_prefix,
+    projection_name,
+    router_name,
+    stacked_names,
+)
+
+_FLOAT_TYPES = ("F32", "F16", "BF16")
+
+
+@dataclass(frozen=True, slots=True)
+class LinearWeights:
+    """Weight [out_features, in_features] and bias [out_features] of one (fused) linear layer."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class MlpWeights:
+    """A gated MLP, or one expert; gate and up fused along the output."""
+
+    gate_up: LinearWeights
+    down: LinearWeights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionWeights:
+    """One decoder layer without its MLP or experts, q/k/v fused along the output."""
+
+    input_norm: Tensor
+    post_attention_norm: Tensor
+    qkv: LinearWeights
+    output: LinearWeights
+    qk_norm: Tensor | None
+    """Scale of the RMS norm of each head of q, then of k: [heads + kv_heads, head_dim]."""
+
+
+class CheckpointReader:
+    """The tensors of one model folder, checked completely when constructed.
+
+    Args:
+        files: the model folder.
+        config: parsed from its ``config.json``.
+        dtype: type that tensors are converted to.
+        device: where they are put.
+
+    Raises:
+        InvalidCheckpoint: a tensor is missing, superfluous, of wrong shape or type; or a file is broken.
+    """
+
+    def __init__(self, files: ModelFiles, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self._config, self._dtype, self._device = config, dtype, device
+        self._tensors: dict[str, StoredTensor] = stored_tensors(files)
+        if EMBEDDING.removeprefix(BODY_PREFIX) in self._tensors:
+            self._tensors = {_full_name(name): stored for name, stored in self._tensors.items()}
+        self._is_stacked = any(stacked_names(layer)[0] in self._tensors for layer in range(config.num_layers))
+        self._check()
+
+    def _check(self) -> None:
+        used = set()
+        for name, shape in expected_shapes(self._config, is_stacked=self._is_stacked):
+            if name not in self._tensors:
+                raise InvalidCheckpoint(f"the checkpoint lacks tensor {name}, which config.json asks for")
+            stored = self._tensors[name]
+            if stored.shape != shape:
+                raise InvalidCheckpoint(
+                    f"{stored.file_name}: tensor {name} has shape {list(stored.shape)}, "
+                    f"config.json asks for {list(shape)}"
+                )
+            if stored.dtype not in _FLOAT_TYPES:
+                raise InvalidCheckpoint(
+                    f"{stored.file_name}: tensor {name} has type {stored.dtype}; supported: {', '.join(_FLOAT_TYPES)}"
+                )
+            used.add(name)
+        for name in sorted(self._tensors.keys() - used):
+            is_unused = name == LM_HEAD and (self._config.tie_word_embeddings or not self._config.has_lm_head)
+            is_unused |= name.endswith("rotary_emb.inv_freq") or name in all_scale_names(self._config.num_layers)
+            if not is_unused:
+                raise InvalidCheckpoint(
+                    f"{self._tensors[name].file_name}: the checkpoint holds tensor {shown(name)}, "
+                    "which config.json does not account for"
+                )
+
+    def embedding(self) -> Tensor:
+        """Token embedding [vocab, hidden]."""
+        return self._read(EMBEDDING)
+
+    def final_norm(self) -> Tensor:
+        """Scale of the last RMS norm [hidden]."""
+        return self._read(FINAL_NORM)
+
+    def lm_head(self) -> Tensor | None:
+        """Output projection [vocab, hidden]; ``None`` when it is the embedding."""
+        return None if self._config.tie_word_embeddings else self._read(LM_HEAD)
+
+    def attention(self, layer: int) -> AttentionWeights:
+        """Read and fuse the norms and the attention of one layer."""
+        prefix = layer_prefix(layer)
+        return AttentionWeights(
+            input_norm=self._read(f"{prefix}.input_layernorm.weight"),
+            post_attention_norm=self._read(f"{prefix}.post_attention_layernorm.weight"),
+            qkv=self._fused(f"{prefix}.self_attn", ("q_proj", "k_proj", "v_proj")),
+            output=self._fused(f"{prefix}.self_attn", ("o_proj",)),
+            qk_norm=self._qk_norm(f"{prefix}.self_attn") if self._config.has_qk_norm else None,
+        )
+
+    def mlp(self, layer: int) -> MlpWeights:
+        """Read and fuse the MLP of a layer that has no experts."""
+        block = f"{layer_prefix(layer)}.mlp"
+        return MlpWeights(self._fused(block, ("gate_proj", "up_proj")), self._fused(block, ("down_proj",)))
+
+    def router(self, layer: int, moe: MoeConfig) -> Tensor:
+        """The router [experts, hidden] of a mixture-of-experts layer."""
+        return self._read(router_name(layer, moe, is_stacked=self._is_stacked))
+
+    def experts(self, layer: int, moe: MoeConfig) -> Iterator[MlpWeights]:
+        """Read the experts of a layer one by one, so that only one is held twice while it is packed."""
+        for expert in range(moe.num_experts):
+            if self._is_stacked:
+                gate_up, down = (self._row(n, expert) for n in stacked_names(layer))
+            else:
+                gate, up, down = (self._mapped(name) for name in expert_names(layer, expert, moe))
+                gate_up, down = torch.cat((gate, up)), down.clone()
+            yield MlpWeights(LinearWeights(gate_up, None), LinearWeights(down, None))
+
+    def biases(self) -> dict[tuple[int, str], Tensor]:
+        """(layer, projection) -> bias [out_features], of all projections that an adapter may name."""
+        config = self._config
+        return {
+            (layer, name): self._read(projection_name(layer, name, "bias"))
+            for layer in range(config.num_layers)
+            for name in config.projection_shapes(layer)
+            if config.has_bias(name)
+        }
+
+    def kv_scales(self) -> Tensor:
+        """Scales of K and V in fp8, float32 [layers, 2, kv_heads].
+
+        Raises:
+            InvalidCheckpoint: a scale is not one positive number.
+        """
+        scales = read_kv_scales(self._config, self._tensors, lambda name: self._tensors[name].whole().float())
+        return scales.to(self._device)
+
+    def _fused(self, block: str, projections: tuple[str, ...]) -> LinearWeights:
+        has_bias = self._config.has_bias(projections[0])
+        weights = [self._mapped(f"{block}.{name}.weight") for name in projections]
+        biases = [self._mapped(f"{block}.{name}.bias") for name in projections] if has_bias else []
+        return LinearWeights(torch.cat(weights), torch.cat(biases) if biases else None)
+
+    def _qk_norm(self, block: str) -> Tensor:
+        query, key = self._mapped(f"{block}.q_norm.weight"), self._mapped(f"{block}.k_norm.weight")
+        return torch.cat((query.expand(self._config.num_heads, -1), key.expand(self._config.num_kv_heads, -1)))
+
+    def _read(self, name: str) -> Tensor:
+        """A tensor of our own: whoever writes into the file later changes nothing here."""
+        mapped = self._tensors[name].whole()
+        tensor = self._converted(name, mapped)
+        return tensor.clone() if tensor is mapped else tensor
+
+    def _row(self, name: str, index: int) -> Tensor:
+        return self._converted(name, self._tensors[name].rows(index)).clone()
+
+    def _mapped(self, name: str) -> Tensor:
+        """A tensor that may lie in the mapped file; to be copied."""
+        return self._converted(name, self._tensors[name].whole())
+
+    def _converted(self, name: str, tensor: Tensor) -> Tensor:
+        if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):  # far cheaper than isfinite(tensor)
+            raise InvalidCheckpoint(f"{self._tensors[name].file_name}: tensor {name} holds NaN or infinity")
+        return tensor.to(device=self._device, dtype=self._dtype)
+
+
+def _full_name(name: str) -> str:
+    return name if name == LM_HEAD else BODY_PREFIX + name

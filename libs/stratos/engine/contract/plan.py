@@ -1,0 +1,129 @@
+"""What the scheduler tells a runner to do in one step, and what comes back.
+
+A plan is plain data: no tensors, no references into scheduler state that a later step changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stratos.core.requests.embedding import PoolingKind
+from stratos.core.requests.records import PositionLogprobs, RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
+
+PREVIOUS_TOKEN = -1
+"""Stands in a row for a token that the host does not know yet; see ``PlanRow.continues``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSpec:
+    """How to sample the token that follows the last token of a row."""
+
+    key: RequestKey
+    choice: int
+    seed: int
+    position: int
+    """Absolute position of the token to be sampled, prompt included: RNG counter."""
+    params: SamplingParams
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    """Tokens emitted so far; filled only when ``params.needs_output_ids``."""
+    num_output_tokens: int
+    """Tokens emitted so far by this choice, all attempts together: ``min_tokens`` counts with it."""
+
+    @property
+    def needs_history(self) -> bool:
+        """Sampling looks at the tokens emitted so far, so it cannot be done before all of them are known."""
+        return self.params.needs_output_ids
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTargets:
+    """Prompt tokens whose log probabilities a row reports: each is predicted by the token before it."""
+
+    begin: int
+    """Token of the row that predicts ``token_ids[0]``; the next one predicts the next."""
+    token_ids: tuple[int, ...]
+    num_top: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """Consecutive tokens of one sequence that run in this step."""
+
+    seq_id: int
+    token_ids: tuple[int, ...]
+    """Tokens to run; their KV is written at positions ``start .. start + len(token_ids)``."""
+    start: int
+    """Absolute position of the first of them; KV of everything before is in the cache."""
+    block_table: tuple[int, ...]
+    """Block ids that cover positions ``0 .. start + len(token_ids)``. Where every layer's window is bounded, blocks
+    wholly outside of the window of the row's first token may be any valid id, and hold anything finite."""
+    adapter_digest: str = ""
+    """Empty for the base model."""
+    sample: SampleSpec | None = None
+    """Sample behind the last token of the row, or not at all."""
+    pool: PoolingKind | None = None
+    """Pool the hidden states of the row for an embedding, or not at all."""
+    targets: PromptTargets | None = None
+    """Report log probabilities of prompt tokens, or none."""
+    continues: bool = False
+    """``token_ids`` ends with ``PREVIOUS_TOKEN``: the runner puts the token there that the plan launched just before
+    this one samples for ``seq_id``. Never set with lag 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """One step: swaps, then copies, then all rows in one forward pass."""
+
+    step: int
+    rows: tuple[PlanRow, ...]
+    copies: tuple[tuple[int, int], ...] = ()
+    """(source, destination) block ids: copy-on-write, done before the forward pass."""
+    swap_outs: tuple[tuple[int, int], ...] = ()
+    """(block id, host slot): copied before anything of this plan, or of a later one, writes the block."""
+    swap_ins: tuple[tuple[int, int], ...] = ()
+    """(host slot, block id): copied after ``swap_outs``, and before ``copies`` and rows of this plan read the block."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the forward pass."""
+        return sum(len(row.token_ids) for row in self.rows)
+
+
+@dataclass(slots=True)
+class SampledToken:
+    """The token sampled for one row."""
+
+    seq_id: int
+    token_id: int
+    logprobs: PositionLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PooledRow:
+    """What one row contributes to an embedding."""
+
+    seq_id: int
+    values: bytes
+    """float64, little endian [hidden]: the last token's state, or the sum over the row's tokens."""
+
+
+ALL_BANNED = "every token is banned by the request's parameters"
+NO_SUCH_ID = "a token id is not in the vocabulary"
+ADAPTER_GONE = "the adapter is not loaded"
+"""Errors of a row that are not the engine's: the first two are the request's, the third ends with the next attempt."""
+
+
+@dataclass(slots=True)
+class StepTokens:
+    """What a runner hands back for one plan; a row with an error has no token."""
+
+    tokens: list[SampledToken] = field(default_factory=list)
+    pooled: list[PooledRow] = field(default_factory=list)
+    prompt_logprobs: dict[int, list[PositionLogprobs]] = field(default_factory=dict)
+    """seq_id -> one entry per target of its row."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """seq_id -> why this row could not be sampled (for example non-finite logits)."""
+    swap_s: float = 0.0
+    """Seconds that the plan's swaps took."""

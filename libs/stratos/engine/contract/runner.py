@@ -1,0 +1,155 @@
+"""The runner contract: everything that touches the model and the KV pages.
+
+``launch(plan)`` starts the forward pass, ``sample(handle, ...)`` samples from its logits, ``collect(handle)`` waits
+and returns tokens.  On CPU each call does its work at once (lag 0); on GPU ``launch`` and ``sample`` only
+enqueue, and the scheduler runs one step ahead (lag 1).  The step thread makes the calls in exactly this order:
+
+    lag 0   launch 1, sample 1, collect 1, launch 2, sample 2, collect 2, ...
+    lag 1   launch 1, sample 1, launch 2, collect 1, sample 2, launch 3, collect 2, sample 3, ...
+
+What may be in flight.  At most two handles, and only from ``launch k+1`` until ``collect k`` returns; plans execute in
+launch order.  ``sample k`` comes before ``launch k+1``, so a row of plan k+1 with ``PlanRow.continues`` may read
+the token that plan k samples from a buffer of the device; if plan k has no token for the sequence (its row
+failed) the row runs harmlessly with any token.  ``sample k+1`` comes after ``collect k``: by then every token
+of plan k is known to the host, so grammar masks and penalties are complete however far ahead the forward pass is.
+
+Who owns which buffers.  A plan is immutable and the runner may keep it.  Input buffers of a launched plan belong to
+the runner until its ``collect`` returns: two sets in rotation suffice.  What ``collect`` returns belongs to the caller.
+Blocks of a launched plan, copies included, are given to nobody else before the plan is collected; blocks that
+``gather`` reads and ``scatter`` writes are not in the plan, except that ``gather`` may read computed tokens of a block
+whose later tokens a launched plan writes.  KV of plan k is complete for other streams and threads when ``collect k``
+has returned.  A sequence that ended in step k may have a row in plan k+1 already: its token is dropped.
+
+Errors.  An exception of ``launch k+1`` leaves handle k valid.  After an exception of ``sample`` or ``collect``
+every handle in flight is void.  In both cases the core calls ``abandon`` and runs the rows again, alone and with lag 0,
+so ``launch`` must be idempotent: the same tokens at the same places give the same KV.
+
+Swaps.  A plan copies ``swap_outs``, then ``swap_ins``, then ``copies``, then runs its rows.  With lag 0 blocks that it
+copied out may be written by the same plan, and its rows read blocks that were copied in, so the order must hold.
+With lag 1 the core fences: until the plan is collected nothing writes a block that it copies out, and neither a row
+nor a copy reads a block that it copies in.  So the copies may run on a stream of their own, between pinned slots and
+pages, that waits for the work launched before; ``collect`` waits for them, and reports their time as ``swap_s``.
+A failed plan's ``swap_outs`` count as not done, its ``swap_ins`` are planned again.
+
+KV on the wire is one contiguous run laid out ``[layers, 2 (K then V), kv_heads, tokens, head_dim]`` in the
+KV dtype; ``gather`` reads pages into it and ``scatter`` writes it into pages.  Both may be called from
+another thread than the step loop, for blocks that no launched step writes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stratos.core.files.adapter_files import AdapterFiles
+from stratos.core.kv import KvGeometry, KvIdentity
+from stratos.engine.contract.plan import SampleSpec, StepPlan, StepTokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerInfo:
+    """Facts of a loaded model that scheduler and workers need."""
+
+    identity: KvIdentity
+    geometry: KvGeometry
+    num_blocks: int
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...]
+    model_path: Path | None = None
+    can_generate: bool = True
+    """The model has an output layer; one without it only embeds."""
+    embedding_size: int = 0
+    """Components of an embedding; 0 when the runner does not pool."""
+    num_host_blocks: int = 0
+    """Slots for blocks in host memory, each of the size of a block; 0 without a host tier."""
+    window: int = 0
+    """Positions that a token sees at most, up to its own, in every layer; 0: some layer sees the whole context."""
+    num_sinks: int = 0
+    """With a window: tokens at the beginning of a sequence that every token sees, too (StreamingLLM)."""
+    is_streaming: bool = False
+    """Sequences may outgrow the context that the model was trained with (StreamingLLM)."""
+    lag: int = 0
+    """Lag that suits the runner; ``SchedulerConfig.lag`` overrules it."""
+
+
+class Runner(ABC):
+    """Executes step plans over one KV pool."""
+
+    info: RunnerInfo
+
+    @abstractmethod
+    def launch(self, plan: StepPlan) -> Any:
+        """Do the plan's block copies and its forward pass; returns a handle. At most one launched plan per handle."""
+
+    @abstractmethod
+    def sample(self, handle: Any, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
+        """Sample every row that asks for it.
+
+        Args:
+            handle: of the plan launched last.
+            masks: int32 words by seq_id, a bit set per allowed token; rows without an entry are unconstrained.
+            specs: by seq_id, instead of those in the plan: a row that continues and needs its history
+                (``SampleSpec.needs_history``) has it complete only now.
+        """
+
+    @abstractmethod
+    def collect(self, handle: Any) -> StepTokens:
+        """Wait for the step and return its tokens, rows in plan order."""
+
+    def abandon(self) -> None:  # noqa: B027 - a runner without work in flight has nothing to do
+        """Forget every handle in flight; returns when none of their work can touch a page any more."""
+
+    @abstractmethod
+    def gather(
+        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
+    ) -> memoryview:
+        """Copy KV of a token range out of the pages, in wire layout.
+
+        Args:
+            block_table: block ids of the sequence from position 0.
+            token_begin: first token; ``token_end``: one past the last.
+            layer_begin: first layer; ``layer_end``: one past the last.
+
+        Returns:
+            Bytes, C-contiguous, owned by the caller.
+        """
+
+    @abstractmethod
+    def scatter(
+        self,
+        block_table: Sequence[int],
+        token_begin: int,
+        token_end: int,
+        layer_begin: int,
+        layer_end: int,
+        payload: memoryview,
+    ) -> None:
+        """Write KV in wire layout into the pages of a token range.
+
+        Raises:
+            ValueError: ``payload`` does not have the size of the range.
+        """
+
+    @abstractmethod
+    def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
+        """Load a checked adapter so that plans may name its digest; may run beside a step. Loading it again is a no-op.
+
+        When every slot is taken the least recently used adapter that is not in ``pinned`` makes room. ``pinned`` is
+        looked at when that happens and may have changed since the call: loading takes a while.
+
+        Raises:
+            InvalidAdapter: its shapes do not fit this model.
+            AdapterUnavailable: every slot is pinned.
+        """
+
+    @abstractmethod
+    def unload_adapter(self, digest: str) -> None:
+        """Forget an adapter that no sequence uses; unknown digests are ignored."""
+
+    @abstractmethod
+    def resident_adapters(self) -> tuple[str, ...]:
+        """Digests of the loaded adapters."""

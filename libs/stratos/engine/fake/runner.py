@@ -1,0 +1,307 @@
+"""A runner that is arithmetic by hand, and proves who computed what.
+
+The "KV" of the token ``t`` at position ``p``, computed by a worker of weight ``w``, is ``w * (t + 1) + p``.
+The next token behind position ``p`` is ``(sum of KV over positions 0..p + 31 * w) mod vocab_size`` with the
+weight ``w`` of the worker that samples, plus an adapter term.  So a different prefill worker, a different
+decode worker or one altered block changes the tokens; ``fake_generate`` computes what must come out.  A token that a
+penalised request has emitted already gives way to the next one that it has not, so a missing history changes tokens.
+With lag 1 every launched plan executes as late as the contract allows, when it is collected: a block that is
+given away under a launched plan is overwritten, and changes tokens.
+It has settable step time and fault injection, and ships so that a platform can be tried without a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from stratos.core.files.adapter_files import AdapterFiles
+from stratos.core.kv import KvGeometry, KvIdentity
+from stratos.core.requests.records import PositionLogprobs, TokenLogprob
+from stratos.engine.contract.plan import PlanRow, PooledRow, SampledToken, SampleSpec, StepPlan, StepTokens
+from stratos.engine.contract.runner import Runner, RunnerInfo
+from stratos.engine.fake.pooling import EMBEDDING_SIZE, fake_pool
+
+KV_BYTES = 8
+FINISHED_EARLY = "the fake runner was told to fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeConfig:
+    """Shape and behaviour of a fake runner."""
+
+    worker_weight: int = 1
+    """Differs per worker, so that tokens tell who computed them."""
+    num_blocks: int = 256
+    block_size: int = 16
+    vocab_size: int = 4096
+    max_model_len: int = 4096
+    eos_token_ids: tuple[int, ...] = ()
+    model_digest: str = "fake"
+    model_path: Path | None = None
+    """Folder of a tokenizer, which grammars need."""
+    can_generate: bool = True
+    lag: Literal[0, 1] = 0
+    """1 executes a plan when it is collected, and lets the scheduler run one step ahead."""
+    window: int = 0
+    """Positions that a token sums over, up to its own; 0: all."""
+    num_sinks: int = 0
+    """With a window: first positions that it sums over, too."""
+    num_host_blocks: int = 0
+    """Slots in host memory."""
+    swap_block_s: float = 0.0
+    """Duration of the copy of one block between the tiers."""
+    step_s: float = 0.0
+    """Least duration of a step."""
+    token_s: float = 0.0
+    """Added per token of a step: makes prefill take time."""
+    fail_at_step: int | None = None
+    """Raise in ``launch`` of this step: the step loop dies."""
+    poison_token: int | None = None
+    """A row that runs this token fails alone."""
+
+
+@dataclass(slots=True, eq=False)
+class _Handle:
+    plan: StepPlan
+    specs: Mapping[int, SampleSpec] = field(default_factory=dict)
+    masks: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    is_sampled: bool = False
+    token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """By seq_id, placeholders filled in."""
+    tokens: StepTokens = field(default_factory=StepTokens)
+
+
+def fake_kv(weight: int, token: int, position: int) -> int:
+    """KV of one token."""
+    return weight * (token + 1) + position
+
+
+def adapter_term(adapter_digest: str) -> int:
+    """What an adapter adds to the sum; 0 for the base model."""
+    return hashlib.sha256(adapter_digest.encode()).digest()[0] + 1 if adapter_digest else 0
+
+
+def fake_generate(
+    prompt_ids: Sequence[int],
+    num_tokens: int,
+    *,
+    prefill_weight: int,
+    decode_weight: int,
+    num_prefilled: int | None = None,
+    vocab_size: int = 4096,
+    adapter_digest: str = "",
+    window: int = 0,
+    num_sinks: int = 0,
+) -> list[int]:
+    """Tokens that must come out when positions below ``num_prefilled`` (default: all but the last) came by hand-off."""
+    boundary = len(prompt_ids) - 1 if num_prefilled is None else num_prefilled
+    tokens = list(prompt_ids)
+    entries = [fake_kv(prefill_weight if p < boundary else decode_weight, t, p) for p, t in enumerate(tokens)]
+    for _ in range(num_tokens):
+        total = sum(entries[position] for position in visible(len(entries), window, num_sinks))
+        token = (total + 31 * decode_weight + adapter_term(adapter_digest)) % vocab_size
+        entries.append(fake_kv(decode_weight, token, len(tokens)))
+        tokens.append(token)
+    return tokens[len(prompt_ids) :]
+
+
+def visible(num_tokens: int, window: int, num_sinks: int) -> list[int]:
+    """Positions that the last of ``num_tokens`` tokens sees."""
+    begin = max(0, num_tokens - window) if window else 0
+    return [*range(min(num_sinks, begin)), *range(begin, num_tokens)]
+
+
+def next_allowed(mask: Sequence[int], token: int, vocab_size: int) -> int:
+    """The first token from ``token`` on, wrapping around, whose bit is set in the words of ``mask``."""
+    for step in range(vocab_size):
+        candidate = (token + step) % vocab_size
+        if int(mask[candidate // 32]) >> (candidate % 32) & 1:
+            return candidate
+    return token
+
+
+def _score(row: PlanRow) -> list[PositionLogprobs]:
+    """The log probability of a prompt token is minus its place, so that a missing or doubled one shows."""
+    assert row.targets is not None
+    entries = []
+    for place, token in enumerate(row.targets.token_ids, row.start + row.targets.begin + 1):
+        scored = TokenLogprob(token, -float(place), 1)
+        entries.append(PositionLogprobs(scored, (scored,) if row.targets.num_top else ()))
+    return entries
+
+
+class FakeRunner(Runner):
+    """Runs plans over pages that hold one int64 per token."""
+
+    def __init__(self, config: FakeConfig) -> None:
+        self.config = config
+        self._pages = memoryview(bytearray(config.num_blocks * config.block_size * KV_BYTES)).cast("q")
+        self._host = memoryview(bytearray(max(config.num_host_blocks, 1) * config.block_size * KV_BYTES)).cast("q")
+        self._adapters: dict[str, None] = {}
+        self._pending: deque[_Handle] = deque()
+        self._previous: dict[int, int] = {}
+        self.info = RunnerInfo(
+            identity=KvIdentity(
+                model_digest=config.model_digest, kv_dtype="int64", rope_variant="none", numerics_id="fake"
+            ),
+            geometry=KvGeometry(
+                num_layers=1, num_kv_heads=1, head_dim=1, block_size=config.block_size, element_bytes=KV_BYTES // 2
+            ),
+            num_blocks=config.num_blocks,
+            vocab_size=config.vocab_size,
+            max_model_len=config.max_model_len,
+            eos_token_ids=config.eos_token_ids,
+            model_path=config.model_path,
+            can_generate=config.can_generate,
+            embedding_size=EMBEDDING_SIZE,
+            num_host_blocks=config.num_host_blocks,
+            window=config.window,
+            num_sinks=config.num_sinks,
+            lag=config.lag,
+        )
+
+    def launch(self, plan: StepPlan) -> _Handle:
+        """Copy blocks, write KV of all rows."""
+        if plan.step == self.config.fail_at_step:
+            raise RuntimeError(FINISHED_EARLY)
+        handle = _Handle(plan)
+        if self.config.lag:
+            assert len(self._pending) < 2, "more plans are launched than the contract allows"
+            self._pending.append(handle)
+        else:
+            self._forward(handle)
+        return handle
+
+    def _forward(self, handle: _Handle) -> None:
+        plan, size = handle.plan, self.config.block_size
+        delay = self.config.step_s + self.config.token_s * plan.num_tokens
+        if delay:
+            time.sleep(delay)
+        self._swap(handle)
+        for source, target in plan.copies:
+            self._pages[target * size : (target + 1) * size] = self._pages[source * size : (source + 1) * size]
+        for row in plan.rows:
+            known = row.token_ids[:-1] if row.continues else row.token_ids
+            token_ids = (*known, self._previous.get(row.seq_id, 0)) if row.continues else known
+            handle.token_ids[row.seq_id] = token_ids
+            for position, token in enumerate(token_ids, row.start):
+                slot = self._slot(row.block_table, position)
+                self._pages[slot] = fake_kv(self.config.worker_weight, token, position)
+
+    def _swap(self, handle: _Handle) -> None:
+        plan, size = handle.plan, self.config.block_size
+        for block, slot in plan.swap_outs:
+            self._host[slot * size : (slot + 1) * size] = self._pages[block * size : (block + 1) * size]
+        for slot, block in plan.swap_ins:
+            self._pages[block * size : (block + 1) * size] = self._host[slot * size : (slot + 1) * size]
+        handle.tokens.swap_s = self.config.swap_block_s * (len(plan.swap_outs) + len(plan.swap_ins))
+        if handle.tokens.swap_s:
+            time.sleep(handle.tokens.swap_s)
+
+    def sample(self, handle: _Handle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
+        """Sum the pages of every row that samples or pools."""
+        handle.specs, handle.masks, handle.is_sampled = specs or {}, masks or {}, True
+        if not self.config.lag:
+            self._draw(handle)
+
+    def _draw(self, handle: _Handle) -> None:
+        for row in handle.plan.rows:
+            if row.targets is not None:
+                handle.tokens.prompt_logprobs[row.seq_id] = _score(row)
+            if row.sample is None and row.pool is None:
+                continue
+            if self.config.poison_token is not None and self.config.poison_token in handle.token_ids[row.seq_id]:
+                handle.tokens.errors[row.seq_id] = FINISHED_EARLY
+                continue
+            if row.sample is not None:
+                spec = handle.specs.get(row.seq_id, row.sample)
+                handle.tokens.tokens.append(self._sample_row(row, spec, handle.masks.get(row.seq_id)))
+            if row.pool is not None:
+                handle.tokens.pooled.append(self._pool_row(row))
+        self._previous = {token.seq_id: token.token_id for token in handle.tokens.tokens}
+
+    def _sample_row(self, row: PlanRow, spec: SampleSpec, mask: Sequence[int] | None = None) -> SampledToken:
+        end = row.start + len(row.token_ids)
+        seen = visible(end, self.config.window, self.config.num_sinks)
+        total = sum(self._pages[self._slot(row.block_table, position)] for position in seen)
+        term = 31 * self.config.worker_weight + adapter_term(row.adapter_digest)
+        token = (total + term) % self.config.vocab_size
+        banned = {*self.config.eos_token_ids, *spec.params.stop_token_ids}
+        while spec.num_output_tokens < spec.params.min_tokens and token in banned:
+            token = (token + 1) % self.config.vocab_size
+        while spec.params.has_penalties and token in spec.output_ids:
+            token = (token + 1) % self.config.vocab_size
+        if mask is not None:
+            token = next_allowed(mask, token, self.config.vocab_size)
+        logprobs = None
+        if spec.params.num_logprobs is not None:
+            sampled = TokenLogprob(token, 0.0, 1)
+            logprobs = PositionLogprobs(sampled, (sampled,) if spec.params.num_logprobs else ())
+        return SampledToken(row.seq_id, token, logprobs)
+
+    def _pool_row(self, row: PlanRow) -> PooledRow:
+        def kv_at(position: int) -> int:
+            return self._pages[self._slot(row.block_table, position)]
+
+        return fake_pool(row, kv_at, adapter_term(row.adapter_digest))
+
+    def collect(self, handle: _Handle) -> StepTokens:
+        """The tokens; with lag 0 everything happened in ``launch`` and ``sample``."""
+        while handle in self._pending:
+            first = self._pending.popleft()
+            self._forward(first)
+            if first.is_sampled:
+                self._draw(first)
+        return handle.tokens
+
+    def abandon(self) -> None:
+        """Forget what is in flight."""
+        self._pending.clear()
+
+    def gather(
+        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
+    ) -> memoryview:
+        """KV of a token range: 8 bytes a token."""
+        slots = [self._slot(block_table, position) for position in range(token_begin, token_end)]
+        payload = memoryview(bytearray(KV_BYTES * len(slots))).cast("q")
+        for index, slot in enumerate(slots):
+            payload[index] = self._pages[slot]
+        return payload.cast("B")
+
+    def scatter(
+        self,
+        block_table: Sequence[int],
+        token_begin: int,
+        token_end: int,
+        layer_begin: int,
+        layer_end: int,
+        payload: memoryview,
+    ) -> None:
+        """Write KV of a token range."""
+        if payload.nbytes != KV_BYTES * (token_end - token_begin):
+            raise ValueError(f"payload of {payload.nbytes} bytes for {token_end - token_begin} tokens")
+        values = memoryview(bytes(payload)).cast("q")
+        for index, position in enumerate(range(token_begin, token_end)):
+            self._pages[self._slot(block_table, position)] = values[index]
+
+    def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
+        """Remember the digest."""
+        self._adapters[files.digest] = None
+
+    def unload_adapter(self, digest: str) -> None:
+        """Forget the digest."""
+        self._adapters.pop(digest, None)
+
+    def resident_adapters(self) -> tuple[str, ...]:
+        """Digests loaded."""
+        return tuple(self._adapters)
+
+    def _slot(self, block_table: Sequence[int], position: int) -> int:
+        size = self.config.block_size
+        return block_table[position // size] * size + position % size

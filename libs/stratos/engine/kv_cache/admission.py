@@ -1,0 +1,138 @@
+"""The KV admission rule: ``blocks(prompt) + blocks(budget) + taken <= mark * total``, or the request waits.
+
+``budget`` is the output that a choice is expected to need: ``min(max_tokens, p90 of the output lengths so far)``, at
+least one block.  It is fixed when the request arrives, so that a request accepted then is never too large later.
+``taken`` counts blocks that are allocated, reserved or fenced, and what admitted sequences were promised and have not
+taken yet (a switch leaves promises out: more is admitted, preemption corrects it).  Blocks of the prefix cache that
+nobody uses do not count, and a cached prefix that others use costs nothing again.
+
+Whoever belongs to a request that emitted tokens already (preempted here, or resumed from elsewhere) must get back in:
+the whole pool, promises to others do not count, and of output only what keeps it from being preempted again before
+its next token: a block, or what the batch grows by until then.  Into an empty pool everything goes that fits.  The
+rule bounds how often preemption is needed; it does not replace it, because running sequences may grow beyond what was
+expected of them.  The router applies the same rule to its bookings (``stratos.routing.admission``), same defaults.
+"""
+
+from __future__ import annotations
+
+from stratos.common.errors import ContextLengthExceeded
+from stratos.core.quantile import RecentQuantile
+from stratos.core.requests.records import EngineRequest, FinishReason
+from stratos.engine.kv_cache.block_manager import BlockManager
+from stratos.engine.kv_cache.window import KvWindow
+from stratos.engine.sequence import Sequence
+
+OUTPUT_QUANTILE = 0.9
+
+
+class KvAdmission:
+    """The rule over one pool, and the output lengths that its budgets come from."""
+
+    def __init__(
+        self,
+        blocks: BlockManager,
+        *,
+        mark: float,
+        default_output_tokens: int,
+        slot_tokens: int = 0,
+        window: KvWindow | None = None,
+    ) -> None:
+        self._blocks, self._window = blocks, window
+        self._mark = mark
+        self._slot_blocks = blocks.blocks_for(slot_tokens)
+        self.output_lengths = RecentQuantile(OUTPUT_QUANTILE, default=default_output_tokens)
+        """Output tokens of choices that ended by themselves or at their limit."""
+        self.num_refusals = 0
+        """Waits that met a full pool at the head of the queue, each counted once, and hand-offs that found no room."""
+
+    @property
+    def has_slots(self) -> bool:
+        """Contiguous baseline: each sequence takes the blocks of a whole context and needs no more."""
+        return self._slot_blocks > 0
+
+    def table_blocks(self, num_tokens: int) -> int:
+        """Blocks that a sequence of so many tokens takes at admission."""
+        return self._slot_blocks or self._blocks.blocks_for(num_tokens)
+
+    def output_blocks(self, request: EngineRequest, num_choices: int) -> int:
+        """Blocks of output that ``num_choices`` choices of a request are expected to need from now on."""
+        if self.has_slots:
+            return 0
+        if is_return(request):
+            return num_choices
+        tokens = min(request.sampling.max_tokens, self.output_lengths.value)
+        return num_choices * max(1, self._blocks.blocks_for(tokens))
+
+    def check_request(self, request: EngineRequest) -> None:
+        """Raise ``ContextLengthExceeded`` for a new request that is above the mark even in an empty pool."""
+        if not is_return(request):
+            num_choices = sum(not choice.finished for choice in request.choices)
+            prompt = self.table_blocks(len(request.prompt_ids))
+            self._check_alone(self._bounded(prompt + self.output_blocks(request, num_choices), num_choices))
+
+    def check_input(self, num_tokens: int) -> None:
+        """The same for a prefill job or an input to embed, of ``num_tokens`` tokens: neither has output."""
+        self._check_alone(self.table_blocks(num_tokens))
+
+    def _bounded(self, num_blocks: int, num_choices: int) -> int:
+        """``num_blocks``, or what so many choices hold at most where their window is bounded."""
+        return num_blocks if self._window is None else min(num_blocks, num_choices * self._window.max_blocks)
+
+    def _check_alone(self, num_blocks: int) -> None:
+        size, total = self._blocks.block_size, self._blocks.num_blocks
+        if num_blocks > self._mark * total:
+            raise ContextLengthExceeded(
+                f"{num_blocks * size} tokens of KV, expected output included, are more than {self._mark:.0%} of a pool "
+                f"of {total * size}"
+            )
+
+    def note_end(self, num_output_tokens: int, reason: FinishReason, max_tokens: int) -> None:
+        """A choice ended; one that was cut within its first block (a probe) says nothing about lengths."""
+        if reason is not FinishReason.LENGTH or max_tokens >= self._blocks.block_size:
+            self.output_lengths.add(num_output_tokens)
+
+    def admits_sequence(
+        self, sequence: Sequence, prefix: list[int], num_blocks: int, num_promised: int, growth: int
+    ) -> bool:
+        """A waiting sequence may take a table of ``num_blocks``, the cached ``prefix`` included.
+
+        ``num_promised`` blocks are promised to others; the batch grows by ``growth`` until the sequence has its next
+        token.  What is promised to the sequence is noted on it.
+        """
+        state = sequence.request
+        returns = state is not None and (state.has_started or is_return(state.request))
+        expected = min(1, sequence.output_blocks) if returns else sequence.output_blocks
+        if state is not None:
+            bound = self._bounded(num_blocks + expected, 1 + len(state.siblings))
+            expected = max(min(1, expected), bound - num_blocks)
+        sequence.promised_blocks = num_blocks + expected
+        needed = max(expected, growth) if returns else expected
+        has_room = self._has_room(prefix, num_blocks, needed, num_promised, is_return=returns)
+        self.num_refusals += not (has_room or sequence.is_refused)
+        sequence.is_refused = not has_room
+        return has_room
+
+    def admits_request(self, request: EngineRequest, prefix: list[int], num_blocks: int, num_promised: int) -> bool:
+        """A hand-off of all open choices may take a table of ``num_blocks``, the cached ``prefix`` included."""
+        num_choices = sum(not choice.finished for choice in request.choices)
+        expected = self.output_blocks(request, num_choices)
+        has_room = self._has_room(prefix, num_blocks, expected, num_promised, is_return=is_return(request))
+        self.num_refusals += not has_room
+        return has_room
+
+    def _has_room(
+        self, prefix: list[int], num_blocks: int, expected: int, num_promised: int, *, is_return: bool
+    ) -> bool:
+        total = self._blocks.num_blocks
+        taken = total - self._blocks.num_available
+        new = num_blocks - sum(self._blocks.is_in_use(block) for block in prefix)
+        if is_return:
+            has_room = taken + new + expected <= total
+        else:
+            has_room = taken + num_promised + new + expected <= self._mark * total
+        return has_room or (taken == 0 and new <= total)
+
+
+def is_return(request: EngineRequest) -> bool:
+    """It emitted tokens before, here or elsewhere."""
+    return any(choice.emitted_ids for choice in request.choices)

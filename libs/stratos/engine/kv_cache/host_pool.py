@@ -1,0 +1,158 @@
+"""Owner of the slots in host memory, the larger and slower tier of KV blocks: names, references, states.
+
+    FREE ──take──▶ MOVING ──end_move──▶ HELD (referenced), CACHED (named) or FREE
+    CACHED ──hold──▶ HELD ──release──▶ CACHED or FREE,  CACHED ──evicted by take──▶ MOVING
+    HELD ──begin_move (a load reads it)──▶ MOVING
+
+A slot is MOVING while a copy writes or reads it; it is never given to anybody then.  Names are those of the device
+pool (``prefix_cache``), so one name says what a block holds in either tier.  Least recently used slots go first.
+Ledger law: ``free + cached + held + moving == total``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from stratos.core.kv import HostLedger
+
+
+class SlotState(enum.Enum):
+    """What a slot is used for."""
+
+    FREE = "free"
+    CACHED = "cached"
+    HELD = "held"
+    MOVING = "moving"
+
+
+class HostPool:
+    """States of ``num_slots`` slots of one block each."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.num_slots = num_slots
+        self._free = list(range(num_slots - 1, -1, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._refs = [0] * num_slots
+        self._moves = [0] * num_slots
+        self._filling: set[int] = set()
+        self._states = [SlotState.FREE] * num_slots
+        self._counts = dict.fromkeys(SlotState, 0)
+        self._counts[SlotState.FREE] = num_slots
+        self._slot_of: dict[bytes, int] = {}
+        self._name_of: dict[int, bytes] = {}
+
+    @property
+    def num_available(self) -> int:
+        """Slots that ``take`` could hand out now."""
+        return len(self._free) + len(self._cached)
+
+    def find(self, name: bytes) -> int | None:
+        """The slot with this name, filled or about to be."""
+        return self._slot_of.get(name)
+
+    def is_filling(self, slot: int) -> bool:
+        """The copy that fills the slot has not ended."""
+        return slot in self._filling
+
+    def take(self, name: bytes | None) -> int | None:
+        """A slot for a copy to fill, the least recently used one if none is free; ``None`` when all are in use."""
+        if self._free:
+            slot = self._free.pop()
+        elif self._cached:
+            slot, _ = self._cached.popitem(last=False)
+            self._forget_slot(slot)
+        else:
+            return None
+        self._moves[slot] = 1
+        self._set(slot, SlotState.MOVING)
+        self._filling.add(slot)
+        if name is not None and name not in self._slot_of:
+            self._slot_of[name] = slot
+            self._name_of[slot] = name
+        return slot
+
+    def hold(self, slots: Iterable[int]) -> None:
+        """Add a reference: the content stays."""
+        for slot in slots:
+            assert self._states[slot] is not SlotState.FREE
+            self._refs[slot] += 1
+            self._settle(slot)
+
+    def release(self, slots: Iterable[int]) -> None:
+        """Take a reference back."""
+        for slot in slots:
+            assert self._refs[slot] > 0, f"slot {slot} released twice"
+            self._refs[slot] -= 1
+            self._settle(slot)
+
+    def begin_move(self, slot: int) -> None:
+        """A copy is going to read the slot."""
+        assert self._states[slot] is not SlotState.FREE
+        self._moves[slot] += 1
+        self._settle(slot)
+
+    def end_move(self, slot: int, *, is_valid: bool = True) -> None:
+        """A copy has ended; a copy that filled the slot and failed leaves nothing to be found."""
+        assert self._moves[slot] > 0
+        self._moves[slot] -= 1
+        if not is_valid:
+            self._forget_slot(slot)
+        if self._moves[slot] == 0:
+            self._filling.discard(slot)
+        self._settle(slot)
+
+    def forget(self, names: Iterable[bytes]) -> int:
+        """Take names away; held and moving content stays for its owners. Returns how many were known."""
+        slots = [slot for slot in (self._slot_of.get(name) for name in names) if slot is not None]
+        for slot in slots:
+            self._forget_slot(slot)
+            self._settle(slot)
+        return len(slots)
+
+    def ledger(self) -> HostLedger:
+        """Counts of slots by state."""
+        return HostLedger(total=self.num_slots, **{state.value: count for state, count in self._counts.items()})
+
+    def verify(self) -> None:
+        """Recount everything from scratch and raise ``AssertionError`` where an invariant is off."""
+        self.ledger().check()
+        for state, count in self._counts.items():
+            assert self._states.count(state) == count, f"{state} is counted {count} times"
+        assert len(self._free) == len(set(self._free))
+        assert set(self._free) == {s for s, state in enumerate(self._states) if state is SlotState.FREE}
+        assert set(self._cached) == {s for s, state in enumerate(self._states) if state is SlotState.CACHED}
+        assert self._name_of == {slot: name for name, slot in self._slot_of.items()}
+        for slot, state in enumerate(self._states):
+            assert state is self._state_now(slot), f"slot {slot} is {state}"
+            assert slot not in self._filling or self._moves[slot]
+
+    def _state_now(self, slot: int) -> SlotState:
+        if self._moves[slot]:
+            return SlotState.MOVING
+        if self._refs[slot]:
+            return SlotState.HELD
+        return SlotState.CACHED if slot in self._name_of else SlotState.FREE
+
+    def _settle(self, slot: int) -> None:
+        before, now = self._states[slot], self._state_now(slot)
+        if before is now:
+            return
+        if before is SlotState.CACHED:
+            del self._cached[slot]
+        if now is SlotState.CACHED:
+            self._cached[slot] = None
+        elif now is SlotState.FREE:
+            self._free.append(slot)
+        self._set(slot, now)
+
+    def _set(self, slot: int, state: SlotState) -> None:
+        self._counts[self._states[slot]] -= 1
+        self._counts[state] += 1
+        self._states[slot] = state
+
+    def _forget_slot(self, slot: int) -> None:
+        name = self._name_of.pop(slot, None)
+        if name is not None:
+            del self._slot_of[name]

@@ -1,0 +1,328 @@
+"""The host-memory tier: which KV blocks are copied between the device pool and host memory, and when.
+
+Two things live there.  A preempted sequence is *swapped out* when that beats computing it again: all its blocks are
+held in host memory until it is *restored* or ends.  A cached block that the device pool evicts is *kept* under its
+name, and a later prefix hit *loads* it.  Copies ride in step plans: a plan copies out, then in, then forks blocks
+(copy-on-write), then runs its rows, so whatever the same plan does with a block that was copied out comes after.
+
+``is_fenced`` (lag 1) is for runners that copy beside the step loop.  A block that is copied out is then given to
+nobody, and a block that is loaded is read by nobody, until the plan has retired; an evicted block cannot be copied any
+more, so cached blocks are copied before they are due (``keep_oldest``).
+
+The destination of a load holds a reference of its own until the plan retires, so its sequence may end meanwhile.
+Owns the decisions and what is pending; slots belong to ``HostPool``, blocks to ``BlockManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Series
+from dataclasses import dataclass, field
+
+from stratos.engine.contract.results import HostTierStatus
+from stratos.engine.contract.runner import RunnerInfo
+from stratos.engine.kv_cache.block_manager import BlockManager
+from stratos.engine.kv_cache.host_pool import HostPool
+from stratos.engine.kv_cache.swap_costs import SwapCosts
+from stratos.engine.sequence import RELEASED, Sequence, SwappedState
+from stratos.engine.settings import SchedulerConfig
+
+KEEP_WHEN_FREE_BELOW = 4
+"""Fenced: cached blocks are copied out when fewer than one in this many device blocks are free."""
+MAX_KEEP_BLOCKS = 8
+"""Fenced: cached blocks copied out by one plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOut:
+    """Device block -> host slot."""
+
+    block: int
+    slot: int
+    is_referenced: bool
+    """The copy holds a reference on the block (a cached one that is kept ahead of its eviction)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockIn:
+    """Host slot -> device block, which gets ``name`` when the copy may be relied on."""
+
+    slot: int
+    block: int
+    name: bytes | None
+
+
+@dataclass(slots=True)
+class Swaps:
+    """What one plan copies between the tiers."""
+
+    outs: list[BlockOut] = field(default_factory=list)
+    ins: list[BlockIn] = field(default_factory=list)
+    owners: list[Sequence] = field(default_factory=list)
+    """Sequences that are swapped out."""
+
+    def __bool__(self) -> bool:
+        return bool(self.outs or self.ins)
+
+
+class HostTier:
+    """The second tier of one engine; with no slots it never does anything."""
+
+    def __init__(
+        self, blocks: BlockManager, num_slots: int, costs: SwapCosts, *, is_fenced: bool = False, always: bool = False
+    ) -> None:
+        self._blocks, self.costs, self._is_fenced, self._always = blocks, costs, is_fenced, always
+        self.pool = HostPool(num_slots)
+        self._next = Swaps()
+        self._loading: set[int] = set()
+        self._plan: int | None = None
+        """Number of the plan that is being made."""
+        self._num_kept = 0
+        """Device blocks that pending copies of cached blocks reference."""
+        self.num_swapped_out = self.num_restored = self.num_blocks_out = self.num_blocks_in = 0
+        if num_slots:
+            blocks.on_evict = self._keep_evicted
+
+    @classmethod
+    def disabled(cls, blocks: BlockManager) -> HostTier:
+        """A tier without host memory."""
+        return cls(blocks, 0, SwapCosts(block_bytes=0, block_size=blocks.block_size))
+
+    @property
+    def is_enabled(self) -> bool:
+        """There is host memory."""
+        return self.pool.num_slots > 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Pending or launched copies hold references on device blocks."""
+        return bool(self._loading or self._num_kept)
+
+    @property
+    def has_pending(self) -> bool:
+        """The next plan has something to copy."""
+        return bool(self._next)
+
+    def status(self) -> HostTierStatus:
+        """Ledger and counters."""
+        return HostTierStatus(
+            slots=self.pool.ledger(),
+            num_swapped_out=self.num_swapped_out,
+            num_restored=self.num_restored,
+            num_blocks_out=self.num_blocks_out,
+            num_blocks_in=self.num_blocks_in,
+        )
+
+    # -- preempted sequences -----------------------------------------------------------------------
+
+    def swap_out(self, sequence: Sequence) -> bool:
+        """Copy the computed blocks of a sequence out, if that pays; the caller releases its device blocks."""
+        num_blocks = self._blocks.blocks_for(sequence.num_computed)
+        places = [place for place in range(num_blocks) if sequence.block_table[place] != RELEASED]
+        table = [sequence.block_table[place] for place in places]
+        is_partial = sequence.bypasses_prefix_cache or sequence.num_in_flight or sequence.awaits_copy
+        is_settled = not is_partial and not self.is_loading(table)
+        if not self.is_enabled or self._plan is None or not table or not is_settled:
+            return False
+        if not self._always and not self.costs.is_swap_worth(sequence.num_computed, len(table)):
+            return False
+        num_outs = len(self._next.outs)
+        slots = self._slots_for(sequence, places, table)
+        if slots is None:
+            return False
+        if self._is_fenced and len(self._next.outs) > num_outs:
+            sequence.last_plan = self._plan  # whoever releases its blocks now keeps them from everybody till then
+        self._next.owners.append(sequence)
+        sequence.swapped = SwappedState(tuple(slots), tuple(places), sequence.num_computed, sequence.num_named)
+        self.num_swapped_out += 1
+        return True
+
+    def _slots_for(self, sequence: Sequence, places: list[int], table: list[int]) -> list[int] | None:
+        """Held slots for the blocks of a table; those with a known name are shared, the others are copied."""
+        names = self._names(sequence, places, sequence.num_named)
+        slots = [self.pool.find(name) if name else None for name in names]
+        known = [slot for slot in slots if slot is not None]
+        self.pool.hold(known)
+        if slots.count(None) > self.pool.num_available:
+            self.pool.release(known)
+            return None
+        held = []
+        for block, name, slot in zip(table, names, slots, strict=True):
+            if slot is None:
+                slot = self._copy_out(block, name)
+                self.pool.hold([slot])
+            held.append(slot)
+        return held
+
+    def _names(self, sequence: Sequence, places: Series[int], num_named: int) -> list[bytes | None]:
+        """Names of blocks that may be found by name; the rest, the last one above all, are private."""
+        num_named = min(num_named, places[-1] + 1)
+        names = sequence.chain(num_named, self._blocks.block_size)
+        return [names[place] if place < num_named else None for place in places]
+
+    def resident(self, sequence: Sequence) -> list[int]:
+        """Device blocks that hold parts of a swapped-out sequence already."""
+        return [block for block in self._hits(sequence) if block is not None]
+
+    def _hits(self, sequence: Sequence) -> list[int | None]:
+        swapped = sequence.swapped
+        assert swapped is not None
+        names = self._names(sequence, swapped.places, swapped.num_named)
+        return [self._blocks.cache.find(name) if name else None for name in names]
+
+    def restore(self, sequence: Sequence, num_blocks: int) -> bool:
+        """Let a swapped-out sequence hold ``num_blocks``, and load what it had; or change nothing."""
+        swapped = sequence.swapped
+        assert swapped is not None
+        if any(self.pool.is_filling(slot) for slot in swapped.slots):
+            return False
+        hits, found = self._hits(sequence), self.resident(sequence)
+        self._blocks.reference(found)
+        taken = self._blocks.allocate(num_blocks - len(found))
+        if taken is None:
+            self._blocks.release(found)
+            return False
+        fresh, names = iter(taken), self._names(sequence, swapped.places, swapped.num_named)
+        table = [RELEASED] * (swapped.places[-1] + 1)
+        for place, slot, name, hit in zip(swapped.places, swapped.slots, names, hits, strict=True):
+            table[place] = hit if hit is not None else next(fresh)
+            if hit is None:
+                self._copy_in(slot, table[place], name)
+        sequence.block_table, sequence.num_released = [*table, *fresh], len(table) - len(swapped.places)
+        sequence.num_computed, sequence.num_named = swapped.num_tokens, swapped.num_named
+        self.drop(sequence)
+        self.num_restored += 1
+        return True
+
+    def drop(self, sequence: Sequence) -> None:
+        """A sequence no longer needs what was swapped out for it."""
+        if sequence.swapped is not None:
+            self.pool.release(sequence.swapped.slots)
+            sequence.swapped = None
+
+    # -- cached blocks -----------------------------------------------------------------------------
+
+    def match(self, names: Series[bytes], *, may_wait: bool) -> list[int]:
+        """Slots of the longest known prefix of the chain ``names``, where loading them beats computing them.
+
+        They are held until ``load`` or ``unmatch``.  ``may_wait``: the caller asks ``must_wait`` before it reads.
+        """
+        slots: list[int] = []
+        for name in names if self.is_enabled and (may_wait or not self._is_fenced) else ():
+            slot = self.pool.find(name)
+            if slot is None or self.pool.is_filling(slot):
+                break
+            slots.append(slot)
+        if not slots or not (self._always or self.costs.is_load_worth(len(slots))):
+            return []
+        self.pool.hold(slots)
+        return slots
+
+    def unmatch(self, slots: Series[int]) -> None:
+        """What was matched is not loaded."""
+        self.pool.release(slots)
+
+    def load(self, slots: Series[int], blocks: Series[int], names: Series[bytes]) -> None:
+        """Fill the first of the device blocks, which the caller references, from matched slots."""
+        for slot, block, name in zip(slots, blocks, names, strict=False):
+            self._copy_in(slot, block, name)
+        self.unmatch(slots)
+
+    def must_wait(self, table: Series[int]) -> bool:
+        """Rows over these blocks have to wait for a plan to retire."""
+        return self._is_fenced and self.is_loading(table)
+
+    def is_loading(self, table: Series[int]) -> bool:
+        """The pending or launched copy into some block of the table has not retired."""
+        return bool(self._loading) and not self._loading.isdisjoint(table)
+
+    def forget(self, names: Series[bytes]) -> int:
+        """Drop kept blocks by name."""
+        return self.pool.forget(names)
+
+    def _keep_evicted(self, name: bytes, block: int) -> None:
+        """The device pool gives up a cached block: copy it out before its next owner writes.
+
+        Only while a plan is being made: a block evicted at another time may be written before the next plan runs.
+        """
+        if self._plan is not None and not self._is_fenced and self.pool.find(name) is None and self._is_keep_worth():
+            self._copy_out(block, name)
+
+    def _keep_oldest(self) -> None:
+        """Fenced: copy out the cached blocks that would be evicted next, while nobody may write them."""
+        blocks = self._blocks
+        if not (self._is_fenced and self.is_enabled) or blocks.num_free * KEEP_WHEN_FREE_BELOW >= blocks.num_blocks:
+            return
+        # no more than fit: else each copy would push out one that the next plan copies again
+        for block, name in blocks.cache.oldest(min(MAX_KEEP_BLOCKS, self.pool.num_available)):
+            if self.pool.find(name) is None and self._is_keep_worth():
+                blocks.reference([block])
+                self._copy_out(block, name, is_referenced=True)
+
+    def _is_keep_worth(self) -> bool:
+        return self.pool.num_available > 0 and (self._always or self.costs.is_keep_worth())
+
+    # -- plans -------------------------------------------------------------------------------------
+
+    def begin_plan(self, number: int) -> None:
+        """Plan ``number`` is being made, until ``take``."""
+        self._plan = number
+        self._keep_oldest()
+
+    def take(self) -> Swaps:
+        """What the plan that is being made has to copy."""
+        self._plan = None
+        swaps, self._next = self._next, Swaps()
+        return swaps
+
+    def retire(self, swaps: Swaps, seconds: float) -> None:
+        """The plan is done; its copies took ``seconds``."""
+        self._end_outs(swaps, is_valid=True)
+        for copy in swaps.ins:
+            self.pool.end_move(copy.slot)
+            self.pool.release([copy.slot])
+            self._loading.discard(copy.block)
+            if self._is_fenced and copy.name is not None:
+                self._blocks.cache.insert(copy.name, copy.block)
+        self._blocks.release([copy.block for copy in swaps.ins])
+        self.num_blocks_out += len(swaps.outs)
+        self.num_blocks_in += len(swaps.ins)
+        self.costs.observe_copies(len(swaps.outs) + len(swaps.ins), seconds)
+
+    def withdraw(self, swaps: Swaps) -> None:
+        """The plan failed or was not run: the next one does its loads; what it copied out is not to be trusted."""
+        for sequence in swaps.owners:
+            self.drop(sequence)  # computes its tokens again
+        self._end_outs(swaps, is_valid=False)
+        self._next.ins = swaps.ins + self._next.ins
+
+    def _end_outs(self, swaps: Swaps, *, is_valid: bool) -> None:
+        for copy in swaps.outs:
+            self.pool.end_move(copy.slot, is_valid=is_valid)
+        referenced = [copy.block for copy in swaps.outs if copy.is_referenced]
+        self._num_kept -= len(referenced)
+        self._blocks.release(referenced, are_oldest=True)
+
+    def _copy_out(self, block: int, name: bytes | None, *, is_referenced: bool = False) -> int:
+        slot = self.pool.take(name)
+        assert slot is not None
+        self._num_kept += is_referenced
+        self._next.outs.append(BlockOut(block, slot, is_referenced))
+        return slot
+
+    def _copy_in(self, slot: int, block: int, name: bytes | None) -> None:
+        """The destination and the source stay until the plan has retired, whatever becomes of the sequence."""
+        self.pool.hold([slot])
+        self.pool.begin_move(slot)
+        self._blocks.reference([block])
+        self._loading.add(block)
+        self._next.ins.append(BlockIn(slot, block, name))
+        if name is not None and not self._is_fenced:
+            self._blocks.cache.insert(name, block)
+
+
+def make_tier(info: RunnerInfo, config: SchedulerConfig, blocks: BlockManager, *, is_fenced: bool) -> HostTier:
+    """The tier of an engine, as its settings say."""
+    costs = SwapCosts(block_bytes=info.geometry.token_bytes * blocks.block_size, block_size=blocks.block_size)
+    is_paged = config.enable_kv_cache and config.kv_allocation == "paged"
+    num_slots = info.num_host_blocks if config.enable_host_tier and is_paged else 0
+    return HostTier(blocks, num_slots, costs, is_fenced=is_fenced, always=not config.enable_swap_costs)

@@ -1,0 +1,63 @@
+"""Which blocks of a sequence no token will see again, where every layer of the model sees a bounded context.
+
+A token at position p sees the last ``size`` positions up to its own, and the first ``num_sinks`` of the sequence
+(StreamingLLM's attention sinks; 0 for a sliding window).  So while a sequence runs, the blocks between those that hold
+sinks and the one where the next token's window begins may be given up.  Block tables keep their length: the entry of
+a block given up is ``RELEASED``, and ``Sequence.num_released`` counts them.  A released block with a name stays in the
+prefix cache until it is evicted.
+
+Owns arithmetic only; the scheduler releases.  Prefill jobs and inputs to embed keep all their blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.contract.runner import RunnerInfo
+from stratos.engine.settings import SchedulerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class KvWindow:
+    """The visible part of a context, in blocks."""
+
+    size: int
+    """Tokens of the window, the token itself included."""
+    num_sinks: int
+    block_size: int
+    max_step_tokens: int
+    """Tokens that one step computes at most: their blocks are held together with the window."""
+
+    @property
+    def num_head_blocks(self) -> int:
+        """Blocks at the beginning that are never given up."""
+        return -(-self.num_sinks // self.block_size)
+
+    @property
+    def max_blocks(self) -> int:
+        """Blocks that a sequence needs at a time: sinks, the window, a step, and two ends that are not full."""
+        return self.num_head_blocks + -(-(self.size + self.max_step_tokens) // self.block_size) + 2
+
+    def first_block(self, position: int) -> int:
+        """Index of the first block, behind those of sinks, that the token at ``position`` or a later one sees."""
+        return max(self.num_head_blocks, (position + 1 - self.size) // self.block_size)
+
+    def needed(self, num_blocks: int) -> int:
+        """Of ``num_blocks`` full blocks of a prefix: index of the first that what follows them sees."""
+        return 0 if self.num_sinks else min(num_blocks, self.first_block(num_blocks * self.block_size))
+
+
+def make_window(info: RunnerInfo, config: SchedulerConfig) -> KvWindow | None:
+    """The window of an engine, where there is one and blocks may be given up.
+
+    Raises:
+        InvalidCheckpoint: the settings cannot be combined with StreamingLLM.
+    """
+    is_paged = config.enable_kv_cache and config.kv_allocation == "paged"
+    if info.is_streaming and not is_paged:
+        raise InvalidCheckpoint("attention_window needs the paged KV cache: the baselines without it bound nothing")
+    if not (info.window and config.enable_window_release and is_paged):
+        return None
+    step_tokens = config.max_num_batched_tokens if config.enable_chunked_prefill else info.max_model_len
+    return KvWindow(info.window, info.num_sinks, info.geometry.block_size, step_tokens)

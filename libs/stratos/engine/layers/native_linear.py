@@ -1,0 +1,55 @@
+"""Linear layers by the C++ kernels: weights packed once, and products whose rows do not depend on each other.
+
+Each element of a result is one sum in a fixed order (gemm.h), so a row has the same bits alone and in any batch, with
+any number of threads, and nothing has to be tried out when a model is loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from stratos.engine.memory.huge_pages import zeroed_bytes
+from stratos.engine.native.library import NativeLibrary
+from stratos.engine.native.structures import DTYPE_CODES, LinearWeight
+
+
+class NativeLinear:
+    """``x @ weight.T + bias`` in float32 or bfloat16 on CPU.
+
+    Args:
+        library: the compiled kernels.
+        weight: [out_features, in_features]; copied into panels.
+        bias: [out_features], or ``None``.
+        is_float: results are float32, whatever the type of the weight: the sums as they are, not rounded.
+    """
+
+    __slots__ = ("_bias", "_dtype", "_library", "_out_dtype", "_packed", "_pointer", "argument")
+
+    def __init__(self, library: NativeLibrary, weight: Tensor, bias: Tensor | None, *, is_float: bool = False) -> None:
+        (out_features, in_features), self._dtype = weight.shape, weight.dtype
+        self._library, self._out_dtype = library, torch.float32 if is_float else weight.dtype
+        code, source = DTYPE_CODES[weight.dtype], weight.contiguous()
+        self._bias = None if bias is None else bias.contiguous()
+        self._packed = zeroed_bytes(library.packed_bytes(code, out_features, in_features))
+        library.pack(
+            code, source.data_ptr(), self._packed.data_ptr(), out_features, in_features, torch.get_num_threads()
+        )
+        self.argument = LinearWeight(
+            self._packed.data_ptr(), None if self._bias is None else self._bias.data_ptr(), out_features, in_features
+        )
+        """For kernels that call the product themselves; valid as long as this object."""
+        self._pointer = ctypes.byref(self.argument)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Apply to [tokens, in_features]."""
+        x = x.contiguous()
+        assert (x.dtype, x.shape[1]) == (self._dtype, self.argument.k)
+        out = x.new_empty(x.shape[0], self.argument.n, dtype=self._out_dtype)
+        self._library.linear(
+            *(DTYPE_CODES[self._dtype], self._pointer, x.data_ptr(), out.data_ptr(), x.shape[0]),
+            *(self._out_dtype is not self._dtype, torch.get_num_threads()),
+        )
+        return out

@@ -1,0 +1,45 @@
+"""The host tier of the KV pool: blocks in host memory, and copies between them and the device pages.
+
+Layout of a slot is that of a block (``kv_pages``), so a copy is one contiguous run and bit for bit.  On a device with
+memory of its own the slots are pinned, and a copy is one DMA.  Which block goes where is the plan's decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from stratos.common.clock import Clock
+from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.memory.kv_pages import KvPages, check_memory
+
+
+class HostPages:
+    """``num_slots`` blocks beside ``pages``; none costs nothing."""
+
+    def __init__(self, pages: KvPages, num_slots: int, clock: Clock) -> None:
+        self.num_slots = num_slots
+        self._pages, self._clock = pages.tensor, clock
+        shape = (num_slots, *pages.tensor.shape[1:])
+        num_bytes = num_slots * pages.tensor[0].nbytes
+        check_memory(num_bytes, "host_pool_bytes")
+        try:
+            self._slots = torch.empty(
+                shape, dtype=pages.tensor.dtype, pin_memory=pages.tensor.is_cuda and num_slots > 0
+            )
+        except RuntimeError as error:
+            raise InvalidCheckpoint(f"a host pool of {num_bytes} bytes cannot be had; lower host_pool_bytes") from error
+
+    def swap(self, outs: Sequence[tuple[int, int]], ins: Sequence[tuple[int, int]]) -> float:
+        """Copy (block, slot) out, then (slot, block) in; returns when all are done, with the seconds it took."""
+        if not outs and not ins:
+            return 0.0
+        start = self._clock.now()
+        for block, slot in outs:
+            self._slots[slot].copy_(self._pages[block], non_blocking=True)
+        for slot, block in ins:
+            self._pages[block].copy_(self._slots[slot], non_blocking=True)
+        if self._pages.is_cuda:
+            torch.cuda.current_stream(self._pages.device).synchronize()
+        return self._clock.now() - start

@@ -1,0 +1,135 @@
+"""The KV pool: one tensor of pages, block-major across layers, and its conversion to and from the wire.
+
+Layout ``[block, layer, 2 (K, V), kv_head, token in block, head_dim]``: a block is one contiguous run over all
+layers.  ``gather`` and ``scatter`` may run in any thread, on blocks that no running step writes.
+Pages start as zeros and never hold a non-finite value that a step wrote, so masked reads of stale tokens are harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.kv import KvGeometry
+from stratos.engine.memory.copies import to_device
+from stratos.engine.memory.huge_pages import zeroed_bytes
+
+SMALL_PAGE_BYTES = 4096
+_MEMORY_FACTS = Path("/proc/meminfo")
+
+
+def num_blocks_for(geometry: KvGeometry, pool_bytes: int) -> int:
+    """Blocks that fit into ``pool_bytes``.
+
+    Raises:
+        InvalidCheckpoint: not a single one.
+    """
+    block_bytes = geometry.token_bytes * geometry.block_size
+    if pool_bytes < block_bytes:
+        raise InvalidCheckpoint(
+            f"kv_pool_bytes={pool_bytes} holds no KV block of this model; set it to a multiple of {block_bytes}"
+        )
+    return pool_bytes // block_bytes
+
+
+class KvPages:
+    """Pages of one model on one device."""
+
+    def __init__(self, geometry: KvGeometry, num_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.geometry, self.num_blocks = geometry, num_blocks
+        shape = (num_blocks, geometry.num_layers, 2, geometry.num_kv_heads, geometry.block_size, geometry.head_dim)
+        num_bytes = num_blocks * geometry.token_bytes * geometry.block_size
+        if device.type == "cpu":
+            check_memory(num_bytes, "kv_pool_bytes")
+        try:
+            if device.type == "cpu":
+                memory = zeroed_bytes(torch.Size(shape).numel() * dtype.itemsize)
+                memory[::SMALL_PAGE_BYTES] = 0  # taken now: too little memory shows here, not in a step
+                self.tensor = memory.view(dtype).view(shape)
+            else:
+                self.tensor = torch.zeros(shape, dtype=dtype, device=device)
+        except (RuntimeError, MemoryError) as error:
+            raise InvalidCheckpoint(_too_little(num_bytes, "kv_pool_bytes")) from error
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks, (source, destination) each; all sources are read before a destination is written."""
+        pairs = to_device(np.array(copies, dtype=np.int64), self.tensor.device)
+        pages = self.tensor.view(torch.uint8) if self.tensor.itemsize == 1 else self.tensor  # fp8 is bytes to torch
+        pages.index_copy_(0, pairs[:, 1], pages.index_select(0, pairs[:, 0]))
+
+    @torch.inference_mode()
+    def gather(
+        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
+    ) -> memoryview:
+        """Read KV in wire layout ``[layers, 2, kv_heads, tokens, head_dim]``; the caller owns the bytes."""
+        shape = self._wire_shape(block_table, token_begin, token_end, layer_begin, layer_end)
+        run = torch.empty(shape, dtype=self.tensor.dtype)
+        for tokens, page in self._pieces(block_table, token_begin, token_end, layer_begin, layer_end):
+            run[:, :, :, tokens] = page
+        return memoryview(run.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy hides the protocol
+
+    @torch.inference_mode()
+    def scatter(
+        self,
+        block_table: Sequence[int],
+        token_begin: int,
+        token_end: int,
+        layer_begin: int,
+        layer_end: int,
+        payload: memoryview,
+    ) -> None:
+        """Write KV in wire layout into the pages.
+
+        Raises:
+            ValueError: ``payload`` does not have the size of the range.
+        """
+        shape = self._wire_shape(block_table, token_begin, token_end, layer_begin, layer_end)
+        expected = torch.Size(shape).numel() * self.tensor.element_size()
+        if payload.nbytes != expected:
+            raise ValueError(f"the payload has {payload.nbytes} bytes, the range needs {expected}")
+        if not expected:
+            return
+        buffer = bytearray(payload) if payload.readonly else payload
+        run = torch.frombuffer(buffer, dtype=torch.uint8).view(self.tensor.dtype).view(shape)
+        for tokens, page in self._pieces(block_table, token_begin, token_end, layer_begin, layer_end):
+            page.copy_(run[:, :, :, tokens])
+
+    def _wire_shape(
+        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
+    ) -> tuple[int, ...]:
+        if not 0 <= token_begin <= token_end <= len(block_table) * self.geometry.block_size:
+            raise ValueError(f"tokens [{token_begin}, {token_end}) are outside of the block table")
+        if not 0 <= layer_begin <= layer_end <= self.geometry.num_layers:
+            raise ValueError(f"layers [{layer_begin}, {layer_end}) are outside of the model")
+        num_layers, num_tokens = layer_end - layer_begin, token_end - token_begin
+        return (num_layers, 2, self.geometry.num_kv_heads, num_tokens, self.geometry.head_dim)
+
+    def _pieces(
+        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Per block: tokens of the run, and the view [layers, 2, kv_heads, tokens, head_dim] of the page."""
+        size, position = self.geometry.block_size, token_begin
+        while position < token_end:
+            index, offset = divmod(position, size)
+            count = min(size - offset, token_end - position)
+            page = self.tensor[block_table[index], layer_begin:layer_end, :, :, offset : offset + count]
+            yield slice(position - token_begin, position - token_begin + count), page
+            position += count
+
+
+def check_memory(num_bytes: int, setting: str) -> None:
+    """Refuse a pool larger than what the machine has left: the kernel would kill the process later instead."""
+    if not _MEMORY_FACTS.exists():
+        return
+    for line in _MEMORY_FACTS.read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:") and num_bytes > int(line.split()[1]) * 1024:
+            raise InvalidCheckpoint(_too_little(num_bytes, setting))
+
+
+def _too_little(num_bytes: int, setting: str) -> str:
+    return f"the KV pool of {num_bytes} bytes does not fit into this machine's memory; lower {setting}"

@@ -1,0 +1,5 @@
+"""What the engine keeps for each kind of work. Never imports torch.
+
+Read in this order: ``generations``, ``prefill_jobs``, ``reservations`` (hand-offs), ``embeddings``, ``grammars``,
+``context``.
+"""

@@ -1,0 +1,75 @@
+"""What the books of an engine share: configuration, memory, queues, counters."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from stratos.common.clock import Clock
+from stratos.common.errors import ContextLengthExceeded
+from stratos.core.block_hash import chain_root
+from stratos.engine.contract.runner import RunnerInfo
+from stratos.engine.kv_cache.block_manager import BlockManager
+from stratos.engine.requests.grammars import GrammarBook
+from stratos.engine.scheduler.scheduler import Scheduler
+from stratos.engine.sequence import Sequence
+from stratos.engine.settings import SchedulerConfig
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineContext:
+    """One per engine; guarded by the core's lock."""
+
+    info: RunnerInfo
+    config: SchedulerConfig
+    clock: Clock
+    blocks: BlockManager
+    scheduler: Scheduler
+    grammars: GrammarBook
+    seq_ids: Iterator[int] = field(default_factory=itertools.count)
+    tokens_by_tenant: Counter[str] = field(default_factory=Counter)
+
+    def check_size(self, num_tokens: int, num_output: int = 0) -> None:
+        """Raise ``ContextLengthExceeded`` for tokens that could never fit the model's context or the pool.
+
+        A prompt of ``num_tokens`` must fit whole, as a hand-off carries it whole; ``num_output`` tokens of output
+        behind it need not where blocks are released.
+        """
+        if num_tokens + num_output > self.info.max_model_len:
+            raise ContextLengthExceeded(
+                f"{num_tokens + num_output} tokens do not fit the context of {self.info.max_model_len}"
+            )
+        num_tokens += num_output if self.scheduler.tables.window is None else 0
+        if self.blocks.blocks_for(num_tokens) > self.blocks.num_blocks:
+            capacity = self.blocks.num_blocks * self.blocks.block_size
+            raise ContextLengthExceeded(f"{num_tokens} tokens do not fit the KV pool of {capacity} tokens")
+
+    def root(self, adapter_digest: str, cache_salt: bytes) -> bytes:
+        """Root of the block-hash chains of one adapter and tenant salt."""
+        return chain_root(self.info.identity, adapter_digest, cache_salt)
+
+    def prompt_names(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> list[bytes]:
+        """Names of the full blocks of a prompt, its last token excluded."""
+        probe = Sequence(seq_id=-1, tokens=list(prompt_ids), root=self.root(adapter_digest, cache_salt))
+        size = self.blocks.block_size
+        return probe.chain((len(prompt_ids) - 1) // size, size)
+
+    def num_cached_blocks(self, names: list[bytes]) -> int:
+        """Blocks of the chain that the tiers hold for a hand-off to start from."""
+        num_blocks, tier = len(self.blocks.cache.match(names)), self.scheduler.tier
+        hosted = tier.match(names[num_blocks:], may_wait=False)
+        tier.unmatch(hosted)
+        return num_blocks + len(hosted)
+
+    def name_blocks(self, sequence: Sequence) -> None:
+        """Offer full, computed blocks of a sequence to the prefix cache."""
+        size = self.blocks.block_size
+        num_full = sequence.num_computed // size
+        if num_full <= sequence.num_named or not self.config.shares_prefixes:
+            return
+        names = sequence.chain(num_full, size)
+        for index in range(sequence.num_named, num_full):
+            self.blocks.cache.insert(names[index], sequence.block_table[index])
+        sequence.num_named = num_full

@@ -1,0 +1,311 @@
+"""Generation requests: their choices, how siblings fork from the prompt, and how choices end."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from stratos.common.errors import BadRequest, Overloaded
+from stratos.core.requests.records import (
+    ChoiceOutput,
+    ChoiceState,
+    EngineRequest,
+    FinishReason,
+    PositionLogprobs,
+    RequestKey,
+)
+from stratos.engine.contract.plan import PREVIOUS_TOKEN, PlanRow, PromptTargets, SampledToken, SampleSpec
+from stratos.engine.contract.results import StepResult
+from stratos.engine.requests.context import EngineContext
+from stratos.engine.sequence import RELEASED, RequestState, ReservedState, Sequence
+
+
+class BlockCopy(NamedTuple):
+    """Copy-on-write: the source is referenced until the copy is done, the destination belongs to ``owner``."""
+
+    source: int
+    destination: int
+    owner: Sequence
+    epoch: int
+    """Of the owner when the copy was planned."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """The owner was neither aborted nor preempted since the copy was planned."""
+        return self.owner.is_open and self.owner.epoch == self.epoch
+
+
+class RequestBook:
+    """Open requests by key, and the block copies that forks need before the next step."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._states: dict[RequestKey, RequestState] = {}
+        self._copies: list[BlockCopy] = []
+        """What the next plan copies."""
+
+    def __contains__(self, key: RequestKey) -> bool:
+        return key in self._states
+
+    # -- coming and going --------------------------------------------------------------------------
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request whose prompt is computed here."""
+        scheduler = self._context.scheduler
+        num_open = sum(not choice.finished for choice in request.choices)
+        if len(scheduler.waiting) + num_open > self._context.config.max_num_waiting:
+            raise Overloaded("the worker's waiting queue is full")
+        scheduler.enqueue(self._open(request))
+
+    def adopt(self, reservation: ReservedState) -> None:
+        """Let a committed hand-off join the batch at its last prompt token; gives its blocks back when it raises."""
+        try:
+            lead = self._open(reservation.request)
+        except BaseException:
+            self._context.blocks.release(reservation.block_table)
+            raise
+        state = lead.request
+        assert state is not None
+        state.num_cached_tokens = reservation.num_skip_tokens
+        state.num_transferred_tokens = reservation.num_tokens - reservation.num_skip_tokens
+        lead.block_table = reservation.block_table
+        lead.promised_blocks = len(lead.block_table) + lead.output_blocks
+        lead.num_computed = reservation.num_tokens
+        lead.num_named = len(reservation.prefix_blocks)
+        self._context.name_blocks(lead)
+        self._context.scheduler.run_now(lead)
+        self._fork_siblings(lead)
+
+    def _open(self, request: EngineRequest) -> Sequence:
+        """Enter a request; returns the sequence of its first open choice, the others wait for the prompt."""
+        open_choices = [choice for choice in request.choices if not choice.finished]
+        if not open_choices:
+            raise BadRequest("every choice of the request is finished already", param="choices")
+        state = RequestState(request, self._context.root(request.adapter_digest, request.cache_salt))
+        state.matchers = self._context.grammars.matchers(request)
+        state.siblings = open_choices
+        self._states[request.key] = state
+        return self._start_lead(state)
+
+    def _start_lead(self, state: RequestState) -> Sequence:
+        """The first choice that waits for the prompt computes it, for all of them."""
+        choice = state.siblings.pop(0)
+        lead = self._start_choice(state, choice)
+        lead.output_blocks *= 1 + len(state.siblings)
+        state.lead_choice = choice.index
+        return lead
+
+    def _start_choice(self, state: RequestState, choice: ChoiceState) -> Sequence:
+        request = state.request
+        sequence = state.sequences[choice.index] = Sequence(
+            seq_id=next(self._context.seq_ids),
+            tokens=[*request.prompt_ids, *choice.emitted_ids],
+            root=state.root,
+            adapter_digest=request.adapter_digest,
+            priority_class=request.priority_class,
+            arrival_s=request.arrival_s,
+            deadline_s=request.deadline_s,
+            max_len=min(len(request.prompt_ids) + request.sampling.max_tokens, self._context.info.max_model_len),
+            output_blocks=self._context.scheduler.admission.output_blocks(request, 1),
+            request=state,
+            choice=choice.index,
+            grammar=state.matchers.get(choice.index),
+        )
+        return sequence
+
+    def abort(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
+        """End a request, or some of its choices; unknown keys are ignored."""
+        state = self._states.get(key)
+        if state is None:
+            return
+        state.siblings = [c for c in state.siblings if choice_indexes and c.index not in choice_indexes]
+        doomed = [i for i in state.sequences if not choice_indexes or i in choice_indexes]
+        if state.siblings and len(doomed) == len(state.sequences):
+            # the choice that computes the prompt goes: the next one starts from the prefix cache; it waited, too
+            waited_s = max(state.sequences[i].waited_s(self._context.clock.now()) for i in doomed)
+            lead = self._start_lead(state)
+            lead.past_wait_s = waited_s
+            self._context.scheduler.enqueue(lead)
+        for index in doomed:
+            self._context.scheduler.remove(state.sequences.pop(index))
+        self._drop_dead_copies()
+        if not state.num_open_choices:
+            del self._states[key]
+
+    # -- one step ----------------------------------------------------------------------------------
+
+    def take_copies(self, plan: int, *, has_rows: bool = True) -> list[BlockCopy]:
+        """Copies that ``plan`` must do; each holds a reference on its source until ``end_copies``.
+
+        A plan without rows does none, but copies that nobody wants any more give their sources back.
+        """
+        self._drop_dead_copies()
+        if not has_rows:
+            return []
+        copies, self._copies = self._copies, []
+        for copy in copies:
+            copy.owner.last_plan = plan
+            copy.owner.awaits_copy = False
+        return copies
+
+    def return_copies(self, copies: list[BlockCopy]) -> None:
+        """The plan was not carried out: the next one does its copies."""
+        self._copies = copies + self._copies
+        for copy in copies:
+            copy.owner.awaits_copy = True
+
+    def _drop_dead_copies(self) -> None:
+        dead = [copy for copy in self._copies if not copy.is_wanted]
+        self._copies = [copy for copy in self._copies if copy.is_wanted]
+        self._context.blocks.release([copy.source for copy in dead])
+
+    def end_copies(self, copies: list[BlockCopy]) -> None:
+        """The plan is done: its copies no longer need their sources."""
+        self._context.blocks.release([copy.source for copy in copies])
+
+    def row(self, sequence: Sequence, count: int) -> PlanRow:
+        """The plan row that runs the next ``count`` tokens of a sequence."""
+        start, state, embedding = sequence.num_scheduled, sequence.request, sequence.embedding
+        if state is not None and state.first_scheduled_s is None:
+            state.first_scheduled_s = self._context.clock.now()
+            state.num_cached_tokens = start if state.num_cached_tokens is None else state.num_cached_tokens
+        continues = start + count > len(sequence.tokens)
+        known = sequence.tokens[start : start + count]
+        return PlanRow(
+            seq_id=sequence.seq_id,
+            token_ids=(*known, PREVIOUS_TOKEN) if continues else tuple(known),
+            start=start,
+            block_table=self._context.scheduler.tables.plan_table(sequence, start + count),
+            adapter_digest=sequence.adapter_digest,
+            sample=_sample_spec(sequence, state) if state and count == sequence.remaining else None,
+            pool=embedding.pooling(is_last_chunk=count == sequence.remaining) if embedding else None,
+            targets=_prompt_targets(state, start, count) if state else None,
+            continues=continues,
+        )
+
+    def with_history(self, spec: SampleSpec, sequence: Sequence) -> SampleSpec:
+        """The spec of a launched row, now that every token before the one to be sampled is known."""
+        return dataclasses.replace(spec, output_ids=tuple(sequence.tokens[len(spec.prompt_ids) :]))
+
+    def take_prompt_logprobs(self, sequence: Sequence, begin: int, logprobs: list[PositionLogprobs]) -> None:
+        """Keep log probabilities of prompt tokens, the first of which is predicted by position ``begin``."""
+        assert sequence.request is not None
+        known = sequence.request.prompt_logprobs
+        assert begin <= len(known), "prompt tokens were skipped"
+        known.extend(logprobs[len(known) - begin :])
+
+    def advance(self, sequence: Sequence, begin: int, token: SampledToken | None, result: StepResult) -> None:
+        """Tokens from ``begin`` on are computed; append the sampled one, if the row sampled."""
+        state = sequence.request
+        assert state is not None
+        num_prompt = len(state.request.prompt_ids)
+        self._context.name_blocks(sequence)
+        if sequence.num_computed >= num_prompt - 1:
+            self._fork_siblings(sequence)
+        self._context.scheduler.tables.release_passed(sequence)
+        if sequence.choice == state.lead_choice:
+            state.num_recomputed_tokens += max(0, min(sequence.num_computed, num_prompt) - begin)
+        if token is not None:
+            self._append(sequence, state, token, result)
+        if not self._context.config.enable_kv_cache:
+            sequence.num_computed = 0
+
+    def _fork_siblings(self, lead: Sequence) -> None:
+        """Start the other choices on the prompt's blocks; the block that is not full is copied."""
+        state, blocks, scheduler = lead.request, self._context.blocks, self._context.scheduler
+        assert state is not None
+        num_tokens = len(state.request.prompt_ids) - 1
+        num_shared, num_partial = divmod(num_tokens, blocks.block_size)
+        for choice in state.siblings:
+            sequence = self._start_choice(state, choice)
+            can_fork = scheduler.num_free_seqs > 0 and not scheduler.admission.has_slots
+            private = blocks.allocate(1 if num_partial else 0) if can_fork else None
+            if private is None:
+                scheduler.enqueue(sequence)  # recomputes from the prefix cache when there is room
+                continue
+            shared = lead.block_table[:num_shared]
+            blocks.reference([block for block in shared if block != RELEASED])
+            if private:
+                source = lead.block_table[num_shared]
+                blocks.reference([source])  # until the copy is done
+                self._copies.append(BlockCopy(source, private[0], sequence, sequence.epoch))
+                sequence.awaits_copy = True
+            sequence.block_table, sequence.num_released = shared + private, lead.num_released
+            sequence.promised_blocks = sequence.num_held + sequence.output_blocks
+            lead.promised_blocks -= sequence.output_blocks
+            sequence.num_computed = num_tokens
+            sequence.num_named = min(num_shared, lead.num_named)
+            scheduler.run_now(sequence)
+        state.siblings = []
+
+    def _append(self, sequence: Sequence, state: RequestState, token: SampledToken, result: StepResult) -> None:
+        request = state.request
+        self._context.grammars.accept(sequence, token.token_id)
+        output = ChoiceOutput(request.key, sequence.choice, sequence.num_output, [token.token_id])
+        if token.logprobs is not None:
+            output.logprobs.append(token.logprobs)
+        sequence.tokens.append(token.token_id)
+        self._context.tokens_by_tenant[request.tenant] += 1
+        output.finish_reason = self._finish_reason(sequence, request, token.token_id)
+        result.outputs.append(output)
+        if not state.has_started:
+            state.has_started = True
+            result.started_stats[state.key] = state.stats()
+            if request.sampling.num_prompt_logprobs is not None:
+                result.prompt_logprobs[state.key] = tuple(state.prompt_logprobs)
+        if output.finish_reason is not None:
+            most = request.sampling.max_tokens
+            self._context.scheduler.admission.note_end(sequence.num_output, output.finish_reason, most)
+            self._close(sequence, state)
+
+    def _finish_reason(self, sequence: Sequence, request: EngineRequest, token_id: int) -> FinishReason | None:
+        params, info = request.sampling, self._context.info
+        is_eos = token_id in info.eos_token_ids
+        if params.grammar is not None and is_eos:
+            return FinishReason.STOP  # the mask allowed it
+        ends = is_eos and not params.ignore_eos
+        if (ends or token_id in params.stop_token_ids) and sequence.num_output > params.min_tokens:
+            return FinishReason.STOP
+        if sequence.grammar is not None and sequence.grammar.is_over:
+            return FinishReason.GRAMMAR
+        if sequence.num_output >= params.max_tokens or len(sequence.tokens) >= info.max_model_len:
+            return FinishReason.LENGTH
+        return None
+
+    def finish(self, sequence: Sequence, reason: FinishReason, result: StepResult) -> None:
+        """End a choice between tokens."""
+        state = sequence.request
+        assert state is not None
+        output = ChoiceOutput(state.key, sequence.choice, sequence.num_output, [], finish_reason=reason)
+        result.outputs.append(output)
+        self._close(sequence, state)
+
+    def _close(self, sequence: Sequence, state: RequestState) -> None:
+        self._context.scheduler.remove(sequence)
+        del state.sequences[sequence.choice]
+        if not state.num_open_choices:
+            del self._states[state.key]
+
+
+def _prompt_targets(state: RequestState, start: int, count: int) -> PromptTargets | None:
+    """Prompt tokens predicted by positions [start, start + count) whose log probabilities are still wanted."""
+    if not state.num_unscored_tokens:
+        return None
+    begin = max(start, len(state.prompt_logprobs))
+    token_ids = state.request.prompt_ids[begin + 1 : start + count + 1]
+    num_top = state.request.sampling.num_prompt_logprobs or 0
+    return PromptTargets(begin - start, token_ids, num_top) if token_ids else None
+
+
+def _sample_spec(sequence: Sequence, state: RequestState) -> SampleSpec:
+    request, num_prompt = state.request, len(state.request.prompt_ids)
+    return SampleSpec(
+        key=request.key,
+        choice=sequence.choice,
+        seed=request.seed,
+        position=len(sequence.tokens) + sequence.num_unknown,
+        params=request.sampling,
+        prompt_ids=request.prompt_ids,
+        output_ids=tuple(sequence.tokens[num_prompt:]) if request.sampling.needs_output_ids else (),
+        num_output_tokens=sequence.num_output + sequence.num_unknown,
+    )

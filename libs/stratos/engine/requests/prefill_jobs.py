@@ -1,0 +1,86 @@
+"""Prefill jobs of a source: queued, ready (blocks taken, waits for its grant), running, done, released."""
+
+from __future__ import annotations
+
+from stratos.common.errors import BadRequest, Overloaded
+from stratos.core.requests.records import PrefillJob
+from stratos.engine.contract.results import PrefillEvent, PrefillEventKind
+from stratos.engine.requests.context import EngineContext
+from stratos.engine.sequence import JobState, Sequence
+
+
+class JobBook:
+    """Prefill jobs by leg, and the events they cause."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._states: dict[str, JobState] = {}
+        self.events: list[PrefillEvent] = []
+        """Not yet handed out with a step's result."""
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __getitem__(self, leg: str) -> JobState:
+        return self._states[leg]
+
+    def add(self, job: PrefillJob) -> None:
+        """Queue a job; takes nothing yet."""
+        context = self._context
+        context.check_size(len(job.token_ids))
+        context.scheduler.admission.check_input(len(job.token_ids))
+        if not job.token_ids or job.leg in self._states:
+            raise BadRequest("a prefill job needs tokens and a leg of its own", param="leg")
+        if len(context.scheduler.waiting) >= context.config.max_num_waiting:
+            raise Overloaded("the prefill queue is full")
+        sequence = Sequence(
+            seq_id=next(context.seq_ids),
+            tokens=list(job.token_ids),
+            root=context.root(job.adapter_digest, job.cache_salt),
+            adapter_digest=job.adapter_digest,
+            priority_class=job.priority_class,
+            arrival_s=job.arrival_s,
+            deadline_s=job.deadline_s,
+        )
+        sequence.job = self._states[job.leg] = JobState(job, sequence)
+        context.scheduler.enqueue(sequence)
+
+    def make_ready(self, state: JobState) -> None:
+        """The scheduler took blocks for the job: it waits for its grant now."""
+        state.is_ready = True
+        state.num_available = state.sequence.num_computed
+        self._emit(PrefillEventKind.READY, state)
+
+    def grant(self, leg: str) -> None:
+        """Let a ready job run."""
+        state = self._states[leg]
+        if not state.is_ready or state.is_granted:
+            return
+        state.is_granted = True
+        self._context.scheduler.grant(state.sequence)
+        if not state.job.compute or not state.sequence.remaining:
+            self._end(state)
+
+    def advance(self, state: JobState, num_tokens: int) -> None:
+        """``num_tokens`` more tokens of the job are computed."""
+        self._context.name_blocks(state.sequence)
+        state.num_available = state.sequence.num_computed
+        self._context.tokens_by_tenant[state.job.tenant] += num_tokens
+        if state.num_available < len(state.sequence.tokens):
+            self._emit(PrefillEventKind.CHUNK, state)
+        else:
+            self._end(state)
+
+    def release(self, leg: str) -> None:
+        """End a job in any phase."""
+        state = self._states.pop(leg, None)
+        if state is not None:
+            self._context.scheduler.remove(state.sequence)
+
+    def _end(self, state: JobState) -> None:
+        """All tokens are computed: the job leaves the batch and keeps its blocks until it is released."""
+        self._context.scheduler.running.remove(state.sequence)
+        self._emit(PrefillEventKind.DONE, state)
+
+    def _emit(self, kind: PrefillEventKind, state: JobState) -> None:
+        self.events.append(PrefillEvent(kind=kind, leg=state.job.leg, num_tokens=state.num_available))

@@ -1,0 +1,108 @@
+"""Hand-offs at the receiver that are not committed: prefix referenced, blocks reserved, places in the batch held."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from stratos.core.requests.records import EngineRequest, RequestKey
+from stratos.engine.contract.results import Reservation
+from stratos.engine.requests.context import EngineContext
+from stratos.engine.sequence import ReservedState
+
+
+class ReservationBook:
+    """Reservations by request."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._states: dict[RequestKey, ReservedState] = {}
+
+    def __contains__(self, key: RequestKey) -> bool:
+        return key in self._states
+
+    def take(self, request: EngineRequest) -> Reservation | None:
+        """Take everything a hand-off needs, or nothing."""
+        context, blocks = self._context, self._context.blocks
+        num_choices = sum(not choice.finished for choice in request.choices)
+        num_seats = min(num_choices, context.scheduler.most_seqs)  # other choices wait for a seat of their siblings
+        if context.scheduler.num_free_seqs < num_seats or not context.scheduler.is_admitting:
+            return None
+        if context.scheduler.must_yield(request):
+            context.scheduler.admission.num_refusals += 1
+            return None
+        names = context.prompt_names(request.prompt_ids, request.adapter_digest, request.cache_salt)
+        prefix = blocks.cache.match(names)
+        num_tokens = len(request.prompt_ids) - 1
+        num_blocks = context.scheduler.admission.table_blocks(num_tokens)
+        scheduler = context.scheduler
+        if not scheduler.admission.admits_request(request, prefix, num_blocks, scheduler.num_promised_blocks):
+            return None
+        blocks.reference(prefix)
+        missing = num_blocks - len(prefix)
+        if blocks.num_available < missing:
+            blocks.release(prefix)
+            return None
+        loaded = self._load(names[len(prefix) :])
+        reserved = blocks.allocate(missing - len(loaded), reserved=True)
+        assert reserved is not None
+        prefix += loaded
+        skip = len(prefix) * blocks.block_size
+        self._states[request.key] = state = ReservedState(request, prefix, reserved, skip, num_tokens, num_seats)
+        state.num_output_blocks = scheduler.admission.output_blocks(request, num_choices)
+        scheduler.num_reserved_seqs += num_seats
+        scheduler.num_reserved_output_blocks += state.num_output_blocks
+        return Reservation(key=request.key, num_skip_tokens=skip, num_tokens=num_tokens)
+
+    def _load(self, names: list[bytes]) -> list[int]:
+        """Blocks that the next plan fills from host memory; there is room for them."""
+        tier = self._context.scheduler.tier
+        slots = tier.match(names, may_wait=False)
+        taken = self._context.blocks.allocate(len(slots))
+        assert taken is not None
+        tier.load(slots, taken, names)
+        return taken
+
+    def check_range(
+        self, key: RequestKey, token_begin: int, token_end: int, layer_begin: int, layer_end: int
+    ) -> ReservedState:
+        """The reservation, if the range lies inside of what it still expects."""
+        state = self._states[key]
+        if not state.num_skip_tokens <= token_begin < token_end <= state.num_tokens:
+            raise ValueError(f"tokens [{token_begin}, {token_end}) are outside of the reservation")
+        if not 0 <= layer_begin < layer_end <= self._context.info.geometry.num_layers:
+            raise ValueError(f"no layers [{layer_begin}, {layer_end}) in this model")
+        return state
+
+    def commit(self, key: RequestKey) -> ReservedState:
+        """End a reservation; its blocks are allocated now and belong to the caller."""
+        state = self._remove(key)
+        self._context.blocks.publish(state.reserved_blocks)
+        return state
+
+    def drop(self, key: RequestKey) -> None:
+        """End a reservation and give everything back; what a scatter still writes stays fenced until it returns."""
+        self._context.blocks.release(self._remove(key).block_table)
+
+    def cancel_choices(self, key: RequestKey, indexes: tuple[int, ...]) -> None:
+        """Commit the hand-off without some choices; drop it when none is left."""
+        state, scheduler = self._states[key], self._context.scheduler
+        choices = tuple(
+            dataclasses.replace(choice, finished=choice.finished or choice.index in indexes)
+            for choice in state.request.choices
+        )
+        num_choices = sum(not choice.finished for choice in choices)
+        if not num_choices:
+            self.drop(key)
+            return
+        state.request = dataclasses.replace(state.request, choices=choices)
+        num_output_blocks = scheduler.admission.output_blocks(state.request, num_choices)
+        num_seats = min(num_choices, scheduler.most_seqs)
+        scheduler.num_reserved_seqs += num_seats - state.num_seats
+        scheduler.num_reserved_output_blocks += num_output_blocks - state.num_output_blocks
+        state.num_seats, state.num_output_blocks = num_seats, num_output_blocks
+
+    def _remove(self, key: RequestKey) -> ReservedState:
+        state = self._states.pop(key)
+        self._context.scheduler.num_reserved_seqs -= state.num_seats
+        self._context.scheduler.num_reserved_output_blocks -= state.num_output_blocks
+        return state

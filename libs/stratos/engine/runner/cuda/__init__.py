@@ -1,0 +1,4 @@
+"""The runner on a GPU: decode steps from CUDA graphs, one step ahead of the host.
+
+Read in this order: ``runner``, ``tables`` (inputs that stay on the device), ``graphs``, ``warm_up``.
+"""

@@ -1,0 +1,235 @@
+"""The runner of a GPU: ``launch`` and ``sample`` only enqueue, so the scheduler may run one step ahead.
+
+A plan whose rows all have one token and no adapter is a decode step: its inputs are put into static buffers
+(``cuda_tables``) and a captured graph of the next larger batch size is replayed (``cuda_graphs``).  Every other plan
+runs eagerly over tensors of its own.  Sampled tokens stay on the device for rows that continue, and go to the host
+behind an event that ``collect`` waits for.  Whether a row's hidden state is finite travels with them.
+
+It runs on a CPU, too, with the kernels interpreted and nothing captured: so it is tested there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stratos.common.clock import Clock
+from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.attention.triton_paged import TritonPagedAttention
+from stratos.engine.contract.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
+from stratos.engine.lora.batch import sorted_by_adapter
+from stratos.engine.memory.copies import HostCopies, to_device
+from stratos.engine.runner.cuda.graphs import CudaCapture, DecodeGraphs, DecodeOutputs
+from stratos.engine.runner.cuda.tables import DeviceTables
+from stratos.engine.runner.cuda.warm_up import warm_up
+from stratos.engine.runner.pooling import pool_rows
+from stratos.engine.runner.prompt_logprobs import score_prompts
+from stratos.engine.runner.step_inputs import build_step_inputs
+from stratos.engine.runner.torch_runner import NON_FINITE_HIDDEN, TorchRunner
+from stratos.engine.sampling.sampler import Sampled
+from stratos.engine.sampling.triton_sampler import PendingSample, TritonSampler
+from stratos.engine.sampling.waiting_sampler import FinishedSample, WaitingSampler
+from stratos.engine.settings import RunnerConfig
+
+MIN_SEQUENCES = 512
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CudaHandle:
+    """A launched step; tensors may not be computed yet."""
+
+    tokens: StepTokens
+    ends: list[tuple[int, int]]
+    """Per row, where it lies in ``is_bad``: begin and end."""
+    seq_ids: list[int]
+    sampled: list[tuple[int, SampleSpec]]
+    logits: Tensor | None = None
+    """float32 [sampled rows, vocab]."""
+    is_bad: Tensor | None = None
+    """Bool [rows or tokens]: the hidden state is not finite."""
+    pending: PendingSample | FinishedSample | None = None
+    copies: HostCopies | None = None
+
+
+def most_sequences(config: RunnerConfig) -> int:
+    """Rows that a step may have: twice as many sequences have state on the device."""
+    return max(MIN_SEQUENCES, 2 * config.max_graph_batch)
+
+
+class CudaRunner(TorchRunner):
+    """Use ``CudaRunner.load``."""
+
+    _decoding: DecodeGraphs | None = None
+    _tables: DeviceTables
+
+    @classmethod
+    @torch.inference_mode()
+    def load(cls, config: RunnerConfig, device: str = "cuda", clock: Clock | None = None) -> Self:
+        """Load a model folder, allocate the pool and the static buffers, capture the decode steps.
+
+        Raises:
+            InvalidCheckpoint: as ``TorchRunner.load``, or there is no GPU.
+        """
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise InvalidCheckpoint("device is cuda, but torch finds no GPU that it can use")
+        runner = super().load(replace(config, enable_triton_kernels=True), device, clock)
+        runner.prepare(config)
+        return runner
+
+    @torch.inference_mode()
+    def prepare(self, config: RunnerConfig) -> None:
+        """Allocate the static buffers and capture the decode steps; once, before the first plan."""
+        info, device = self.info, self._device
+        self.info = replace(info, lag=1)
+        assert isinstance(self._attention, TritonPagedAttention)
+        self._kernel = self._attention
+        largest, size = config.max_graph_batch, info.geometry.block_size
+        self._tables = DeviceTables(2 * most_sequences(config), largest, -(-info.max_model_len // size), size, device)
+        make_sampler = TritonSampler if config.enable_triton_sampler else WaitingSampler
+        self._gpu_sampler: Any = make_sampler(info.eos_token_ids, info.vocab_size, device)
+        if info.can_generate and not self._decoder.waits_for_host:
+            is_captured = config.enable_cuda_graphs and device.type == "cuda"
+            self._decoding = DecodeGraphs(self._decode, largest, CudaCapture() if is_captured else None)
+            _log.info("decode steps up to %d rows %s", largest, "captured" if is_captured else "run uncaptured")
+        if device.type == "cuda":
+            self.warm_up()
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Compile what no captured step compiled; before the pool has an owner."""
+        warm_up(self)
+        self._pages.tensor[0].zero_()
+        self._tables.forget_tables()
+
+    def _decode(self, size: int) -> DecodeOutputs:
+        """The work of a decode step over static buffers: what graphs capture."""
+        tables = self._tables
+        metadata = tables.metadata(self._kernel, size)
+        hidden = self._decoder.forward(
+            tables.token_ids[:size], tables.positions[:size], self._attention, metadata, None
+        )
+        return DecodeOutputs(self._decoder.logits(hidden), _is_bad(hidden))
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> CudaHandle:  # type: ignore[override]
+        """See ``Runner.launch``."""
+        swap_s = self._host.swap(plan.swap_outs, plan.swap_ins)
+        if plan.copies:
+            self._pages.copy_blocks(plan.copies)
+        if self._sorts_adapters:
+            plan = sorted_by_adapter(plan)
+        handle = CudaHandle(StepTokens(swap_s=swap_s), [], [row.seq_id for row in plan.rows], [])
+        if not plan.rows:
+            return handle
+        handle.sampled = [(row.seq_id, row.sample) for row in plan.rows if row.sample]
+        if self._is_decode(plan.rows):
+            self._launch_decode(plan.rows, handle)
+        else:
+            self._launch_any(plan, handle)
+        return handle
+
+    def _is_decode(self, rows: tuple[PlanRow, ...]) -> bool:
+        """Rows of one token of the base model, all within bounds: others are laid out, and checked, one by one."""
+        if self._decoding is None or len(rows) > self._decoding.sizes[-1]:
+            return False
+        return all(
+            len(row.token_ids) == 1
+            and not row.adapter_digest
+            and row.pool is None
+            and row.targets is None
+            and row.start < self.info.max_model_len
+            and (row.continues or 0 <= row.token_ids[0] < self.info.vocab_size)
+            for row in rows
+        )
+
+    def _launch_decode(self, rows: tuple[PlanRow, ...], handle: CudaHandle) -> None:
+        assert self._decoding is not None
+        size = self._decoding.padded(len(rows))
+        self._tables.fill(rows, size)
+        outputs = self._decoding.step(size)
+        handle.is_bad, handle.ends = outputs.is_bad[: len(rows)], [(i, i + 1) for i in range(len(rows))]
+        if len(handle.sampled) == len(rows):
+            handle.logits = outputs.logits[: len(rows)]
+        elif handle.sampled:
+            chosen = [index for index, row in enumerate(rows) if row.sample]
+            handle.logits = outputs.logits.index_select(0, to_device(np.array(chosen, dtype=np.int64), self._device))
+
+    def _launch_any(self, plan: StepPlan, handle: CudaHandle) -> None:
+        info = self.info
+        continued = {row.seq_id: 0 for row in plan.rows if row.continues}
+        inputs = build_step_inputs(
+            plan, info.vocab_size, info.max_model_len, self._adapters.touch, self._device, continued
+        )
+        handle.ends = [(span.begin, span.begin + span.num_tokens) for span in inputs.spans]
+        self._tables.continue_rows(plan.rows, [end - 1 for _, end in handle.ends], inputs.token_ids)
+        metadata = self._attention.prepare(inputs.spans)
+        hidden = self._decoder.forward(inputs.token_ids, inputs.positions, self._attention, metadata, inputs.lora)
+        handle.is_bad = _is_bad(hidden)
+        handle.tokens.errors.update(inputs.errors)
+        handle.tokens.pooled = pool_rows(plan.rows, inputs.spans, hidden, self._decoder.final_states)
+        handle.tokens.prompt_logprobs = score_prompts(plan.rows, inputs.spans, hidden, self._decoder.logits)
+        if handle.sampled:
+            tokens = inputs.sampled_tokens
+            handle.logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))
+
+    @torch.inference_mode()
+    def sample(  # type: ignore[override]
+        self, handle: CudaHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None
+    ) -> None:
+        """See ``Runner.sample``."""
+        tensors: list[Tensor] = []
+        if handle.logits is not None:
+            complete = specs or {}
+            rows = [complete.get(seq_id, spec) for seq_id, spec in handle.sampled]
+            by_row = {i: masks[seq] for i, (seq, _) in enumerate(handle.sampled) if seq in masks} if masks else None
+            handle.pending = self._gpu_sampler.start(handle.logits, rows, by_row)
+            index = self._tables.rows_of([seq_id for seq_id, _ in handle.sampled])
+            self._tables.keep_tokens(index, handle.pending.token_ids)
+            tensors = handle.pending.tensors()
+            handle.logits = None
+        if handle.is_bad is not None:
+            handle.copies = HostCopies([handle.is_bad, *tensors])
+
+    @torch.inference_mode()
+    def collect(self, handle: CudaHandle) -> StepTokens:  # type: ignore[override]
+        """See ``Runner.collect``."""
+        tokens = handle.tokens
+        if handle.copies is None:
+            return tokens
+        is_bad, *tensors = handle.copies.wait()
+        flags = is_bad.tolist()
+        for seq_id, (begin, end) in zip(handle.seq_ids, handle.ends, strict=True):
+            if any(flags[begin:end]):
+                tokens.errors.setdefault(seq_id, NON_FINITE_HIDDEN)
+        if handle.pending is not None:
+            self._add_tokens(handle, handle.pending, tensors)
+        return tokens
+
+    def _add_tokens(self, handle: CudaHandle, pending: PendingSample | FinishedSample, tensors: list[Tensor]) -> None:
+        tokens = handle.tokens
+        sampled: Sampled = self._gpu_sampler.finish(pending, tensors, [spec for _, spec in handle.sampled])
+        for row, (seq_id, _) in enumerate(handle.sampled):
+            if row in sampled.errors:
+                tokens.errors.setdefault(seq_id, sampled.errors[row])
+            if seq_id not in tokens.errors:
+                tokens.tokens.append(SampledToken(seq_id, sampled.token_ids[row], sampled.logprobs.get(row)))
+
+    def abandon(self) -> None:
+        """See ``Runner.abandon``."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self._tables.forget_tables()
+
+
+def _is_bad(hidden: Tensor) -> Tensor:
+    """Bool [tokens]: a sum is finite if and only if every term is."""
+    return ~torch.isfinite(hidden.float().sum(1))

@@ -1,0 +1,134 @@
+"""State on the device: per sequence its block table and last token, and the static inputs of decode steps.
+
+The host sends what it alone knows, in one packed copy per step: which rows run, their positions, and the entries of
+block tables that changed.  Tokens that the step before sampled never travel: a row that continues takes its token from
+``last_tokens``.  Attention reads block tables and contexts through the row of each query block, so nothing is gathered.
+Rows from ``capacity`` on belong to padding, one for each place of the batch: no context, no slot, zeros come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stratos.engine.attention.triton_paged import TritonMetadata, TritonPagedAttention
+from stratos.engine.contract.plan import PREVIOUS_TOKEN, PlanRow
+from stratos.engine.memory.copies import pack_to_device, to_device
+from stratos.engine.runner.cuda.sequence_rows import SequenceRows
+
+
+class DeviceTables:
+    """Buffers are allocated once and never move.
+
+    Args:
+        capacity: sequences with state, at least twice the rows of a step.
+        max_batch: rows of the largest decode step.
+        max_blocks: entries of a block table.
+        block_size: tokens per KV block.
+        device: where they are.
+    """
+
+    def __init__(self, capacity: int, max_batch: int, max_blocks: int, block_size: int, device: torch.device) -> None:
+        self._capacity, self._block_size, self._device = capacity, block_size, device
+        self._rows = SequenceRows(capacity)
+        self._width = -(-max_blocks // 4) * 4
+        num_rows = capacity + max_batch
+        self._tables = self._int32(num_rows, self._width)
+        self._contexts, self._begins = self._int32(num_rows), self._int32(num_rows)
+        self._counts = self._int32(num_rows) + 1
+        self.last_tokens = torch.zeros(num_rows, dtype=torch.int64, device=device)
+        """int64 [rows]: the token sampled last."""
+        self._query_blocks, self._slots = self._int32(max_batch, 2), self._int32(max_batch) - 1
+        places = torch.arange(max_batch, dtype=torch.int32, device=device)
+        self._query_blocks[:, 0] = places + capacity
+        self._begins[capacity:] = places
+        self.token_ids = torch.zeros(max_batch, dtype=torch.int64, device=device)
+        """int64 [max_batch], of the decode step."""
+        self.positions = torch.zeros(max_batch, dtype=torch.int64, device=device)
+        """int64 [max_batch]."""
+
+    def _int32(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int32, device=self._device)
+
+    # -- decode steps --------------------------------------------------------------------------------
+
+    def fill(self, rows: Sequence[PlanRow], size: int) -> Tensor:
+        """Enqueue the inputs of a decode step of ``size`` rows; those behind ``rows`` are padding.
+
+        Returns:
+            int64 [size]: the table row of each row.
+        """
+        places = self._rows.place(row.seq_id for row in rows)
+        inputs = np.zeros((5, size), dtype=np.int32)
+        inputs[0], inputs[4] = np.arange(self._capacity, self._capacity + size), -1
+        entries: list[int] = []
+        values: list[int] = []
+        for index, (row, place) in enumerate(zip(rows, places, strict=True)):
+            block, offset = divmod(row.start, self._block_size)
+            slot = row.block_table[block] * self._block_size + offset
+            inputs[:, index] = place, row.token_ids[0], row.start, row.start + 1, slot
+            # blocks behind the model's context are never read, and would end up in the next row
+            first, changed = self._rows.table_changes(place, row.block_table[: self._width])
+            begin = place * self._width + first
+            entries += range(begin, begin + len(changed))
+            values += changed
+        sent, *changes = pack_to_device(
+            [inputs, np.array(entries, dtype=np.int32), np.array(values, dtype=np.int32)], self._device
+        )
+        if entries:
+            self._tables.view(-1).index_copy_(0, changes[0].long(), changes[1])
+        return self._place_inputs(sent, size)
+
+    def _place_inputs(self, sent: Tensor, size: int) -> Tensor:
+        places, tokens, positions, contexts, slots = sent.unbind(0)
+        index = places.long()
+        self._contexts.index_copy_(0, index, contexts)
+        self._begins.index_copy_(0, index, torch.arange(size, dtype=torch.int32, device=self._device))
+        self._query_blocks[:size, 0].copy_(places)
+        self._slots[:size].copy_(slots)
+        self.positions[:size].copy_(positions)
+        previous = self.last_tokens.index_select(0, index)
+        self.token_ids[:size].copy_(torch.where(tokens == PREVIOUS_TOKEN, previous, tokens.long()))
+        return index
+
+    def metadata(self, attention: TritonPagedAttention, size: int) -> TritonMetadata:
+        """Attention metadata of decode steps of ``size`` rows: views of the static buffers."""
+        return attention.decode_metadata(
+            slots=self._slots[:size],
+            query_blocks=self._query_blocks[:size],
+            query_begins=self._begins,
+            query_counts=self._counts,
+            contexts=self._contexts,
+            block_tables=self._tables,
+        )
+
+    # -- tokens --------------------------------------------------------------------------------------
+
+    def rows_of(self, seq_ids: Sequence[int]) -> Tensor:
+        """int64 [sequences]: their table rows, given to them where they have none."""
+        return to_device(np.array(self._rows.place(seq_ids), dtype=np.int64), self._device)
+
+    def keep_tokens(self, index: Tensor, token_ids: Tensor) -> None:
+        """Remember sampled tokens, int64 [rows], for rows that continue with them."""
+        self.last_tokens.index_copy_(0, index, token_ids)
+
+    def continue_rows(self, rows: Sequence[PlanRow], ends: Sequence[int], token_ids: Tensor) -> None:
+        """Put last tokens in the place of placeholders.
+
+        Args:
+            rows: of a plan.
+            ends: place of each row's last token in the flat batch.
+            token_ids: int64 [tokens], changed in place.
+        """
+        pairs = [(end, row.seq_id) for row, end in zip(rows, ends, strict=True) if row.continues]
+        if pairs:
+            places = to_device(np.array([end for end, _ in pairs], dtype=np.int64), self._device)
+            previous = self.last_tokens.index_select(0, self.rows_of([seq_id for _, seq_id in pairs]))
+            token_ids.index_copy_(0, places, previous)
+
+    def forget_tables(self) -> None:
+        """After a step that broke off: block tables are sent anew."""
+        self._rows.forget_tables()

@@ -1,0 +1,46 @@
+"""Steps for nobody that compile the kernels which captured decode steps do not run: no request waits for a compiler.
+
+Two mixed steps, whose rows all lie in block 0, run before the pool has any owner: prompts, decodes of a batch, every
+stage of the sampler.  What they wrote is wiped.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stratos.core.requests.records import RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.contract.plan import PlanRow, SampleSpec, StepPlan
+from stratos.engine.contract.runner import Runner, RunnerInfo
+
+NUM_DECODES = 3
+"""Rows of one token beside the prompt: as many as no captured batch has, for its number of context parts."""
+ALL_STAGES = SamplingParams(
+    temperature=0.8, top_k=3, top_p=0.9, min_p=0.01, repetition_penalty=1.1, logit_bias={0: 1.0}, num_logprobs=1,
+    bad_sequences=((1,),),
+)  # fmt: skip
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def warm_up(runner: Runner) -> None:
+    """Run the steps.
+
+    Raises:
+        Exception: what the runner raises: it cannot compute at all.
+    """
+    info = runner.info
+    for params in (ALL_STAGES, GREEDY) if info.can_generate else (None,):
+        rows = [_row(info, -2 - index, 1, params) for index in range(NUM_DECODES)]
+        rows.append(_row(info, -2 - NUM_DECODES, min(info.geometry.block_size, info.max_model_len), params))
+        handle = runner.launch(StepPlan(step=0, rows=tuple(rows)))
+        words = np.full(-(-info.vocab_size // 32), -1, dtype=np.int32)
+        runner.sample(handle, {rows[0].seq_id: words} if params is ALL_STAGES else None)
+        runner.collect(handle)
+
+
+def _row(info: RunnerInfo, seq_id: int, num_tokens: int, params: SamplingParams | None) -> PlanRow:
+    spec = None if params is None else SampleSpec(
+        key=RequestKey("", 0), choice=0, seed=0, position=num_tokens, params=params, prompt_ids=(0,), output_ids=(0,),
+        num_output_tokens=1,
+    )  # fmt: skip
+    return PlanRow(seq_id=seq_id, token_ids=(0,) * num_tokens, start=0, block_table=(0,), sample=spec)

@@ -1,0 +1,75 @@
+"""How much fits into one step: the token budget, and if asked for the step time that the cost model predicts.
+
+Decode rows always fit, since cutting them would only move the delay.  Prompts get what is left, in the order of
+service.  The time protects streams: without any the token budget alone counts, and where the streams alone take most
+of the time, prompts may make the step ``STRETCH`` times as long, and the first one gets at least a block.  Otherwise a
+slow machine would keep prompts waiting for hundreds of steps.
+"""
+
+from __future__ import annotations
+
+import math
+
+from stratos.engine.scheduler.cost_model import StepCostModel, StepLoad
+from stratos.engine.sequence import Sequence
+from stratos.engine.settings import SchedulerConfig
+
+COLD_TOKENS = 64
+"""A step may have twice the tokens of the largest step seen, and this many at first: the fit is not trusted further."""
+STRETCH = 2.0
+"""A step with prompts may take so many times what its streams alone take, even beyond the time asked for."""
+
+
+class StepBudget:
+    """What one step may still take."""
+
+    def __init__(self, config: SchedulerConfig, cost: StepCostModel, block_size: int) -> None:
+        self._config, self._cost, self._block_size = config, cost, block_size
+        self._tokens_left = config.max_num_batched_tokens
+        self._limit_s = math.inf
+        self._load = StepLoad()
+        self._has_prompt = False
+
+    @property
+    def is_spent(self) -> bool:
+        """No prompt gets a token any more."""
+        is_late = self._limit_s < math.inf and self._has_prompt and not self._fits(1, 0)
+        return self._tokens_left <= 0 or is_late
+
+    def count_for(self, sequence: Sequence) -> int:
+        """Tokens of the sequence that may run in this step; 0 when it has to wait for the next."""
+        wanted, left = sequence.remaining, self._tokens_left
+        is_cut = self._config.enable_chunked_prefill and self._config.enable_kv_cache
+        if wanted == 1 or (is_cut and self._limit_s == math.inf):
+            return min(wanted, left)
+        if not is_cut:
+            return wanted if wanted <= left or left == self._config.max_num_batched_tokens else 0
+        count = self._most_tokens(sequence.num_scheduled, min(wanted, left))
+        least = 0 if self._has_prompt else min(self._block_size, wanted, left)
+        return max(count, least)
+
+    def take(self, sequence: Sequence, count: int) -> None:
+        """``count`` tokens of the sequence run in this step."""
+        is_stream = sequence.remaining == 1
+        self._has_prompt |= not is_stream
+        self._tokens_left -= count
+        self._load = self._load.plus(count, sequence.num_scheduled)
+        if is_stream and not self._has_prompt and self._config.step_time_budget_ms:
+            streams_s = self._cost.predict(self._load)
+            self._limit_s = max(self._config.step_time_budget_ms / 1000, STRETCH * streams_s)
+
+    def _fits(self, count: int, start: int) -> bool:
+        load = self._load.plus(count, start)
+        is_known = load.tokens <= max(COLD_TOKENS, 2 * self._cost.most_tokens)
+        return is_known and self._cost.predict(load) <= self._limit_s
+
+    def _most_tokens(self, start: int, most: int) -> int:
+        """Largest count up to ``most`` that fits the time; the prediction grows with the count."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._fits(middle, start):
+                low = middle
+            else:
+                high = middle - 1
+        return low

@@ -1,0 +1,185 @@
+"""What a step costs, fitted while it runs: ``seconds = a + b * tokens + c * kv_tokens``, no coefficient below zero.
+
+Weighted least squares with forgetting, in the information form: the sums over ``w x x'`` and ``w x t`` decay by
+``FORGETTING`` per step, so the fit follows a machine that becomes slower.  Errors count relative to the duration of
+the step, or a few long prefills would outweigh every decode; relative to the predicted one, since weights by the
+measured one favour steps that happened to be fast, and promise too little on a noisy machine.  Four additions make it
+usable on real steps:
+
+- A step far off the prediction moves the fit as if it were a few typical errors off (Huber's clipping); what is
+  typical adapts, so one descheduled step is ignored and a lasting change is not.
+- When ``SHIFT_STEPS`` steps in a row are all slower than predicted by ``SHIFT_RATIO``, or all faster, the machine has
+  changed (another number of threads, a neighbour): everything known is scaled by their median ratio at once.
+- Directions that the steps of late say nothing about (a batch that only decodes) stay where they were: a small ridge
+  pulls to the last solution instead of to zero.
+- Non-negative by trying every set of active coefficients: there are seven.
+
+``StepBudget`` asks it; it knows neither the clock nor the scheduler.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stratos.core.quantile import RecentQuantile
+from stratos.engine.contract.results import CostErrors
+
+QUERY_TILE = 16
+"""Attention walks the context once per tile of so many queries; a decode row is a tile of one."""
+TOKENS_UNIT, KV_UNIT = 64.0, 4096.0
+"""Features are scaled by these, so that the sums are well conditioned."""
+FORGETTING = 0.98
+CLIP_RATIO = 4.0
+"""Typical errors beyond which a step is an outlier."""
+SHIFT_STEPS = 8
+SHIFT_RATIO = 1.3
+ERROR_RATE = 0.1
+LEAST_ERROR = 0.02
+RIDGE = 1e-3
+ERROR_UNIT = 1000.0
+ERRORS_FROM = 32
+"""Steps before which errors say more about the start than about the model."""
+_SUBSETS = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoad:
+    """Work of one step."""
+
+    tokens: int = 0
+    """Tokens in the forward pass."""
+    kv_tokens: int = 0
+    """KV tokens that attention reads, counted once per tile of queries."""
+
+    def plus(self, count: int, start: int) -> StepLoad:
+        """With a row of ``count`` tokens behind ``start`` computed ones."""
+        tiles = -(-count // QUERY_TILE)
+        return StepLoad(self.tokens + count, self.kv_tokens + tiles * (start + count))
+
+
+class CostCoefficients(NamedTuple):
+    """The fit, in seconds."""
+
+    step_s: float
+    token_s: float
+    kv_token_s: float
+
+
+class StepCostModel:
+    """Feed ``observe`` with every step; ``predict`` is 0 before the first."""
+
+    def __init__(self) -> None:
+        self._information = [[0.0] * 3 for _ in range(3)]
+        self._moments = [0.0] * 3
+        self._solution = [0.0] * 3
+        self._typical_error = 0.25
+        self._errors = {fraction: RecentQuantile(fraction, default=0, window=256) for fraction in (0.5, 0.9)}
+        self._ratios: deque[float] = deque(maxlen=SHIFT_STEPS)
+        self.num_steps = 0
+        self.most_tokens = 0
+        """Largest step seen: beyond it the fit only extrapolates."""
+
+    @property
+    def coefficients(self) -> CostCoefficients:
+        """The fit now."""
+        step, token, kv = self._solution
+        return CostCoefficients(step, token / TOKENS_UNIT, kv / KV_UNIT)
+
+    @property
+    def errors(self) -> CostErrors | None:
+        """How far off it was of late; ``None`` before it has seen enough."""
+        if self.num_steps < ERRORS_FROM:
+            return None
+        median, p90 = (quantile.value / ERROR_UNIT for quantile in self._errors.values())
+        return CostErrors(median, p90)
+
+    def predict(self, load: StepLoad) -> float:
+        """Seconds that a step would take."""
+        return sum(c * x for c, x in zip(self._solution, _features(load), strict=True))
+
+    def observe(self, load: StepLoad, seconds: float) -> None:
+        """A step with this load took so long; what is no duration is ignored."""
+        if load.tokens <= 0 or not 0 < seconds < math.inf:
+            return
+        predicted = self.predict(load)
+        if predicted > 0:
+            for quantile in self._errors.values():
+                quantile.add(round(abs(predicted / seconds - 1) * ERROR_UNIT))
+            self._shift(seconds / predicted)
+            predicted = self.predict(load)
+        target = self._clipped(predicted, seconds)
+        features, weight = _features(load), 1.0 / (predicted or target) ** 2
+        for i in range(3):
+            self._moments[i] = self._moments[i] * FORGETTING + weight * features[i] * target
+            for j in range(3):
+                self._information[i][j] = self._information[i][j] * FORGETTING + weight * features[i] * features[j]
+        self._solution = self._solve()
+        self.num_steps += 1
+        self.most_tokens = max(self.most_tokens, load.tokens)
+
+    def _shift(self, ratio: float) -> None:
+        """Scale everything when the steps of late agree that all of it takes longer, or less."""
+        self._ratios.append(ratio)
+        is_slower = min(self._ratios) > SHIFT_RATIO
+        is_faster = max(self._ratios) < 1 / SHIFT_RATIO
+        if len(self._ratios) < SHIFT_STEPS or not (is_slower or is_faster):
+            return
+        factor = statistics.median(self._ratios)
+        self._solution = [factor * value for value in self._solution]
+        self._moments = [value / factor for value in self._moments]  # a sum of x * t / predicted^2
+        self._information = [[value / factor**2 for value in row] for row in self._information]
+        self._ratios.clear()
+
+    def _clipped(self, predicted: float, seconds: float) -> float:
+        if predicted <= 0:
+            return seconds
+        error = seconds / predicted - 1.0
+        limit = CLIP_RATIO * self._typical_error
+        self._typical_error += ERROR_RATE * (min(abs(error), 2 * limit) - self._typical_error)
+        self._typical_error = max(self._typical_error, LEAST_ERROR)
+        return predicted * max(0.1, 1.0 + min(max(error, -limit), limit))
+
+    def _solve(self) -> list[float]:
+        """The non-negative solution that is least wrong, pulled a little to the last one."""
+        matrix = [row.copy() for row in self._information]
+        right = self._moments.copy()
+        for i in range(3):
+            ridge = RIDGE * self._information[i][i] + 1e-30
+            matrix[i][i] += ridge
+            right[i] += ridge * self._solution[i]
+        best, least = self._solution, math.inf
+        for subset in _SUBSETS:
+            found = _solve_on(matrix, right, subset)
+            if found is None or min(found) < 0:
+                continue
+            value = sum(found[i] * (sum(matrix[i][j] * found[j] for j in range(3)) - 2 * right[i]) for i in range(3))
+            if value < least:
+                best, least = found, value
+        return best
+
+
+def _features(load: StepLoad) -> tuple[float, float, float]:
+    return 1.0, load.tokens / TOKENS_UNIT, load.kv_tokens / KV_UNIT
+
+
+def _solve_on(matrix: list[list[float]], right: list[float], subset: Sequence[int]) -> list[float] | None:
+    """Gaussian elimination on some of the unknowns, the others are 0; ``None`` when it is singular."""
+    rows = [[matrix[i][j] for j in subset] + [right[i]] for i in subset]
+    size = len(subset)
+    for k in range(size):
+        pivot = rows[k][k]  # the matrix is symmetric and positive definite: no exchange of rows is needed
+        if pivot <= 0:
+            return None
+        for i in range(k + 1, size):
+            factor = rows[i][k] / pivot
+            rows[i] = [x - factor * y for x, y in zip(rows[i], rows[k], strict=True)]
+    found = [0.0] * 3
+    for k in range(size - 1, -1, -1):
+        known = sum(rows[k][j] * found[subset[j]] for j in range(k + 1, size))
+        found[subset[k]] = (rows[k][size] - known) / rows[k][k]
+    return found

@@ -1,0 +1,292 @@
+"""What runs in the next step: one token budget, decodes first, then prefill chunks, then admissions.
+
+There is no prefill or decode phase: each step ``num_computed`` of a sequence catches up with its tokens,
+by one for a decoding sequence, by a chunk for a prompt.  A sequence whose last token runs in the step is
+sampled.  When blocks run out the sequence that is served last gives its blocks back and waits again
+(preemption): it computes its tokens again, or finds its KV in host memory where ``HostTier`` says that this is
+cheaper.  Prefill jobs are never preempted, because a transfer reads their blocks.
+Who is first and who is last is ``ServiceOrder``'s word alone.
+
+Nobody starves.  In the queue ageing sees to that.  In the batch every decode gets its token, since there are never
+more sequences than a step has tokens, and prompts go on before anybody new is admitted.  A hand-off takes no room or
+seat that somebody before it waits for.  Whoever comes back after a preemption is let in only if the batch can grow
+until it has its next token, so that it is not preempted again for nothing.
+
+With lag 1 the step before this one may be launched and not collected.  A sequence in flight gives no memory when it
+is preempted, since its blocks are fenced: the victim is held back from this step instead, and preempted in the next.
+
+The scheduler owns the queues and asks the block manager for memory; it knows no model and no torch.
+``EngineCore`` turns its decisions into a plan, runs it and feeds the tokens back.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass, field
+
+from stratos.common.clock import Clock
+from stratos.common.errors import Internal, QueueTimeout, StratosError
+from stratos.core.requests.records import EngineRequest
+from stratos.engine.kv_cache.admission import KvAdmission, is_return
+from stratos.engine.kv_cache.block_manager import BlockManager
+from stratos.engine.kv_cache.block_tables import BlockTables
+from stratos.engine.kv_cache.fences import StepFences
+from stratos.engine.kv_cache.host_tier import HostTier
+from stratos.engine.kv_cache.window import KvWindow
+from stratos.engine.scheduler.budget import StepBudget
+from stratos.engine.scheduler.cost_model import StepCostModel
+from stratos.engine.scheduler.order import ServiceOrder
+from stratos.engine.sequence import JobState, Sequence
+from stratos.engine.settings import SchedulerConfig
+
+_log = logging.getLogger(__name__)
+MAX_READY_JOBS = 4
+"""Prefill jobs that hold blocks while they wait for their grant: enough to hide one round trip."""
+
+
+@dataclass(slots=True)
+class Decision:
+    """Sequences that run in this step with the number of tokens each, and what else happened."""
+
+    scheduled: list[tuple[Sequence, int]] = field(default_factory=list)
+    ready_jobs: list[JobState] = field(default_factory=list)
+    exhausted: list[Sequence] = field(default_factory=list)
+    """Sequences that cannot go on because the whole pool is theirs already."""
+    failed: list[tuple[Sequence, StratosError]] = field(default_factory=list)
+    """Sequences that end here, with the reason: the deadline passed, or scheduling them raised."""
+    held: set[Sequence] = field(default_factory=set)
+    """Victims in flight: they do not run in this step, so that the next one can preempt them."""
+
+
+class Scheduler:
+    """Queues of sequences over one block manager."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        blocks: BlockManager,
+        clock: Clock,
+        tier: HostTier | None = None,
+        *,
+        slot_tokens: int = 0,
+        window: KvWindow | None = None,
+    ) -> None:
+        self.config = config
+        self.blocks = blocks
+        self.tier = tier or HostTier.disabled(blocks)
+        self.clock = clock
+        self.order = ServiceOrder(ageing_step_s=config.ageing_step_s, admissions_per_aged=config.admissions_per_aged)
+        self.fences = StepFences(blocks)
+        self.admission = KvAdmission(
+            blocks,
+            mark=config.admission_mark,
+            default_output_tokens=config.default_output_tokens,
+            slot_tokens=slot_tokens,
+            window=window,
+        )
+        self.tables = BlockTables(blocks, self.tier, self.admission, self.fences, window)
+        self.cost = StepCostModel()
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.ready: list[Sequence] = []
+        self.num_reserved_seqs = 0
+        """Places in the batch that uncommitted hand-offs will need."""
+        self.num_reserved_output_blocks = 0
+        """Blocks of output that uncommitted hand-offs are expected to need."""
+        self.num_preemptions = 0
+        self._is_short = False
+        """Somebody waits because there was no room or no seat, rather than no time in the step."""
+
+    # -- queues ------------------------------------------------------------------------------------
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """Let a sequence wait for its turn."""
+        sequence.begin_wait(self.clock.now())
+        self.waiting.append(sequence)
+
+    def run_now(self, sequence: Sequence) -> None:
+        """Put a sequence that holds its blocks already into the batch."""
+        self.running.append(sequence)
+
+    def grant(self, sequence: Sequence) -> None:
+        """Let a ready prefill job run."""
+        self.ready.remove(sequence)
+        self.running.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out of every queue and release its blocks."""
+        for queue in (self.waiting, self.running, self.ready):
+            if sequence in queue:
+                queue.remove(sequence)
+        sequence.is_open = False
+        self.tier.drop(sequence)
+        self.free_blocks(sequence)
+
+    def free_blocks(self, sequence: Sequence) -> None:
+        """Release the blocks of a sequence; it would start from its first token again."""
+        self.fences.release(sequence.held_blocks, sequence.last_plan)
+        sequence.block_table, sequence.num_released = [], 0
+        sequence.epoch += 1
+        sequence.num_computed = sequence.num_in_flight = sequence.num_unknown = 0
+        sequence.num_named = 0
+
+    @property
+    def most_seqs(self) -> int:
+        """Sequences of a full batch: each decode gets its token in each step."""
+        return min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
+
+    @property
+    def num_free_seqs(self) -> int:
+        """Sequences that the batch could take in now."""
+        return self.most_seqs - len(self.running) - len(self.ready) - self.num_reserved_seqs
+
+    @property
+    def num_promised_blocks(self) -> int:
+        """Blocks that admitted sequences and hand-offs are expected to take yet."""
+        if not self.config.admission_counts_budgets:
+            return 0
+        return self.num_reserved_output_blocks + sum(s.num_promised_blocks for s in self.running)
+
+    @property
+    def is_admitting(self) -> bool:
+        """New sequences may join; a static batch takes none before it has ended."""
+        return self.config.batching != "static" or not self.running
+
+    @property
+    def has_work(self) -> bool:
+        """Something could run, or be admitted."""
+        return bool(self.running or self.waiting)
+
+    def must_yield(self, request: EngineRequest) -> bool:
+        """A hand-off would take what a waiting sequence before it did not find; returns take what there is."""
+        if not self._is_short or is_return(request):
+            return False
+        now = self.clock.now()
+        asks = Sequence(
+            seq_id=sys.maxsize,
+            tokens=[],
+            root=b"",
+            priority_class=request.priority_class,
+            arrival_s=request.arrival_s,
+            deadline_s=request.deadline_s,
+        )
+        key = self.order.key(asks, now)
+        return any(self.order.key(s, now) < key for s in self.waiting)
+
+    # -- one step ----------------------------------------------------------------------------------
+
+    def schedule(self) -> Decision:
+        """Decide the next step and take the blocks it needs."""
+        decision, now = Decision(), self.clock.now()
+        budget = StepBudget(self.config, self.cost, self.blocks.block_size)
+        is_admitting = self.is_admitting
+        served = sorted(self.running, key=lambda s: (s.remaining != 1, self.order.key(s, now)))
+        self._expire(decision, now)
+        if self.config.scheduling == "prefill-first":
+            self._serve([s for s in served if s.remaining > 1], decision, budget, now)
+            if is_admitting:
+                self._admit(decision, budget, now)
+            if not decision.scheduled:
+                self._serve([s for s in served if s.remaining == 1], decision, budget, now)
+            return decision
+        has_preempted = self._serve(served, decision, budget, now)
+        if is_admitting and not has_preempted:
+            self._admit(decision, budget, now)
+        return decision
+
+    def _serve(self, sequences: list[Sequence], decision: Decision, budget: StepBudget, now: float) -> bool:
+        """Let running sequences run, in this order; ``True`` when blocks were short."""
+        has_preempted = False
+        for sequence in sequences:
+            if sequence not in self.running or sequence in decision.held or not sequence.remaining:
+                continue  # gives way to one before it, or waits for its step or its transfer to end
+            if self.tier.must_wait(sequence.block_table):
+                continue
+            count = budget.count_for(sequence)
+            if count == 0:
+                continue
+            while not self.tables.grow(sequence, sequence.num_scheduled + count):
+                has_preempted = True
+                if not self._preempt_for(sequence, decision, now):
+                    break
+            else:
+                decision.scheduled.append((sequence, count))
+                budget.take(sequence, count)
+        return has_preempted
+
+    def _preempt_for(self, sequence: Sequence, decision: Decision, now: float) -> bool:
+        """Free the blocks of the sequence served last. ``False``: ``sequence`` does not run in this step."""
+        if self.fences.is_pending or self.tier.is_busy:
+            return False  # blocks come back when the launched step, or the next one, retires
+        scheduled = {id(s) for s, _ in decision.scheduled}
+        candidates = [s for s in self.running if s.job is None and id(s) not in scheduled]
+        victim = max(candidates, key=lambda s: self.order.key(s, now), default=None)
+        if victim is not None and victim.num_in_flight:
+            decision.held.add(victim)
+            return False
+        others_hold_blocks = sequence.num_held < self.blocks.num_blocks - self.blocks.num_available
+        if victim is sequence and not others_hold_blocks:
+            decision.exhausted.append(sequence)
+            return False
+        victim = victim or sequence
+        if victim.job is not None:
+            return False  # a job holds all its blocks from the start: nothing to grow
+        if not self.tables.could_come_back(victim):
+            decision.exhausted.append(victim)  # shared blocks took it this far; alone it could not come back
+            return False
+        self.running.remove(victim)
+        self.tier.swap_out(victim)
+        self.free_blocks(victim)
+        self.enqueue(victim)
+        self._is_short = True
+        self.num_preemptions += 1
+        return victim is not sequence
+
+    def _expire(self, decision: Decision, now: float) -> None:
+        late = [s for s in self.waiting if s.deadline_s is not None and s.deadline_s <= now and not s.has_run]
+        for sequence in late:
+            decision.failed.append((sequence, QueueTimeout("the deadline passed before the request could run")))
+
+    def _admit(self, decision: Decision, budget: StepBudget, now: float) -> None:
+        self._is_short = self.num_free_seqs <= 0
+        if self._is_short or budget.is_spent:
+            return
+        failed = {id(s) for s, _ in decision.failed}
+        for sequence in self.order.admissions([s for s in self.waiting if id(s) not in failed], now):
+            if self.num_free_seqs <= 0:
+                self._is_short = True
+                break
+            if budget.is_spent and self.config.batching != "static":
+                break
+            if sequence.job is not None and len(self.ready) >= MAX_READY_JOBS:
+                continue
+            try:
+                growth = self._growth_until_token(sequence)
+                has_room = self.tables.build(sequence, self.num_promised_blocks, growth)
+            except Exception:  # whatever is wrong with this sequence, the others go on
+                _log.exception("a sequence cannot be admitted")
+                decision.failed.append((sequence, Internal("the request could not be scheduled")))
+                continue
+            if not has_room:
+                self._is_short = True
+                break
+            self.waiting.remove(sequence)
+            sequence.end_wait(now)
+            self.order.count(sequence, self.waiting)
+            if sequence.job is not None:
+                self.ready.append(sequence)
+                decision.ready_jobs.append(sequence.job)
+                continue
+            self.running.append(sequence)
+            count = 0 if self.tier.must_wait(sequence.block_table) else budget.count_for(sequence)
+            if count:
+                decision.scheduled.append((sequence, count))
+                budget.take(sequence, count)
+
+    def _growth_until_token(self, sequence: Sequence) -> int:
+        """Blocks that the batch takes until ``sequence``, admitted now, has computed all of its tokens."""
+        chunk = max(self.blocks.block_size, self.config.max_num_batched_tokens - len(self.running))
+        num_steps = 1 + -(-len(sequence.tokens) // chunk)
+        ends = ((s, min(len(s.tokens) + s.num_unknown + num_steps, s.max_len)) for s in self.running if s.job is None)
+        return sum(self.tables.num_missing(s, end) for s, end in ends)

@@ -1,1 +1,0 @@
-"""Speculative decoding: n-gram and draft-model proposers and the verifier will live here."""

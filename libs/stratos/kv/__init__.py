@@ -1,0 +1,5 @@
+"""KV between workers: one contract, several transports.
+
+Read in this order: ``transfer`` (the contract), ``framing``, ``staging``, ``receiver``, ``sender``, then a
+transport: ``shm``, ``gloo``, ``inproc``.
+"""

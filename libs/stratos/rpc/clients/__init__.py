@@ -1,0 +1,4 @@
+"""Typed clients of our services.
+
+Read in this order: ``channel`` (how a connection is made), ``router``, ``registry``.
+"""

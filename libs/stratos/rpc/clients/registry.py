@@ -1,0 +1,112 @@
+"""Client of the lora-registry: adapters as records, failures as ``StratosError``.
+
+Callers that serve requests keep a snapshot of their own: an answer may fail with ``DependencyDown`` at any
+time, and an empty list may be an outage of the registry's Redis.
+"""
+
+from __future__ import annotations
+
+import grpc.aio
+
+from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
+from stratos.common.errors import DependencyDown
+from stratos.core.adapter import Adapter
+from stratos.rpc.clients.channel import channel
+from stratos.rpc.errors import translate_errors
+
+_PEER = "the lora-registry"
+
+
+def adapter_to_pb(adapter: Adapter) -> registry_pb2.Adapter:
+    """A record as message."""
+    return registry_pb2.Adapter(
+        tenant=adapter.tenant,
+        name=adapter.name,
+        base_model_digest=adapter.base_model_digest,
+        uri=adapter.uri,
+        digest=adapter.digest,
+        rank=adapter.rank,
+        alpha=adapter.alpha,
+        target_modules=adapter.target_modules,
+        num_bytes=adapter.num_bytes,
+        created_unix_s=adapter.created_unix_s,
+    )
+
+
+def adapter_from_pb(message: registry_pb2.Adapter) -> Adapter:
+    """A message as record."""
+    return Adapter(
+        tenant=message.tenant,
+        name=message.name,
+        base_model_digest=message.base_model_digest,
+        uri=message.uri,
+        digest=message.digest,
+        rank=message.rank,
+        alpha=message.alpha,
+        target_modules=tuple(message.target_modules),
+        num_bytes=message.num_bytes,
+        created_unix_s=message.created_unix_s,
+    )
+
+
+class RegistryClient:
+    """Calls to one registry; every method raises ``DependencyDown`` when it, or its Redis, does not answer.
+
+    Args:
+        address: host:port.
+        timeout_s: bound of a call that only reads.
+        register_timeout_s: bound of a registration, which reads the weights.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = 2.0, register_timeout_s: float = 60.0) -> None:
+        self._channel: grpc.aio.Channel = channel(address)
+        self._stub = registry_pb2_grpc.RegistryServiceStub(self._channel)
+        self._timeout_s = timeout_s
+        self._register_timeout_s = register_timeout_s
+
+    async def register(self, *, name: str, uri: str, base_model_digest: str, tenant: str = "") -> Adapter:
+        """Check an adapter's files and add a version; the name points to it from now on.
+
+        Raises:
+            InvalidAdapter: the files are not an adapter we serve; the message says why.
+            NotFound: no such folder.
+            BadRequest: name, tenant, URI or digest is malformed.
+        """
+        request = registry_pb2.RegisterAdapterRequest(
+            tenant=tenant, name=name, base_model_digest=base_model_digest, uri=uri
+        )
+        async with translate_errors(peer=_PEER, lost=DependencyDown):
+            answer = await self._stub.RegisterAdapter(request, timeout=self._register_timeout_s)
+        return adapter_from_pb(answer.adapter)
+
+    async def list(self, tenant: str) -> tuple[Adapter, ...]:
+        """Adapters that ``tenant`` may use, sorted by name."""
+        request = registry_pb2.ListAdaptersRequest(tenant=tenant)
+        async with translate_errors(peer=_PEER, lost=DependencyDown):
+            answer = await self._stub.ListAdapters(request, timeout=self._timeout_s)
+        return tuple(adapter_from_pb(message) for message in answer.adapters)
+
+    async def resolve(self, tenant: str, name: str) -> Adapter:
+        """The current version of one adapter.
+
+        Raises:
+            ModelNotFound: unknown, or of another tenant.
+        """
+        request = registry_pb2.ResolveAdapterRequest(tenant=tenant, name=name)
+        async with translate_errors(peer=_PEER, lost=DependencyDown):
+            answer = await self._stub.ResolveAdapter(request, timeout=self._timeout_s)
+        return adapter_from_pb(answer.adapter)
+
+    async def delete(self, tenant: str, name: str) -> None:
+        """Take a name away.
+
+        Raises:
+            ModelNotFound: the tenant has no adapter of that name; adapters of every tenant are owned by "".
+        """
+        request = registry_pb2.DeleteAdapterRequest(tenant=tenant, name=name)
+        async with translate_errors(peer=_PEER, lost=DependencyDown):
+            await self._stub.DeleteAdapter(request, timeout=self._timeout_s)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._channel.close()

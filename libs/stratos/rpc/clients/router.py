@@ -1,0 +1,100 @@
+"""Calls to the router: placements for gateways, the fleet for the autoscaler and the command line.
+
+``schedule`` waits in the router's queue; cancelling the call leaves the queue and drops the booking.
+Every placement ends in ``complete``, or in the router's lease when its holder died.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from stratos.api.router.v1 import router_pb2, router_pb2_grpc
+from stratos.core.fleet import Fleet
+from stratos.core.placement import Outcome, Placement, PlacementRequest
+from stratos.rpc.clients.channel import channel, translate_errors
+from stratos.rpc.codec.fleet import fleet_from_pb, ref_from_pb, work_to_pb
+
+__all__ = ["RouterClient"]
+
+COMPLETE_TIMEOUT_S = 5.0
+FLEET_TIMEOUT_S = 2.0
+_OUTCOME_TO_PB = {
+    Outcome.FINISHED: router_pb2.OUTCOME_FINISHED,
+    Outcome.CANCELLED: router_pb2.OUTCOME_CANCELLED,
+    Outcome.FAILED: router_pb2.OUTCOME_FAILED,
+}
+
+
+class RouterClient:
+    """One channel to one router; open it inside a running event loop, close it with ``close`` or ``async with``."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = channel(address)
+        self._stub = router_pb2_grpc.RouterServiceStub(self._channel)
+
+    async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
+        """Wait for a placement.
+
+        Raises:
+            Overloaded: the queue is full.
+            QueueTimeout: no worker had room in time.
+            ContextLengthExceeded: the request could never fit into a worker's KV pool.
+            WorkerLost: the router is gone, or did not answer within ``timeout_s``.
+        """
+        async with translate_errors(peer="the router"):
+            answer = await self._stub.Schedule(_request_to_pb(request), timeout=timeout_s)
+        return Placement(
+            decode=ref_from_pb(answer.decode) if answer.HasField("decode") else None,
+            prefill=tuple(ref_from_pb(ref) for ref in answer.prefill),
+            handoff_id=answer.handoff_id,
+            attempt=request.attempt,
+            queued_ms=answer.queued_ms,
+        )
+
+    async def complete(self, handoff_id: str, outcome: Outcome, *, num_output_tokens: int | None = None) -> None:
+        """Report how an attempt ended; idempotent. The router learns usual output lengths from the token count."""
+        message = router_pb2.CompleteRequest(handoff_id=handoff_id, outcome=_OUTCOME_TO_PB[outcome])
+        if num_output_tokens is not None:
+            message.num_output_tokens = num_output_tokens
+        async with translate_errors(peer="the router"):
+            await self._stub.Complete(message, timeout=COMPLETE_TIMEOUT_S)
+
+    async def fleet(self, *, timeout_s: float = FLEET_TIMEOUT_S) -> Fleet:
+        """Queues and workers as the router sees them now."""
+        async with translate_errors(peer="the router"):
+            answer = await self._stub.GetFleet(router_pb2.GetFleetRequest(), timeout=timeout_s)
+        return fleet_from_pb(answer)
+
+    async def close(self) -> None:
+        """Close the channel; calls in flight are cancelled."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _request_to_pb(request: PlacementRequest) -> router_pb2.ScheduleRequest:
+    message = router_pb2.ScheduleRequest(
+        request_id=request.request_id,
+        attempt=request.attempt,
+        tenant=request.tenant,
+        priority_class=request.priority_class,
+        model_digest=request.model_digest,
+        adapter_digest=request.adapter_digest,
+        num_prompt_tokens=request.num_prompt_tokens,
+        max_tokens=request.max_tokens,
+        num_choices=request.num_choices,
+        work=work_to_pb(request.work),
+        excluded_incarnations=sorted(request.excluded_incarnations),
+        waited_ms=request.waited_ms,
+        is_recovery=request.is_recovery,
+    )
+    if request.deadline_ms is not None:
+        message.deadline_ms = request.deadline_ms
+    return message

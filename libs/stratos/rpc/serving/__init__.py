@@ -1,0 +1,5 @@
+"""The one lifecycle of every service process.
+
+Read in this order: ``service`` (what a service says of itself), ``process`` (signals, exit code), ``lifecycle``,
+``server``, ``probes``.
+"""

@@ -1,0 +1,254 @@
+"""The requests of a decode worker: submit, cancel, attach, orphans, drain.
+
+Life of a request
+    1. ``submit``: refused while draining, when it is known already, or when the table is full; a newer attempt
+       ends the older one.  Otherwise a task places it (``RequestPlacer``) and stays until it ended.
+    2. engine steps append to the record's log and mark it at its session.
+    3. it leaves the table when its last output was taken for sending, or when nobody attached within
+       ``orphan_ttl_s`` after its session broke.
+Every path out cancels the task, and the task's end aborts the request in the engine and gives back its adapter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from stratos.common.clock import Clock
+from stratos.common.errors import BadRequest, Draining, Internal, NotFound, Overloaded, QueueTimeout, StratosError
+from stratos.common.ids import new_id
+from stratos.core.requests.records import ChoiceOutput, RequestKey
+from stratos.engine.contract.results import StepResult
+from stratos.worker.decode.session import Session
+from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.records import RequestRecord, Submission
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTableConfig:
+    """Bounds of the table."""
+
+    max_requests: int
+    orphan_ttl_s: float
+
+
+class Placer(Protocol):
+    """Brings a request into the engine's batch."""
+
+    async def place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
+        """Make the prompt's KV come to be here and let the request join the batch.
+
+        What must be given back when the request ends is pushed onto ``stack``. Sets ``record.origin``.
+        """
+        ...
+
+
+class RequestTable:
+    """All open requests by request id. Belongs to the event loop."""
+
+    def __init__(self, engine: EngineClient, placer: Placer, clock: Clock, config: RequestTableConfig) -> None:
+        self._engine = engine
+        self._placer = placer
+        self._clock = clock
+        self._config = config
+        self._records: dict[str, RequestRecord] = {}
+        self._sessions: dict[RequestKey, Session] = {}
+        self._tasks: dict[RequestKey, asyncio.Task[None]] = {}
+        self.is_draining = False
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def num_orphans(self) -> int:
+        """Requests whose session broke and that wait for Attach."""
+        return sum(record.orphan_since_s is not None for record in self._records.values())
+
+    @property
+    def num_open_tasks(self) -> int:
+        """Requests that still hold resources of this worker."""
+        return len(self._tasks)
+
+    def submit(self, session: Session, submission: Submission) -> None:
+        """Start a request, or resume one.
+
+        Raises:
+            Draining, Overloaded: not here, not now.
+            BadRequest: this attempt, or a newer one, is known already.
+        """
+        key = submission.request.key
+        if self.is_draining:
+            raise Draining("this worker is leaving; ask the router for a new placement")
+        known = self._records.get(key.request_id)
+        if known is not None and known.key.attempt >= key.attempt:
+            raise BadRequest(
+                f"attempt {known.key.attempt} of this request is open here; Attach picks it up, a new attempt needs "
+                "a higher number",
+                param="attempt",
+                code="duplicate_attempt",
+            )
+        if known is not None:
+            self._remove(known)
+        if len(self._records) >= self._config.max_requests or len(self._tasks) >= 2 * self._config.max_requests:
+            raise Overloaded(f"this worker has {len(self._records)} open requests, its limit")
+        record = RequestRecord(submission, self._engine.info.identity.numerics_id)
+        self._records[key.request_id] = record
+        self._sessions[key] = session
+        task = asyncio.create_task(self._serve(record), name=f"request-{key.request_id}-{key.attempt}")
+        self._tasks[key] = task
+        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    def cancel(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
+        """End a request or some of its choices; unknown ones are ignored."""
+        record = self._find(key)
+        if record is None:
+            return
+        if not choice_indexes:
+            self._remove(record)
+            return
+        self._engine.abort(key, choice_indexes)
+        record.cancel_choices(choice_indexes)
+        self._mark(record)
+
+    def attach(self, session: Session, key: RequestKey, num_received: dict[int, int]) -> None:
+        """Let ``session`` go on with a request whose own session broke, from what it has received.
+
+        Raises:
+            NotFound: no such request; it ended, was freed or never was here.
+        """
+        record = self._find(key)
+        if record is None:
+            raise NotFound("this worker does not have that request any more; resume it with a new attempt")
+        if (old := self._sessions.get(key)) is not None:
+            old.forget(record)
+        self._sessions[key] = session
+        record.orphan_since_s = None
+        record.rewind(num_received)
+        session.mark(record)
+
+    def release(self, session: Session) -> None:
+        """The session broke: its requests are orphans from now on."""
+        for record in self._records.values():
+            if self._sessions.get(record.key) is session:
+                del self._sessions[record.key]
+                session.forget(record)
+                record.orphan_since_s = self._clock.now()
+
+    def reap(self) -> None:
+        """Free orphans that nobody attached to in time; called often."""
+        limit_s = self._clock.now() - self._config.orphan_ttl_s
+        for record in list(self._records.values()):
+            if record.orphan_since_s is not None and record.orphan_since_s <= limit_s:
+                self._remove(record)
+
+    def discard_sent(self, keys: list[RequestKey]) -> None:
+        """Forget those of ``keys`` that ended and whose last output was handed to the stream."""
+        for key in keys:
+            if (record := self._find(key)) is not None and record.is_sent and key in self._sessions:
+                self._remove(record)
+
+    def on_step(self, result: StepResult) -> None:
+        """Take over what one engine step produced."""
+        touched: dict[RequestKey, RequestRecord] = {}
+        for key, stats in result.started_stats.items():
+            if (record := self._find(key)) is not None:
+                record.stats = stats
+                record.prompt_logprobs = result.prompt_logprobs.get(key, ())
+        for output in result.outputs:
+            if (record := self._find(output.key)) is not None:
+                self._append(record, output)
+                touched[output.key] = record
+        for key, error in result.errors.items():
+            if (record := self._find(key)) is not None:
+                record.fail(error)
+                touched[key] = record
+        for record in touched.values():
+            self._mark(record)
+
+    def fail_all(self, error: StratosError) -> None:
+        """End every request with ``error``, which tells its gateway to go elsewhere."""
+        for record in list(self._records.values()):
+            record.fail(error)
+            self._mark(record)
+
+    async def wait_empty(self) -> None:
+        """Wait until no request is left and none holds resources."""
+        while self._records or self._tasks:
+            self.reap()
+            await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        """End everything at once."""
+        self.is_draining = True
+        for record in list(self._records.values()):
+            self._remove(record)
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _find(self, key: RequestKey) -> RequestRecord | None:
+        record = self._records.get(key.request_id)
+        return record if record is not None and record.key == key else None
+
+    def _append(self, record: RequestRecord, output: ChoiceOutput) -> None:
+        try:
+            record.append(output)
+        except AssertionError:  # whatever is wrong with this request, the others of the step go on
+            error_id = new_id("err")
+            logger.exception("output of request %s cannot be taken, error id %s", record.key, error_id)
+            record.fail(Internal(f"internal error {error_id}"))  # its task leaves the engine
+
+    def _mark(self, record: RequestRecord) -> None:
+        if (session := self._sessions.get(record.key)) is not None:
+            session.mark(record)
+
+    def _remove(self, record: RequestRecord) -> None:
+        del self._records[record.key.request_id]
+        if (session := self._sessions.pop(record.key, None)) is not None:
+            session.forget(record)
+        if (task := self._tasks.get(record.key)) is not None and not record.is_ended:
+            task.cancel()
+
+    async def _serve(self, record: RequestRecord) -> None:
+        """Hold everything the request needs until it ended."""
+        try:
+            async with AsyncExitStack() as stack:
+                try:
+                    await self._place(record, stack)
+                    await record.ended.wait()
+                finally:
+                    self._engine.abort(record.key)  # before the stack gives back the adapter that it runs with
+        except StratosError as error:
+            record.fail(error)
+        except asyncio.CancelledError:
+            record.ended.set()
+            raise
+        except Exception:
+            error_id = new_id("err")
+            logger.exception("request failed by a bug, error id %s", error_id)
+            record.fail(Internal(f"internal error {error_id}"))
+        self._mark(record)
+
+    async def _place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
+        """Place the request, unless it ends meanwhile; its deadline bounds the placing."""
+        deadline_s = record.submission.request.deadline_s
+        left_s = None if deadline_s is None else max(deadline_s - self._clock.now(), 0.0)
+        placing = asyncio.ensure_future(self._placer.place(record, stack))
+        ended = asyncio.ensure_future(record.ended.wait())
+        try:
+            await asyncio.wait({placing, ended}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if placing.done():
+                placing.result()
+            elif not record.is_ended:
+                raise QueueTimeout("the request's deadline passed while its prompt was being computed")
+        finally:
+            ended.cancel()
+            if not placing.done():
+                placing.cancel()
+                await asyncio.wait({placing})

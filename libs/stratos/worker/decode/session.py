@@ -1,0 +1,103 @@
+"""One gateway's session, seen from the worker: which requests have news, and when to give a sign of life.
+
+Records keep the tokens (see ``records``); a session only knows which of them have something unsent.  So a
+gateway that reads slowly costs no memory beyond the logs, and the step loop never waits for a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from stratos.common.clock import Clock
+from stratos.common.errors import StratosError
+from stratos.core.requests.records import RequestKey
+from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.records import RequestDelta, RequestRecord
+
+PROGRESS_INTERVAL_S = 0.25
+MAX_REFUSALS = 1024
+"""Refusals that wait to be sent; a gateway that lets more pile up does not read at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDeltas:
+    """News of one or more steps."""
+
+    step: int
+    deltas: tuple[RequestDelta, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProgress:
+    """Sign of life, read from the step loop."""
+
+    step: int
+    is_computing: bool
+    slow_step_s: float
+
+
+class Session:
+    """Outgoing side of one bidirectional stream. Belongs to the event loop."""
+
+    def __init__(self, engine: EngineClient, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._dirty: dict[RequestKey, RequestRecord] = {}
+        self._refusals: list[RequestDelta] = []
+        self._wake = asyncio.Event()
+        self.is_closed = False
+
+    def mark(self, record: RequestRecord) -> None:
+        """``record`` has something to send."""
+        self._dirty[record.key] = record
+        self._wake.set()
+
+    def refuse(self, key: RequestKey, error: StratosError) -> None:
+        """Answer a message that started no request."""
+        if len(self._refusals) < MAX_REFUSALS:
+            self._refusals.append(RequestDelta(key=key, error=error))
+            self._wake.set()
+
+    def forget(self, record: RequestRecord) -> None:
+        """``record`` belongs to another session, or to none, from now on."""
+        self._dirty.pop(record.key, None)
+
+    def close(self) -> None:
+        """Send what is there, then end."""
+        self.is_closed = True
+        self._wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Everything marked has been taken for sending."""
+        return not self._dirty and not self._refusals
+
+    async def messages(self) -> AsyncGenerator[StepDeltas | StepProgress, None]:
+        """What to send, in order, until the session is closed; taking a message moves the cursors of its records."""
+        due_s = self._clock.now()
+        while True:
+            if not self.is_idle:
+                yield self._take()
+            elif self.is_closed:
+                return
+            if self._clock.now() >= due_s:
+                status = self._engine.status()
+                yield StepProgress(step=status.step, is_computing=status.is_computing, slow_step_s=status.slow_step_s)
+                due_s = self._clock.now() + PROGRESS_INTERVAL_S
+            if self.is_idle and not self.is_closed:
+                await self._wait(due_s - self._clock.now())
+
+    async def _wait(self, timeout_s: float) -> None:
+        self._wake.clear()
+        try:
+            await asyncio.wait_for(self._wake.wait(), max(timeout_s, 0.001))
+        except TimeoutError:
+            return
+
+    def _take(self) -> StepDeltas:
+        deltas, self._refusals = self._refusals, []
+        dirty, self._dirty = self._dirty, {}
+        deltas += [delta for record in dirty.values() if (delta := record.take()) is not None]
+        return StepDeltas(step=self._engine.status().step, deltas=tuple(deltas))

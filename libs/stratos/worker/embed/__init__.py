@@ -1,0 +1,1 @@
+"""Embedding requests of gateways. Read in this order: ``servicer``, ``embedder``, ``codec``."""

@@ -1,0 +1,337 @@
+"""An engine in a process of its own, behind the same contract as ``ThreadEngine``.
+
+The step loop shares no interpreter lock with the worker's event loop, and a crash of the engine is a reason to tell
+instead of the end of the worker.  Calls, results and snapshots go over a socket pair (``engine_wire``), KV payloads
+through shared memory (``payload_arena``): a gathered payload is handed out where the engine wrote it, one to scatter
+is copied once.  The child is started without fork of this process' state and without pickle.
+
+The snapshot is the last one that arrived.  An engine that hangs sends none, so its step counter stands still; calls
+that wait for its step loop count as computing, so that the hang shows although no step runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stratos.common.errors import WorkerLost
+from stratos.core.files.adapter_files import AdapterFiles
+from stratos.core.requests.embedding import EmbedRequest
+from stratos.core.requests.grammar import GrammarSpec
+from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
+from stratos.engine.contract.results import EngineStatus, Reservation, StepResult
+from stratos.worker.engine_client.base import STOPPED, EngineClient, StepCallback
+from stratos.worker.engine_client.payload_arena import PayloadArena, PayloadMemory
+from stratos.worker.engine_client.wire import (
+    BESIDE_STEPS,
+    METHODS,
+    Call,
+    Died,
+    FromEngine,
+    Reply,
+    Snapshot,
+    Start,
+    Started,
+    StartFailed,
+    Stepped,
+    decode,
+    encode,
+    receive,
+    send,
+)
+
+_log = logging.getLogger(__name__)
+ENGINE_COMMAND = (sys.executable, "-m", "stratos.worker.engine_client.child")
+DEFAULT_ARENA_BYTES = 64 * 1024 * 1024
+CLOSE_TIMEOUT_S = 10.0
+"""A child that has not ended by then is killed."""
+FAULT_TIMEOUT_S = 0.5
+"""The same for a child that closed its socket unasked: requests wait to be told."""
+
+
+class ProcessEngine(EngineClient):
+    """Starts the child in ``start``; ``info`` is there from then on.
+
+    Args:
+        settings: JSON that tells the child what engine to make.
+        arena_bytes: shared memory for payloads; a payload above it is refused.
+        command: program of the child and its first arguments.
+    """
+
+    def __init__(
+        self,
+        settings: bytes,
+        *,
+        arena_bytes: int = DEFAULT_ARENA_BYTES,
+        command: Sequence[str] = ENGINE_COMMAND,
+    ) -> None:
+        self._settings, self._arena_bytes, self._command = settings, arena_bytes, tuple(command)
+        self._callbacks: list[StepCallback] = []
+        self._calls: dict[int, asyncio.Future[msgspec.Raw]] = {}
+        self._last_call = 0
+        self._num_awaited = 0
+        """Open calls that the step loop has to answer."""
+        self._is_closing = False
+        self._reason: Exception | None = None
+        self._status: EngineStatus | None = None
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the child and wait until its engine is made.
+
+        Raises:
+            StratosError: the engine cannot be made; the same that ``make_engine`` raises.
+            RuntimeError: the child ended.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+        memory = PayloadMemory.create(self._arena_bytes)
+        self._arena = PayloadArena(memory)
+        ours, theirs = socket.socketpair()
+        fds = (theirs.fileno(), memory.fd)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                *(str(number) for number in (*fds, self._arena_bytes)),
+                pass_fds=fds,
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+        except BaseException:
+            ours.close()
+            memory.close()
+            raise
+        finally:
+            theirs.close()
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        try:
+            await self._greet()
+        except BaseException:
+            await self._end(FAULT_TIMEOUT_S)
+            raise
+        self._reading = asyncio.create_task(self._read(), name="engine-process")
+
+    async def _greet(self) -> None:
+        send(self._writer, Start(self._settings))
+        while True:
+            try:
+                message = await receive(self._reader, FromEngine)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                raise RuntimeError(f"the engine process did not start: {await self._describe_end()}") from None
+            if isinstance(message, StartFailed):
+                raise message.failure.exception()
+            if isinstance(message, Snapshot):
+                self._status = message.status
+            if isinstance(message, Started):
+                self.info = message.info
+                return
+
+    async def close(self) -> None:
+        """Stop after the step under way; a child that does not end is killed."""
+        if not hasattr(self, "_reading"):
+            return
+        if not self._is_closing:
+            self._is_closing = True
+            await self._end(CLOSE_TIMEOUT_S)
+        await asyncio.wait({self._reading})
+        if not self._failed.done():
+            self._failed.cancel()
+
+    async def _end(self, timeout_s: float) -> None:
+        self._writer.close()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._process.wait()
+        except TimeoutError:
+            _log.warning("the engine process does not end; killing it")
+            self._process.kill()
+            await self._process.wait()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+        self._arena.memory.close()
+
+    def subscribe(self, callback: StepCallback) -> None:
+        """Call ``callback`` in the event loop after each step that produced something, in order."""
+        self._callbacks.append(callback)
+
+    def status(self) -> EngineStatus:
+        """Snapshot that arrived last. Any thread."""
+        assert self._status is not None, "start() comes first"
+        status = self._status
+        if status.is_computing or not self._num_awaited:
+            return status
+        return dataclasses.replace(status, is_computing=True)
+
+    async def wait_failed(self) -> None:
+        """Wait until the child or its step loop has died, then raise why."""
+        await asyncio.shield(self._failed)
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                self._handle(await receive(self._reader, FromEngine))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        except Exception as error:  # as good as dead
+            self._reason = RuntimeError(f"the engine process talks nonsense: {error}")
+            self._process.kill()
+        is_fault, self._is_closing = not self._is_closing, True
+        if is_fault:
+            await self._end(FAULT_TIMEOUT_S)
+        reason = self._reason or RuntimeError(f"the engine process {await self._describe_end()}")
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(WorkerLost(STOPPED))
+                future.exception()  # mark as seen: whoever waits raises it
+        if is_fault:
+            self._failed.set_exception(reason)
+            self._failed.exception()
+
+    def _handle(self, message: Any) -> None:
+        if isinstance(message, Snapshot):
+            self._status = message.status
+        elif isinstance(message, Stepped):
+            self._loop.call_soon(self._publish, message.result)
+        elif isinstance(message, Died):
+            self._reason = message.failure.exception()
+        elif isinstance(message, Reply):
+            future = self._calls.get(message.call_id)
+            if future is None or future.done():
+                return
+            if message.failure is not None:
+                future.set_exception(message.failure.exception())
+            else:
+                future.set_result(message.result)
+
+    def _publish(self, result: StepResult) -> None:
+        for callback in self._callbacks:
+            callback(result)
+
+    async def _describe_end(self) -> str:
+        code = await self._process.wait()
+        if code >= 0:
+            return f"ended with exit code {code}"
+        return f"was killed by {signal.Signals(-code).name}"
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise WorkerLost(STOPPED)
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        self._check_open()
+        self._last_call = call_id = self._last_call + 1
+        future = self._calls[call_id] = self._loop.create_future()
+        is_awaited = method not in BESIDE_STEPS
+        self._num_awaited += is_awaited
+        send(self._writer, Call(call_id, method, msgspec.Raw(encode(arguments))))
+        try:
+            return decode(await future, METHODS[method][1])
+        finally:
+            del self._calls[call_id]
+            self._num_awaited -= is_awaited
+
+    def abort(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
+        """End a request between two steps; does not wait."""
+        if not self._is_closing:
+            send(self._writer, Call(0, "abort", msgspec.Raw(encode((key, choice_indexes)))))
+
+    async def add(self, request: EngineRequest) -> None:
+        """See ``Engine.add``."""
+        await self._call("add", request)
+
+    async def add_embedding(self, request: EmbedRequest) -> None:
+        """See ``Engine.add_embedding``."""
+        await self._call("add_embedding", request)
+
+    async def prepare_grammar(self, spec: GrammarSpec) -> None:
+        """See ``Engine.prepare_grammar``."""
+        await self._call("prepare_grammar", spec)
+
+    async def match(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> int:
+        """See ``Engine.match``."""
+        return int(await self._call("match", prompt_ids, adapter_digest, cache_salt))
+
+    async def reserve(self, request: EngineRequest) -> Reservation | None:
+        """See ``Engine.reserve``."""
+        reservation: Reservation | None = await self._call("reserve", request)
+        return reservation
+
+    async def scatter(
+        self, key: RequestKey, token_begin: int, token_end: int, layer_begin: int, layer_end: int, payload: memoryview
+    ) -> None:
+        """See ``Engine.scatter``."""
+        self._check_open()
+        size = payload.nbytes
+        offset = await self._arena.take(size)
+        kv_range = (token_begin, token_end, layer_begin, layer_end)
+        pending = asyncio.ensure_future(self._scatter(key, kv_range, offset, payload))
+        pending.add_done_callback(lambda _: self._arena.give_back(offset, size))
+        await asyncio.shield(pending)  # who gives up waiting does not stop the child from reading the place
+
+    async def _scatter(self, key: RequestKey, kv_range: tuple[int, ...], offset: int, payload: memoryview) -> None:
+        self._arena.memory.view(offset, payload.nbytes)[:] = payload.cast("B")
+        await self._call("scatter", key, kv_range, (offset, payload.nbytes))
+
+    async def commit(self, key: RequestKey) -> None:
+        """See ``Engine.commit``."""
+        await self._call("commit", key)
+
+    async def add_prefill(self, job: PrefillJob) -> None:
+        """See ``Engine.add_prefill``."""
+        await self._call("add_prefill", job)
+
+    async def grant(self, leg: str) -> None:
+        """See ``Engine.grant``."""
+        await self._call("grant", leg)
+
+    async def gather(self, leg: str, token_begin: int, token_end: int, layer_begin: int, layer_end: int) -> memoryview:
+        """See ``Engine.gather``; the payload lies in shared memory until its last view is gone."""
+        self._check_open()
+        geometry = self.info.geometry
+        size = max(token_end - token_begin, 0) * max(layer_end - layer_begin, 0) * geometry.token_bytes
+        size //= geometry.num_layers
+        offset = await self._arena.take(size)
+        pending = asyncio.ensure_future(
+            self._call("gather", leg, (token_begin, token_end, layer_begin, layer_end), (offset, size))
+        )
+        lent = None
+        try:
+            await asyncio.shield(pending)
+            lent = self._arena.lend(offset, size)
+        finally:
+            if lent is None:  # it failed, or who asked gave up and the child may still write
+                pending.add_done_callback(lambda _: self._arena.give_back(offset, size))
+        return lent
+
+    async def release_prefill(self, leg: str) -> None:
+        """See ``Engine.release_prefill``."""
+        await self._call("release_prefill", leg)
+
+    async def forget_blocks(self, hashes: list[bytes]) -> int:
+        """See ``Engine.forget_blocks``."""
+        return int(await self._call("forget_blocks", hashes))
+
+    async def load_adapter(self, files: AdapterFiles) -> None:
+        """See ``Engine.load_adapter``."""
+        await self._call("load_adapter", files)
+
+    async def pin_adapter(self, digest: str) -> bool:
+        """See ``Engine.pin_adapter``."""
+        return bool(await self._call("pin_adapter", digest))
+
+    async def unpin_adapter(self, digest: str) -> None:
+        """See ``Engine.unpin_adapter``."""
+        await self._call("unpin_adapter", digest)

@@ -1,0 +1,190 @@
+"""Messages between a worker and its engine process: msgpack of typed records, each behind a 4-byte length.
+
+    worker -> engine   Start, Call ..., and the end of the stream: stop
+    engine -> worker   Started | StartFailed, then Reply, Stepped, Snapshot in the order in which things happened, Died
+
+Arguments and results are decoded by the type that the method has, so nothing but these records can be built from what
+comes in.  KV payloads are not here: they lie in shared memory (``payload_arena``), a call names their place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stratos.common.errors import Internal, StratosError, error_from_code
+from stratos.core.files.adapter_files import AdapterFiles
+from stratos.core.requests.embedding import EmbedRequest
+from stratos.core.requests.grammar import GrammarSpec
+from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
+from stratos.engine.contract.results import EngineStatus, Reservation, StepResult
+from stratos.engine.contract.runner import RunnerInfo
+
+_LENGTH = struct.Struct("<I")
+MAX_MESSAGE_BYTES = 256 * 1024 * 1024
+"""Log probabilities of a long prompt are some megabytes; a length above this is not one."""
+_Range = tuple[int, int, int, int]
+_Place = tuple[int, int]
+"""Offset and size in the arena."""
+
+METHODS: dict[str, tuple[Any, Any]] = {
+    "add": (tuple[EngineRequest], None),
+    "add_embedding": (tuple[EmbedRequest], None),
+    "prepare_grammar": (tuple[GrammarSpec], None),
+    "abort": (tuple[RequestKey, tuple[int, ...]], None),
+    "match": (tuple[tuple[int, ...], str, bytes], int),
+    "reserve": (tuple[EngineRequest], Reservation | None),
+    "scatter": (tuple[RequestKey, _Range, _Place], None),
+    "commit": (tuple[RequestKey], None),
+    "add_prefill": (tuple[PrefillJob], None),
+    "grant": (tuple[str], None),
+    "gather": (tuple[str, _Range, _Place], int),
+    "release_prefill": (tuple[str], None),
+    "forget_blocks": (tuple[list[bytes]], int),
+    "load_adapter": (tuple[AdapterFiles], None),
+    "pin_adapter": (tuple[str], bool),
+    "unpin_adapter": (tuple[str], None),
+}
+"""Types of arguments and result by name of the ``EngineClient`` method."""
+BESIDE_STEPS = frozenset({"scatter", "gather", "load_adapter", "prepare_grammar"})
+"""Methods that do not wait for the step loop, and may take long without anything being wrong."""
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True):
+    """An exception: a ``StratosError`` by its code, another one by the name of its class."""
+
+    kind: str
+    message: str
+    code: str = ""
+    param: str | None = None
+    after_s: float | None = None
+    http_status: int = 500
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Describe an exception."""
+        if not isinstance(error, StratosError):
+            return cls(type(error).__name__, str(error))
+        return cls("", error.message, error.code, error.param, error.after_s, error.http_status)
+
+    def exception(self) -> Exception:
+        """The exception again; a class that is not part of the engine's contract becomes ``RuntimeError``."""
+        if not self.kind:
+            return error_from_code(
+                self.code, self.message, param=self.param, after_s=self.after_s, http_status=self.http_status
+            )
+        classes: dict[str, type[Exception]] = {"KeyError": KeyError, "ValueError": ValueError}
+        known = classes.get(self.kind)
+        return known(self.message) if known else RuntimeError(f"{self.kind}: {self.message}")
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """First message: what engine to make."""
+
+    settings: bytes
+    """JSON."""
+
+
+class Call(msgspec.Struct, frozen=True, tag=True):
+    """Call a method of the engine client in the engine's process."""
+
+    call_id: int
+    """0: nobody waits for a reply."""
+    method: str
+    arguments: msgspec.Raw
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """The engine is made and steps."""
+
+    info: RunnerInfo
+
+
+class StartFailed(msgspec.Struct, frozen=True, tag=True):
+    """The engine cannot be made; the process ends."""
+
+    failure: Failure
+
+
+class Reply(msgspec.Struct, frozen=True, tag=True):
+    """Result of a call."""
+
+    call_id: int
+    result: msgspec.Raw = msgspec.Raw(b"\xc0")
+    failure: Failure | None = None
+
+
+class Stepped(msgspec.Struct, frozen=True, tag=True):
+    """A step produced something."""
+
+    result: StepResult
+
+
+class Snapshot(msgspec.Struct, frozen=True, tag=True):
+    """The engine's status changed; it comes before the reply or result that it belongs to."""
+
+    status: EngineStatus
+
+
+class Died(msgspec.Struct, frozen=True, tag=True):
+    """The step loop ended with an exception; the process ends."""
+
+    failure: Failure
+
+
+FromWorker = Start | Call
+FromEngine = Started | StartFailed | Reply | Stepped | Snapshot | Died
+
+
+def _encode_hook(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, StratosError):
+        return Failure.of(value)
+    raise NotImplementedError(f"{type(value)} is not part of the engine's messages")
+
+
+def _decode_hook(kind: type, value: Any) -> Any:
+    if kind is Path:
+        return Path(value)
+    if kind is StratosError:
+        error = msgspec.convert(value, Failure).exception()
+        return error if isinstance(error, StratosError) else Internal(str(error))
+    raise NotImplementedError(f"{kind} is not part of the engine's messages")
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
+
+
+def encode(value: Any) -> bytes:
+    """msgpack of a record."""
+    return _ENCODER.encode(value)
+
+
+def decode(data: bytes | msgspec.Raw, kind: Any) -> Any:
+    """A record of type ``kind``. Raises ``msgspec.DecodeError``, also for a record of another type."""
+    return msgspec.msgpack.decode(data, type=kind, dec_hook=_decode_hook)
+
+
+def send(writer: asyncio.StreamWriter, message: FromWorker | FromEngine) -> None:
+    """Queue a message; does not wait."""
+    data = encode(message)
+    writer.write(_LENGTH.pack(len(data)))
+    writer.write(data)
+
+
+async def receive(reader: asyncio.StreamReader, kind: Any) -> Any:
+    """The next message, of type ``kind``.
+
+    Raises:
+        asyncio.IncompleteReadError: the stream ended.
+        ValueError: what came is no message; nothing behind it can be read.
+    """
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if length > MAX_MESSAGE_BYTES:
+        raise ValueError(f"a message of {length} bytes is above the limit of {MAX_MESSAGE_BYTES}")
+    return decode(await reader.readexactly(length), kind)

@@ -1,0 +1,247 @@
+"""Fetch messages: protobuf to records and back.  The edge of both ends of a hand-off."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from stratos.api.common.v1 import common_pb2
+from stratos.api.kv.v1 import source_pb2
+from stratos.common.errors import BadRequest
+from stratos.core.kv import KvGeometry
+from stratos.kv.transfer import FrameHeader, TransportOffer
+from stratos.rpc.codec.fleet import identity_from_pb, identity_to_pb, ref_from_pb, ref_to_pb
+from stratos.rpc.errors import from_error_detail, to_error_detail
+from stratos.worker.handoff.records import (
+    Abort,
+    AbortAck,
+    Ack,
+    Credit,
+    Finish,
+    Grant,
+    Intent,
+    Nack,
+    NoRoom,
+    Progress,
+    Ready,
+    ReceiverMessage,
+    Refused,
+    Sent,
+    SourceMessage,
+    SourcePhase,
+)
+
+
+def request_to_pb(message: ReceiverMessage) -> source_pb2.FetchRequest:
+    """What the receiver says, as a message."""
+    match message:
+        case Intent():
+            return source_pb2.FetchRequest(intent=_intent_to_pb(message))
+        case Grant():
+            return source_pb2.FetchRequest(
+                grant=source_pb2.Grant(
+                    num_skip_tokens=message.num_skip_tokens,
+                    slots=message.slots,
+                    offer=source_pb2.TransportOffer(**dataclasses.asdict(message.offer)),
+                )
+            )
+        case NoRoom():
+            return source_pb2.FetchRequest(busy=source_pb2.Busy(reason=message.reason))
+        case Credit():
+            return source_pb2.FetchRequest(credit=source_pb2.Credit(slots=message.slots))
+        case Nack():
+            return source_pb2.FetchRequest(
+                nack=source_pb2.Nack(seq=message.seq, cause=message.cause, slot=message.slot)
+            )
+        case Ack():
+            return source_pb2.FetchRequest(ack=source_pb2.Ack())
+        case Abort():
+            return source_pb2.FetchRequest(abort=source_pb2.Abort(reason=message.reason))
+
+
+def request_from_pb(message: source_pb2.FetchRequest) -> ReceiverMessage:
+    """What the receiver says, from a message.
+
+    Raises:
+        BadRequest: it is empty or malformed.
+    """
+    match message.WhichOneof("message"):
+        case "intent":
+            return _intent_from_pb(message.intent)
+        case "grant":
+            offer = message.grant.offer
+            return Grant(
+                num_skip_tokens=message.grant.num_skip_tokens,
+                slots=tuple(message.grant.slots),
+                offer=TransportOffer(
+                    transport=offer.transport,
+                    pair=offer.pair,
+                    address=offer.address,
+                    slot_bytes=offer.slot_bytes,
+                    num_slots=offer.num_slots,
+                ),
+            )
+        case "busy":
+            return NoRoom(reason=message.busy.reason)
+        case "credit":
+            return Credit(slots=tuple(message.credit.slots))
+        case "nack":
+            return Nack(seq=message.nack.seq, cause=message.nack.cause, slot=message.nack.slot)
+        case "ack":
+            return Ack()
+        case "abort":
+            return Abort(reason=message.abort.reason)
+        case _:
+            raise BadRequest("an empty message on a Fetch stream")
+
+
+def response_to_pb(message: SourceMessage) -> source_pb2.FetchResponse:
+    """What the source says, as a message."""
+    match message:
+        case Progress():
+            return source_pb2.FetchResponse(
+                progress=source_pb2.Progress(
+                    phase=f"SOURCE_PHASE_{message.phase.name}",
+                    queue_position=message.queue_position,
+                    engine_step=message.engine_step,
+                    slow_step_ms=round(message.slow_step_s * 1000),
+                )
+            )
+        case Ready():
+            return source_pb2.FetchResponse(
+                ready=source_pb2.Ready(
+                    transport=message.transport,
+                    num_cached_tokens=message.num_cached_tokens,
+                    token_bytes=message.token_bytes,
+                    source=ref_to_pb(message.source),
+                )
+            )
+        case FrameHeader():
+            return source_pb2.FetchResponse(header=source_pb2.FrameHeader(**dataclasses.asdict(message)))
+        case Sent():
+            return source_pb2.FetchResponse(sent=source_pb2.Sent(leg=message.leg, seq=message.seq))
+        case Finish():
+            return source_pb2.FetchResponse(finish=source_pb2.Finish(**dataclasses.asdict(message)))
+        case AbortAck():
+            return source_pb2.FetchResponse(abort_ack=source_pb2.AbortAck())
+        case Refused():
+            return source_pb2.FetchResponse(error=to_error_detail(message.error))
+
+
+def response_from_pb(message: source_pb2.FetchResponse) -> SourceMessage:
+    """What the source says, from a message.
+
+    Raises:
+        BadRequest: it is empty or malformed.
+    """
+    match message.WhichOneof("message"):
+        case "progress":
+            return Progress(
+                phase=_phase_from_pb(message.progress.phase),
+                queue_position=message.progress.queue_position,
+                engine_step=message.progress.engine_step,
+                slow_step_s=message.progress.slow_step_ms / 1000,
+            )
+        case "ready":
+            return Ready(
+                transport=message.ready.transport,
+                num_cached_tokens=message.ready.num_cached_tokens,
+                token_bytes=message.ready.token_bytes,
+                source=ref_from_pb(message.ready.source),
+            )
+        case "header":
+            return _header_from_pb(message.header)
+        case "sent":
+            return Sent(leg=message.sent.leg, seq=message.sent.seq)
+        case "finish":
+            return Finish(
+                num_frames=message.finish.num_frames,
+                digest=message.finish.digest,
+                queue_ns=message.finish.queue_ns,
+                prefill_ns=message.finish.prefill_ns,
+                num_computed_tokens=message.finish.num_computed_tokens,
+                num_cached_tokens=message.finish.num_cached_tokens,
+            )
+        case "abort_ack":
+            return AbortAck()
+        case "error":
+            return Refused(from_error_detail(message.error))
+        case _:
+            raise BadRequest("an empty message on a Fetch stream")
+
+
+def _phase_from_pb(number: int) -> SourcePhase:
+    """A phase that this build does not know is no reason to break: it counts as unspecified."""
+    known = {phase.value for phase in SourcePhase}
+    return SourcePhase(number) if number in known else SourcePhase.UNSPECIFIED
+
+
+def _header_from_pb(header: source_pb2.FrameHeader) -> FrameHeader:
+    return FrameHeader(**{f.name: getattr(header, f.name) for f in dataclasses.fields(FrameHeader)})
+
+
+def _intent_to_pb(intent: Intent) -> source_pb2.Intent:
+    return source_pb2.Intent(
+        handoff_id=intent.handoff_id,
+        request_id=intent.request_id,
+        attempt=intent.attempt,
+        leg=intent.leg,
+        token_ids=intent.token_ids,
+        num_cached_tokens=intent.num_cached_tokens,
+        compute=intent.compute,
+        identity=identity_to_pb(intent.identity),
+        geometry=_geometry_to_pb(intent.geometry),
+        receiver=ref_to_pb(intent.receiver),
+        transports=intent.transports,
+        cache_salt=intent.cache_salt,
+        deadline_ms=intent.deadline_ms,
+        tenant=intent.tenant,
+        priority_class=intent.priority_class,
+        adapter_uri=intent.adapter_uri,
+        traceparent=intent.traceparent,
+    )
+
+
+def _intent_from_pb(intent: source_pb2.Intent) -> Intent:
+    return Intent(
+        handoff_id=intent.handoff_id,
+        request_id=intent.request_id,
+        attempt=intent.attempt,
+        leg=intent.leg,
+        token_ids=tuple(intent.token_ids),
+        num_cached_tokens=intent.num_cached_tokens,
+        compute=intent.compute,
+        identity=identity_from_pb(intent.identity),
+        geometry=_geometry_from_pb(intent.geometry),
+        receiver=ref_from_pb(intent.receiver),
+        transports=tuple(intent.transports),
+        cache_salt=intent.cache_salt,
+        deadline_ms=intent.deadline_ms if intent.HasField("deadline_ms") else None,
+        tenant=intent.tenant,
+        priority_class=intent.priority_class,
+        adapter_uri=intent.adapter_uri,
+        traceparent=intent.traceparent,
+    )
+
+
+def _geometry_to_pb(geometry: KvGeometry) -> common_pb2.KvGeometry:
+    return common_pb2.KvGeometry(
+        num_layers=geometry.num_layers,
+        num_kv_heads=geometry.num_kv_heads,
+        head_dim=geometry.head_dim,
+        block_size=geometry.block_size,
+        tensor_parallel_size=geometry.tensor_parallel_size,
+        pipeline_parallel_size=geometry.pipeline_parallel_size,
+    )
+
+
+def _geometry_from_pb(geometry: common_pb2.KvGeometry) -> KvGeometry:
+    """Element size is not on the wire: it follows from ``kv_dtype``, which must be equal."""
+    return KvGeometry(
+        num_layers=geometry.num_layers,
+        num_kv_heads=geometry.num_kv_heads,
+        head_dim=geometry.head_dim,
+        block_size=geometry.block_size,
+        element_bytes=0,
+        tensor_parallel_size=geometry.tensor_parallel_size,
+        pipeline_parallel_size=geometry.pipeline_parallel_size,
+    )

@@ -1,0 +1,323 @@
+"""The receiver's end of one Fetch stream.
+
+Life of a leg
+    Intent -> Progress ... -> Ready: take adapter slot, KV blocks, staging slots, in this order, answer Grant (or Busy)
+    -> header: post its receive -> Sent: copy the payload out of the slot, check the copy, scatter the copy, give the
+    credit back -> Finish and full coverage, in either order -> commit -> Ack.
+
+Nothing the source writes later can matter: slots are copied before they are checked, blocks are reserved and
+invisible until the commit, and whatever ends the leg early puts its slots into quarantine at once.  ``wind_down``
+then runs beside the request: it waits for the source's AbortAck, or leaves the slots to the probing of suspects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+
+from stratos.common.errors import Busy, Overloaded, StratosError, WorkerLost
+from stratos.core.fleet import STEPS_OF_GRACE
+from stratos.core.placement import WorkerRef
+from stratos.kv.framing import FrameRange, checksum, digest_of, frame_bytes
+from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
+from stratos.worker.handoff.receiver_parts import FetchStream, ReceiverParts, Target
+from stratos.worker.handoff.records import (
+    Abort,
+    AbortAck,
+    Ack,
+    Credit,
+    Finish,
+    Grant,
+    Intent,
+    Nack,
+    NoRoom,
+    Progress,
+    Ready,
+    Refused,
+    Sent,
+    SourceMessage,
+    SourcePhase,
+)
+
+GRACE_S = 0.05
+"""After a timeout: what had arrived but was not yet delivered by a busy event loop gets its chance."""
+COPY_BESIDE_BYTES = 64 * 1024
+"""Payloads from this size are copied and hashed in a thread."""
+
+
+class DamagedFrameError(Exception):
+    """A frame, or the whole, failed a check twice; ``cause`` is the counter's label."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"received KV is damaged: {cause}")
+        self.cause = cause
+
+
+class TargetRefusedError(Exception):
+    """Room or adapter is missing on this side, or its engine refuses; another source would not change it."""
+
+    def __init__(self, error: StratosError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class ReceiverLeg:
+    """One Fetch stream at the receiver."""
+
+    def __init__(self, parts: ReceiverParts, stream: FetchStream, intent: Intent, target: Target) -> None:
+        self._parts = parts
+        self._stream = stream
+        self._intent = intent
+        self._target = target
+        self._source: WorkerRef | None = None
+        self._receiver: Receiver | None = None
+        self._offer: TransportOffer | None = None
+        self._granted_s = 0.0
+        self._pending: asyncio.Task[SourceMessage | None] | None = None
+        self._headers: dict[int, tuple[FrameHeader, float]] = {}
+        self._checks: dict[int, int] = {}
+        self._nacked: set[int] = set()
+        self._finish: Finish | None = None
+        self._step = (-1, self._parts.clock.now())
+        self._is_over = False
+        """The stream has ended."""
+        self._is_settled = False
+        """The source said that nothing of this leg is under way any more."""
+        self._is_pair_lost = False
+        """The source could not reach or use the pair's slots, and would not be able to next time."""
+        self._is_refused = False
+        """The source was told that there is no room."""
+
+    async def run(self) -> None:
+        """Receive everything and commit.
+
+        Raises:
+            TargetRefusedError: no room here; the source was told.
+            WorkerLost: the source broke, hung, or had only a part.
+            DamagedFrameError: its data cannot be trusted.
+            StratosError: the source refused.
+        """
+        await self._stream.send(self._intent)
+        while not self._is_complete():
+            if (message := await self._next()) is None:
+                self._is_over = self._is_settled = True
+                raise WorkerLost("the source ended the hand-off early")
+            await self._handle(message)
+        assert self._source is not None, "frames come behind Ready"
+        assert self._finish is not None, "complete means finished"
+        await self._target.commit(self._source, self._finish, self._parts.clock.now() - self._granted_s)
+
+    def give_up(self, reason: str, *, committed: bool = False) -> Awaitable[None]:
+        """Fence the leg off now; the awaitable does the rest and must be run, whatever becomes of the request."""
+        if self._receiver is None or self._offer is None:
+            return self._leave() if self._is_refused else self._break_stream()
+        slots = self._receiver.slots_of(self._offer.pair, self._intent.leg)
+        if committed:
+            for slot in slots:
+                self._receiver.release_slot(self._offer.pair, slot)
+            self._parts.room.freed()
+            return self._acknowledge()
+        self._receiver.quarantine(self._offer.pair, slots, leg=self._intent.leg)
+        return self._abort(self._receiver, self._offer, reason)
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    async def _next(self) -> SourceMessage | None:
+        """The next message, or ``WorkerLost`` when the source is silent, hangs or leaves a frame unfinished."""
+        if self._pending is None:
+            self._pending = asyncio.ensure_future(self._stream.receive())
+        timeout_s = self._parts.config.progress_timeout_s
+        if not (await asyncio.wait({self._pending}, timeout=timeout_s))[0]:
+            await asyncio.wait({self._pending}, timeout=GRACE_S)
+        if not self._pending.done():
+            raise WorkerLost(f"the source said nothing for {timeout_s:g} s")
+        pending, self._pending = self._pending, None
+        try:
+            message = pending.result()
+        except StratosError:
+            self._is_over = True
+            raise
+        overdue_s = self._parts.clock.now() - self._parts.config.frame_timeout_s
+        if any(announced_s < overdue_s for _, announced_s in self._headers.values()):
+            raise WorkerLost("the source announced a frame and did not finish it")
+        return message
+
+    async def _handle(self, message: SourceMessage) -> None:
+        match message:
+            case Progress():
+                self._check_alive(message)
+            case Ready():
+                await self._answer_ready(message)
+            case FrameHeader():
+                self._announced(message)
+            case Sent():
+                await self._take_frame(message.seq)
+            case Finish():
+                self._finish = message
+            case Refused():
+                self._is_over = self._is_settled = True
+                self._is_pair_lost = isinstance(message.error, WorkerLost)
+                raise message.error
+            case AbortAck():
+                self._is_over = self._is_settled = True
+                raise WorkerLost("the source ended the hand-off early")
+
+    def _check_alive(self, progress: Progress) -> None:
+        step, since_s = self._step
+        now_s = self._parts.clock.now()
+        if progress.phase is not SourcePhase.COMPUTING or progress.engine_step != step:
+            self._step = (progress.engine_step, now_s)
+        elif now_s - since_s > max(self._parts.config.stall_timeout_s, STEPS_OF_GRACE * progress.slow_step_s):
+            raise WorkerLost("the source says that it computes, and its step counter stands still")
+
+    async def _answer_ready(self, ready: Ready) -> None:
+        parts, leg = self._parts, self._intent.leg
+        if self._source is not None:
+            raise WorkerLost("the source said Ready twice")
+        try:
+            num_tokens = await self._target.take_blocks()
+            receiver = parts.transports.receiver(ready.transport)
+            offer, slots = await parts.room.take(receiver, ready.source.incarnation, parts.config.num_slots, leg)
+        except StratosError as error:
+            self._is_refused = True
+            await self._stream.send(NoRoom(reason=error.code))
+            raise TargetRefusedError(Busy(error.message) if isinstance(error, Overloaded) else error) from error
+        self._source, self._receiver, self._offer = ready.source, receiver, offer
+        parts.peers.leg_opened(ready.source.incarnation)
+        self._granted_s = self._parts.clock.now()
+        await self._stream.send(Grant(num_skip_tokens=num_tokens, slots=tuple(slots), offer=offer))
+
+    # -- frames ------------------------------------------------------------------------------------
+
+    def _announced(self, header: FrameHeader) -> None:
+        if self._receiver is None or self._offer is None or header.leg != self._intent.leg:
+            raise DamagedFrameError("order")
+        self._receiver.post(self._offer.pair, header)
+        self._headers[header.seq] = (header, self._parts.clock.now())
+
+    async def _take_frame(self, seq: int) -> None:
+        announced = self._headers.pop(seq, None)
+        if announced is None or self._receiver is None or self._offer is None:
+            raise DamagedFrameError("order")
+        header, pair = announced[0], self._offer.pair
+        self._receiver.notify_sent(pair, header.leg, seq)
+        slot = await self._receiver.wait(pair, header.leg, seq, timeout_s=self._parts.config.frame_timeout_s)
+        beside = len(slot) >= COPY_BESIDE_BYTES
+        private, check = await asyncio.to_thread(_copy, slot) if beside else _copy(slot)
+        self._parts.metrics.transfer_bytes.labels("received", self._offer.transport).inc(len(private))
+        cause = self._find_damage(header, len(private), check)
+        if cause:
+            await self._refuse_frame(header, cause)
+            return
+        frame = FrameRange(header.token_begin, header.token_end, header.layer_begin, header.layer_end)
+        try:
+            self._target.coverage.add(frame)
+        except ValueError as error:
+            raise DamagedFrameError("order") from error
+        await self._target.scatter(frame, memoryview(private))
+        self._checks[seq] = check
+        self._receiver.recycle_slot(pair, header.slot)
+        await self._stream.send(Credit(slots=(header.slot,)))
+
+    def _find_damage(self, header: FrameHeader, num_bytes: int, check: int) -> str:
+        geometry = self._parts.engine.info.geometry
+        frame = FrameRange(header.token_begin, header.token_end, header.layer_begin, header.layer_end)
+        if (header.head_begin, header.head_end) != (0, geometry.num_kv_heads):
+            return "order"
+        if num_bytes != frame_bytes(frame, geometry):
+            return "truncated"
+        return "" if check == header.checksum else "checksum"
+
+    async def _refuse_frame(self, header: FrameHeader, cause: str) -> None:
+        """Ask for a damaged frame once more; the second time the leg is over."""
+        self._parts.metrics.integrity_failures.labels(cause).inc()
+        if header.seq in self._nacked:
+            raise DamagedFrameError(cause)
+        self._nacked.add(header.seq)
+        await self._stream.send(Nack(seq=header.seq, cause=cause, slot=header.slot))
+
+    def _is_complete(self) -> bool:
+        finish = self._finish
+        if finish is None:
+            return False
+        if not self._target.coverage.is_complete:
+            if len(self._checks) == finish.num_frames:
+                raise WorkerLost("the source had only a part of the prompt")
+            return False
+        checks = [self._checks.get(seq) for seq in range(finish.num_frames)]
+        if None in checks or len(checks) != len(self._checks) or self._headers:
+            raise DamagedFrameError("order")
+        if digest_of(check for check in checks if check is not None) != finish.digest:
+            raise DamagedFrameError("digest")
+        return True
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def _break_stream(self) -> None:
+        """Nothing was granted: ending the stream is enough."""
+        self._stream.cancel()
+        await self._settle_pending()
+
+    async def _acknowledge(self) -> None:
+        """Behind the commit, and not in the request's way: it may have ended by now."""
+        with suppress(StratosError):
+            await self._stream.send(Ack())
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Let the source end the stream."""
+        with suppress(StratosError, TimeoutError):
+            async with asyncio.timeout(self._parts.config.abort_timeout_s):
+                await self._stream.finish()
+                while await self._stream.receive() is not None:
+                    pass
+        self._stream.cancel()
+        self._closed()
+
+    async def _abort(self, receiver: Receiver, offer: TransportOffer, reason: str) -> None:
+        """Tell the source to stop, post what it still announces, and free the slots when it says that all is done."""
+        is_settled = self._is_settled
+        if not self._is_over:
+            with suppress(StratosError, TimeoutError):
+                async with asyncio.timeout(self._parts.config.abort_timeout_s):
+                    await self._stream.send(Abort(reason=reason))
+                    is_settled = await self._read_abort_ack(receiver, offer)
+        self._stream.cancel()
+        await self._settle_pending()
+        assert self._source is not None
+        if self._is_pair_lost:
+            receiver.end_incarnation(self._source.incarnation)
+        elif is_settled:
+            receiver.settle(offer.pair, self._intent.leg)
+        else:
+            self._parts.peers.suspect(self._source)
+        self._parts.room.freed()
+        self._closed()
+
+    async def _read_abort_ack(self, receiver: Receiver, offer: TransportOffer) -> bool:
+        while True:
+            pending, self._pending = self._pending, None
+            match await (pending if pending is not None else self._stream.receive()):
+                case FrameHeader() as header:
+                    receiver.post(offer.pair, header)
+                case Sent() as sent:
+                    receiver.notify_sent(offer.pair, sent.leg, sent.seq)
+                case AbortAck() | Refused() | None:
+                    return True
+
+    async def _settle_pending(self) -> None:
+        if self._pending is not None:
+            await asyncio.wait({self._pending})
+            if not self._pending.cancelled():
+                self._pending.exception()
+
+    def _closed(self) -> None:
+        if self._source is not None:
+            self._parts.peers.leg_closed(self._source.incarnation)
+
+
+def _copy(slot: memoryview) -> tuple[bytes, int]:
+    """A private copy and its checksum: the source could write to the slot between a check and a copy."""
+    private = bytes(slot)
+    return private, checksum(private)

@@ -1,0 +1,146 @@
+"""Messages of one Fetch stream as frozen records; see ``protos/stratos/api/kv/v1/source.proto`` for their life."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from stratos.common.errors import StratosError
+from stratos.core.kv import KvGeometry, KvIdentity
+from stratos.core.placement import WorkerRef
+from stratos.kv.transfer import FrameHeader, TransportOffer
+
+
+class SourcePhase(enum.Enum):
+    """What a source is doing; values are those of the proto enum."""
+
+    UNSPECIFIED = 0
+    QUEUED = 1
+    LOADING_ADAPTER = 2
+    READY = 3
+    COMPUTING = 4
+    SENDING = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """Which KV is wanted, and who asks."""
+
+    handoff_id: str
+    request_id: str
+    attempt: int
+    leg: str
+    token_ids: tuple[int, ...]
+    num_cached_tokens: int
+    compute: bool
+    identity: KvIdentity
+    geometry: KvGeometry
+    receiver: WorkerRef
+    transports: tuple[str, ...]
+    cache_salt: bytes = b""
+    deadline_ms: int | None = None
+    tenant: str = ""
+    priority_class: int = 0
+    adapter_uri: str = ""
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """The receiver has taken its resources."""
+
+    num_skip_tokens: int
+    slots: tuple[int, ...]
+    offer: TransportOffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoRoom:
+    """The receiver is busy."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credit:
+    """Slots that may be written again."""
+
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nack:
+    """A frame arrived damaged."""
+
+    seq: int
+    cause: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """COMMIT has happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abort:
+    """The receiver gives up."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Sign of life of the source."""
+
+    phase: SourcePhase
+    queue_position: int
+    engine_step: int
+    slow_step_s: float = 0.0
+    """Its slowest step of late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The source will run the first chunk next."""
+
+    transport: str
+    num_cached_tokens: int
+    token_bytes: int
+    source: WorkerRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A payload is complete."""
+
+    leg: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """No frame will follow."""
+
+    num_frames: int
+    digest: bytes
+    queue_ns: int
+    prefill_ns: int
+    num_computed_tokens: int
+    num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortAck:
+    """Nothing is under way any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The source cannot serve this hand-off."""
+
+    error: StratosError
+
+
+ReceiverMessage = Intent | Grant | NoRoom | Credit | Nack | Ack | Abort
+SourceMessage = Progress | Ready | FrameHeader | Sent | Finish | AbortAck | Refused

@@ -1,0 +1,95 @@
+"""Prefill jobs open at this worker as a source: engine events per leg, coalesced into state plus one wake-up."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stratos.common.errors import StratosError
+from stratos.engine.contract.results import PrefillEventKind, StepResult
+
+
+class PrefillProgress:
+    """How far one job is. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self.num_cached_tokens = 0
+        self.num_tokens = 0
+        """KV of tokens [0, num_tokens) is in the pages."""
+        self.is_ready = False
+        self.is_done = False
+        self.error: StratosError | None = None
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wake who waits."""
+        self._changed.set()
+
+    async def wait_ready(self) -> None:
+        """Wait until the job runs next; raises the error that ended it."""
+        while not self.is_ready:
+            await self._wait()
+        self._raise()
+
+    async def wait_beyond(self, num_tokens: int) -> None:
+        """Wait until more than ``num_tokens`` are computed or the job is done; raises the error that ended it."""
+        while self.num_tokens <= num_tokens and not self.is_done:
+            await self._wait()
+        self._raise()
+
+    async def _wait(self) -> None:
+        self._raise()
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _raise(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class PrefillJobs:
+    """Open jobs by leg, oldest first."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, PrefillProgress] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, leg: str) -> bool:
+        return leg in self._jobs
+
+    def open(self, leg: str) -> PrefillProgress:
+        """Begin to collect the events of ``leg``."""
+        assert leg not in self._jobs, "legs are minted once"
+        self._jobs[leg] = PrefillProgress()
+        return self._jobs[leg]
+
+    def close(self, leg: str) -> None:
+        """Forget ``leg``."""
+        self._jobs.pop(leg, None)
+
+    def position(self, leg: str) -> int:
+        """Jobs that came earlier and still have something to compute."""
+        ahead = 0
+        for other, job in self._jobs.items():
+            if other == leg:
+                break
+            ahead += not job.is_done
+        return ahead
+
+    def on_step(self, result: StepResult) -> None:
+        """Take over the prefill events of one engine step."""
+        for event in result.prefill_events:
+            job = self._jobs.get(event.leg)
+            if job is None:
+                continue
+            if event.kind is PrefillEventKind.READY:
+                job.is_ready = True
+                job.num_cached_tokens = event.num_tokens
+            job.num_tokens = max(job.num_tokens, event.num_tokens)
+            job.is_done = job.is_done or event.kind is PrefillEventKind.DONE
+            job.notify()
+        for leg, error in result.prefill_errors.items():
+            if (job := self._jobs.get(leg)) is not None:
+                job.error = error
+                job.notify()

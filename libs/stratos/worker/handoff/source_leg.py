@@ -1,0 +1,342 @@
+"""The source's end of one Fetch stream: compute a prompt's KV and send it, frame by frame, as credits allow.
+
+Life of a leg
+    Intent checked -> adapter loaded -> job queued in the engine -> READY: say Ready, wait for Grant -> the engine
+    computes chunks; each finished range is cut into frames: take a credit, gather, announce the header, hand the
+    payload to the transport, say Sent -> Finish -> Nacks are answered with the same frame -> Ack -> released.
+
+Stops: ``Busy`` and ``Abort`` from the receiver, the end of the stream, an error of the engine.  A frame that was
+announced is always sent, whatever stops the leg.  This file knows no protobuf and no grpc.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from stratos.common.clock import Clock
+from stratos.common.errors import BadRequest, Internal, WorkerLost
+from stratos.core.placement import WorkerRef
+from stratos.core.requests.records import PrefillJob
+from stratos.kv.framing import FrameRange, checksum, digest_of, plan_frames
+from stratos.kv.transfer import FrameHeader, PairSender
+from stratos.worker.adapter_cache import AdapterCache
+from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.handoff.records import (
+    Abort,
+    AbortAck,
+    Ack,
+    Credit,
+    Finish,
+    Grant,
+    Intent,
+    Nack,
+    NoRoom,
+    Progress,
+    Ready,
+    ReceiverMessage,
+    Sent,
+    SourceMessage,
+    SourcePhase,
+)
+from stratos.worker.handoff.source_jobs import PrefillJobs, PrefillProgress
+from stratos.worker.handoff.transports import Transports
+from stratos.worker.metrics import WorkerMetrics
+
+PROGRESS_INTERVAL_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """Limits of the source's side."""
+
+    receiver_timeout_s: float = 10.0
+    """Longest wait for the receiver's Grant, Credit or Ack; it answers within milliseconds when it lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceParts:
+    """What all legs of a worker share."""
+
+    me: Callable[[], WorkerRef]
+    engine: EngineClient
+    jobs: PrefillJobs
+    adapters: AdapterCache
+    transports: Transports
+    metrics: WorkerMetrics
+    config: SourceConfig
+    clock: Clock
+
+
+class SourceStream(Protocol):
+    """The Fetch stream, as records."""
+
+    async def send(self, message: SourceMessage) -> None:
+        """Write one message; calls do not overlap on the wire."""
+        ...
+
+    async def receive(self) -> ReceiverMessage | None:
+        """The next message, ``None`` at the end."""
+        ...
+
+
+class _Stopped(Exception):
+    """The receiver said Busy or Abort."""
+
+
+class SourceLeg:
+    """One hand-off at its source."""
+
+    def __init__(self, parts: SourceParts, stream: SourceStream, intent: Intent, transport: str) -> None:
+        self._parts = parts
+        self._stream = stream
+        self._intent = intent
+        self._transport = transport
+        self._phase = SourcePhase.QUEUED
+        self._grant: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
+        self._credits: deque[int] = deque()
+        self._nacks: deque[Nack] = deque()
+        self._changed = asyncio.Event()
+        self._is_acked = False
+        self._abort_reason: str | None = None
+        self._frames: list[tuple[FrameRange, int]] = []
+        self._repeated: set[int] = set()
+        self._sending: asyncio.Task[None] | None = None
+
+    async def run(self) -> str:
+        """Serve the leg to its end; returns the outcome for the counters. Raises what ended it otherwise."""
+        reader = asyncio.create_task(self._read())
+        progress = asyncio.create_task(self._report())
+        work = asyncio.create_task(self._work())
+        tasks = {reader, progress, work}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+                return "committed"
+            for task in (reader, progress):
+                if task.done():
+                    task.result()
+            raise Internal("a leg's reader ended without a reason")
+        except _Stopped:
+            return "busy" if self._abort_reason is None else "aborted"
+        finally:
+            # Shielded: a second cancellation must not leave the job behind.
+            await asyncio.shield(self._end(tasks))
+
+    async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # the first one's error is raised by ``run``
+        if self._sending is not None:
+            # The payload is a copy: the blocks are free already while the frame is completed.
+            await asyncio.wait({self._sending}, timeout=self._parts.config.receiver_timeout_s)
+            self._sending.cancel()
+            await asyncio.wait({self._sending})
+            if not self._sending.cancelled():
+                self._sending.exception()
+        if self._abort_reason is not None:
+            with suppress(WorkerLost):  # a receiver that did not wait asks for the slots in its own way
+                await self._stream.send(AbortAck())
+
+    # -- the work ----------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        parts, intent = self._parts, self._intent
+        started_s = self._parts.clock.now()
+        async with AsyncExitStack() as stack:
+            if intent.identity.adapter_digest:
+                self._phase = SourcePhase.LOADING_ADAPTER
+                await parts.adapters.hold(intent.identity.adapter_digest, intent.adapter_uri, stack)
+                self._phase = SourcePhase.QUEUED
+            job = parts.jobs.open(intent.leg)
+            stack.callback(parts.jobs.close, intent.leg)
+            stack.push_async_callback(parts.engine.release_prefill, intent.leg)  # before the adapter it runs with
+            await parts.engine.add_prefill(self._job(started_s))
+            await job.wait_ready()
+            granted_s = await self._get_grant(job)
+            sender, grant = await self._connect()
+            await parts.engine.grant(intent.leg)
+            computed_s = await self._send_all(job, sender, grant)
+            await self._stream.send(self._finish(job, granted_s - started_s, computed_s - granted_s))
+            await self._wait_ack(sender)
+
+    def _job(self, now_s: float) -> PrefillJob:
+        intent = self._intent
+        return PrefillJob(
+            leg=intent.leg,
+            token_ids=intent.token_ids,
+            adapter_digest=intent.identity.adapter_digest,
+            cache_salt=intent.cache_salt,
+            compute=intent.compute,
+            tenant=intent.tenant,
+            priority_class=intent.priority_class,
+            arrival_s=now_s,
+            deadline_s=None if intent.deadline_ms is None else now_s + intent.deadline_ms / 1000,
+        )
+
+    async def _get_grant(self, job: PrefillProgress) -> float:
+        self._phase = SourcePhase.READY
+        await self._stream.send(
+            Ready(
+                transport=self._transport,
+                num_cached_tokens=job.num_cached_tokens,
+                token_bytes=self._parts.engine.info.geometry.token_bytes,
+                source=self._parts.me(),
+            )
+        )
+        await self._wait_for(self._grant.done, "Grant")
+        self._phase = SourcePhase.COMPUTING
+        return self._parts.clock.now()
+
+    async def _connect(self) -> tuple[PairSender, Grant]:
+        grant = self._grant.result()
+        if not 0 <= grant.num_skip_tokens <= len(self._intent.token_ids):
+            raise BadRequest("Grant.num_skip_tokens is outside of the prompt", param="num_skip_tokens")
+        try:
+            return await self._parts.transports.sender(self._transport).connect(grant.offer), grant
+        except ValueError as error:
+            raise BadRequest(f"the receiver's transport offer cannot be used: {error}") from error
+
+    async def _send_all(self, job: PrefillProgress, sender: PairSender, grant: Grant) -> float:
+        """Send [skip, wanted) as it gets computed; returns when the last token was computed."""
+        position, wanted, computed_s = grant.num_skip_tokens, len(self._intent.token_ids), self._parts.clock.now()
+        geometry = self._parts.engine.info.geometry
+        while position < wanted:
+            await job.wait_beyond(position)
+            computed_s = self._parts.clock.now()
+            available = min(job.num_tokens, wanted)
+            if job.is_done:
+                self._phase = SourcePhase.SENDING
+            if available > position:
+                for frame in plan_frames(position, available, geometry, grant.offer.slot_bytes):
+                    await self._send_new(sender, frame)
+                position = available
+            elif job.is_done:
+                break  # a source that only sends what it has
+        return computed_s
+
+    # -- frames ------------------------------------------------------------------------------------
+
+    async def _send_new(self, sender: PairSender, frame: FrameRange) -> None:
+        while not self._credits or self._nacks:
+            # A damaged frame keeps its slot until it is repeated, so credits may depend on the repeat.
+            await self._wait_for(lambda: bool(self._credits or self._nacks), "Credit")
+            await self._answer_nacks(sender)
+        seq = len(self._frames)
+        payload = await self._gather(frame)
+        check = await asyncio.to_thread(checksum, payload)
+        self._frames.append((frame, check))
+        await self._send_frame(sender, self._header(seq, self._credits.popleft(), payload.nbytes), payload)
+
+    async def _answer_nacks(self, sender: PairSender) -> None:
+        while self._nacks:
+            nack = self._nacks.popleft()
+            if nack.seq >= len(self._frames) or nack.seq in self._repeated:
+                raise BadRequest(f"frame {nack.seq} was not sent, or was repeated already", param="seq")
+            self._repeated.add(nack.seq)
+            payload = await self._gather(self._frames[nack.seq][0])
+            await self._send_frame(sender, self._header(nack.seq, nack.slot, payload.nbytes), payload)
+
+    async def _gather(self, frame: FrameRange) -> memoryview:
+        return await self._parts.engine.gather(
+            self._intent.leg, frame.token_begin, frame.token_end, frame.layer_begin, frame.layer_end
+        )
+
+    def _header(self, seq: int, slot: int, num_bytes: int) -> FrameHeader:
+        frame, check = self._frames[seq]
+        return FrameHeader(
+            leg=self._intent.leg,
+            seq=seq,
+            layer_begin=frame.layer_begin,
+            layer_end=frame.layer_end,
+            token_begin=frame.token_begin,
+            token_end=frame.token_end,
+            head_begin=0,
+            head_end=self._parts.engine.info.geometry.num_kv_heads,
+            num_bytes=num_bytes,
+            checksum=check,
+            slot=slot,
+        )
+
+    async def _send_frame(self, sender: PairSender, header: FrameHeader, payload: memoryview) -> None:
+        async def announce_and_send() -> None:
+            await self._stream.send(header)
+            await sender.send(header, payload)
+            await self._stream.send(Sent(leg=header.leg, seq=header.seq))
+
+        # A task of its own: cancelling the leg must not stop a frame between header and payload.
+        self._sending = asyncio.create_task(announce_and_send())
+        await asyncio.shield(self._sending)
+        self._parts.metrics.transfer_bytes.labels("sent", self._transport).inc(header.num_bytes)
+
+    def _finish(self, job: PrefillProgress, queue_s: float, prefill_s: float) -> Finish:
+        return Finish(
+            num_frames=len(self._frames),
+            digest=digest_of(check for _, check in self._frames),
+            queue_ns=round(queue_s * 1e9),
+            prefill_ns=round(prefill_s * 1e9),
+            num_computed_tokens=max(job.num_tokens - job.num_cached_tokens, 0),
+            num_cached_tokens=job.num_cached_tokens,
+        )
+
+    async def _wait_ack(self, sender: PairSender) -> None:
+        while not self._is_acked:
+            await self._wait_for(lambda: self._is_acked or bool(self._nacks), "Ack")
+            await self._answer_nacks(sender)
+
+    # -- the stream --------------------------------------------------------------------------------
+
+    async def _wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        try:
+            async with asyncio.timeout(self._parts.config.receiver_timeout_s):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise WorkerLost(f"the receiver sent no {what} in time") from None
+
+    async def _read(self) -> None:
+        while (message := await self._stream.receive()) is not None:
+            self._take(message)
+            self._changed.set()
+        # The receiver half-closes behind its Ack; before that the end of the stream is the end of the lease.
+        if not self._is_acked:
+            raise WorkerLost("the receiver left")
+        await asyncio.Event().wait()
+
+    def _take(self, message: ReceiverMessage) -> None:
+        match message:
+            case Grant() if not self._grant.done():
+                self._credits.extend(message.slots)
+                self._grant.set_result(message)
+            case Credit():
+                self._credits.extend(message.slots)
+            case Nack():
+                self._nacks.append(message)
+            case Ack():
+                self._is_acked = True
+            case NoRoom():
+                raise _Stopped
+            case Abort():
+                self._abort_reason = message.reason
+                raise _Stopped
+            case _:
+                raise BadRequest("an Intent or Grant came twice on a Fetch stream")
+
+    async def _report(self) -> None:
+        while True:
+            status = self._parts.engine.status()
+            await self._stream.send(
+                Progress(
+                    phase=self._phase,
+                    queue_position=self._parts.jobs.position(self._intent.leg),
+                    engine_step=status.step,
+                    slow_step_s=status.slow_step_s,
+                )
+            )
+            await asyncio.sleep(PROGRESS_INTERVAL_S)

@@ -1,0 +1,171 @@
+"""Sources as a receiver sees them: channels, a breaker for each, and those that were lost with slots in their hands.
+
+A source that was lost or hung keeps its staging slots in quarantine.  ``probe`` asks it: gone or restarted means its
+slots are dropped at once; alive again means they are dropped when no leg of it is open; silent means they stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+
+from stratos.api.kv.v1 import source_pb2_grpc
+from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
+from stratos.common.clock import Clock
+from stratos.common.errors import WorkerLost
+from stratos.core.placement import WorkerRef
+from stratos.rpc.clients.channel import channel, translate_errors
+from stratos.worker.handoff.codec import request_to_pb, response_from_pb
+from stratos.worker.handoff.records import ReceiverMessage, SourceMessage
+from stratos.worker.handoff.staging_slots import StagingRoom
+from stratos.worker.handoff.transports import Transports
+
+BREAKER_FIRST_S = 30.0
+BREAKER_MOST_S = 300.0
+PROBE_TIMEOUT_S = 1.0
+MAX_CHANNELS = 256
+"""Restarted sources have new addresses; the channel not used for longest makes room."""
+
+
+class GrpcFetchStream:
+    """A Fetch stream on the receiver's side; every failure is a ``StratosError``."""
+
+    def __init__(self, call: Any, peer: str) -> None:
+        self._call = call
+        self._peer = peer
+
+    async def send(self, message: ReceiverMessage) -> None:
+        """Write one message."""
+        async with translate_errors(peer=self._peer):
+            try:
+                await self._call.write(request_to_pb(message))
+            except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+                raise WorkerLost(f"{self._peer} ended the stream") from error
+
+    async def receive(self) -> SourceMessage | None:
+        """Read one message; ``None`` at the end."""
+        async with translate_errors(peer=self._peer):
+            message = await self._call.read()
+        return None if message is grpc.aio.EOF else response_from_pb(message)
+
+    async def finish(self) -> None:
+        """Say that nothing will follow."""
+        async with translate_errors(peer=self._peer):
+            await self._call.done_writing()
+
+    def cancel(self) -> None:
+        """Break the stream."""
+        self._call.cancel()
+
+
+@dataclass(slots=True)
+class _Breaker:
+    open_until_s: float
+    hold_s: float = BREAKER_FIRST_S
+
+
+class SourcePeers:
+    """All sources this worker has met. Belongs to the event loop."""
+
+    def __init__(self, transports: Transports, room: StagingRoom, clock: Clock) -> None:
+        self._transports = transports
+        self._room = room
+        self._clock = clock
+        self._channels: OrderedDict[str, grpc.aio.Channel] = OrderedDict()
+        """By address, least recently used first."""
+        self._closing: set[asyncio.Task[None]] = set()
+        self._breakers: dict[str, _Breaker] = {}
+        self._suspects: dict[str, WorkerRef] = {}
+        self._legs: Counter[str] = Counter()
+
+    def open_fetch(self, ref: WorkerRef) -> GrpcFetchStream:
+        """Open a Fetch stream; it connects with its first message."""
+        stub = source_pb2_grpc.KvSourceServiceStub(self._channel(ref.address))
+        return GrpcFetchStream(stub.Fetch(), f"worker {ref.worker_id or ref.address}")
+
+    def is_avoided(self, ref: WorkerRef) -> bool:
+        """The breaker of this source is open."""
+        breaker = self._breakers.get(ref.incarnation or ref.address)
+        return breaker is not None and self._clock.now() < breaker.open_until_s
+
+    def report_lost(self, ref: WorkerRef) -> None:
+        """A leg of this source broke or hung: leave it alone for a while, longer each time."""
+        name, now_s = ref.incarnation or ref.address, self._clock.now()
+        known = self._breakers.get(name)
+        hold_s = BREAKER_FIRST_S if known is None else min(known.hold_s * 2, BREAKER_MOST_S)
+        self._breakers[name] = _Breaker(now_s + hold_s, hold_s)
+        stale = [key for key, b in self._breakers.items() if b.open_until_s + BREAKER_MOST_S < now_s]
+        for key in stale:
+            del self._breakers[key]
+
+    def report_committed(self, ref: WorkerRef) -> None:
+        """A leg of this source ended well."""
+        self._breakers.pop(ref.incarnation or ref.address, None)
+
+    def leg_opened(self, incarnation: str) -> None:
+        """A leg holds slots of this source's pair."""
+        self._legs[incarnation] += 1
+
+    def leg_closed(self, incarnation: str) -> None:
+        """It does no more."""
+        self._legs[incarnation] -= 1
+        if not self._legs[incarnation]:
+            del self._legs[incarnation]
+
+    def suspect(self, ref: WorkerRef) -> None:
+        """This source may still write slots that are in quarantine."""
+        self._suspects[ref.incarnation] = ref
+
+    @property
+    def num_suspects(self) -> int:
+        """Sources whose slots are in quarantine."""
+        return len(self._suspects)
+
+    async def probe(self) -> None:
+        """Ask every suspect once, and drop the slots of those that cannot, or will not, write them any more."""
+        for incarnation, ref in list(self._suspects.items()):
+            found = await self._ask_incarnation(ref)
+            if found is None or (found == incarnation and self._legs[incarnation] > 0):
+                continue
+            self._transports.end_incarnation(incarnation)
+            self._room.freed()
+            self._suspects.pop(incarnation, None)
+
+    async def _ask_incarnation(self, ref: WorkerRef) -> str | None:
+        """Incarnation at the suspect's address; "" when nobody listens there, ``None`` when it is silent."""
+        async with channel(ref.address) as fresh:
+            stub = worker_pb2_grpc.WorkerServiceStub(fresh)
+            call = stub.WatchStatus(worker_pb2.WatchStatusRequest(), timeout=PROBE_TIMEOUT_S)
+            try:
+                status = await call.read()
+            except grpc.aio.AioRpcError as error:
+                return "" if error.code() == grpc.StatusCode.UNAVAILABLE else None
+            finally:
+                call.cancel()
+        return None if status is grpc.aio.EOF else str(status.worker.incarnation)
+
+    async def close(self) -> None:
+        """Close all channels."""
+        while self._channels:
+            self._close_oldest()
+        if self._closing:
+            await asyncio.wait(set(self._closing))
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        known = self._channels.get(address)
+        if known is None:
+            if len(self._channels) >= MAX_CHANNELS:
+                self._close_oldest()
+            known = self._channels[address] = channel(address)
+        self._channels.move_to_end(address)
+        return known
+
+    def _close_oldest(self) -> None:
+        _, oldest = self._channels.popitem(last=False)
+        task = asyncio.create_task(oldest.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

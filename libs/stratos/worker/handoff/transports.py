@@ -1,0 +1,68 @@
+"""The KV transports of one worker, made on first use: a worker that never meets Gloo imports no torch for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from stratos.common.errors import IdentityMismatch
+from stratos.core.kv import StagingLedger
+from stratos.kv.transfer import Receiver, Sender
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportFactory:
+    """How to make both ends of one transport."""
+
+    receiver: Callable[[], Receiver]
+    sender: Callable[[], Sender]
+
+
+class Transports:
+    """Receivers and senders by name. Belongs to the event loop."""
+
+    def __init__(self, factories: Mapping[str, TransportFactory]) -> None:
+        self._factories = dict(factories)
+        self._receivers: dict[str, Receiver] = {}
+        self._senders: dict[str, Sender] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Transports this worker speaks, best first."""
+        return tuple(self._factories)
+
+    def receiver(self, name: str) -> Receiver:
+        """The receiving end of a transport. Raises ``IdentityMismatch`` for one this worker does not speak."""
+        self._expect(name)
+        if name not in self._receivers:
+            self._receivers[name] = self._factories[name].receiver()
+        return self._receivers[name]
+
+    def sender(self, name: str) -> Sender:
+        """The sending end of a transport. Raises ``IdentityMismatch`` for one this worker does not speak."""
+        self._expect(name)
+        if name not in self._senders:
+            self._senders[name] = self._factories[name].sender()
+        return self._senders[name]
+
+    def end_incarnation(self, source_incarnation: str) -> None:
+        """Drop the staging slots of a source in every transport."""
+        for receiver in self._receivers.values():
+            receiver.end_incarnation(source_incarnation)
+
+    def ledger(self) -> StagingLedger:
+        """Staging slots of all transports, law checked."""
+        return sum((receiver.ledger() for receiver in self._receivers.values()), StagingLedger())
+
+    async def close(self) -> None:
+        """Close what was made."""
+        for sender in self._senders.values():
+            await sender.close()
+        for receiver in self._receivers.values():
+            await receiver.close()
+
+    def _expect(self, name: str) -> None:
+        if name not in self._factories:
+            raise IdentityMismatch(
+                f"this worker does not speak the KV transport {name!r}, only {', '.join(self.names)}"
+            )

@@ -1,0 +1,249 @@
+"""A worker process as a ``Service``: opens the parts, keeps them healthy, drains them.
+
+Both roles hold the same parts and serve ``WorkerService`` and ``KvSourceService``; a decode worker faces gateways
+with ``DecodeService`` as well, a prefill worker with ``EmbedService``.  So a change of role is a change of composition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import grpc.aio
+
+from stratos.api.kv.v1 import source_pb2, source_pb2_grpc
+from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc, embed_pb2, embed_pb2_grpc, worker_pb2, worker_pb2_grpc
+from stratos.common.clock import SystemClock
+from stratos.common.errors import Draining, WorkerLost
+from stratos.common.ids import new_incarnation
+from stratos.core.fleet import WorkerStatus
+from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.rpc.serving.service import Service
+from stratos.worker.adapter_cache import AdapterStore, remove_leftovers
+from stratos.worker.adapter_store import open_adapter_store
+from stratos.worker.decode.servicer import DecodeServicer
+from stratos.worker.drain_gate import DrainGate
+from stratos.worker.embed.servicer import EmbedServicer
+from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.engine_client.factory import make_engine
+from stratos.worker.engine_client.own_thread import run_in_own_thread
+from stratos.worker.engine_client.process import ProcessEngine
+from stratos.worker.engine_client.thread import ThreadEngine
+from stratos.worker.handoff.source_servicer import SourceServicer
+from stratos.worker.settings import WorkerSettings
+from stratos.worker.status import StatusFeed, StatusServicer
+from stratos.worker.step_watch import StepWatch
+from stratos.worker.warm_up import warm_up_engine
+from stratos.worker.wiring import WorkerParts, wire_worker
+
+FRAMES_IN_FLIGHT = 64
+"""Frames of KV between a worker and its engine process at once; more wait."""
+HOUSEKEEPING_S = 0.25
+PROBE_INTERVAL_S = 1.0
+FLUSH_S = 1.0
+"""Time that handed-back streams get to leave, taken from the drain's own time."""
+
+
+class WorkerProcess(Service):
+    """One worker.
+
+    Args:
+        role: what it does.
+        settings: of the service.
+        make_engine: makes the engine client; called in a thread, may take long.
+        make_store: makes the object store.
+    """
+
+    def __init__(
+        self,
+        role: WorkerRole,
+        settings: WorkerSettings,
+        *,
+        make_engine: Callable[[WorkerSettings], EngineClient],
+        make_store: Callable[[WorkerSettings], AdapterStore],
+    ) -> None:
+        self.name = f"{role.value}-worker"
+        self.role = role
+        self.incarnation = new_incarnation()
+        self._settings = settings
+        self._make_engine = make_engine
+        self._make_store = make_store
+        self._clock = SystemClock()
+        self._gate = DrainGate()
+        self._feed = StatusFeed()
+        self._watch = StepWatch(self._clock)
+        self._drain_timeout_s = settings.drain_timeout_s
+        self._has_failed = False
+        self._parts: WorkerParts | None = None
+        self._sessions = DecodeServicer(lambda: self.parts.decode)
+
+    @property
+    def parts(self) -> WorkerParts:
+        """The open resources."""
+        assert self._parts is not None, "open() comes first"
+        return self._parts
+
+    def me(self) -> WorkerRef:
+        """This process, as others know it."""
+        return WorkerRef(
+            worker_id=self._settings.worker_id, incarnation=self.incarnation, address=self.address, role=self.role
+        )
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """See ``Service.register``."""
+        source = SourceServicer(lambda: self.parts.source, self._gate)
+        source_pb2_grpc.add_KvSourceServiceServicer_to_server(source, server)
+        status = StatusServicer(self._feed, self.status, self._start_drain)
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(status, server)
+        files, names = [source_pb2, worker_pb2], []
+        if self.role is WorkerRole.DECODE:
+            decode_pb2_grpc.add_DecodeServiceServicer_to_server(self._sessions, server)
+            files.append(decode_pb2)
+        else:
+            embed = EmbedServicer(lambda: self.parts.embed, self._gate)
+            embed_pb2_grpc.add_EmbedServiceServicer_to_server(embed, server)
+            files.append(embed_pb2)
+        for file in files:
+            names += [service.full_name for service in file.DESCRIPTOR.services_by_name.values()]
+        return names
+
+    async def open(self) -> None:
+        """Load the model, start the step loop, wire everything."""
+        engine = await run_in_own_thread(self._make_engine, self._settings)
+        await asyncio.to_thread(remove_leftovers, self._settings.adapter_cache_dir)
+        await engine.start()
+        self._parts = wire_worker(
+            self._settings,
+            engine,
+            self._make_store(self._settings),
+            self.me,
+            self.incarnation,
+            registry=self.metrics,
+            clock=self._clock,
+            gate=self._gate,
+        )
+        engine.subscribe(lambda _: self._feed.notify())
+
+    async def warm_up(self) -> None:
+        """See ``warm_up_engine``."""
+        await warm_up_engine(self.parts.engine, self._clock, self._settings.max_num_batched_tokens)
+
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
+        """See ``Service.tasks``."""
+        return {
+            "step loop": self._watch_step_loop(),
+            "housekeeping": self._keep_house(),
+            "suspect probing": self._probe_suspects(),
+        }
+
+    def not_ready_reason(self) -> str:
+        """See ``Service.not_ready_reason``."""
+        if self._parts is not None and self._watch.stands_still(self._settings.step_stall_timeout_s):
+            return f"the engine has work and its step counter has not moved for {self._watch.stalled_s:.1f} s"
+        return ""
+
+    def status(self) -> WorkerStatus:
+        """What routers see."""
+        parts = self.parts
+        engine, info = parts.engine.status(), parts.engine.info
+        return WorkerStatus(
+            worker=self.me(),
+            engine_step=engine.step,
+            is_computing=engine.is_computing,
+            blocks=engine.blocks,
+            staging=parts.transports.ledger(),
+            num_waiting=engine.num_waiting,
+            num_running=engine.num_running,
+            num_queued_tokens=engine.num_queued_tokens,
+            num_handoffs=self._gate.num_handoffs,
+            num_orphans=parts.table.num_orphans,
+            is_draining=self._gate.is_draining,
+            not_ready_reason=self.not_ready_reason(),
+            identity=info.identity,
+            resident_adapters=frozenset(engine.resident_adapters),
+            tokens_by_tenant=engine.tokens_by_tenant,
+            block_size=info.geometry.block_size,
+            max_num_seqs=self._settings.max_num_seqs,
+            slow_step_s=engine.slow_step_s,
+        )
+
+    async def drain(self) -> None:
+        """Let what runs end; hand streams back to their gateways shortly before the time is over."""
+        self._close_door()
+        parts, left_s = self.parts, min(self._drain_timeout_s, self._settings.drain_timeout_s)
+        if self._has_failed:
+            lost = WorkerLost("this worker's engine failed; resume the request elsewhere")
+            parts.table.fail_all(lost)
+            parts.embed.embedder.fail_all(lost)
+        try:
+            async with asyncio.timeout(max(left_s - FLUSH_S, left_s / 2)):
+                await parts.table.wait_empty()
+                await self._gate.wait_sources_done()
+        except TimeoutError:
+            leaving = Draining("this worker is leaving; resume the request elsewhere")
+            parts.table.fail_all(leaving)
+            parts.embed.embedder.fail_all(leaving)
+        await self._sessions.close_sessions()
+
+    async def close(self) -> None:
+        """See ``Service.close``."""
+        if self._parts is not None:
+            await self._parts.close()
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _close_door(self) -> None:
+        self._gate.is_draining = True
+        self.parts.table.is_draining = True
+        self._feed.notify()
+
+    def _start_drain(self, timeout_s: float | None) -> int:
+        if timeout_s is not None:
+            self._drain_timeout_s = timeout_s
+        self._close_door()
+        self.request_stop()
+        return len(self.parts.table)
+
+    async def _watch_step_loop(self) -> None:
+        try:
+            await self.parts.engine.wait_failed()
+        except Exception:
+            self._has_failed = True  # the process ends with what is raised; until then nothing waits for the engine
+            raise
+
+    async def _keep_house(self) -> None:
+        parts, was = self.parts, (-1, -1, -1)
+        while True:
+            status = parts.engine.status()
+            self._watch.observe(status)
+            parts.metrics.observe_status(status, parts.transports.ledger())
+            parts.table.reap()
+            now = (len(parts.table), parts.table.num_orphans, self._gate.num_handoffs)
+            if now != was:
+                was = now
+                self._feed.notify()
+            await asyncio.sleep(HOUSEKEEPING_S)
+
+    async def _probe_suspects(self) -> None:
+        while True:
+            await self.parts.peers.probe()
+            await asyncio.sleep(PROBE_INTERVAL_S)
+
+
+def make_client(settings: WorkerSettings) -> EngineClient:
+    """The engine client that the settings name; a process of its own makes its engine in ``start``."""
+    if settings.engine_process == "process":
+        arena_bytes = FRAMES_IN_FLIGHT * settings.staging_slot_bytes
+        return ProcessEngine(settings.model_dump_json().encode(), arena_bytes=arena_bytes)
+    return ThreadEngine(make_engine(settings))
+
+
+def worker_service(role: WorkerRole, settings: WorkerSettings) -> WorkerProcess:
+    """The service that both ``__main__`` files serve."""
+    return WorkerProcess(
+        role,
+        settings,
+        make_engine=make_client,
+        make_store=open_adapter_store,
+    )

@@ -1,0 +1,39 @@
+"""API keys -> callers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from stratos.common.errors import InvalidApiKey
+from stratos_gateway.generation.generation import Caller
+
+MAX_KEY_CHARS = 200
+
+
+class Authenticator(Protocol):
+    """Looks a key up."""
+
+    async def authenticate(self, key: str) -> Caller:
+        """The caller behind a key.
+
+        Raises:
+            InvalidApiKey: not a key that is known.
+            DependencyDown: it cannot be looked up now.
+        """
+        ...
+
+
+def bearer_key(headers: Mapping[str, str]) -> str:
+    """The key of ``Authorization: Bearer``.
+
+    Raises:
+        InvalidApiKey: there is none, or the header is malformed.
+    """
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    key = key.strip()
+    if scheme.lower() != "bearer" or not key:
+        raise InvalidApiKey("no API key: send the header 'Authorization: Bearer sk-...'")
+    if len(key) > MAX_KEY_CHARS:
+        raise InvalidApiKey("this is not an API key")
+    return key

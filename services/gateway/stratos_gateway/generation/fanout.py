@@ -1,0 +1,139 @@
+"""All generations of one HTTP request: several prompts run side by side, and end together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from stratos.common.errors import StratosError
+from stratos.text.detokenizer import Detokenizer
+from stratos.text.stop import StopMatcher
+from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.generation.generation import Generation, GenerationSpec
+from stratos_gateway.generation.journal import ChoiceChunk, ChoiceJournal
+from stratos_gateway.generation.platform import Platform
+
+
+class Fanout:
+    """Runs generations between ``__aenter__`` and ``__aexit__``, which cancels what still runs.
+
+    Choices are numbered ``prompt * n + choice`` towards the client.
+
+    Args:
+        specs: one per prompt.
+        num_choices: per prompt.
+        stop: stop strings; ``include_stop`` keeps them in the text.
+        tokenizer: shared.
+        platform: shared.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[GenerationSpec],
+        num_choices: int,
+        stop: tuple[Sequence[str], bool],
+        tokenizer: Tokenizer,
+        platform: Platform,
+    ) -> None:
+        self._news = asyncio.Event()
+        self._num_choices = num_choices
+        self._tasks: list[asyncio.Task[None]] = []
+        self.generations = [
+            Generation(spec, _journals(spec, num_choices, stop, tokenizer), platform, self._news.set) for spec in specs
+        ]
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(generation.run()) for generation in self.generations]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def is_ended(self) -> bool:
+        """Nothing more will come."""
+        return all(generation.is_ended for generation in self.generations)
+
+    async def news(self) -> list[ChoiceChunk]:
+        """Wait for news and take them; empty only at the end.
+
+        Raises:
+            StratosError: a generation failed; what came before was taken already.
+        """
+        while True:
+            self._news.clear()
+            chunks, ended = self.take(), self.is_ended
+            if chunks or ended:
+                break
+            self._raise_failure()
+            await self._news.wait()
+        if not chunks:
+            self._raise_failure()
+        return chunks
+
+    async def finish(self) -> list[ChoiceChunk]:
+        """Wait for the end of all and take everything at once.
+
+        Raises:
+            StratosError: a generation failed.
+        """
+        while not self.is_ended:
+            self._news.clear()
+            self._raise_failure()
+            await self._news.wait()
+        self._raise_failure()
+        return self.take()
+
+    def take(self) -> list[ChoiceChunk]:
+        """News of all choices, numbered for the client."""
+        chunks = []
+        for position, generation in enumerate(self.generations):
+            for choice in generation.choices:
+                if (chunk := choice.take()) is not None:
+                    chunk.index = position * self._num_choices + choice.index
+                    if chunk.is_first:
+                        chunk.prompt_logprobs = generation.prompt_logprobs
+                    chunks.append(chunk)
+        return chunks
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Over all prompts."""
+        return sum(len(generation.spec.prompt_ids) for generation in self.generations)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that did not have to be computed, over all prompts."""
+        return sum(generation.num_cached_tokens for generation in self.generations)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Over all choices."""
+        return sum(generation.num_output_tokens for generation in self.generations)
+
+    def _raise_failure(self) -> None:
+        errors: list[StratosError] = [g.error for g in self.generations if g.error is not None]
+        if errors:
+            raise errors[0]
+
+
+def _journals(
+    spec: GenerationSpec, num_choices: int, stop: tuple[Sequence[str], bool], tokenizer: Tokenizer
+) -> list[ChoiceJournal]:
+    stops, include = stop
+    least = spec.sampling.min_tokens
+    is_continued = spec.continues_prompt and tokenizer.has_text(spec.prompt_ids)
+    return [
+        ChoiceJournal(
+            index,
+            Detokenizer(tokenizer, is_continued=is_continued),
+            StopMatcher(stops, include_stop=include, min_tokens=least),
+        )
+        for index in range(num_choices)
+    ]

@@ -1,0 +1,159 @@
+"""What one choice of an open request has emitted: the journal that a recovery resumes from.
+
+A delta from a worker is checked against the journal before anything of it counts: it must begin where the
+journal ends, or repeat what is there.  Then its tokens become text, stop strings are looked for, and what
+may be shown waits until the client's stream takes it.  A slow client therefore costs at most the tokens of
+its own request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stratos.core.requests.records import FinishReason, PositionLogprobs
+from stratos.text.detokenizer import Detokenizer
+from stratos.text.stop import StopMatcher
+
+CLIENT_REASONS = {FinishReason.GRAMMAR: "stop", FinishReason.EXHAUSTED: "length"}
+"""Reasons that the API calls otherwise."""
+
+
+class JournalConflict(Exception):
+    """A worker skipped a token, or contradicts what was emitted before; its attempt must end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEntry:
+    """Log probabilities of one emitted token."""
+
+    logprobs: PositionLogprobs
+    text_offset: int
+    """Characters of the choice's text before this token."""
+
+
+@dataclass(slots=True)
+class ChoiceChunk:
+    """What a choice has to show since the last time it was asked."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    entries: list[TokenEntry]
+    finish_reason: str | None
+    is_first: bool
+    prompt_logprobs: Sequence[PositionLogprobs] = ()
+    """With the first chunk if asked for: of the prompt's tokens from the second on."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    text: list[str] = field(default_factory=list)
+    entries: list[TokenEntry] = field(default_factory=list)
+    num_taken: int = 0
+    """Tokens that were taken already; the rest of ``ids`` is pending."""
+    is_finish_taken: bool = False
+    is_started: bool = False
+
+
+class ChoiceJournal:
+    """Journal, detokeniser and stop matcher of one choice.
+
+    Args:
+        index: of the choice in its request.
+        detokenizer: fresh, of this choice.
+        stop: fresh matcher of this choice.
+    """
+
+    def __init__(self, index: int, detokenizer: Detokenizer, stop: StopMatcher) -> None:
+        self.index = index
+        self.ids: list[int] = []
+        self.finish_reason: str | None = None
+        self._detokenizer = detokenizer
+        self._stop = stop
+        self._num_chars = 0
+        self._pending = _Pending()
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing will be appended any more."""
+        return self.finish_reason is not None
+
+    def accept(
+        self,
+        offset: int,
+        token_ids: Sequence[int],
+        logprobs: Sequence[PositionLogprobs] = (),
+        finish_reason: FinishReason | None = None,
+    ) -> int:
+        """Append a worker's delta; returns how many tokens were new.
+
+        Raises:
+            JournalConflict: the delta leaves a gap or contradicts the journal.
+        """
+        if self.is_finished:
+            return 0
+        known = len(self.ids) - offset
+        if known < 0 or list(token_ids[:known]) != self.ids[offset : offset + min(known, len(token_ids))]:
+            raise JournalConflict(f"choice {self.index} has {len(self.ids)} tokens, the delta begins at {offset}")
+        fresh = token_ids[known:]
+        before = len(self.ids)
+        hides_last = finish_reason is FinishReason.STOP and len(fresh) > 0
+        if logprobs or self._stop.is_active:
+            self._append_each(fresh, logprobs[known:], hides_last=hides_last)
+        else:
+            self._append_all(fresh, hides_last=hides_last)
+        if finish_reason is not None and not self.is_finished:
+            self._finish(CLIENT_REASONS.get(finish_reason, str(finish_reason)))
+        return len(self.ids) - before
+
+    def take(self) -> ChoiceChunk | None:
+        """What is new since the last call, or ``None``."""
+        pending = self._pending
+        has_finish = self.is_finished and not pending.is_finish_taken
+        if pending.num_taken == len(self.ids) and not has_finish:
+            return None
+        chunk = ChoiceChunk(
+            index=self.index,
+            text="".join(pending.text),
+            token_ids=self.ids[pending.num_taken :],
+            entries=pending.entries,
+            finish_reason=self.finish_reason,
+            is_first=not pending.is_started,
+        )
+        self._pending = _Pending(num_taken=len(self.ids), is_finish_taken=self.is_finished, is_started=True)
+        return chunk
+
+    def _append_all(self, ids: Sequence[int], *, hides_last: bool) -> None:
+        self.ids.extend(ids)
+        self._show(self._detokenizer.push(ids[:-1] if hides_last else ids))
+
+    def _append_each(self, ids: Sequence[int], logprobs: Sequence[PositionLogprobs], *, hides_last: bool) -> None:
+        """Token by token: a stop string ends the choice at the token that completes it."""
+        last = len(ids) - 1
+        for position, token_id in enumerate(ids):
+            self.ids.append(token_id)
+            if logprobs:
+                self._pending.entries.append(TokenEntry(logprobs[position], self._num_chars))
+            if position == last and hides_last:
+                return
+            text = self._detokenizer.push((token_id,))
+            self._num_chars += len(text)
+            if self._match(text):
+                return
+
+    def _match(self, text: str) -> bool:
+        shown, stop = self._stop.feed(text, len(self.ids))
+        self._show(shown)
+        if stop is not None:
+            self.finish_reason = "stop"
+        return stop is not None
+
+    def _finish(self, reason: str) -> None:
+        if not self._match(self._detokenizer.flush()):
+            self._show(self._stop.flush())
+            self.finish_reason = reason
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._pending.text.append(text)

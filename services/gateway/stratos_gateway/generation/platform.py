@@ -1,0 +1,22 @@
+"""What every generation needs of the platform behind the gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratos.common.clock import Clock
+from stratos_gateway.generation.placement_reports import Completions, Router
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.sessions.pool import SessionPool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """Shared by all requests of the process."""
+
+    router: Router
+    completions: Completions
+    sessions: SessionPool
+    clock: Clock
+    metrics: GatewayMetrics
+    placement_timeout_s: float

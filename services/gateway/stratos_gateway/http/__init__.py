@@ -1,0 +1,1 @@
+"""HTTP itself: server, limits of connections, bodies, server-sent events, errors as JSON."""

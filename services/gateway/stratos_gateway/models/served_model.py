@@ -1,0 +1,130 @@
+"""The model behind this gateway as far as text goes: tokenizer, chat template, length limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stratos.common.errors import BadRequest, ContextLengthExceeded, InvalidCheckpoint
+from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting, read_embedding_config
+from stratos.core.files.model_files import read_model_files
+from stratos.core.requests.limits import MAX_EMBEDDING_TOKENS, check_input_lengths, check_prompt_length
+from stratos.text.chat import ChatMessage, ChatTemplate, read_template
+from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.models.catalogue import BaseModel
+from stratos_gateway.models.grammar_check import GrammarCheck
+
+INLINE_CHARS = 8192
+"""Longer texts are encoded in a thread, so that they do not hold up the streams of others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """Read once at start; shared by all requests."""
+
+    base: BaseModel
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    max_input_tokens: int
+    grammars: GrammarCheck
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        name: str,
+        max_input_tokens: int,
+        pooling: PoolingSetting = "auto",
+        matryoshka: MatryoshkaSetting = "auto",
+        max_stream_len: int = 0,
+    ) -> ServedModel:
+        """Read a model folder; hashes its weights. ``max_stream_len``: longest sequence, where not the model decides.
+
+        Raises:
+            InvalidCheckpoint: it cannot be served; the message says what to do.
+        """
+        files = read_model_files(path)
+        tokenizer = Tokenizer.load(path)
+        if tokenizer.vocab_size > files.vocab_size:
+            raise InvalidCheckpoint(f"{path}: the tokenizer has more tokens than the model's vocabulary")
+        source = read_template(path)
+        return cls(
+            base=BaseModel(
+                name=name or path.resolve().name,
+                digest=files.digest,
+                max_model_len=max_stream_len or files.max_model_len,
+                vocab_size=files.vocab_size,
+                created_unix_s=int((path / "config.json").stat().st_mtime),
+                can_generate=files.can_generate,
+                can_chat=source is not None,
+                embedding=read_embedding_config(files, pooling, matryoshka),
+            ),
+            tokenizer=tokenizer,
+            template=None if source is None else ChatTemplate(source, tokenizer),
+            max_input_tokens=max_input_tokens,
+            grammars=GrammarCheck(path, files.vocab_size, files.eos_token_ids),
+        )
+
+    async def encode_chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
+        """Ids of a conversation.
+
+        Raises:
+            BadRequest: empty, too long, or refused by the template.
+        """
+        if self.template is None:
+            raise BadRequest("this model has no chat template; use /v1/completions", param="messages")
+        template = self.template
+        return await self._encode("".join(m.content for m in messages), lambda: template.encode(messages), "messages")
+
+    async def encode_prompt(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
+        """Ids of a plain prompt, which speaks for itself: special tokens in it are read as such.
+
+        Raises:
+            BadRequest: empty or too long.
+        """
+        if isinstance(prompt, tuple):
+            self._check(len(prompt), "prompt")
+            return prompt
+        text = prompt
+        return await self._encode(text, lambda: self.tokenizer.encode(text, add_special_tokens=True), "prompt")
+
+    async def encode_inputs(self, inputs: Sequence[str | tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        """Ids of inputs to embed, special tokens of the tokenizer added to texts.
+
+        Raises:
+            BadRequest: one is empty or too long, or all together are.
+        """
+        texts = [text for text in inputs if isinstance(text, str)]
+        self._check_texts(texts)
+        is_short = sum(map(len, texts)) <= INLINE_CHARS
+        encoded = self._encode_texts(inputs) if is_short else await asyncio.to_thread(self._encode_texts, inputs)
+        check_input_lengths([len(ids) for ids in encoded], self.max_input_tokens, self.base.max_model_len)
+        return encoded
+
+    def _check_texts(self, texts: Sequence[str]) -> None:
+        """Refuse what is certainly too long before it is tokenised."""
+        least = [self.tokenizer.least_tokens(text) for text in texts]
+        if any(n > self.max_input_tokens for n in least) or sum(least) > MAX_EMBEDDING_TOKENS:
+            check_input_lengths([max(n, 1) for n in least], self.max_input_tokens, self.base.max_model_len)
+
+    def _encode_texts(self, inputs: Sequence[str | tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        encode = self.tokenizer.encode
+        return tuple(i if isinstance(i, tuple) else tuple(encode(i, add_special_tokens=True)) for i in inputs)
+
+    async def _encode(self, text: str, encode: Callable[[], list[int]], param: str) -> tuple[int, ...]:
+        least = self.tokenizer.least_tokens(text)
+        if least > self.max_input_tokens:
+            message = f"the prompt has at least {least} tokens, the limit is {self.max_input_tokens}"
+            raise ContextLengthExceeded(message, param=param)
+        ids = encode() if len(text) <= INLINE_CHARS else await asyncio.to_thread(encode)
+        self._check(len(ids), param)
+        return tuple(ids)
+
+    def _check(self, num_tokens: int, param: str) -> None:
+        check_prompt_length(num_tokens, self.max_input_tokens, self.base.max_model_len, param)
+
+    def max_tokens_left(self, num_prompt_tokens: int) -> int:
+        """Output tokens that the context has room for behind a prompt."""
+        return self.base.max_model_len - num_prompt_tokens

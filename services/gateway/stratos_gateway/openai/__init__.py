@@ -1,0 +1,4 @@
+"""The OpenAI API as data: bodies in, chunks and responses out; nothing here waits.
+
+Read in this order: ``fields``, ``requests``, ``responses``.
+"""

@@ -1,0 +1,242 @@
+"""Bodies of /v1/chat/completions and /v1/completions -> checked records; every failure is a 400 with ``param``.
+
+Fields that ask for nothing special are accepted and ignored, features that are not there are refused by name,
+anything unknown is refused too: a misspelt parameter must not be lost silently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stratos.common.errors import BadRequest
+from stratos.core.requests.limits import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_TOKEN_IDS,
+    MAX_CONTENT_PARTS,
+    MAX_MESSAGES,
+    check_bad_words,
+    check_logit_bias,
+    check_model_name,
+    check_num_choices,
+    check_stop,
+    check_stop_token_ids,
+    check_token_id_list,
+    check_token_ids,
+)
+from stratos.text.chat import ChatMessage
+from stratos_gateway.openai.fields import HARMLESS_FIELDS, SAMPLING_ROWS, Fields
+from stratos_gateway.openai.grammar_fields import WantedGrammar, take_grammar
+
+COMPLETIONS_DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default of the completions route."""
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions:
+    """What both routes have in common."""
+
+    model: str
+    stream: bool
+    include_usage: bool
+    n: int
+    stop: tuple[str, ...]
+    include_stop: bool
+    seed: int | None
+    max_tokens: int | None
+    num_logprobs: int | None
+    num_prompt_logprobs: int | None
+    """Of the field of this name."""
+    num_echo_logprobs: int | None
+    """Of ``echo`` with ``logprobs``."""
+    return_token_ids: bool
+    bad_words: tuple[str, ...]
+    bad_token_ids: tuple[int, ...]
+    grammar: WantedGrammar | None
+    sampling: dict[str, Any]
+    """Keyword arguments of ``SamplingParams`` besides those that have a field here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """A checked body of /v1/chat/completions."""
+
+    options: GenerationOptions
+    messages: tuple[ChatMessage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRequest:
+    """A checked body of /v1/completions; each prompt is text or token ids."""
+
+    options: GenerationOptions
+    prompts: tuple[str | tuple[int, ...], ...]
+    echo: bool
+
+
+def parse_chat(body: dict[str, Any], vocab_size: int) -> ChatRequest:
+    """Check a body of /v1/chat/completions.
+
+    Raises:
+        BadRequest: says which parameter is wrong, and how.
+    """
+    fields = Fields(body)
+    messages = _messages(fields.take("messages"))
+    wants, top = fields.flag("logprobs"), fields.number("top_logprobs", "num_logprobs")
+    if top is not None and not wants:
+        raise BadRequest("top_logprobs needs logprobs: true", param="top_logprobs")
+    max_tokens, newer = fields.number("max_tokens"), fields.number("max_completion_tokens", "max_tokens")
+    _refuse_chat_features(fields)
+    options = _options(
+        fields,
+        vocab_size,
+        max_tokens=newer if newer is not None else max_tokens,
+        num_logprobs=(top or 0) if wants else None,
+    )
+    return ChatRequest(options=options, messages=messages)
+
+
+def parse_completion(body: dict[str, Any], vocab_size: int) -> CompletionRequest:
+    """Check a body of /v1/completions; raises like ``parse_chat``."""
+    fields = Fields(body)
+    prompts = _prompts(fields.take("prompt"), vocab_size)
+    echo, max_tokens = fields.flag("echo"), fields.number("max_tokens")
+    num_logprobs = fields.number("logprobs", "num_logprobs")
+    best_of = fields.number("best_of", "n")
+    fields.refuse("suffix", "")
+    options = _options(
+        fields,
+        vocab_size,
+        max_tokens=COMPLETIONS_DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens,
+        num_logprobs=num_logprobs,
+    )
+    if best_of is not None and best_of != options.n:
+        raise BadRequest("best_of other than n is not supported", param="best_of", code="unsupported_parameter")
+    check_num_choices(len(prompts), options.n)
+    if echo and options.num_logprobs is not None:
+        options = replace(options, num_echo_logprobs=options.num_logprobs)
+    return CompletionRequest(options=options, prompts=prompts, echo=echo)
+
+
+def _options(
+    fields: Fields, vocab_size: int, *, max_tokens: float | None, num_logprobs: float | None
+) -> GenerationOptions:
+    sampling: dict[str, Any] = {name: value for name in SAMPLING_ROWS if (value := fields.number(name)) is not None}
+    sampling["logit_bias"] = check_logit_bias(fields.take("logit_bias"), vocab_size)
+    sampling["stop_token_ids"] = check_stop_token_ids(fields.take("stop_token_ids"), vocab_size)
+    sampling["allowed_token_ids"] = check_token_id_list(
+        fields.take("allowed_token_ids"), vocab_size, "allowed_token_ids", MAX_ALLOWED_TOKEN_IDS
+    )
+    sampling["ignore_eos"] = fields.flag("ignore_eos")
+    if max_tokens is not None and sampling.get("min_tokens", 0) > max_tokens:
+        raise BadRequest("min_tokens must not be above max_tokens", param="min_tokens")
+    stream, num_prompt_logprobs = fields.flag("stream"), fields.number("prompt_logprobs", "num_prompt_logprobs")
+    if stream and num_prompt_logprobs is not None:
+        raise BadRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
+    seed, n = fields.number("seed"), fields.number("n")
+    options = GenerationOptions(
+        model=check_model_name(fields.take("model")),
+        stream=stream,
+        include_usage=_include_usage(fields.take("stream_options"), stream),
+        n=1 if n is None else int(n),
+        stop=check_stop(fields.take("stop")),
+        include_stop=fields.flag("include_stop_str_in_output"),
+        seed=None if seed is None else int(seed),
+        max_tokens=None if max_tokens is None else int(max_tokens),
+        num_logprobs=None if num_logprobs is None else int(num_logprobs),
+        num_prompt_logprobs=None if num_prompt_logprobs is None else int(num_prompt_logprobs),
+        num_echo_logprobs=None,
+        return_token_ids=fields.flag("return_token_ids"),
+        grammar=take_grammar(fields),
+        bad_words=check_bad_words(fields.take("bad_words")),
+        bad_token_ids=check_token_id_list(fields.take("bad_token_ids"), vocab_size, "bad_token_ids", MAX_BAD_TOKEN_IDS),
+        sampling=sampling,
+    )
+    fields.ignore(*HARMLESS_FIELDS)
+    fields.refuse("service_tier", "auto", "default")
+    fields.refuse("skip_special_tokens", True)
+    fields.end()
+    return options
+
+
+def _include_usage(value: Any, stream: bool) -> bool:
+    if value is None:
+        return False
+    if not stream:
+        raise BadRequest("stream_options needs stream: true", param="stream_options")
+    if not isinstance(value, dict):
+        raise BadRequest("stream_options must be an object", param="stream_options")
+    fields = Fields(value, "stream_options.")
+    include = fields.flag("include_usage")
+    fields.ignore("include_obfuscation")
+    fields.end()
+    return include
+
+
+def _refuse_chat_features(fields: Fields) -> None:
+    fields.refuse("tools", [])
+    fields.refuse("functions", [])
+    fields.refuse("tool_choice", "none", "auto")
+    fields.refuse("function_call", "none", "auto")
+    fields.refuse("modalities", ["text"])
+    for name in ("audio", "prediction", "reasoning_effort", "verbosity", "web_search_options", "moderation"):
+        fields.refuse(name)
+    fields.ignore("parallel_tool_calls")
+
+
+def _messages(value: Any) -> tuple[ChatMessage, ...]:
+    if not isinstance(value, list) or not value:
+        raise BadRequest("messages must be a non-empty list", param="messages")
+    if len(value) > MAX_MESSAGES:
+        raise BadRequest(f"messages may hold at most {MAX_MESSAGES} entries", param="messages")
+    return tuple(_message(entry, f"messages[{index}]") for index, entry in enumerate(value))
+
+
+def _message(entry: Any, param: str) -> ChatMessage:
+    if not isinstance(entry, dict):
+        raise BadRequest(f"{param} must be an object", param=param)
+    role = entry.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise BadRequest(f"{param}.role must be one of {', '.join(_ROLES)}", param=f"{param}.role")
+    for name in ("tool_calls", "function_call", "audio"):
+        if entry.get(name):
+            text = f"{param}.{name} is not supported by this server"
+            raise BadRequest(text, param=f"{param}.{name}", code="unsupported_parameter")
+    return ChatMessage(_ROLES[role], _content(entry.get("content"), f"{param}.content"))
+
+
+def _content(value: Any, param: str) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value:
+        raise BadRequest(f"{param} must be a string or a non-empty list of parts", param=param)
+    if len(value) > MAX_CONTENT_PARTS:
+        raise BadRequest(f"{param} may hold at most {MAX_CONTENT_PARTS} parts", param=param)
+    texts = []
+    for index, part in enumerate(value):
+        where = f"{param}[{index}]"
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            raise BadRequest(f"{where} must be an object with a type", param=where)
+        if part["type"] != "text":
+            raise BadRequest(
+                f"{where}: only parts of type text are supported", param=where, code="unsupported_parameter"
+            )
+        if not isinstance(part.get("text"), str):
+            raise BadRequest(f"{where}.text must be a string", param=f"{where}.text")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _prompts(value: Any, vocab_size: int) -> tuple[str | tuple[int, ...], ...]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list) or not value:
+        raise BadRequest("prompt must be a string, a list of strings, token ids or lists of token ids", param="prompt")
+    if all(isinstance(entry, str) for entry in value):
+        check_num_choices(len(value), 1)
+        return tuple(value)
+    if all(isinstance(entry, list) for entry in value):
+        check_num_choices(len(value), 1)
+        return tuple(check_token_ids(entry, vocab_size, "prompt") for entry in value)
+    return (check_token_ids(value, vocab_size, "prompt"),)

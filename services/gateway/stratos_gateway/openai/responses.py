@@ -1,0 +1,229 @@
+"""Answers in OpenAI's shapes: whole bodies, stream chunks, usage.
+
+``Renderer`` holds what is the same for all choices of one request; ``ChatRenderer`` and
+``CompletionRenderer`` differ in the shape of a choice and of its log probabilities.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stratos.core.requests.records import TokenLogprob
+from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.generation.journal import ChoiceChunk
+from stratos_gateway.openai.prompt_logprobs import by_token_id, finite, legacy, top_by_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What all parts of one answer share."""
+
+    id: str
+    created: int
+    model: str
+    num_logprobs: int | None
+    num_prompt_logprobs: int | None
+    echoes_logprobs: bool
+    """The output's log probabilities begin with those of the prompt."""
+    return_token_ids: bool
+    include_usage: bool
+    prompts: Sequence[Sequence[int]]
+    """Token ids, one sequence per prompt."""
+    num_choices: int
+    """Per prompt."""
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Of the output."""
+        return self.num_logprobs is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one request."""
+
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int
+
+    def body(self) -> dict[str, Any]:
+        """In OpenAI's shape."""
+        return {
+            "prompt_tokens": self.num_prompt_tokens,
+            "completion_tokens": self.num_output_tokens,
+            "total_tokens": self.num_prompt_tokens + self.num_output_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
+        }
+
+
+class Renderer(ABC):
+    """Turns chunks of choices into JSON-ready objects.
+
+    Args:
+        answer: shared fields.
+        tokenizer: for the texts of tokens in log probabilities.
+    """
+
+    object_name: str
+    chunk_name: str
+
+    def __init__(self, answer: Answer, tokenizer: Tokenizer) -> None:
+        self.answer = answer
+        self._tokenizer = tokenizer
+
+    def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
+        """The whole answer at once."""
+        choices = [self._whole(chunk) for chunk in sorted(chunks, key=lambda chunk: chunk.index)]
+        body = {**self._head(self.object_name), "choices": choices, "usage": usage.body()}
+        if self.answer.num_prompt_logprobs is not None:
+            self._add_prompt_logprobs(body, chunks)
+        return self._add_prompt_ids(body)
+
+    def events(self, chunks: Sequence[ChoiceChunk]) -> list[dict[str, Any]]:
+        """Stream events for what is new."""
+        events = []
+        for chunk in chunks:
+            for choice in self._parts(chunk):
+                event = {**self._head(self.chunk_name), "choices": [choice]}
+                if self.answer.include_usage:
+                    event["usage"] = None
+                events.append(self._add_prompt_ids(event) if chunk.is_first and chunk.index == 0 else event)
+        return events
+
+    def usage_event(self, usage: Usage) -> dict[str, Any]:
+        """The extra event that ``include_usage`` asks for."""
+        return {**self._head(self.chunk_name), "choices": [], "usage": usage.body()}
+
+    @abstractmethod
+    def _whole(self, chunk: ChoiceChunk) -> dict[str, Any]:
+        """A finished choice."""
+
+    @abstractmethod
+    def _parts(self, chunk: ChoiceChunk) -> list[dict[str, Any]]:
+        """The stream choices for a chunk; none when there is nothing to show."""
+
+    @abstractmethod
+    def _add_prompt_logprobs(self, body: dict[str, Any], chunks: Sequence[ChoiceChunk]) -> None:
+        """Put ``prompt_logprobs`` where the route has them."""
+
+    def _prompt_logprobs(self, chunk: ChoiceChunk) -> list[dict[str, Any] | None]:
+        return by_token_id(chunk.prompt_logprobs, self.answer.num_prompt_logprobs or 0, self._tokenizer)
+
+    @abstractmethod
+    def _logprobs(self, chunk: ChoiceChunk) -> dict[str, Any]:
+        """Log probabilities in the shape of the route."""
+
+    def _add_prompt_ids(self, body: dict[str, Any]) -> dict[str, Any]:
+        return body
+
+    def _head(self, name: str) -> dict[str, Any]:
+        answer = self.answer
+        return {"id": answer.id, "object": name, "created": answer.created, "model": answer.model}
+
+    def _finish(self, choice: dict[str, Any], chunk: ChoiceChunk) -> dict[str, Any]:
+        choice["logprobs"] = self._logprobs(chunk) if self.answer.wants_logprobs else None
+        choice["finish_reason"] = chunk.finish_reason
+        if self.answer.return_token_ids:
+            choice["token_ids"] = chunk.token_ids
+        return choice
+
+    def _is_worth_sending(self, chunk: ChoiceChunk) -> bool:
+        tells_tokens = self.answer.wants_logprobs or self.answer.return_token_ids
+        return bool(chunk.text or chunk.finish_reason or (tells_tokens and chunk.token_ids))
+
+
+class ChatRenderer(Renderer):
+    """/v1/chat/completions."""
+
+    object_name = "chat.completion"
+    chunk_name = "chat.completion.chunk"
+
+    def _whole(self, chunk: ChoiceChunk) -> dict[str, Any]:
+        message = {"role": "assistant", "content": chunk.text, "refusal": None}
+        return self._finish({"index": chunk.index, "message": message}, chunk)
+
+    def _parts(self, chunk: ChoiceChunk) -> list[dict[str, Any]]:
+        parts: list[dict[str, Any]] = []
+        if chunk.is_first:
+            delta = {"role": "assistant", "content": ""}
+            parts.append({"index": chunk.index, "delta": delta, "logprobs": None, "finish_reason": None})
+        if self._is_worth_sending(chunk):
+            parts.append(self._finish({"index": chunk.index, "delta": {"content": chunk.text}}, chunk))
+        return parts
+
+    def _add_prompt_ids(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.answer.return_token_ids:
+            body["prompt_token_ids"] = self.answer.prompts[0]
+        return body
+
+    def _add_prompt_logprobs(self, body: dict[str, Any], chunks: Sequence[ChoiceChunk]) -> None:
+        body["prompt_logprobs"] = self._prompt_logprobs(chunks[0])
+
+    def _logprobs(self, chunk: ChoiceChunk) -> dict[str, Any]:
+        content = [
+            {**self._token(e.logprobs.sampled), "top_logprobs": [self._token(t) for t in e.logprobs.top]}
+            for e in chunk.entries
+        ]
+        return {"content": content, "refusal": None}
+
+    def _token(self, token: TokenLogprob) -> dict[str, Any]:
+        raw = self._tokenizer.token_bytes(token.token_id)
+        text = self._tokenizer.token_text(token.token_id, "")  # OpenAI marks it in the older route only
+        return {"token": text, "logprob": finite(token.logprob), "bytes": list(raw)}
+
+
+class CompletionRenderer(Renderer):
+    """/v1/completions; with ``echoes`` each choice begins with the text of its prompt."""
+
+    object_name = chunk_name = "text_completion"
+
+    def __init__(self, answer: Answer, tokenizer: Tokenizer, echoes: Sequence[str] = ()) -> None:
+        super().__init__(answer, tokenizer)
+        self._echoes = echoes
+
+    def _whole(self, chunk: ChoiceChunk) -> dict[str, Any]:
+        choice = {"index": chunk.index, "text": self._prefix(chunk) + chunk.text}
+        return self._add_choice_prompt(self._finish(choice, chunk), chunk)
+
+    def _parts(self, chunk: ChoiceChunk) -> list[dict[str, Any]]:
+        prefix = self._prefix(chunk)
+        if not (prefix or self._is_worth_sending(chunk)):
+            return []
+        choice = self._finish({"index": chunk.index, "text": prefix + chunk.text}, chunk)
+        return [self._add_choice_prompt(choice, chunk)]
+
+    def _echo(self, chunk: ChoiceChunk) -> str:
+        return self._echoes[chunk.index // self.answer.num_choices] if self._echoes else ""
+
+    def _prefix(self, chunk: ChoiceChunk) -> str:
+        return self._echo(chunk) if chunk.is_first else ""
+
+    def _prompt_ids(self, chunk: ChoiceChunk) -> Sequence[int]:
+        return self.answer.prompts[chunk.index // self.answer.num_choices]
+
+    def _add_choice_prompt(self, choice: dict[str, Any], chunk: ChoiceChunk) -> dict[str, Any]:
+        if self.answer.return_token_ids and chunk.is_first:
+            choice["prompt_token_ids"] = self._prompt_ids(chunk)
+        return choice
+
+    def _add_prompt_logprobs(self, body: dict[str, Any], chunks: Sequence[ChoiceChunk]) -> None:
+        for choice, chunk in zip(body["choices"], sorted(chunks, key=lambda chunk: chunk.index), strict=True):
+            choice["prompt_logprobs"] = self._prompt_logprobs(chunk)
+
+    def _logprobs(self, chunk: ChoiceChunk) -> dict[str, Any]:
+        name, entries, num_top = self._tokenizer.token_text, chunk.entries, self.answer.num_logprobs or 0
+        shift = len(self._echo(chunk))
+        output: dict[str, list[Any]] = {
+            "tokens": [name(e.logprobs.sampled.token_id) for e in entries],
+            "token_logprobs": [finite(e.logprobs.sampled.logprob) for e in entries],
+            "top_logprobs": [top_by_text(e.logprobs, num_top, self._tokenizer) for e in entries],
+            "text_offset": [e.text_offset + shift for e in entries],
+        }
+        if not (self.answer.echoes_logprobs and chunk.is_first):
+            return output
+        prompt_ids, tokenizer = self._prompt_ids(chunk), self._tokenizer
+        prompt = legacy(prompt_ids, self._echo(chunk), chunk.prompt_logprobs, num_top, tokenizer)
+        return {key: prompt[key] + output[key] for key in output}

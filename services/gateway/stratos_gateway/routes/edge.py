@@ -1,0 +1,71 @@
+"""What every route that computes has in common: the edge, and the way from a connection to a body.
+
+    key -> place in the gateway -> body -> the route's own answer
+
+The place is given back on every way out, and a client that leaves ends the answer.  What a body means, and what is
+answered, is the route's own business.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.access.auth import Authenticator, bearer_key
+from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.generation.generation import Caller
+from stratos_gateway.generation.platform import Platform
+from stratos_gateway.http.body import read_json, until_disconnect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeLimits:
+    """Bounds of a request that are not about its parameters."""
+
+    max_body_bytes: int
+    body_timeout_s: float
+    write_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """What all routes that compute share."""
+
+    authenticator: Authenticator
+    admission: Admission
+    platform: Platform
+    tokenizer: Tokenizer
+    limits: EdgeLimits
+
+    async def authenticate(self, request: Request) -> Caller:
+        """Whose key a request carries; raises like ``Authenticator``."""
+        return await self.authenticator.authenticate(bearer_key(request.headers))
+
+
+class EdgeEndpoint(ABC):
+    """ASGI application of one route that computes.
+
+    Args:
+        edge: shared with the other routes.
+    """
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; errors are raised to the edge middleware."""
+        edge, request = self._edge, Request(scope, receive)
+        caller = await edge.authenticate(request)
+        with edge.admission.enter(caller.tenant):
+            limits = edge.limits
+            body = await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+            await until_disconnect(receive, self._answer(request, body, caller, send))
+
+    @abstractmethod
+    async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
+        """Answer a body; cancelled when the client leaves."""

@@ -1,0 +1,77 @@
+"""The embeddings route: a request from bytes to bytes.
+
+    key -> place in the gateway -> body -> checked, encoded, resolved -> groups run -> answer
+
+Everything is released on every way out: the client leaving cancels the groups, and their end cancels the work at the
+workers.  Tokenising and encoding of large requests happen in a thread, beside the streams of others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Send
+
+from stratos.common.errors import BadRequest
+from stratos_gateway.generation.embedding_client import EmbeddingClient, EmbeddingSpec
+from stratos_gateway.generation.embedding_run import embed_all
+from stratos_gateway.generation.generation import Caller
+from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.openai.embedding_requests import EmbeddingBody, embedding_answer, parse_embedding
+from stratos_gateway.routes.edge import Edge, EdgeEndpoint
+
+INLINE_BYTES = 64 * 1024
+"""Vectors above this are turned into JSON in a thread."""
+
+
+class EmbeddingEndpoint(EdgeEndpoint):
+    """ASGI application of /v1/embeddings; errors are raised to the edge middleware.
+
+    Args:
+        edge: shared with the other routes.
+        model: tokenizer, limits, how it embeds.
+        catalogue: names of models.
+        client: calls workers.
+        timeout_s: longest time of one request.
+    """
+
+    def __init__(
+        self, edge: Edge, model: ServedModel, catalogue: ModelCatalogue, client: EmbeddingClient, timeout_s: float
+    ) -> None:
+        super().__init__(edge)
+        self._model = model
+        self._catalogue = catalogue
+        self._client = client
+        self._timeout_s = timeout_s
+
+    async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
+        config = self._model.base.embedding
+        parsed = parse_embedding(body, self._model.base.vocab_size, config)
+        spec = await self._spec(parsed, caller)
+        vectors = await embed_all(spec, self._edge.platform, self._client, self._timeout_s)
+        num_tokens = sum(map(len, spec.inputs))
+        metrics = self._edge.platform.metrics
+        metrics.tokens_in.labels(caller.tenant).inc(num_tokens)
+        metrics.embedding_inputs.inc(len(vectors))
+        is_small = sum(map(len, vectors)) <= INLINE_BYTES
+        encode = (parsed, vectors, num_tokens)
+        answer = embedding_answer(*encode) if is_small else await asyncio.to_thread(embedding_answer, *encode)
+        await Response(answer, media_type="application/json")(request.scope, request.receive, send)
+
+    async def _spec(self, body: EmbeddingBody, caller: Caller) -> EmbeddingSpec:
+        target = await self._catalogue.resolve(caller.tenant, body.model)
+        config = self._model.base.embedding
+        if config is None:
+            raise BadRequest("this model does not embed", param="model", code="unsupported_operation")
+        return EmbeddingSpec(
+            caller=caller,
+            target=target,
+            inputs=await self._model.encode_inputs(body.inputs),
+            pooling=config.pooling,
+            normalizes=config.normalizes,
+            num_dimensions=body.num_dimensions,
+        )

@@ -1,0 +1,86 @@
+"""The two generation routes: a request from bytes to bytes.
+
+    key -> place in the gateway -> body -> checked, encoded, resolved -> generations run -> answer or stream
+
+Everything is released on every way out: the client leaving cancels the work, and its end cancels the
+generations at the workers and gives back the place.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import Send
+
+from stratos.common.errors import StratosError
+from stratos_gateway.generation.fanout import Fanout
+from stratos_gateway.generation.generation import Caller
+from stratos_gateway.http.errors import error_body
+from stratos_gateway.http.json_response import OrjsonResponse
+from stratos_gateway.http.sse import DONE, EventStream, encode_events
+from stratos_gateway.openai.responses import Usage
+from stratos_gateway.routes.edge import Edge, EdgeEndpoint
+from stratos_gateway.routes.preparation import Prepared
+
+_log = logging.getLogger(__name__)
+_TRACEPARENT = re.compile(r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
+
+Prepare = Callable[[dict[str, Any], Caller, str], Awaitable[Prepared]]
+
+
+class GenerationEndpoint(EdgeEndpoint):
+    """ASGI application of one generation route; errors are raised to the edge middleware.
+
+    Args:
+        edge: shared.
+        prepare: of this route.
+    """
+
+    def __init__(self, edge: Edge, prepare: Prepare) -> None:
+        super().__init__(edge)
+        self._prepare = prepare
+
+    async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
+        traceparent = request.headers.get("traceparent", "")
+        prepared = await self._prepare(body, caller, traceparent if _TRACEPARENT.match(traceparent) else "")
+        options = prepared.options
+        stop = (options.stop, options.include_stop)
+        fanout = Fanout(prepared.specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
+        try:
+            async with fanout:
+                if options.stream:
+                    await self._stream(fanout, prepared, send)
+                else:
+                    chunks = await fanout.finish()
+                    response = OrjsonResponse(prepared.renderer.body(chunks, _usage(fanout)))
+                    await response(request.scope, request.receive, send)
+        finally:
+            self._count(caller, fanout)
+
+    async def _stream(self, fanout: Fanout, prepared: Prepared, send: Send) -> None:
+        """Errors before the first event have a status of their own; later ones are the last event."""
+        stream, renderer = EventStream(send, self._edge.limits.write_timeout_s), prepared.renderer
+        try:
+            while chunks := await fanout.news():
+                await stream.write(encode_events(renderer.events(chunks)))
+            usage = [renderer.usage_event(_usage(fanout))] if prepared.options.include_usage else []
+            await stream.write(encode_events(usage) + DONE)
+        except StratosError as error:
+            if not stream.is_started:
+                raise
+            _log.warning("stream %s ends with an error: %s", renderer.answer.id, error.code)
+            await stream.write(encode_events([error_body(error)]))
+        await stream.end()
+
+    def _count(self, caller: Caller, fanout: Fanout) -> None:
+        metrics = self._edge.platform.metrics
+        metrics.tokens_in.labels(caller.tenant).inc(fanout.num_prompt_tokens)
+        metrics.tokens_out.labels(caller.tenant).inc(fanout.num_output_tokens)
+
+
+def _usage(fanout: Fanout) -> Usage:
+    return Usage(fanout.num_prompt_tokens, fanout.num_output_tokens, fanout.num_cached_tokens)

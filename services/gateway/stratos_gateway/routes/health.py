@@ -1,0 +1,121 @@
+"""Deep health: a one-token inference through the whole platform, cached, never billed.
+
+"full" is not "broken": a platform that refuses the probe because it has too much to do, is healthy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from dataclasses import dataclass
+
+from stratos.common.clock import Clock
+from stratos.common.errors import Overloaded, QueueTimeout, RateLimited, StratosError
+from stratos.core.requests.embedding import PoolingKind
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos_gateway.generation.embedding_client import EmbeddingClient, EmbeddingSpec
+from stratos_gateway.generation.embedding_run import embed_all
+from stratos_gateway.generation.fanout import Fanout
+from stratos_gateway.generation.generation import Caller, GenerationSpec
+from stratos_gateway.generation.platform import Platform
+from stratos_gateway.models.catalogue import ModelTarget
+from stratos_gateway.models.served_model import ServedModel
+
+HEALTH_CALLER = Caller(tenant="stratos-health", cache_salt=b"stratos-health", priority_class=0)
+_PROBE_TEXT = "a"
+
+
+class HealthState(enum.StrEnum):
+    """What the last probe showed."""
+
+    OK = "ok"
+    FULL = "full"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReport:
+    """A probe's outcome."""
+
+    state: HealthState
+    reason: str
+    checked_s: float
+    duration_s: float
+
+
+class DeepHealth:
+    """Runs at most one probe per interval; callers in between share its outcome.
+
+    Args:
+        model: what to ask.
+        platform: whom to ask.
+        embeddings: calls workers, for a model that only embeds.
+        interval_s: least time between probes.
+        timeout_s: longest time of one.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        platform: Platform,
+        embeddings: EmbeddingClient,
+        interval_s: float,
+        timeout_s: float,
+    ) -> None:
+        self._model = model
+        self._embeddings = embeddings
+        self._platform = platform
+        self._clock: Clock = platform.clock
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._report: HealthReport | None = None
+        self._lock = asyncio.Lock()
+
+    async def report(self) -> HealthReport:
+        """The last outcome if it is fresh, else that of a new probe."""
+        async with self._lock:
+            if self._report is None or self._clock.now() - self._report.checked_s >= self._interval_s:
+                self._report = await self._probe()
+            return self._report
+
+    async def _probe(self) -> HealthReport:
+        started_s = self._clock.now()
+        state, reason = HealthState.OK, ""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._infer()
+        except TimeoutError:
+            state, reason = HealthState.BROKEN, f"no token within {self._timeout_s:g} s"
+        except (Overloaded, RateLimited) as error:
+            state, reason = HealthState.FULL, error.message
+        except QueueTimeout as error:
+            state, reason = HealthState.BROKEN, error.message
+        except StratosError as error:
+            state, reason = HealthState.BROKEN, error.code
+        now_s = self._clock.now()
+        return HealthReport(state, reason, now_s, now_s - started_s)
+
+    async def _infer(self) -> None:
+        base = self._model.base
+        target = ModelTarget(name=base.name, model_digest=base.digest)
+        prompt_ids = tuple(self._model.tokenizer.encode(_PROBE_TEXT))
+        if not base.can_generate:
+            embedding = EmbeddingSpec(
+                caller=HEALTH_CALLER,
+                target=target,
+                inputs=(prompt_ids,),
+                pooling=PoolingKind.LAST,
+                normalizes=True,
+                num_dimensions=None,
+            )
+            await embed_all(embedding, self._platform, self._embeddings, self._timeout_s)
+            return
+        spec = GenerationSpec(
+            caller=HEALTH_CALLER,
+            target=target,
+            prompt_ids=prompt_ids,
+            sampling=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
+            seed=0,
+        )
+        async with Fanout([spec], 1, ((), False), self._model.tokenizer, self._platform) as fanout:
+            await fanout.finish()

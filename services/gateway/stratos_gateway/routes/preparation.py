@@ -1,0 +1,145 @@
+"""From a checked body to what runs: names resolved, prompts encoded, seed drawn, answer shaped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stratos.common.errors import BadRequest
+from stratos.common.ids import new_id, new_seed
+from stratos.core.requests.limits import check_prompt_logprobs
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos_gateway.generation.generation import Caller, GenerationSpec
+from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
+from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.models.watermark_policy import WatermarkPolicy
+from stratos_gateway.openai.requests import GenerationOptions, parse_chat, parse_completion
+from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer, Renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request that is ready to run."""
+
+    options: GenerationOptions
+    specs: tuple[GenerationSpec, ...]
+    renderer: Renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """What both generation routes need to make a request ready.
+
+    Args:
+        model: tokenizer, template, limits.
+        catalogue: names of models.
+        default_max_tokens: of a chat request that names none.
+        watermarks: whose output is marked.
+        wall_clock: seconds since the epoch, for ``created``.
+    """
+
+    model: ServedModel
+    catalogue: ModelCatalogue
+    default_max_tokens: int
+    watermarks: WatermarkPolicy = field(default_factory=WatermarkPolicy)
+    wall_clock: Callable[[], float] = time.time
+
+    async def chat(self, body: dict[str, Any], caller: Caller, traceparent: str) -> Prepared:
+        """/v1/chat/completions; raises ``StratosError`` with the client's answer."""
+        self._check_generates()
+        request = parse_chat(body, self.model.base.vocab_size)
+        target = await self.catalogue.resolve(caller.tenant, request.options.model)
+        prompts = [await self.model.encode_chat(request.messages)]
+        specs = await self._specs(request.options, prompts, caller, target, traceparent)
+        answer = self._answer("chatcmpl", request.options, prompts)
+        return Prepared(options=request.options, specs=specs, renderer=ChatRenderer(answer, self.model.tokenizer))
+
+    async def completion(self, body: dict[str, Any], caller: Caller, traceparent: str) -> Prepared:
+        """/v1/completions; raises like ``chat``."""
+        self._check_generates()
+        request = parse_completion(body, self.model.base.vocab_size)
+        target = await self.catalogue.resolve(caller.tenant, request.options.model)
+        prompts = [await self.model.encode_prompt(prompt) for prompt in request.prompts]
+        tokenizer = self.model.tokenizer
+        echoes = [
+            p if isinstance(p, str) else tokenizer.decode(p, skip_special=False)
+            for p in request.prompts
+            if request.echo
+        ]
+        specs = await self._specs(request.options, prompts, caller, target, traceparent)
+        specs = tuple(replace(spec, continues_prompt=True) for spec in specs)
+        renderer = CompletionRenderer(self._answer("cmpl", request.options, prompts), tokenizer, echoes)
+        return Prepared(options=request.options, specs=specs, renderer=renderer)
+
+    def _check_generates(self) -> None:
+        if not self.model.base.can_generate:
+            raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
+
+    async def _specs(
+        self,
+        options: GenerationOptions,
+        prompts: Sequence[tuple[int, ...]],
+        caller: Caller,
+        target: ModelTarget,
+        traceparent: str,
+    ) -> tuple[GenerationSpec, ...]:
+        param = "prompt_logprobs" if options.num_echo_logprobs is None else "logprobs"
+        check_prompt_logprobs(sum(map(len, prompts)), _num_prompt_logprobs(options), param)
+        if options.grammar is not None:
+            await self.model.grammars.check(options.grammar.spec, options.grammar.param, caller.tenant)
+        seed = new_seed() if options.seed is None else options.seed
+        watermark = self.watermarks.watermark_for(caller.tenant, target.name)
+        return tuple(
+            GenerationSpec(
+                caller=caller,
+                target=target,
+                prompt_ids=prompt,
+                sampling=replace(self._sampling(options, len(prompt)), watermark=watermark),
+                seed=seed,
+                traceparent=traceparent,
+            )
+            for prompt in prompts
+        )
+
+    def _sampling(self, options: GenerationOptions, num_prompt_tokens: int) -> SamplingParams:
+        wanted = self.default_max_tokens if options.max_tokens is None else options.max_tokens
+        max_tokens = min(wanted, self.model.max_tokens_left(num_prompt_tokens))
+        if options.sampling.get("min_tokens", 0) > max_tokens:
+            text = f"min_tokens must not be above the {max_tokens} tokens this request may generate"
+            raise BadRequest(text, param="min_tokens")
+        return SamplingParams(
+            max_tokens=max_tokens,
+            num_logprobs=options.num_logprobs,
+            num_prompt_logprobs=_num_prompt_logprobs(options),
+            bad_sequences=self._bad_sequences(options),
+            grammar=None if options.grammar is None else options.grammar.spec,
+            **options.sampling,
+        )
+
+    def _bad_sequences(self, options: GenerationOptions) -> tuple[tuple[int, ...], ...]:
+        """Bad tokens, and the spellings of bad words: at the beginning of a text and behind a blank."""
+        encode = self.model.tokenizer.encode_plain
+        words = [tuple(encode(blank + word.strip())) for word in options.bad_words for blank in ("", " ")]
+        return tuple(dict.fromkeys([*((token,) for token in options.bad_token_ids), *words]))
+
+    def _answer(self, prefix: str, options: GenerationOptions, prompts: Sequence[tuple[int, ...]]) -> Answer:
+        return Answer(
+            id=new_id(prefix),
+            created=int(self.wall_clock()),
+            model=options.model,
+            num_logprobs=options.num_logprobs,
+            num_prompt_logprobs=options.num_prompt_logprobs,
+            echoes_logprobs=options.num_echo_logprobs is not None,
+            return_token_ids=options.return_token_ids,
+            include_usage=options.include_usage,
+            prompts=prompts,
+            num_choices=options.n,
+        )
+
+
+def _num_prompt_logprobs(options: GenerationOptions) -> int | None:
+    """Most likely tokens at each place of the prompt that some part of the answer needs."""
+    wanted = [num for num in (options.num_prompt_logprobs, options.num_echo_logprobs) if num is not None]
+    return max(wanted, default=None)

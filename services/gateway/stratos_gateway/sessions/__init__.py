@@ -1,0 +1,4 @@
+"""Sessions with decode workers.
+
+Read in this order: ``records``, ``session`` (one worker), ``pool``, ``liveness``, ``messages``.
+"""

@@ -1,0 +1,193 @@
+"""One session with one decode worker process, shared by all requests of this gateway.
+
+Outgoing messages wait in a bounded queue that one task writes; one task reads and hands news straight to the
+attempts' sinks, without a task or a queue per request.  When the stream ends, fails or the worker hangs,
+every open attempt hears ``on_lost`` once, and the session is of no use any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
+from stratos.common.clock import Clock
+from stratos.common.errors import Internal, Overloaded, WorkerLost
+from stratos.common.ids import new_id
+from stratos.core.placement import WorkerRef
+from stratos.core.requests.records import RequestKey
+from stratos.rpc.clients.channel import channel
+from stratos.rpc.errors import from_error_detail
+from stratos_gateway.sessions import messages
+from stratos_gateway.sessions.liveness import Liveness, LivenessConfig
+from stratos_gateway.sessions.records import AttemptSink, Submission
+
+_log = logging.getLogger(__name__)
+MAX_OUTBOX = 4096
+
+
+class WorkerSession:
+    """Client side of ``DecodeService.Session``. Belongs to the event loop.
+
+    Args:
+        worker: as the placement names it.
+        gateway_incarnation: of this process.
+        clock: for liveness.
+        config: limits of liveness.
+    """
+
+    def __init__(self, worker: WorkerRef, gateway_incarnation: str, clock: Clock, config: LivenessConfig) -> None:
+        self.worker = worker
+        self.is_broken = False
+        self._gateway_incarnation = gateway_incarnation
+        self._clock = clock
+        self._liveness = Liveness(config, clock.now())
+        self._sinks: dict[RequestKey, AttemptSink] = {}
+        self._outbox: asyncio.Queue[decode_pb2.SessionRequest] = asyncio.Queue(MAX_OUTBOX)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._channel: grpc.aio.Channel = channel(worker.address)
+        self._call: Any = None
+
+    async def open(self, timeout_s: float) -> None:
+        """Connect and exchange Hello and Welcome.
+
+        Raises:
+            WorkerLost: nobody answers in time, or another process does.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                self._call = decode_pb2_grpc.DecodeServiceStub(self._channel).Session()
+                await self._call.write(messages.hello(self._gateway_incarnation))
+                first = await self._call.read()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError) as error:
+            await self.close()
+            raise WorkerLost(f"{self.worker.worker_id} does not open a session") from error
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        incarnation = "" if first is grpc.aio.EOF else first.welcome.worker.incarnation
+        if not incarnation or (self.worker.incarnation and incarnation != self.worker.incarnation):
+            await self.close()
+            raise WorkerLost(f"{self.worker.worker_id} is another process than the router knows")
+        self._liveness.forgive(self._clock.now())
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+
+    def submit(self, submission: Submission, sink: AttemptSink) -> None:
+        """Start an attempt; its news go to ``sink`` until it ends, is cancelled or lost.
+
+        Raises:
+            WorkerLost: the session broke meanwhile.
+            Overloaded: the worker does not take messages.
+        """
+        if self.is_broken:
+            raise WorkerLost(f"the session with {self.worker.worker_id} broke")
+        try:
+            self._outbox.put_nowait(messages.submit(submission))
+        except asyncio.QueueFull as error:
+            raise Overloaded(f"{self.worker.worker_id} does not take messages") from error
+        self._sinks[submission.key] = sink
+
+    def cancel(self, key: RequestKey, choices: tuple[int, ...] = ()) -> None:
+        """End an attempt, or some of its choices; without ``choices`` nothing of it is delivered any more."""
+        if not choices:
+            self._sinks.pop(key, None)
+        if self.is_broken:
+            return
+        try:
+            self._outbox.put_nowait(messages.cancel(key, choices))
+        except asyncio.QueueFull:  # a lost Cancel would leak; a broken session frees everything there
+            self._break("broken", "it does not take messages")
+
+    def release(self, key: RequestKey) -> None:
+        """The attempt ended at the worker: forget its sink."""
+        self._sinks.pop(key, None)
+
+    def check(self) -> None:
+        """Break the session if the worker hangs; called often."""
+        if not self.is_broken and (fault := self._liveness.fault(self._clock.now())):
+            self._break("hang", fault)
+
+    def forgive(self) -> None:
+        """See ``Liveness.forgive``."""
+        self._liveness.forgive(self._clock.now())
+
+    async def close(self) -> None:
+        """End the stream and the connection."""
+        self.is_broken = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._call is not None:
+            self._call.cancel()
+        await self._channel.close()
+
+    async def _read(self) -> None:
+        reason = "it ended the session"
+        try:
+            while (message := await self._call.read()) is not grpc.aio.EOF:
+                self._handle(message)
+        except grpc.aio.AioRpcError as error:
+            reason = f"{error.code().name.lower()}: {error.details()}"
+        except Exception:
+            _log.exception("bug while reading the session with %s", self.worker.worker_id)
+            reason = "a message could not be handled"
+        self._break("broken", reason)
+
+    async def _write(self) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader tells why
+            while True:
+                await self._call.write(await self._outbox.get())
+
+    def _handle(self, message: decode_pb2.SessionResponse) -> None:
+        kind, now_s = message.WhichOneof("message"), self._clock.now()
+        if kind == "step_outputs":
+            self._liveness.heard(message.step_outputs.engine_step, now_s)
+            for output in message.step_outputs.outputs:
+                if (sink := self._sinks.get(RequestKey(output.request_id, output.attempt))) is not None:
+                    self._deliver(output, sink)
+        elif kind == "progress":
+            progress = message.progress
+            self._liveness.heard(
+                progress.engine_step,
+                now_s,
+                is_computing=progress.is_computing,
+                slow_step_s=progress.slow_step_ms / 1000,
+            )
+
+    def _deliver(self, output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
+        """What cannot be handled ends its own request: the session belongs to many."""
+        try:
+            _hand_over(output, sink)
+        except Exception:
+            error_id = new_id("err")
+            _log.exception("bug in an output of %s, reported to the client as %s", self.worker.worker_id, error_id)
+            sink.on_failure(Internal(f"internal error {error_id}"))
+
+    def _break(self, cause: str, reason: str) -> None:
+        if self.is_broken:
+            return
+        self.is_broken = True
+        sinks, self._sinks = self._sinks, {}
+        _log.warning("session with %s (%s) is lost: %s", self.worker.worker_id, self.worker.incarnation, reason)
+        self._call.cancel()
+        for sink in sinks.values():
+            sink.on_lost(cause)
+
+
+def _hand_over(output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
+    if output.prompt_logprobs:
+        sink.on_prompt_logprobs(messages.position_logprobs(output.prompt_logprobs))
+    for delta in output.deltas:
+        logprobs = messages.position_logprobs(delta.logprobs) if delta.logprobs else ()
+        reason = messages.FINISH_REASONS.get(delta.finish_reason)
+        sink.on_delta(delta.index, delta.offset, delta.token_ids, logprobs, reason)
+    if output.HasField("receipt"):
+        sink.on_receipt(messages.receipt(output.receipt))
+    if output.HasField("error"):
+        sink.on_error(from_error_detail(output.error))
+    sink.on_step_end()

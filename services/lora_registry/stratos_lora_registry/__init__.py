@@ -1,0 +1,1 @@
+"""The lora-registry service: adapter names and content-addressed versions, checked at registration."""

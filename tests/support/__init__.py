@@ -1,0 +1,1 @@
+"""What several tests need: worlds of services, engines, drivers, peers."""

@@ -1,0 +1,103 @@
+"""Compiles every kernel for sm_90 as Llama-3.1-8B uses it and prints what came out as JSON.
+
+A test runs it in a process of its own.  Launches go through the classes that serve, over buffers of the sizes that
+serve, so constants and alignments of the compiled variants are those of a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from stratos.core.kv import KvGeometry
+from stratos.engine.attention.backend import RowSpan
+from stratos.engine.attention.projections import QkNorm
+from stratos.engine.attention.triton_paged import TritonPagedAttention
+from stratos.engine.layers.rotary import RopeRows
+from stratos.engine.layers.triton_ops import TritonOps
+from stratos.engine.memory.kv_pages import KvPages
+from stratos.engine.runner.cuda.tables import DeviceTables
+from stratos.engine.triton_kernels import sampling
+from stratos.engine.triton_kernels.linear import linear
+from tests.support.triton_compile import Compiled, compiled, resources
+
+LAYERS, HEADS, KV_HEADS, DIM, BLOCK, HIDDEN, VOCAB = 32, 32, 8, 128, 16, 4096, 128256
+BATCHES = (1, 8, 64)
+"""Rows of decode steps: contexts in many parts, in some, in one."""
+CPU = torch.device("cpu")
+
+
+def _attention(pages_type: torch.dtype, dtype: torch.dtype, **options: Any) -> TritonPagedAttention:
+    geometry = KvGeometry(
+        num_layers=LAYERS, num_kv_heads=KV_HEADS, head_dim=DIM, block_size=BLOCK, element_bytes=pages_type.itemsize
+    )
+    scales = torch.ones(LAYERS, 2, KV_HEADS) if pages_type == torch.float8_e4m3fn else None
+    pages = KvPages(geometry, 1, pages_type, CPU)
+    return TritonPagedAttention(pages, HEADS, (None,) * LAYERS, dtype=dtype, kv_scales=scales, **options)
+
+
+def _forward(attention: TritonPagedAttention, dtype: torch.dtype, tokens: int, metadata: Any, norm: bool) -> None:
+    qkv, factors = torch.zeros(tokens, (HEADS + 2 * KV_HEADS) * DIM, dtype=dtype), torch.zeros(tokens, DIM)
+    qk_norm = QkNorm(torch.ones(HEADS + KV_HEADS, DIM, dtype=dtype), 1e-6) if norm else None
+    attention.forward(1, qkv, RopeRows(factors, factors), qk_norm, metadata)
+
+
+def _attend(pages_type: torch.dtype, dtype: torch.dtype) -> None:
+    attention = _attention(pages_type, dtype)
+    tables = DeviceTables(128, max(BATCHES), 64, BLOCK, CPU)
+    for rows in BATCHES:
+        _forward(attention, dtype, rows, tables.metadata(attention, rows), norm=False)
+    prompt = attention.prepare([RowSpan(0, BLOCK, 0, (0,))])
+    _forward(attention, dtype, BLOCK, prompt, norm=True)
+    exact = _attention(pages_type, dtype, is_exact=True)
+    _forward(exact, dtype, 1, tables.metadata(exact, 1), norm=False)
+
+
+def _layer(dtype: torch.dtype) -> None:
+    ops, x, weight = TritonOps(), torch.zeros(2, HIDDEN, dtype=dtype), torch.ones(HIDDEN, dtype=dtype)
+    ops.rms_norm(x, weight, 1e-6)
+    ops.add_rms_norm(x, x.clone(), weight, 1e-6)
+    ops.silu_mul(torch.zeros(2, 2 * 14336, dtype=dtype))
+    linear(x, torch.zeros(HIDDEN, HIDDEN, dtype=dtype), None)
+
+
+def _sampling() -> None:
+    logits, rows = torch.zeros(8, VOCAB), torch.zeros(8, dtype=torch.int32)
+    keys = torch.zeros(8, 2, dtype=torch.int32)
+    sampling.sample(logits, torch.zeros(8, 3, dtype=torch.float64), torch.zeros(8), keys)
+    sampling.penalise(logits, rows, rows, torch.zeros(8, 3), torch.zeros(8, VOCAB, dtype=torch.int32))
+    sampling.mask(logits, rows, torch.zeros(8, VOCAB // 32, dtype=torch.int32))
+
+
+def _report(record: Compiled, config: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "kernel": name,
+            "config": config,
+            "shared": kernel.metadata.shared,
+            "warp_group_products": kernel.asm["ptx"].count("wgmma.mma_async"),
+            "async_copies": kernel.asm["ptx"].count("cp.async.cg"),
+            **resources(kernel.asm["cubin"]),
+        }
+        for name, kernels in record.kernels.items()
+        for kernel in kernels
+    ]
+
+
+def main() -> None:
+    bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
+    found = []
+    for config, pages_type, dtype in (("bf16", bf16, bf16), ("fp16", fp16, fp16), ("fp8", fp8, bf16)):
+        with compiled() as record:
+            _attend(pages_type, dtype)
+            if pages_type == bf16:
+                _layer(dtype)
+                _sampling()
+        found += _report(record, config)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

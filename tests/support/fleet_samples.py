@@ -1,0 +1,44 @@
+"""Workers and requests for routing tests."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from stratos.core.fleet import WorkerStatus
+from stratos.core.kv import BlockLedger, KvIdentity
+from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
+from stratos.routing.admission import Ask, OutputLengths, make_ask
+from stratos.routing.settings import AdmissionSettings
+from stratos.routing.worker_view import WorkerView
+
+MODEL = "ab" * 32
+IDENTITY = KvIdentity(model_digest=MODEL, kv_dtype="float32", rope_variant="default:10000.0", numerics_id="cpu")
+
+
+def ledger(total: int, allocated: int = 0, cached: int = 0, reserved: int = 0, fenced: int = 0) -> BlockLedger:
+    free = total - allocated - cached - reserved - fenced
+    return BlockLedger(total=total, free=free, cached=cached, allocated=allocated, reserved=reserved, fenced=fenced)
+
+
+def make_status(name: str = "decode-0", role: WorkerRole = WorkerRole.DECODE, **changes: Any) -> WorkerStatus:
+    ref = WorkerRef(worker_id=name, incarnation=f"inc-{name}", address=f"host:{name}", role=role)
+    status = WorkerStatus(worker=ref, blocks=ledger(1000), identity=IDENTITY, max_num_seqs=8)
+    return dataclasses.replace(status, **changes)
+
+
+def make_view(name: str = "decode-0", role: WorkerRole = WorkerRole.DECODE, **changes: Any) -> WorkerView:
+    of_view = {field.name for field in dataclasses.fields(WorkerView)}
+    status = make_status(name, role, **{key: value for key, value in changes.items() if key not in of_view})
+    return WorkerView(
+        worker=status.worker, status=status, **{key: value for key, value in changes.items() if key in of_view}
+    )
+
+
+def make_request(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
+    request = PlacementRequest(request_id=request_id, model_digest=MODEL, num_prompt_tokens=64, max_tokens=32)
+    return dataclasses.replace(request, **changes)
+
+
+def make_sample_ask(**changes: Any) -> Ask:
+    return make_ask(make_request(**changes), OutputLengths(256), AdmissionSettings())

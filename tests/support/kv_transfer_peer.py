@@ -1,0 +1,51 @@
+"""The sending process of the KV transfer tests: reads orders from stdin, answers on stdout."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from stratos.common.errors import StratosError
+from stratos.kv.faults import Fault, FaultPlan, FaultySender
+from stratos.kv.gloo import GlooConfig
+from stratos.kv.registry import TransportConfig, make_sender
+from stratos.kv.transfer import FrameHeader, TransportOffer
+from tests.support.kv_transfer_world import payload_of
+
+
+def _sender(options):
+    settings = TransportConfig(
+        shm_directory=Path(options["directory"]), gloo=GlooConfig(timeout_s=options["gloo_timeout_s"])
+    )
+    faults = {int(number): Fault(name) for name, number in options["faults"].items()}
+    plan = FaultPlan(faults=faults, die=lambda: os.kill(os.getpid(), signal.SIGKILL))
+    return FaultySender(make_sender(options["transport"], settings), plan)
+
+
+async def _obey(sender, pairs, order):
+    if order["do"] == "connect":
+        offer = TransportOffer(**order["offer"])
+        pairs[offer.pair] = await sender.connect(offer)
+        return
+    header = FrameHeader(**order["header"])
+    pair = list(pairs.values())[-1]
+    await pair.send(header, payload_of(header.seq, header.num_bytes))
+
+
+async def main():
+    sender = _sender(json.loads(sys.argv[1]))
+    print(json.dumps({"ok": True}), flush=True)  # everything is imported: a rendezvous now takes its usual time
+    pairs = {}
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        try:
+            await _obey(sender, pairs, json.loads(line))
+            answer = {"ok": True}
+        except StratosError as err:
+            answer = {"error": err.code}
+        print(json.dumps(answer), flush=True)
+    await sender.close()
+
+
+asyncio.run(main())

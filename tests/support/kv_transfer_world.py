@@ -1,0 +1,181 @@
+"""What the KV transfer tests share: both ends of a transport, a leg to drive, senders in other processes."""
+
+import asyncio
+import json
+import os
+import random
+import sys
+import threading
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from stratos.kv.framing import checksum
+from stratos.kv.gloo import GlooConfig
+from stratos.kv.inproc import InprocHub
+from stratos.kv.receiver import ReceiverConfig
+from stratos.kv.registry import TransportConfig, make_receiver, make_sender
+from stratos.kv.transfer import FrameHeader
+
+SLOT_BYTES = 64 * 1024
+LONG_S = 30.0
+"""For what must happen; never waited for in a green run."""
+SHORT_S = 0.2
+"""For what must not happen."""
+
+
+def payload_of(seq, num_bytes):
+    """Bytes that differ from frame to frame; a peer process makes the same ones."""
+    return random.Random(seq).randbytes(num_bytes)
+
+
+def header_of(leg, seq, slot, payload):
+    return FrameHeader(
+        leg=leg, seq=seq, layer_begin=0, layer_end=6, token_begin=seq, token_end=seq + 1, head_begin=0, head_end=4,
+        num_bytes=len(payload), checksum=checksum(payload), slot=slot,
+    )  # fmt: skip
+
+
+async def until(condition):
+    """Return once ``condition()`` holds; for state of other threads and processes, which signal nothing."""
+    async with asyncio.timeout(LONG_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+class World:
+    """One receiver, and senders to it, of one transport."""
+
+    def __init__(self, transport, directory, *, num_slots=4, max_pairs=8, gloo_timeout_s=LONG_S / 3):
+        self.transport = transport
+        self.directory = directory
+        self.gloo_timeout_s = gloo_timeout_s
+        self.settings = TransportConfig(
+            shm_directory=directory, hub=InprocHub(), gloo=GlooConfig(timeout_s=gloo_timeout_s)
+        )
+        config = ReceiverConfig(
+            incarnation="inc-d", slot_bytes=SLOT_BYTES, slots_per_pair=num_slots, max_pairs=max_pairs
+        )
+        self.receiver = make_receiver(transport, config, self.settings)
+        self.senders = []
+
+    def sender(self):
+        made = make_sender(self.transport, self.settings)
+        self.senders.append(made)
+        return made
+
+    async def link(self, source="inc-p", leg="leg-1", want=2, sender=None):
+        """A pair that is connected, and a leg on it that holds slots."""
+        offer = await self.receiver.open_pair(source)
+        pair = await (sender or self.sender()).connect(offer)
+        return Link(self.receiver, offer, pair, leg, self.receiver.take_slots(offer.pair, want, leg=leg))
+
+    def memory(self, link, slot):
+        """The memory of a slot, whatever its state."""
+        return self.receiver._pairs[link.name].ring.view(slot)
+
+    async def close(self):
+        async with asyncio.timeout(LONG_S):
+            await asyncio.gather(self.receiver.close(), *(sender.close() for sender in self.senders))
+        assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("kv-gloo")]
+        assert not list(self.directory.iterdir()), "staging files were left behind"
+
+
+class Link:
+    """One leg over one pair, driven as a worker would: control by calls, payload by the transport."""
+
+    def __init__(self, receiver, offer, sender, leg, slots):
+        self.receiver, self.offer, self.sender, self.leg, self.slots = receiver, offer, sender, leg, slots
+        self.name = offer.pair
+
+    def leg_of(self, leg, want=2):
+        return Link(self.receiver, self.offer, self.sender, leg, self.receiver.take_slots(self.name, want, leg=leg))
+
+    def post(self, seq, slot, payload):
+        header = header_of(self.leg, seq, slot, payload)
+        self.receiver.post(self.name, header)
+        return header
+
+    async def send(self, header, payload):
+        await self.sender.send(header, payload)
+        self.receiver.notify_sent(self.name, self.leg, header.seq)
+
+    async def wait(self, seq, timeout_s=LONG_S):
+        return await self.receiver.wait(self.name, self.leg, seq, timeout_s=timeout_s)
+
+    async def transfer(self, seq, slot, payload, timeout_s=LONG_S):
+        """Announce, send, wait; returns what is in the slot."""
+        header = self.post(seq, slot, payload)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.send(header, payload))
+            arrived = group.create_task(self.wait(seq, timeout_s))
+        return arrived.result()
+
+    def release(self):
+        for slot in self.receiver.slots_of(self.name, self.leg):
+            self.receiver.release_slot(self.name, slot)
+
+
+class PeerProcess:
+    """A sender in a process of its own; orders and answers are lines of JSON."""
+
+    def __init__(self, process):
+        self._process = process
+        self.pid = process.pid
+
+    @classmethod
+    @asynccontextmanager
+    async def start(cls, world, **faults):
+        options = {
+            "transport": world.transport,
+            "directory": str(world.directory),
+            "gloo_timeout_s": world.gloo_timeout_s,
+            "faults": faults,
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.support.kv_transfer_peer", json.dumps(options),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        peer = cls(process)
+        try:
+            assert await peer.answer() == {"ok": True}
+            yield peer
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            # Lets the event loop see the closed pipes.
+            await process.stdout.read()
+
+    async def order(self, **order):
+        """Give an order, return the answer; ``{}`` when the process ended instead."""
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        await self._process.stdin.drain()
+        return await self.answer()
+
+    async def answer(self):
+        """The next answer; ``{}`` when the process ended instead."""
+        async with asyncio.timeout(LONG_S):
+            line = await self._process.stdout.readline()
+        return json.loads(line) if line else {}
+
+    async def connect(self, offer):
+        assert await self.order(do="connect", offer=_plain(offer)) == {"ok": True}
+
+    async def send(self, header):
+        return await self.order(do="send", header=_plain(header))
+
+    async def returncode(self):
+        async with asyncio.timeout(LONG_S):
+            return await self._process.wait()
+
+    def signal(self, number):
+        self._process.send_signal(number)
+
+    @property
+    def state(self):
+        """One letter as ``ps`` shows it; "T" is stopped."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _plain(record):
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}

@@ -1,0 +1,198 @@
+"""A fleet of fake workers around a real router process."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from stratos.api.worker.v1 import worker_pb2_grpc
+from stratos.core.fleet import Fleet, FleetWorker, WorkerStatus
+from stratos.core.kv import BlockLedger, KvIdentity
+from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
+from stratos.rpc.clients.router import RouterClient
+from stratos.rpc.codec.fleet import status_to_pb
+from tests.support.paths import ROOT
+
+MODEL = "ab" * 32
+IDENTITY = KvIdentity(model_digest=MODEL, kv_dtype="float32", rope_variant="default:10000.0", numerics_id="cpu")
+STEP_S = 0.02
+
+
+def make_status(worker_id: str, role: WorkerRole, **changes: Any) -> WorkerStatus:
+    """An idle worker with 1000 blocks and 8 seats."""
+    ref = WorkerRef(worker_id=worker_id, incarnation=f"inc-{worker_id}", address="", role=role)
+    blocks = BlockLedger(total=1000, free=1000, cached=0, allocated=0, reserved=0, fenced=0)
+    return dataclasses.replace(WorkerStatus(worker=ref, blocks=blocks, identity=IDENTITY, max_num_seqs=8), **changes)
+
+
+def ask(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
+    request = PlacementRequest(
+        request_id=request_id, tenant="a", model_digest=MODEL, num_prompt_tokens=64, max_tokens=32
+    )
+    return dataclasses.replace(request, **changes)
+
+
+class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
+    """Sends whatever ``status`` is, at once when it changes and every interval."""
+
+    def __init__(self, status: WorkerStatus) -> None:
+        self.status = status
+        self.address = ""
+        self.num_streams = 0
+        self._changed = asyncio.Event()
+        self._server = grpc.aio.server()
+
+    @property
+    def worker_id(self) -> str:
+        return self.status.worker.worker_id
+
+    def set(self, **changes: Any) -> None:
+        self.status = dataclasses.replace(self.status, **changes)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def WatchStatus(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self.num_streams += 1
+        while True:
+            changed = self._changed
+            yield status_to_pb(self.status)
+            try:
+                async with asyncio.timeout(request.interval_ms / 1000):
+                    await changed.wait()
+            except TimeoutError:
+                pass
+
+    async def start(self, port: int = 0) -> None:
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(None)
+
+
+@asynccontextmanager
+async def fake_workers(*statuses: WorkerStatus) -> AsyncIterator[list[FakeWorker]]:
+    workers = [FakeWorker(status) for status in statuses]
+    for worker in workers:
+        await worker.start()
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            await worker.stop()
+
+
+def write_discovery(path: Path, *entries: Mapping[str, str]) -> None:
+    """Replace the discovery file atomically, as the supervisor does."""
+    staged = path.with_suffix(".tmp")
+    staged.write_text(json.dumps(list(entries)))
+    staged.replace(path)
+
+
+def entry(worker: FakeWorker) -> dict[str, str]:
+    return {"worker_id": worker.worker_id, "address": worker.address, "role": worker.status.worker.role.value}
+
+
+@asynccontextmanager
+async def service_process(
+    module: str, tmp_path: Path, settings: Mapping[str, str], *, expect_code: int = 0
+) -> AsyncIterator[dict[str, Any]]:
+    """A real service process; yields what its address file holds, ends it with SIGTERM and checks its exit code."""
+    prefix = f"STRATOS_{module.rsplit('.', 1)[-1].upper()}_"
+    address_file = tmp_path / f"{module}.json"
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("STRATOS_")}
+    environ |= {prefix + key.upper(): value for key, value in settings.items()}
+    environ[f"{prefix}ADDRESS_FILE"] = str(address_file)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, env=environ)
+    try:
+        await until(lambda: address_file.exists() or process.returncode is not None, timeout_s=30)
+        assert process.returncode is None, f"{module} ended with {process.returncode}"
+        yield json.loads(address_file.read_text())
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 20) == expect_code
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+class AddressedClient(RouterClient):
+    """A client that remembers whom it calls."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+
+@asynccontextmanager
+async def router_process(tmp_path: Path, discovery: str, **settings: str) -> AsyncIterator[AddressedClient]:
+    async with (
+        service_process("stratos_router", tmp_path, {"discovery": discovery, **settings}) as found,
+        AddressedClient(found["address"]) as client,
+    ):
+        yield client
+
+
+async def until(
+    condition: Callable[[], bool] | Callable[[], Awaitable[bool]], *, timeout_s: float = 10.0, poll_s: float = 0.02
+) -> None:
+    """Wait for a condition; fails with its source line when it does not come true."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            found = condition()
+            if found if isinstance(found, bool) else await found:
+                return
+            await asyncio.sleep(poll_s)
+
+
+def by_id(fleet: Fleet) -> dict[str, FleetWorker]:
+    return {worker.worker.worker_id: worker for worker in fleet.workers}
+
+
+async def until_live(client: RouterClient, *worker_ids: str) -> None:
+    """Wait until exactly these workers are live."""
+
+    async def are_live() -> bool:
+        fleet = await client.fleet()
+        return {worker.worker.worker_id for worker in fleet.workers if worker.is_live} == set(worker_ids)
+
+    await until(are_live)
+
+
+def start_worker_process(worker_id: str, role: WorkerRole, port: int = 0) -> tuple[subprocess.Popen[str], str]:
+    """A fake worker as a process of its own; returns it and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.router_world", worker_id, role.value, str(port)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+async def _main(worker_id: str, role: str, port: int) -> None:
+    status = make_status(worker_id, WorkerRole(role), is_computing=True)
+    ref = dataclasses.replace(status.worker, incarnation=f"inc-{worker_id}-{os.getpid()}")
+    worker = FakeWorker(dataclasses.replace(status, worker=ref))
+    await worker.start(port)
+    print(worker.address, flush=True)
+    while True:
+        worker.set(engine_step=worker.status.engine_step + 1)
+        await asyncio.sleep(STEP_S)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,63 @@
+"""A guarded command ends when its parent is killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+
+from stratos.cli.local.guard import main
+
+PARENT = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-m", "stratos.cli.local.guard", str(os.getpid()), "--", "sleep", "60"])
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def wait_for(condition, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_it_ends_with_a_killed_parent() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        child = psutil.Process(int(parent.stdout.readline()))
+        wait_for(lambda: child.name() == "sleep")
+        assert child.cmdline() == ["sleep", "60"]
+        parent.kill()
+        wait_for(lambda: ended(child))
+
+
+def test_an_unguarded_command_would_stay() -> None:
+    # The control: without the guard the same death leaves the child running.
+    code = PARENT.replace('sys.executable, "-m", "stratos.cli.local.guard", str(os.getpid()), "--", ', "")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+        parent.wait()
+        assert not ended(child)
+        child.kill()
+
+
+def test_a_parent_that_is_gone_already_starts_nothing() -> None:
+    argv = [sys.executable, "-m", "stratos.cli.local.guard", "1", "--", "echo", "started"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1 or os.getpid() == 1
+    assert "started" not in done.stdout
+
+
+def test_wrong_arguments(capsys) -> None:
+    assert main(["x", "--", "echo"]) == 2
+    assert main(["1", "echo"]) == 2
+    assert "usage" in capsys.readouterr().err

@@ -1,0 +1,145 @@
+"""The supervisor over small real processes: starts, crashes, gives up, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stratos.cli.data.folder import DataDir, RunDir
+from stratos.cli.local import supervisor as supervisor_module
+from stratos.cli.local.process import StartFailed
+from stratos.cli.local.supervisor import Supervisor
+from stratos.cli.local.topology import ProcessSpec
+from stratos.common.clock import SystemClock
+from stratos.common.errors import BadRequest, NotFound, Overloaded
+
+SERVES = """
+import json, os, signal, sys, time
+from pathlib import Path
+path, address = Path(sys.argv[1]), os.environ.get("TEST_LISTEN", "127.0.0.1:0").replace(":0", ":1234")
+path.write_text(json.dumps({"address": address, "metrics_address": "127.0.0.1:2", "pid": os.getpid()}))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+while True:
+    time.sleep(1)
+"""
+STUBBORN = SERVES.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN")
+FAILS = "import sys; print('12:00:00 ERROR   test: the disk is on fire'); sys.exit(3)"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    data = DataDir(tmp_path)
+    data.prepare()
+    return data.new_run()
+
+
+@pytest.fixture
+async def supervisor(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Supervisor]:
+    monkeypatch.setattr(supervisor_module, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(supervisor_module, "KILL_MARGIN_S", 0.2)
+    lines: list[str] = []
+    supervisor = Supervisor(run, report=lines.append, clock=SystemClock(), drain_timeout_s=0.3)
+    supervisor.lines = lines
+    yield supervisor
+    await supervisor.stop()
+    run.remove()
+
+
+def spec(run: RunDir, name: str, code: str = SERVES, role: str = "") -> ProcessSpec:
+    argv = (sys.executable, "-c", code, str(run.address_file(name)))
+    return ProcessSpec(
+        name=name,
+        argv=argv,
+        env={"TEST_LISTEN": "127.0.0.1:0"},
+        role=role,
+        listen_env="TEST_LISTEN",
+        start_timeout_s=20,
+    )
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def workers_of(run: RunDir) -> list[dict[str, str]]:
+    return json.loads(run.workers_file.read_text())
+
+
+async def test_workers_are_told_to_the_router(supervisor: Supervisor, run: RunDir) -> None:
+    assert workers_of(run) == []
+    view = await supervisor.launch(spec(run, "decode-0", role="decode"))
+    assert (view.state, view.address) == ("serving", "127.0.0.1:1234")
+    assert workers_of(run) == [{"worker_id": "decode-0", "address": "127.0.0.1:1234", "role": "decode"}]
+
+
+async def test_a_crashed_process_is_started_again_where_it_was(supervisor: Supervisor, run: RunDir) -> None:
+    first = await supervisor.launch(spec(run, "router"))
+    os.kill(first.pid, signal.SIGKILL)
+    await until(lambda: supervisor.views()[0].num_restarts == 1 and supervisor.views()[0].state == "serving")
+    (again,) = supervisor.views()
+    assert again.pid != first.pid
+    assert again.address == first.address
+    assert any("unexpectedly" in line for line in supervisor.lines)
+
+
+async def test_a_process_that_always_crashes_stays_stopped(
+    supervisor: Supervisor, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "MAX_CRASHES", 2)
+    once = f"import os, sys\nif os.path.exists('{run.path}/crashed'): sys.exit(1)\n{SERVES}"
+    first = await supervisor.launch(spec(run, "router", once))
+    (run.path / "crashed").touch()
+    os.kill(first.pid, signal.SIGKILL)
+    await until(lambda: supervisor.views()[0].state == "stopped")
+    assert supervisor.views()[0].num_restarts == 2
+    assert any("stays stopped" in line for line in supervisor.lines)
+
+
+async def test_a_process_that_cannot_start_tells_its_own_reason(supervisor: Supervisor, run: RunDir) -> None:
+    with pytest.raises(StartFailed, match="gateway could not start: the disk is on fire") as caught:
+        await supervisor.launch(spec(run, "gateway", FAILS))
+    assert "the disk is on fire" in caught.value.log_tail
+    assert supervisor.views() == []
+
+
+async def test_one_that_never_serves_is_given_up(supervisor: Supervisor, run: RunDir) -> None:
+    slow = ProcessSpec(name="slow", argv=(sys.executable, "-c", "import time; time.sleep(60)"), start_timeout_s=0.3)
+    with pytest.raises(StartFailed, match="did not serve within"):
+        await supervisor.launch(slow)
+
+
+async def test_names_are_unique_and_workers_limited(supervisor: Supervisor, run: RunDir) -> None:
+    await supervisor.launch(spec(run, "decode-0", role="decode"))
+    with pytest.raises(BadRequest, match="decode-0 already"):
+        await supervisor.launch(spec(run, "decode-0", role="decode"))
+    view = await supervisor.start_worker("decode", lambda name: spec(run, name, role="decode"), most=2)
+    assert view.name == "decode-1"
+    with pytest.raises(Overloaded, match="the limit is 2"):
+        await supervisor.start_worker("decode", lambda name: spec(run, name, role="decode"), most=2)
+
+
+async def test_a_worker_that_cannot_be_asked_to_drain_is_ended_by_a_signal(supervisor: Supervisor, run: RunDir) -> None:
+    await supervisor.launch(spec(run, "decode-0", role="decode"))
+    await supervisor.launch(spec(run, "router"))
+    with pytest.raises(NotFound):
+        await supervisor.begin_drain("router")
+    await supervisor.begin_drain("decode-0")
+    await until(lambda: [v.name for v in supervisor.views()] == ["router"])
+    assert workers_of(run) == []
+
+
+async def test_a_stubborn_process_is_killed_in_the_end(supervisor: Supervisor, run: RunDir) -> None:
+    view = await supervisor.launch(spec(run, "gateway", STUBBORN))
+    await supervisor.stop()
+    assert supervisor.views() == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(view.pid, 0)

@@ -1,0 +1,105 @@
+"""Processes and their settings: every variable that `stratos up` sets is a field of the service's settings class."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from stratos.cli.local import topology
+from stratos.cli.local.options import UpOptions
+from stratos.cli.local.topology import Endpoints, ProcessSpec, RunPaths
+from stratos.common.errors import BadRequest
+from stratos.rpc.settings import check_names, load_settings
+
+ENDS = Endpoints(
+    redis_url="redis://:secret@127.0.0.1:1/0",
+    object_store_url="s3://bucket/prefix",
+    router="127.0.0.1:2",
+    registry="127.0.0.1:3",
+    supervisor="127.0.0.1:4",
+    pepper="p" * 64,
+)
+OPTIONS = UpOptions(model_path=Path("/models/base"), s3_endpoint_url="http://127.0.0.1:5", decode=2, transport="gloo")
+PATHS = RunPaths(workers_file=Path("/run/workers.json"), shm_path=Path("/shm"), work_path=Path("/work"))
+SETTINGS = {
+    "lora_registry": topology.registry_settings(OPTIONS, ENDS, PATHS),
+    "router": topology.router_settings(PATHS),
+    "prefill_worker": topology.worker_settings("prefill-0", OPTIONS, ENDS, PATHS),
+    "decode_worker": topology.worker_settings("decode-1", OPTIONS, ENDS, PATHS),
+    "gateway": topology.gateway_settings(OPTIONS, ENDS, 8000),
+    "autoscaler": topology.autoscaler_settings(OPTIONS, ENDS),
+}
+
+
+def spec_of(module: str) -> ProcessSpec:
+    return topology.service_spec(
+        module, module, SETTINGS[module], address_file=Path("/run/address.json"), options=OPTIONS
+    )
+
+
+def settings_class(module: str) -> type:
+    name = "".join(part.capitalize() for part in module.split("_")) + "Settings"
+    return getattr(importlib.import_module(f"stratos_{module}.settings"), name)
+
+
+@pytest.mark.parametrize("module", SETTINGS)
+def test_services_understand_what_they_are_given(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, cls = spec_of(module), settings_class(module)
+    check_names(cls, spec.env)
+    for name, value in spec.env.items():
+        monkeypatch.setenv(name, value)
+    loaded = load_settings(cls)
+    assert loaded.listen == "127.0.0.1:0"
+    assert loaded.drain_timeout_s == OPTIONS.drain_timeout_s
+    assert loaded.address_file == "/run/address.json"
+    assert spec.listen_env in spec.env
+    assert spec.argv[-1] == f"stratos_{module}"
+
+
+def test_an_unknown_setting_would_be_noticed() -> None:
+    with pytest.raises(SystemExit, match="unknown setting"):
+        check_names(settings_class("router"), {"STRATOS_ROUTER_NO_SUCH_THING": "1"})
+
+
+def test_values_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in spec_of("decode_worker").env.items():
+        monkeypatch.setenv(name, value)
+    worker = load_settings(settings_class("decode_worker"))
+    assert worker.worker_id == "decode-1"
+    assert worker.kv_transports == ["gloo"]
+    assert (worker.object_store_url, worker.s3_endpoint_url) == ("s3://bucket/prefix", "http://127.0.0.1:5")
+    for name, value in spec_of("autoscaler").env.items():
+        monkeypatch.setenv(name, value)
+    scaler = load_settings(settings_class("autoscaler"))
+    assert (scaler.min_decode_workers, scaler.max_decode_workers) == (2, 3)
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "secret" not in repr(ENDS)
+    assert ENDS.pepper not in repr(ENDS)
+
+
+@pytest.mark.parametrize(
+    ("change", "flag"),
+    [
+        ({"prefill": -1}, "--prefill"),
+        ({"decode": 0}, "--decode"),
+        ({"decode": 17}, "--decode"),
+        ({"decode": 3, "max_decode": 2}, "--max-decode"),
+        ({"port": 0}, "--port"),
+        ({"port": 70000}, "--port"),
+        ({"engine": "x"}, "--engine"),
+        ({"transport": "nccl"}, "--transport"),
+    ],
+)
+def test_options_out_of_range(change: dict[str, object], flag: str) -> None:
+    with pytest.raises(BadRequest, match=flag):
+        UpOptions(model_path=Path("/m"), **change)
+
+
+def test_threads_are_shared_between_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert UpOptions(model_path=Path("/m"), prefill=1, decode=1).threads_per_worker == 4
+    assert UpOptions(model_path=Path("/m"), prefill=8, decode=8).threads_per_worker == 1

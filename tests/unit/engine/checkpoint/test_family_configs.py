@@ -1,0 +1,139 @@
+"""Reading ``config.json`` of every family: defaults as in ``transformers``, refusals that name the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.checkpoint.config import SUPPORTED_ARCHITECTURES, parse_decoder_config
+from stratos.engine.checkpoint.families import MODEL_TYPES
+from stratos.engine.layers.rotary import inverse_frequencies
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 128,
+    "intermediate_size": 56,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 4096,
+}
+
+
+def parse(model_type: str, **changes: Any) -> Any:
+    return parse_decoder_config({**SIZES, "architectures": [MODEL_TYPES[model_type]], **changes})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        *((model_type, {}) for model_type in MODEL_TYPES),
+        *((model_type, {"sliding_window": None}) for model_type in MODEL_TYPES if model_type != "llama"),
+        *((model_type, {"num_key_value_heads": None}) for model_type in ("llama", "qwen2", "qwen3")),
+        *((model_type, {"use_sliding_window": True}) for model_type in ("qwen2", "qwen3", "qwen3_moe")),
+    ],
+)
+def test_absent_fields_mean_what_transformers_assumes(model_type: str, changes: dict[str, Any]) -> None:
+    from transformers import AutoConfig
+
+    theirs = AutoConfig.for_model(model_type, **SIZES, **changes)
+    ours = parse(model_type, **changes)
+    assert ours.num_kv_heads == theirs.num_key_value_heads
+    assert ours.head_dim == (getattr(theirs, "head_dim", None) or SIZES["hidden_size"] // SIZES["num_attention_heads"])
+    assert ours.rms_norm_eps == theirs.rms_norm_eps
+    assert ours.rope.theta == theirs.rope_parameters["rope_theta"]
+    assert ours.tie_word_embeddings == theirs.tie_word_embeddings
+    types = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 32
+    window = getattr(theirs, "sliding_window", None)
+    assert ours.windows == tuple(window if kind == "sliding_attention" else None for kind in types)
+    if ours.moe is not None:
+        assert (ours.moe.num_experts, ours.moe.num_chosen) == (theirs.num_local_experts, theirs.num_experts_per_tok)
+        assert ours.moe.intermediate_size == getattr(theirs, "moe_intermediate_size", theirs.intermediate_size)
+
+
+def test_a_model_type_stands_in_for_the_architecture() -> None:
+    for model_type, architecture in MODEL_TYPES.items():
+        assert parse_decoder_config({**SIZES, "model_type": model_type}).architecture == architecture
+    assert set(MODEL_TYPES.values()) == set(SUPPORTED_ARCHITECTURES)
+
+
+def test_an_unsupported_architecture_is_told_what_is_supported() -> None:
+    with pytest.raises(InvalidCheckpoint) as caught:
+        parse_decoder_config({**SIZES, "architectures": ["Gemma2ForCausalLM"]})
+    assert all(name in caught.value.message for name in ("Gemma2ForCausalLM", *SUPPORTED_ARCHITECTURES))
+
+
+def test_windows_of_published_configurations() -> None:
+    assert parse("mistral", sliding_window=4096).windows == (4096,) * 32
+    assert parse("mistral", sliding_window=None).windows == (None,) * 32
+    unused = parse("qwen2", use_sliding_window=False, sliding_window=131072, max_window_layers=28)
+    assert unused.windows == (None,) * 32
+    used = parse("qwen2", use_sliding_window=True, sliding_window=131072, max_window_layers=28)
+    assert used.windows == (None,) * 28 + (131072,) * 4
+    assert parse("qwen3_moe", use_sliding_window=True, sliding_window=7).windows == (7,) * 32
+
+
+def test_layers_with_experts() -> None:
+    assert parse("mixtral").moe.layers == frozenset(range(32))
+    moe = parse("qwen3_moe", decoder_sparse_step=3, mlp_only_layers=[5, 31], num_experts=9).moe
+    assert moe.layers == frozenset(range(2, 32, 3)) - {5}
+    assert moe.num_experts == parse("qwen3_moe", num_local_experts=9).moe.num_experts == 9
+    assert parse("qwen3").moe is None
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "message"),
+    [
+        ("mistral", {"sliding_window": 0}, "sliding_window must be a positive integer"),
+        ("mistral", {"sliding_window": "all"}, "sliding_window must be a positive integer"),
+        ("qwen2", {"use_sliding_window": "yes"}, "use_sliding_window must be true or false"),
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": "x"}, "max_window_layers must be an integer"),
+        ("qwen3", {"layer_types": ["full_attention"]}, "layer_types must name one of full_attention"),
+        ("qwen3", {"layer_types": ["chunked_attention"] * 32}, "layer_types must name one of full_attention"),
+        ("qwen3", {"layer_types": [{}] * 32}, "layer_types must name one of full_attention"),
+        ("qwen3", {"layer_types": ["sliding_attention"] * 32}, "sliding_window is not in use"),
+        ("mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok is 9, but there are 8 experts"),
+        ("mixtral", {"num_local_experts": 0}, "num_local_experts must be a positive integer"),
+        ("qwen3_moe", {"mlp_only_layers": [1.5]}, "mlp_only_layers must be a list of layer indices"),
+        ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step must be a positive integer"),
+        ("qwen3", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "one flat object"),
+        ("qwen2", {"rope_scaling": {"type": "longrope"}}, "rope type 'longrope' is not supported"),
+        ("qwen2", {"rope_scaling": {"type": "yarn", "factor": 4.0, "truncate": 1}}, "truncate must be true or false"),
+        ("qwen2", {"rope_theta": 1.0, "rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_theta must be above 1"),
+    ],
+)
+def test_a_senseless_field_is_refused_by_name(model_type: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidCheckpoint, match=message):
+        parse(model_type, **changes)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"factor": 4.0, "original_max_position_embeddings": 1024},
+        {"factor": 4.0},
+        {"factor": 8.0, "original_max_position_embeddings": 512, "beta_fast": 16, "beta_slow": 2, "truncate": False},
+        {"factor": 40.0, "original_max_position_embeddings": 128, "mscale": 0.7, "mscale_all_dim": 1.0},
+        {"factor": 2.0, "original_max_position_embeddings": 2048, "attention_factor": 1.5},
+    ],
+)
+def test_yarn_equals_transformers(scaling: dict[str, Any]) -> None:
+    from transformers import Qwen2Config
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    parameters = {"rope_type": "yarn", "rope_theta": 1e6, **scaling}
+    theirs = Qwen2Config(**{**SIZES, "hidden_size": 4096, "rope_parameters": dict(parameters)})
+    frequencies, attention_factor = ROPE_INIT_FUNCTIONS["yarn"](theirs)
+    ours = parse("qwen2", hidden_size=4096, rope_parameters=parameters).rope
+    assert torch.allclose(inverse_frequencies(ours, 128), frequencies, rtol=1e-6, atol=0)
+    assert ours.attention_factor == pytest.approx(attention_factor)
+
+
+def test_rope_variants_of_different_models_differ() -> None:
+    scaled = [
+        {"rope_type": "yarn", "factor": f, "original_max_position_embeddings": o} for f in (2.0, 4.0) for o in (64, 65)
+    ]
+    rows = [{}, *scaled, {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16}]
+    assert len({parse("qwen2", rope_parameters=row).rope.variant for row in rows}) == len(rows)

@@ -1,0 +1,126 @@
+"""The host pool under random calls, and the decision between copying and computing."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from stratos.engine.kv_cache.host_pool import HostPool
+from stratos.engine.kv_cache.swap_costs import SwapCosts, is_move_cheaper
+
+NUM_SLOTS = 5
+
+
+class HostPoolMachine(RuleBasedStateMachine):
+    """Slots are filled, held, read by loads, found by name and forgotten in any order."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool = HostPool(NUM_SLOTS)
+        self.filling, self.reading, self.held = [], [], []
+        self.content = {}
+
+    def names(self):
+        return st.sampled_from([bytes([i]) * 32 for i in range(8)])
+
+    @rule(data=st.data(), is_named=st.booleans())
+    def take(self, data, is_named):
+        name = data.draw(self.names()) if is_named else None
+        if name is not None and self.pool.find(name) is not None:
+            return
+        available, slot = self.pool.num_available, self.pool.take(name)
+        assert (slot is None) == (available == 0)
+        if slot is not None:
+            assert slot not in self.filling + self.reading + self.held, "a slot in use was handed out"
+            self.filling.append(slot)
+            self.content[slot] = name
+
+    @precondition(lambda self: self.filling)
+    @rule(data=st.data(), is_valid=st.booleans())
+    def end_fill(self, data, is_valid):
+        slot = data.draw(st.sampled_from(self.filling))
+        self.filling.remove(slot)
+        self.pool.end_move(slot, is_valid=is_valid)
+        if not is_valid:
+            assert self.pool.find(self.content[slot] or b"") != slot
+
+    @rule(data=st.data(), is_load=st.booleans())
+    def use(self, data, is_load):
+        slot = self.pool.find(data.draw(self.names()))
+        if slot is None or self.pool.is_filling(slot):
+            return
+        (self.pool.begin_move if is_load else lambda s: self.pool.hold([s]))(slot)
+        (self.reading if is_load else self.held).append(slot)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release(self, data):
+        slot = data.draw(st.sampled_from(self.held))
+        self.held.remove(slot)
+        self.pool.release([slot])
+
+    @precondition(lambda self: self.reading)
+    @rule(data=st.data())
+    def end_read(self, data):
+        slot = data.draw(st.sampled_from(self.reading))
+        self.reading.remove(slot)
+        self.pool.end_move(slot)
+
+    @rule(data=st.data())
+    def forget(self, data):
+        name = data.draw(self.names())
+        is_known = self.pool.find(name) is not None
+        assert self.pool.forget([name]) == is_known
+        assert self.pool.find(name) is None
+
+    @invariant()
+    def law(self):
+        self.pool.verify()
+        ledger = self.pool.ledger()
+        moving = set(self.filling + self.reading)
+        assert ledger.moving == len(moving)
+        assert ledger.held == len(set(self.held) - moving)
+        for name in (bytes([i]) * 32 for i in range(8)):
+            slot = self.pool.find(name)
+            assert slot is None or self.content[slot] == name, "a name leads to other content"
+
+
+TestHostPool = HostPoolMachine.TestCase
+TestHostPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_the_least_recently_used_slot_goes_first_and_a_held_one_never():
+    pool = HostPool(3)
+    a, b, c = (pool.take(bytes([i]) * 32) for i in range(3))
+    for slot in (a, b, c):
+        pool.end_move(slot)
+    pool.hold([a])
+    pool.release([a])
+    pool.hold([c])
+    assert [pool.take(None), pool.take(None), pool.take(None)] == [b, a, None]
+
+
+def test_moving_is_cheaper_exactly_when_the_measured_rates_say_so():
+    assert is_move_cheaper(1000, 10, bytes_per_s=1000.0, tokens_per_s=4.9, num_moves=2)
+    assert not is_move_cheaper(1000, 10, bytes_per_s=1000.0, tokens_per_s=5.1, num_moves=2)
+    assert is_move_cheaper(1000, 10, bytes_per_s=1000.0, tokens_per_s=5.1, num_moves=1)
+    assert is_move_cheaper(1000, 10, None, 1e9, 2)
+    assert is_move_cheaper(1000, 10, 1e-9, None, 2)
+
+
+def test_rates_follow_what_is_measured():
+    costs = SwapCosts(block_bytes=1000, block_size=4)
+    assert costs.is_swap_worth(100)
+    costs.observe_copies(num_blocks=2, seconds=1.0)
+    costs.observe_prefill(num_prompt_tokens=3, num_tokens=100, seconds=1.0)
+    assert costs.tokens_per_s is None, "a step of decodes says nothing about prefill"
+    costs.observe_prefill(num_prompt_tokens=60, num_tokens=100, seconds=1.0)
+    assert (costs.bytes_per_s, costs.tokens_per_s) == (2000.0, 100.0)
+    assert not costs.is_swap_worth(100)
+    for _ in range(60):
+        costs.observe_copies(num_blocks=100, seconds=1.0)
+    assert costs.bytes_per_s == pytest.approx(100_000, rel=1e-3)
+    assert costs.is_swap_worth(100)
+    assert costs.is_load_worth(1)
+    costs.observe_copies(num_blocks=1, seconds=0.0)
+    assert costs.bytes_per_s == pytest.approx(100_000, rel=1e-3)

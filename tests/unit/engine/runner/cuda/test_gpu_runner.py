@@ -1,0 +1,255 @@
+"""The GPU's runner on a CPU: tables, padding and lag, with interpreted kernels and a capture that runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.triton_interpreter import DEVICE
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
+from stratos.core.requests.watermark import Watermark
+from stratos.engine.attention import triton_paged
+from stratos.engine.contract.plan import PromptTargets, StepPlan
+from stratos.engine.runner.cuda.graphs import DecodeGraphs, DecodeOutputs, padded_sizes
+from stratos.engine.runner.cuda.runner import CudaRunner
+from stratos.engine.runner.cuda.sequence_rows import SequenceRows
+from stratos.engine.runner.torch_runner import TorchRunner
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.triton_kernels import sampling
+from tests.support.mixed_requests import PARAMS as PLAIN_PARAMS
+from tests.support.mixed_requests import PROMPT, mixed_requests
+from tests.support.plan_driver import Driver
+from tests.support.tiny_models import save_adapter, save_tiny, save_tiny_llama
+
+SHAPE: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+PARAMS = [*PLAIN_PARAMS, {"temperature": 1.0, "watermark": Watermark(key=b"k" * 16, delta=5.0)}]
+
+
+class Recording:
+    """A capture that keeps the work and does it again; outputs stay where the capture put them, as with a graph."""
+
+    def __init__(self) -> None:
+        self.num_captured, self.num_replayed = 0, 0
+
+    def __call__(self, work: Callable[[], DecodeOutputs]) -> tuple[Callable[[], object], DecodeOutputs]:
+        outputs = work()
+        self.num_captured += 1
+
+        def replay() -> None:
+            self.num_replayed += 1
+            fresh = work()
+            outputs.logits.copy_(fresh.logits)
+            outputs.is_bad.copy_(fresh.is_bad)
+
+        return replay, outputs
+
+
+@pytest.fixture(autouse=True)
+def _small_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_paged, "TARGET_PROGRAMS", 4)
+    monkeypatch.setattr(sampling, "VOCAB_BLOCK", 128)
+    monkeypatch.setattr(sampling, "SEARCH_BLOCK", 128)
+
+
+def config(path: Path, **changes: Any) -> RunnerConfig:
+    settings = {"block_size": 4, "kv_pool_bytes": 1 << 20, "num_threads": 1, "max_graph_batch": 8, **changes}
+    return RunnerConfig(model_path=path, **settings)
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    save_tiny_llama(path, **SHAPE)
+    return path
+
+
+@pytest.fixture
+def gpu(model_path: Path) -> CudaRunner:
+    with torch.inference_mode():
+        runner = CudaRunner.load(config(model_path), DEVICE)
+        assert runner._decoding is not None
+        runner._decoding = DecodeGraphs(runner._decode, 8, Recording())
+    return runner
+
+
+def generate(
+    runner: TorchRunner, lag: Any, adapters: Sequence[AdapterFiles] = (), num_swaps: int = 0, **scheduler: Any
+) -> dict[tuple[str, int], Any]:
+    pytest.importorskip("llguidance")  # a machine with a GPU may lack it
+    from stratos.engine.core import EngineCore
+    from tests.support.core_driver import run
+
+    settings = {"max_num_batched_tokens": 17, "enable_prefix_cache": False, **scheduler}
+    engine = EngineCore(runner, SchedulerConfig(lag=lag, **settings))
+    for files in adapters:
+        engine.load_adapter(files)
+    outcomes = run(engine, *mixed_requests(PARAMS, 5, digests=["", *(files.digest for files in adapters)]))
+    assert not outcomes.errors
+    assert engine.status().host.num_restored == engine.status().host.num_swapped_out >= num_swaps
+    return outcomes.choices
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_tokens_are_those_of_the_portable_runner(model_path: Path, gpu: CudaRunner, lag: int) -> None:
+    portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
+    assert len(portable) == len(PARAMS)
+    assert generate(gpu, lag) == portable
+    assert gpu._decoding is not None
+    assert set(gpu._decoding._replays) == {1, 2, 4, 8}
+
+
+def test_swapped_sequences_go_on_with_their_own_kv(model_path: Path) -> None:
+    block_bytes = 4 * 2 * 10 * 4
+    crowded = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
+    crowded["enable_swap_costs"] = False
+    portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
+    pools = {"kv_pool_bytes": 8 * block_bytes, "host_pool_bytes": 40 * block_bytes}
+    assert generate(CudaRunner.load(config(model_path, **pools), DEVICE), 1, num_swaps=1, **crowded) == portable
+
+
+def test_blocks_that_left_a_window_are_released_from_tables_of_the_device(tmp_path: Path) -> None:
+    save_tiny(tmp_path, "Mistral", sliding_window=6, tie_word_embeddings=False, **SHAPE)
+    portable = generate(
+        TorchRunner.load(config(tmp_path, enable_native_kernels=False, exact=False)), 0, enable_window_release=False
+    )
+    assert generate(CudaRunner.load(config(tmp_path), DEVICE), 1) == portable
+
+
+@pytest.mark.parametrize(("lag", "is_sorted"), [(1, True), (0, False)])
+def test_adapters_mix_with_the_base_model_in_every_step(
+    tmp_path: Path, model_path: Path, lag: int, is_sorted: bool
+) -> None:
+    model = save_tiny_llama(tmp_path / "base", **SHAPE)
+    adapters = []
+    for index in range(2):
+        save_adapter(tmp_path / str(index), model, rank=2 + 3 * index, targets=["q_proj", "down_proj"], seed=index)
+        adapters.append(read_adapter_files(tmp_path / str(index)))
+    plain = TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False))
+    portable = generate(plain, 0, adapters)
+    assert portable != generate(plain, 0), "the adapters do something"
+    gpu = CudaRunner.load(config(model_path, enable_sorted_adapters=is_sorted), DEVICE)
+    assert generate(gpu, lag, adapters) == portable
+
+
+def test_tokens_are_the_same_with_the_baselines_of_the_switches(model_path: Path) -> None:
+    baseline = config(model_path, enable_split_kv=False, enable_triton_sampler=False, enable_fused_ops=False)
+    portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
+    assert generate(CudaRunner.load(baseline, DEVICE), 1) == portable
+
+
+def test_warming_up_runs_every_stage_and_leaves_nothing(gpu: CudaRunner) -> None:
+    gpu.warm_up()
+    assert not gpu._pages.tensor.any()
+    assert gpu._tables._rows.table_changes(0, (0,)) == (0, (0,))
+
+
+@pytest.mark.parametrize("chunk", [1, 9])
+def test_prompt_tokens_are_scored(model_path: Path, gpu: CudaRunner, chunk: int) -> None:
+    scores = []
+    for runner in (gpu, TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False))):
+        driver = Driver(runner)
+        stream = driver.stream(PROMPT[:10])
+        driver.step([(stream, stream.row(8))])
+        row = replace(stream.row(chunk, is_sampling=False), targets=PromptTargets(0, (PROMPT[9],), 2))
+        (entry,) = driver.step([(stream, row)]).prompt_logprobs[stream.seq_id]
+        scores.append({token.token_id: token.logprob for token in (entry.sampled, *entry.top)})
+    assert scores[0] == pytest.approx(scores[1], abs=1e-3)
+
+
+def test_a_block_table_wider_than_the_context_stays_in_its_row(gpu: CudaRunner) -> None:
+    driver = Driver(gpu)
+    streams = [driver.stream(PROMPT[:length]) for length in (3, 9)]
+    driver.generate(streams, 1)
+    rows = [(stream, stream.row(1)) for stream in streams]
+    wide = [(streams[1], rows[1][1]), (streams[0], replace(rows[0][1], block_table=streams[0].blocks + (7,) * 40))]
+    before = gpu._tables._tables.clone()
+    driver.step(wide)
+    others = torch.ones(len(before), dtype=torch.bool)
+    others[gpu._tables._rows.place([stream.seq_id for stream in streams])] = False
+    assert torch.equal(before[others], gpu._tables._tables[others])
+
+
+def test_it_runs_one_step_ahead_by_itself(gpu: CudaRunner) -> None:
+    assert gpu.info.lag == 1
+
+
+def test_decode_steps_replay_and_write_kv_only_where_they_must(gpu: CudaRunner) -> None:
+    driver = Driver(gpu)
+    streams = [driver.stream(PROMPT[:length]) for length in (3, 9, 4)]
+    driver.generate(streams, 1)
+    before = gpu._pages.tensor.clone()
+    driver.step([(stream, stream.row(1)) for stream in streams])
+    changed = {int(block) for block in (gpu._pages.tensor != before).flatten(1).any(1).nonzero()}
+    assert changed == {stream.blocks[(stream.num_computed - 1) // 4] for stream in streams}
+
+
+def test_a_row_with_bad_values_fails_alone_in_a_decode_step(gpu: CudaRunner) -> None:
+    driver = Driver(gpu)
+    streams = [driver.stream(PROMPT[:length]) for length in (3, 9)]
+    driver.generate(streams, 1)
+    with torch.inference_mode():
+        gpu._decoder.embedding[streams[0].tokens[-1]] = float("nan")
+    streams[1].tokens[-1] = (streams[0].tokens[-1] + 1) % 97
+    tokens = driver.step([(stream, stream.row(1)) for stream in streams])
+    assert list(tokens.errors) == [streams[0].seq_id]
+    assert [token.seq_id for token in tokens.tokens] == [streams[1].seq_id]
+
+
+def test_a_token_outside_of_the_vocabulary_is_reported(gpu: CudaRunner) -> None:
+    driver = Driver(gpu)
+    good, bad = driver.stream(PROMPT[:1]), driver.stream([97])
+    tokens = driver.step([(good, good.row(1)), (bad, bad.row(1))])
+    assert list(tokens.errors) == [bad.seq_id]
+    assert [token.seq_id for token in tokens.tokens] == [good.seq_id]
+
+
+def test_an_empty_plan_does_nothing(gpu: CudaRunner) -> None:
+    handle = gpu.launch(StepPlan(step=0, rows=()))
+    gpu.sample(handle)
+    assert gpu.collect(handle).tokens == []
+
+
+def test_sizes_grow_and_end_at_the_largest() -> None:
+    assert padded_sizes(8) == [1, 2, 4, 8]
+    assert padded_sizes(5) == [1, 2, 4, 5]
+    assert padded_sizes(256)[-5:] == [128, 160, 192, 224, 256]
+
+
+def test_captures_go_from_large_to_small_and_a_batch_takes_the_next_size() -> None:
+    captured = []
+
+    def run(size: int) -> DecodeOutputs:
+        captured.append(size)
+        return DecodeOutputs(torch.zeros(size, 2), torch.zeros(size, dtype=torch.bool))
+
+    graphs = DecodeGraphs(run, 16, Recording())
+    assert captured == [16, 8, 4, 2, 1]
+    assert [graphs.padded(rows) for rows in (1, 3, 9, 16)] == [1, 4, 16, 16]
+    assert graphs.step(4).logits.shape == (4, 2)
+
+
+def test_rows_are_stable_and_the_longest_unused_one_is_given_away() -> None:
+    rows = SequenceRows(4)
+    first = rows.place([10, 11])
+    assert rows.place([11, 10]) == first[::-1]
+    assert rows.table_changes(first[0], (5, 6)) == (0, (5, 6))
+    assert rows.table_changes(first[0], (5, 6, 7)) == (2, (7,))
+    assert rows.table_changes(first[0], (5, 8, 7)) == (0, (5, 8, 7))
+    rows.place([12, 13])
+    rows.place([10, 12])
+    assert rows.place([14, 15]) == [first[1], rows.place([15])[0]]
+    assert rows.table_changes(first[1], (1,)) == (0, (1,))
+    with pytest.raises(ValueError, match="hold 2"):
+        rows.place([1, 2, 3])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_is_told_plainly(model_path: Path) -> None:
+    with pytest.raises(InvalidCheckpoint, match="no GPU"):
+        CudaRunner.load(config(model_path))

@@ -1,0 +1,77 @@
+"""Exact mode through the whole engine: preemption, swap and prefix hits leave the bits of running alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratos.core.requests.records import EngineRequest
+from tests.support.core_driver import make_core, make_request, run
+from tests.support.exact_traces import INEXACT, KERNELS
+from tests.support.plan_driver import BLOCK_SIZE
+from tests.support.tiny_models import FAMILIES, save_tiny
+
+FAMILY_OF_SEED = ("llama", "mixtral", "mistral-window", "qwen2-groups-of-7", "qwen3", "llama")
+NUM_BLOCKS, NUM_HOST_BLOCKS = 40, 60
+
+
+def random_requests(source: random.Random) -> list[EngineRequest]:
+    """Ten requests that share prefixes; some have two choices, some are sampled."""
+    shared = [source.randrange(5, 97) for _ in range(24)]
+    return [
+        make_request(
+            [*shared[: source.randrange(1, 24)], *(source.randrange(5, 97) for _ in range(source.randrange(1, 40)))],
+            f"r{index}",
+            n=source.choice([1, 1, 2]),
+            seed=index,
+            temperature=source.choice([0.0, 1.0]),
+            max_tokens=source.randrange(4, 24),
+            ignore_eos=True,
+            num_logprobs=2,
+        )
+        for index in range(10)
+    ]
+
+
+def alone_and_crowded(path: Path, runner: dict[str, Any], seed: int) -> tuple[dict[Any, Any], dict[Any, Any], Any]:
+    """Outcomes of every request by itself and of all in one small engine, and the status of that engine."""
+    source = random.Random(seed)
+    requests = random_requests(source)
+    expected: dict[Any, Any] = {}
+    for request in requests:
+        expected |= run(make_core(path, runner=runner, enable_prefix_cache=False), request).choices
+    block_bytes = make_core(path, runner=runner).info.geometry.token_bytes * BLOCK_SIZE
+    core = make_core(
+        path,
+        kv_pool_bytes=NUM_BLOCKS * block_bytes,
+        runner={**runner, "host_pool_bytes": seed % 2 * NUM_HOST_BLOCKS * block_bytes},
+        max_num_seqs=source.randrange(4, 9),
+        max_num_batched_tokens=source.randrange(9, 50),
+        admission_mark=1.0,
+        admission_counts_budgets=False,
+        default_output_tokens=1,
+        enable_swap_costs=False,
+    )
+    outcomes = run(core, *requests)
+    assert not outcomes.errors
+    return expected, outcomes.choices, core.status()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("seed", "kernels"), [*((seed, "best") for seed in range(6)), (0, "torch"), (1, "torch")])
+def test_any_schedule_gives_the_bits_of_running_alone(tmp_path: Path, dtype: str, seed: int, kernels: str) -> None:
+    prefix, changes = FAMILIES[FAMILY_OF_SEED[seed]]
+    save_tiny(tmp_path, prefix, **changes)
+    expected, crowded, status = alone_and_crowded(tmp_path, {"dtype": dtype, **KERNELS[kernels]}, seed)
+    assert status.num_preemptions > 0 or "sliding_window" in changes  # whose blocks behind the window are given back
+    assert (status.host.num_swapped_out > 0) == (seed % 2 == 1)
+    assert crowded == expected
+
+
+def test_without_exact_mode_a_schedule_shows(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    expected, crowded, _ = alone_and_crowded(tmp_path, {"dtype": "bfloat16", **INEXACT}, 1)
+    assert crowded != expected

@@ -1,0 +1,103 @@
+"""The forward pass in one call: the same bits as operation by operation, and Python's lock is seldom given away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stratos.core.files.adapter_files import read_adapter_files
+from stratos.engine.native.library import load_native
+from stratos.engine.runner.forward import LayeredForward
+from stratos.engine.runner.native_forward import NativeForward
+from stratos.engine.runner.torch_runner import TorchRunner
+from tests.support.exact_traces import generated
+from tests.support.native_kernels import NATIVE_SETS
+from tests.support.plan_driver import Driver, load_runner
+from tests.support.tiny_models import FAMILIES, SHAPES, save_adapter, save_tiny
+
+DENSE = {name: case for name, case in FAMILIES.items() if "moe" not in name and "mixtral" not in name}
+DENSE |= {name: ("Llama", changes) for name, changes in SHAPES.items()}
+PROMPTS = [[(i * 37 + 11 * k) % 97 for i in range(length)] for k, length in enumerate((41, 1, 16, 30))]
+MOST_HANDOFFS = 20
+pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
+
+
+def both(path: Path, dtype: str) -> tuple[TorchRunner, TorchRunner]:
+    runners = [load_runner(path, dtype=dtype, enable_whole_step=is_whole) for is_whole in (True, False)]
+    if not isinstance(runners[0]._forward, NativeForward):
+        pytest.skip("the kernels are not built")
+    assert isinstance(runners[1]._forward, LayeredForward)
+    return runners[0], runners[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", DENSE)
+def test_one_call_and_many_give_the_same_bits(tmp_path: Path, family: str, dtype: str) -> None:
+    prefix, changes = DENSE[family]
+    save_tiny(tmp_path, prefix, **changes)
+    whole, layered = both(tmp_path, dtype)
+    assert whole.info.identity.numerics_id == layered.info.identity.numerics_id
+    traces = []
+    for runner in (whole, layered):
+        driver = Driver(runner)
+        traces.append(generated(driver, [driver.stream(prompt) for prompt in PROMPTS], 11))
+    assert traces[0] == traces[1]
+
+
+def test_models_with_experts_and_steps_with_adapters_take_the_layered_pass(tmp_path: Path) -> None:
+    prefix, changes = FAMILIES["mixtral"]
+    save_tiny(tmp_path / "experts", prefix, **changes)
+    assert isinstance(load_runner(tmp_path / "experts")._forward, LayeredForward)
+    model = save_tiny(tmp_path / "dense")
+    save_adapter(tmp_path / "adapter", model, rank=3, targets=["q_proj", "down_proj"], seed=1)
+    files, traces = read_adapter_files(tmp_path / "adapter"), []
+    for runner in both(tmp_path / "dense", "float32"):
+        runner.load_adapter(files)
+        driver = Driver(runner)
+        streams = [driver.stream(prompt, adapter=files.digest * (i % 2)) for i, prompt in enumerate(PROMPTS)]
+        traces.append(generated(driver, streams, 11))
+    assert traces[0] == traces[1]
+
+
+class Counter(TorchDispatchMode):
+    """Counts what may give Python's lock away: operators of torch, and calls of the C++ kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+    def counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            self.count += 1
+            return function(*args)
+
+        return call
+
+
+def handoffs_of_a_decode_step(path: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> int:
+    counter, library = Counter(), load_native()
+    for name in ("plan", "attention", "rms_norm", "silu_mul", "linear", "argmax", "forward"):
+        monkeypatch.setattr(library, name, counter.counting(getattr(library, name)))
+    monkeypatch.setattr("stratos.engine.runner.kernels.load_native", lambda: library)
+    driver = Driver(load_runner(path, **settings))
+    streams = [driver.stream(prompt) for prompt in PROMPTS]
+    driver.generate(streams, 2)
+    counter.count = 0
+    with counter:
+        driver.generate(streams, 3)
+    return counter.count
+
+
+def test_a_decode_step_gives_the_lock_away_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_tiny(tmp_path, num_hidden_layers=8)
+    both(tmp_path, "float32")
+    assert handoffs_of_a_decode_step(tmp_path, monkeypatch) <= MOST_HANDOFFS
+    assert handoffs_of_a_decode_step(tmp_path, monkeypatch, enable_whole_step=False) > 5 * MOST_HANDOFFS

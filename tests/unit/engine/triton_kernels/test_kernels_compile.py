@@ -1,0 +1,59 @@
+"""Every kernel compiles for sm_90 as an 8B model uses it, and fits into a Hopper multiprocessor; needs no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.support.paths import ROOT
+
+SHARED_BYTES = 227 * 1024
+REGISTERS, THREADS = 65536, 128
+SPILLED_BYTES = 8
+"""Two registers, around the loop: the price of a fourth program on a multiprocessor for decode over fp8 pages."""
+KERNELS = {
+    "_attention_kernel",
+    "exact_merge_kernel",
+    "_linear_kernel",
+    "_mask_kernel",
+    "merge_kernel",
+    "_penalty_kernel",
+    "_rms_norm_kernel",
+    "_rope_kv_kernel",
+    "_sample_kernel",
+    "_silu_mul_kernel",
+}
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-m", "tests.support.compile_kernels"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_all_of_them_compile_without_spilling_registers(kernels: list[dict[str, Any]]) -> None:
+    assert {kernel["kernel"] for kernel in kernels} == KERNELS
+    assert max(kernel["shared"] for kernel in kernels) <= SHARED_BYTES
+    assert [kernel for kernel in kernels if kernel["spilled_bytes"] > SPILLED_BYTES] == []
+
+
+@pytest.mark.parametrize("config", ["bf16", "fp16", "fp8"])
+def test_attention_uses_the_hardware(kernels: list[dict[str, Any]], config: str) -> None:
+    variants = [k for k in kernels if k["kernel"] == "_attention_kernel" and k["config"] == config]
+    assert [variant["warp_group_products"] > 0 for variant in variants] == [False, False, True, True]
+    assert all(variant["async_copies"] > 0 for variant in variants)
+
+
+def test_enough_decode_programs_fit_on_a_multiprocessor(kernels: list[dict[str, Any]]) -> None:
+    split, whole = [k for k in kernels if k["kernel"] == "_attention_kernel" and k["config"] == "bf16"][:2]
+    for kernel in (split, whole):
+        assert min(REGISTERS // (kernel["registers"] * THREADS), SHARED_BYTES // kernel["shared"]) >= 4

@@ -1,0 +1,21 @@
+"""Where workers stream past a model's context, the gateway lets sequences be as long as its operator says."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratos.common.errors import ContextLengthExceeded
+from stratos_gateway.models.served_model import ServedModel
+from tests.support.paths import BASE_MODEL
+
+
+@pytest.mark.parametrize(("max_stream_len", "expected"), [(0, 4096), (9000, 9000)])
+def test_the_longest_sequence_is_the_operators_or_the_models(max_stream_len: int, expected: int) -> None:
+    model = ServedModel.load(BASE_MODEL, "base", 100_000, max_stream_len=max_stream_len)
+    try:
+        assert model.base.max_model_len == expected
+        assert model.max_tokens_left(100) == expected - 100
+        with pytest.raises(ContextLengthExceeded):
+            model._check(expected, "prompt")
+    finally:
+        model.grammars.close()

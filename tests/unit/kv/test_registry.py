@@ -1,0 +1,74 @@
+"""Transports by name, what they need, and what they must not pull in."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from stratos.core.kv import StagingLedger
+from stratos.kv.blocking import BlockingThreads
+from stratos.kv.receiver import ReceiverConfig
+from stratos.kv.registry import TRANSPORTS, TransportConfig, make_receiver, make_sender
+
+CONFIG = ReceiverConfig(incarnation="inc-d")
+
+
+@pytest.mark.parametrize("name", ["", "nccl", "cuda_ipc", "nixl", "SHM"])
+def test_unknown_transports_are_refused_with_the_known_ones(name):
+    for make in (lambda: make_receiver(name, CONFIG, TransportConfig()), lambda: make_sender(name, TransportConfig())):
+        with pytest.raises(ValueError, match=f"unknown KV transport '{name}'; this build has inproc, shm, gloo"):
+            make()
+
+
+@pytest.mark.parametrize(("name", "missing"), [("shm", "shm_directory"), ("inproc", "hub")])
+def test_a_missing_setting_is_named(name, missing):
+    for make in (lambda: make_receiver(name, CONFIG, TransportConfig()), lambda: make_sender(name, TransportConfig())):
+        with pytest.raises(ValueError, match=missing):
+            make()
+
+
+def test_every_known_name_makes_both_ends(tmp_path):
+    from stratos.kv.inproc import InprocHub
+
+    settings = TransportConfig(shm_directory=tmp_path / "staging", hub=InprocHub())
+    for name in TRANSPORTS:
+        receiver = make_receiver(name, CONFIG, settings)
+        assert receiver.transport == make_sender(name, settings).transport == name
+        assert receiver.ledger() == StagingLedger()
+
+
+def test_no_torch_and_no_grpc_until_gloo_is_made():
+    code = (
+        "import sys, stratos.kv.registry, stratos.kv.faults; print([m for m in ('torch', 'grpc') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+async def test_threads_pass_results_and_errors_and_end():
+    threads = BlockingThreads("kv-test", 2)
+    gate = threading.Event()
+    blocked = [threads.submit(gate.wait) for _ in range(2)]
+    failing = threads.submit(int, "no number")
+    blocked[0].cancel()
+    gate.set()
+    assert await blocked[1] is True
+    with pytest.raises(ValueError, match="no number"):
+        await failing
+    await threads.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("kv-test")]
+    with pytest.raises(RuntimeError, match="closed"):
+        threads.submit(int)
+
+
+async def test_threads_are_started_on_demand_up_to_the_limit():
+    threads = BlockingThreads("kv-test", 2)
+    gates = [threading.Event() for _ in range(3)]
+    calls = [threads.submit(gate.wait) for gate in gates]
+    assert len([thread for thread in threading.enumerate() if thread.name.startswith("kv-test")]) == 2
+    for gate in gates:
+        gate.set()
+    assert await asyncio.gather(*calls) == [True] * 3
+    await threads.close()

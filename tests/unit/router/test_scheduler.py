@@ -1,0 +1,227 @@
+"""The scheduler without sockets: bookings, refusals, ties, callers that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from stratos.common.clock import FakeClock
+from stratos.common.errors import Draining, Overloaded, QueueTimeout
+from stratos.core.fleet import WorkerStatus
+from stratos.core.kv import BlockLedger, KvIdentity
+from stratos.core.placement import Outcome, PlacementRequest, WorkerRef, WorkerRole
+from stratos.routing.bookings import BookingLedger
+from stratos_router.discovery import Member
+from stratos_router.fleet import FleetState
+from stratos_router.metrics import RouterMetrics
+from stratos_router.scheduler import Scheduler
+from stratos_router.settings import RouterSettings
+
+IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
+BLOCKS = BlockLedger(total=1000, free=1000, cached=0, allocated=0, reserved=0, fenced=0)
+
+
+class World:
+    """A scheduler over workers that are set by hand; ``turn`` lets it place what it can."""
+
+    def __init__(self, *names: str, **changes: Any) -> None:
+        self.clock = FakeClock()
+        settings = RouterSettings(discovery="static://decode@a:1", max_waiting_per_worker=0, **changes)
+        self.registry = CollectorRegistry()
+        metrics = RouterMetrics(self.registry)
+        self.bookings = BookingLedger(settings.booking_settings())
+        self.fleet = FleetState(settings.liveness_settings(), self.bookings, metrics)
+        self.scheduler = Scheduler(self.fleet, self.bookings, settings, metrics, self.clock, Random(1))
+        self.fleet.set_members([Member(name, f"{name}:1", WorkerRole(name.partition("-")[0])) for name in names])
+        for name in names:
+            self.status(name)
+
+    def status(self, name: str, incarnation: str = "", **changes: Any) -> None:
+        role = WorkerRole(name.partition("-")[0])
+        ref = WorkerRef(worker_id=name, incarnation=incarnation or name, address="", role=role)
+        status = WorkerStatus(worker=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=2)
+        self.fleet.on_status(name, dataclasses.replace(status, **changes), self.clock.now())
+
+    async def call(self, **changes: Any) -> asyncio.Task[Any]:
+        request = PlacementRequest(request_id="r", model_digest="m", num_prompt_tokens=64, max_tokens=32)
+        task = asyncio.create_task(self.scheduler.schedule(dataclasses.replace(request, **changes)))
+        await asyncio.sleep(0)
+        return task
+
+    async def turn(self, seconds: float = 0.01) -> None:
+        self.clock.advance(seconds)
+        self.scheduler._turn(self.clock.now())
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+async def test_a_burst_between_two_statuses_is_spread_and_never_exceeds_the_seats() -> None:
+    world = World("decode-0", "decode-1", "decode-2")
+    calls = [await world.call(request_id=str(index)) for index in range(9)]
+    await world.turn()
+    placed = Counter(call.result().decode.worker_id for call in calls if call.done())
+    assert placed == {"decode-0": 2, "decode-1": 2, "decode-2": 2}
+    assert len({call.result().handoff_id for call in calls if call.done()}) == 6
+    world.clock.advance(0.1)
+    for name in placed:
+        world.status(name, num_running=2)
+    await world.turn()
+    assert sum(call.done() for call in calls) == 6, "the statuses confirm the bookings, they do not add to them"
+    await _cancel(calls)
+
+
+async def _cancel(calls: list[asyncio.Task[Any]]) -> None:
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_an_end_frees_the_seat_before_the_next_status_and_a_new_incarnation_all_of_them() -> None:
+    world = World("decode-0")
+    first, second, third, fourth = [await world.call(request_id=str(index)) for index in range(4)]
+    await world.turn()
+    world.clock.advance(0.1)
+    world.status("decode-0", num_running=2)
+    world.scheduler.complete(first.result().handoff_id, Outcome.FINISHED, 10)
+    await world.turn()
+    assert third.done()
+    assert not fourth.done()
+    world.status("decode-0", incarnation="another")
+    await world.turn()
+    assert fourth.result().decode.incarnation == "another"
+    assert second.done()
+    assert len(world.bookings) == 1
+
+
+async def test_a_caller_that_leaves_at_any_moment_leaves_nothing_behind() -> None:
+    world = World("decode-0")
+    waiting = [await world.call(request_id=str(index)) for index in range(3)]
+    await world.turn()
+    waiting[2].cancel()  # while it waits
+    await asyncio.sleep(0)
+    assert world.scheduler.fleet().queues == ()
+    late = await world.call(request_id="late")
+    world.scheduler.complete(waiting[0].result().handoff_id, Outcome.FINISHED, None)
+    world.scheduler._turn(world.clock.now())
+    late.cancel()  # placed, but it has not heard of it
+    await asyncio.gather(late, waiting[2], return_exceptions=True)
+    assert late.cancelled()
+    assert len(world.bookings) == 1
+    assert world.scheduler._calls == {}
+
+
+async def test_refusals_say_why_and_when_to_come_back() -> None:
+    world = World(max_queued_requests=1, queue_ttl_s=3)
+    waiting = await world.call()
+    with pytest.raises(Overloaded) as refused:
+        await (await world.call(request_id="2"))
+    assert refused.value.after_s is not None
+    assert 1 <= refused.value.after_s <= 1.2
+    await world.turn(2.99)
+    assert not waiting.done()
+    await world.turn(0.01)
+    with pytest.raises(QueueTimeout, match=r"within 3\.0 s"):
+        await waiting
+    outcomes = {"overloaded": 1, "queue_timeout": 1}
+    for outcome, count in outcomes.items():
+        labels = {"outcome": outcome}
+        assert world.registry.get_sample_value("stratos_router_placements_total", labels) == count
+
+
+async def test_retry_after_is_jittered() -> None:
+    world = World(max_queued_requests=1)
+    waiting = await world.call()
+    world.clock.advance(9)
+    after = set()
+    for index in range(20):
+        with pytest.raises(Overloaded) as refused:
+            await (await world.call(request_id=str(index)))
+        after.add(refused.value.after_s)
+    assert len(after) == 20
+    assert all(value is not None and 8 <= value <= 12 for value in after)
+    await _cancel([waiting])
+
+
+async def test_a_flooding_tenant_is_displaced_by_one_with_less() -> None:
+    world = World(max_queued_requests=2)
+    flood = [await world.call(request_id=str(index), tenant="flood") for index in range(2)]
+    polite = await world.call(tenant="polite")
+    with pytest.raises(Overloaded, match="displaced"):
+        await flood[1]
+    assert not polite.done()
+    await _cancel([flood[0], polite])
+
+
+async def test_draining_sends_callers_elsewhere() -> None:
+    world = World()
+    waiting = await world.call()
+    world.scheduler.drain()
+    with pytest.raises(Draining):
+        await waiting
+    with pytest.raises(Draining):
+        await (await world.call())
+
+
+async def test_the_router_learns_output_lengths_and_admits_more() -> None:
+    blocks = BlockLedger(total=40, free=40, cached=0, allocated=0, reserved=0, fenced=0)
+    world = World("decode-0", default_output_tokens=256)
+    world.status("decode-0", blocks=blocks, max_num_seqs=0)
+    big = {"num_prompt_tokens": 16, "max_tokens": 4096}  # 1 + 16 blocks of 36
+    calls = [await world.call(request_id=str(index), **big) for index in range(3)]
+    await world.turn()
+    assert [call.done() for call in calls] == [True, True, False]
+    await _cancel(calls[2:])
+    for call in calls[:2]:
+        world.scheduler.complete(call.result().handoff_id, Outcome.FINISHED, 16)
+    for index in range(20):
+        call = await world.call(request_id=f"short-{index}", **big)
+        await world.turn()
+        world.scheduler.complete(call.result().handoff_id, Outcome.FINISHED, 16)
+    calls = [await world.call(request_id=str(index), **big) for index in range(20)]
+    await world.turn()
+    assert sum(call.done() for call in calls) == 18  # 2 blocks each
+    await _cancel(calls)
+
+
+async def test_two_members_that_name_one_process_count_once() -> None:
+    world = World("decode-0", "decode-1")
+    world.status("decode-1", incarnation="decode-0")
+    calls = [await world.call(request_id=str(index)) for index in range(4)]
+    await world.turn()
+    assert sum(call.done() for call in calls) == 2
+    await _cancel(calls)
+
+
+async def test_evictions_are_counted_once_and_by_reason() -> None:
+    world = World("decode-0")
+    await world.turn()
+    await world.turn(2)
+    await world.turn(2)
+    labels = {"role": "decode", "reason": "silent"}
+    assert world.registry.get_sample_value("stratos_router_worker_evictions_total", labels) == 1
+    world.status("decode-0")
+    world.fleet.on_lost("decode-0", world.clock.now())
+    labels["reason"] = "lost"
+    assert world.registry.get_sample_value("stratos_router_worker_evictions_total", labels) == 1
+
+
+async def test_the_next_attempt_prefers_the_prefill_worker_that_has_the_prompt() -> None:
+    world = World("decode-0", "decode-1", *(f"prefill-{index}" for index in range(6)))
+    first = await world.call(request_id="moved")
+    await world.turn()
+    prefill = first.result().prefill[0]
+    world.clock.advance(0.1)
+    world.status(prefill.worker_id, num_queued_tokens=2000)
+    excluded = frozenset({first.result().decode.incarnation})
+    second = await world.call(request_id="moved", attempt=1, is_recovery=True, excluded_incarnations=excluded)
+    other = await world.call(request_id="other")
+    await world.turn()
+    assert second.result().prefill[0] == prefill
+    assert second.result().decode != first.result().decode
+    assert other.result().prefill[0] != prefill

@@ -1,0 +1,57 @@
+"""The shortcut for full models agrees with the full search, whatever the fleet and the requests are."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stratos.core.placement import WorkerRole
+from stratos.routing.full_models import FullModels
+from stratos.routing.picker import Choice, choose
+from stratos.routing.settings import ScorerWeights
+from tests.support.fleet_samples import ledger, make_sample_ask, make_view
+
+WEIGHTS = ScorerWeights()
+
+workers = st.tuples(
+    st.integers(5, 12), st.integers(0, 60), st.sampled_from(["", "lost"]), st.sampled_from(list(WorkerRole))
+)
+asks = st.builds(
+    make_sample_ask,
+    num_prompt_tokens=st.integers(1, 900),
+    max_tokens=st.integers(1, 200),
+    num_choices=st.integers(1, 3),
+    is_recovery=st.booleans(),
+    excluded_incarnations=st.sampled_from([frozenset(), frozenset({"inc-w0"})]),
+)
+
+
+@settings(max_examples=300)
+@given(fleet=st.lists(workers, max_size=4), requests=st.lists(asks, max_size=8))
+def test_whatever_is_covered_would_be_blocked(fleet, requests) -> None:
+    views = [
+        make_view(f"w{i}", role, num_running=running, blocks=ledger(60, allocated=used), out_reason=out)
+        for i, (running, used, out, role) in enumerate(fleet)
+    ]
+    full = FullModels()
+    for ask in requests:
+        choice = choose(views, ask, WEIGHTS, Random(0))
+        if full.covers(ask, 1):
+            assert not isinstance(choice, Choice)
+            assert choice.is_blocked
+        if not isinstance(choice, Choice):
+            full.learn(ask, choice, 1)
+
+
+def test_it_learns_from_want_of_seats_and_forgets_with_the_fleet() -> None:
+    full, ask = FullModels(), make_sample_ask()
+    refusal = choose([make_view(num_running=10)], ask, WEIGHTS, Random(0))
+    assert not isinstance(refusal, Choice)
+    full.learn(ask, refusal, 7)
+    assert full.covers(ask, 7)
+    assert full.covers(make_sample_ask(num_prompt_tokens=5), 7)
+    assert not full.covers(make_sample_ask(num_prompt_tokens=500), 7)
+    assert not full.covers(make_sample_ask(model_digest="other"), 7)
+    assert not full.covers(ask, 8)

@@ -1,0 +1,176 @@
+"""Filters, scorers and the picker; the admission rule against its formula."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratos.core.placement import WorkerRole
+from stratos.routing.admission import OutputLengths, make_ask
+from stratos.routing.filters import Rejection
+from stratos.routing.picker import Choice, Refusal, choose, never_fits
+from stratos.routing.prefill_memory import PrefillMemory
+from stratos.routing.settings import AdmissionSettings, ScorerWeights
+from stratos.routing.worker_view import BookedLoad
+from tests.support.fleet_samples import IDENTITY, ledger, make_request, make_sample_ask, make_view
+
+WEIGHTS = ScorerWeights()
+PREFILL = WorkerRole.PREFILL
+
+
+def pick(*views, ask=None, weights=WEIGHTS, seed=0):
+    return choose(views, ask or make_sample_ask(), weights, Random(seed))
+
+
+def chosen(*views, **kwargs) -> str:
+    choice = pick(*views, **kwargs)
+    assert isinstance(choice, Choice)
+    return choice.decode.worker.worker_id
+
+
+@pytest.mark.parametrize(
+    ("view", "reason"),
+    [
+        (make_view(role=PREFILL), Rejection.ROLE),
+        (make_view(out_reason="silent"), Rejection.OUT),
+        (make_view(is_draining=True), Rejection.OUT),
+        (make_view(not_ready_reason="loading"), Rejection.OUT),
+        (make_view(identity=dataclasses.replace(IDENTITY, model_digest="cd")), Rejection.MODEL),
+        (make_view("bad"), Rejection.EXCLUDED),
+        (make_view(blocks=ledger(5)), Rejection.NEVER_FITS),
+        (make_view(blocks=ledger(100, allocated=86)), Rejection.KV_ROOM),
+        (make_view(blocks=ledger(100, reserved=43, fenced=43)), Rejection.KV_ROOM),
+        (make_view(fresh=BookedLoad(num_blocks=895)), Rejection.KV_ROOM),
+        (make_view(held=BookedLoad(num_blocks=895)), Rejection.KV_ROOM),
+        (make_view(num_running=8, num_waiting=2), Rejection.SEATS),
+        (make_view(held=BookedLoad(num_seqs=10)), Rejection.SEATS),
+        (make_view(num_running=6, fresh=BookedLoad(num_seqs=4)), Rejection.SEATS),
+    ],
+)
+def test_each_filter_rejects_for_its_reason(view, reason) -> None:
+    refusal = pick(view, ask=make_sample_ask(excluded_incarnations=frozenset({"inc-bad"})))
+    assert isinstance(refusal, Refusal)
+    assert refusal.rejections == {reason: 1}
+    assert refusal.is_blocked == (reason in (Rejection.SEATS, Rejection.KV_ROOM))
+    assert never_fits([view], make_sample_ask()) == (reason is Rejection.NEVER_FITS)
+
+
+def test_cached_blocks_and_ended_sequences_count_as_free() -> None:
+    assert chosen(make_view(blocks=ledger(100, cached=100))) == "decode-0"
+    assert chosen(make_view(num_running=8, num_waiting=2, num_ended_seqs=1)) == "decode-0"
+
+
+def test_a_worker_that_is_out_keeps_a_request_from_being_called_impossible() -> None:
+    small, big = make_view("small", blocks=ledger(5)), make_view("big", out_reason="lost")
+    assert never_fits([small], make_sample_ask())
+    assert not never_fits([small, big], make_sample_ask())
+    assert not never_fits([], make_sample_ask())
+    assert isinstance(pick(small, big), Refusal)
+
+
+@given(
+    total=st.integers(1, 100),
+    used=st.integers(0, 100),
+    prompt=st.integers(1, 1700),
+    max_tokens=st.integers(1, 600),
+    choices=st.integers(1, 4),
+    mark=st.sampled_from([0.5, 0.9, 1.0]),
+)
+def test_admission_is_the_formula_at_every_size(total, used, prompt, max_tokens, choices, mark) -> None:
+    used = min(used, total)
+    request = make_request(num_prompt_tokens=prompt, max_tokens=max_tokens, num_choices=choices)
+    ask = make_ask(request, OutputLengths(256), AdmissionSettings(kv_mark=mark))
+    view = make_view(blocks=ledger(total, allocated=used))
+    budget = min(math.ceil(max_tokens / choices), 256)
+    need = math.ceil(prompt / 16) + choices * max(1, math.ceil(budget / 16))
+    assert ask.has_room(view) == (need + used <= mark * total)
+    assert ask.never_fits(view) == (need > mark * total)
+    if ask.has_room(view):
+        assert (need + used) / total <= mark + 1e-9
+
+
+def test_budget_follows_the_p90_of_observed_outputs_and_recoveries_may_fill_the_pool() -> None:
+    lengths = OutputLengths(default_tokens=256)
+    assert lengths.p90("m") == 256
+    for length in range(1, 101):
+        lengths.add("m", length)
+    assert lengths.p90("m") == 90
+    full = make_view(blocks=ledger(100, allocated=95))
+    recovery = make_ask(make_request(is_recovery=True, max_tokens=500), lengths, AdmissionSettings())
+    assert recovery.has_room(full)
+    assert not make_ask(make_request(max_tokens=500), lengths, AdmissionSettings()).has_room(full)
+
+
+def test_more_choices_than_seats_still_run_on_an_empty_worker() -> None:
+    ask = make_sample_ask(num_choices=16, max_tokens=16)
+    assert chosen(make_view(), ask=ask) == "decode-0"
+    assert isinstance(pick(make_view(num_running=1), ask=ask), Refusal)
+
+
+def test_scorers_prefer_short_queues_then_free_kv_then_the_adapter() -> None:
+    assert chosen(make_view("a", num_running=3), make_view("b", num_running=1)) == "b"
+    assert chosen(make_view("a", blocks=ledger(1000, allocated=600)), make_view("b")) == "b"
+    assert chosen(make_view("a", num_queued_tokens=5000), make_view("b")) == "b"
+    ask = make_sample_ask(adapter_digest="lora")
+    assert chosen(make_view("a"), make_view("b", resident_adapters=frozenset({"lora"})), ask=ask) == "b"
+    # affinity yields to load
+    loaded = make_view("b", num_running=7, blocks=ledger(1000, allocated=700), resident_adapters=frozenset({"lora"}))
+    assert chosen(make_view("a"), loaded, ask=ask) == "a"
+
+
+def test_ties_are_broken_by_the_seeded_generator_and_reach_everybody() -> None:
+    views = [make_view(name) for name in "abcd"]
+    picks = [chosen(*views, seed=seed) for seed in range(100)]
+    assert picks == [chosen(*views, seed=seed) for seed in range(100)]
+    assert set(picks) == set("abcd")
+
+
+def test_prefill_workers_pair_by_identity_best_first_at_most_two() -> None:
+    other = dataclasses.replace(IDENTITY, rope_variant="other")
+    prefill = [
+        make_view("p0", PREFILL, num_queued_tokens=900),
+        make_view("p1", PREFILL),
+        make_view("p2", PREFILL, num_queued_tokens=100),
+        make_view("p3", PREFILL, identity=other),
+        make_view("p4", PREFILL, out_reason="hung"),
+    ]
+    choice = pick(make_view(), *prefill)
+    assert isinstance(choice, Choice)
+    assert [view.worker.worker_id for view in choice.prefill] == ["p1", "p2"]
+    alone = pick(make_view(), *prefill[3:])
+    assert isinstance(alone, Choice)
+    assert alone.prefill == ()
+
+
+@given(loads=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 1000)), min_size=1, max_size=8), seed=st.integers())
+def test_a_chosen_worker_always_passes_every_bound(loads, seed) -> None:
+    views = [make_view(f"w{i}", num_running=r, blocks=ledger(1000, allocated=a)) for i, (r, a) in enumerate(loads)]
+    ask = make_sample_ask()
+    choice = pick(*views, ask=ask, seed=seed)
+    passing = [view for view in views if ask.has_room(view) and ask.has_seat(view)]
+    if isinstance(choice, Choice):
+        assert choice.decode in passing
+    else:
+        assert passing == []
+
+
+def test_a_recovery_returns_to_the_prefill_worker_that_has_its_prompt() -> None:
+    views = [make_view(), make_view("p0", PREFILL, num_queued_tokens=900), make_view("p1", PREFILL)]
+    choice = choose(views, make_sample_ask(), WEIGHTS, Random(0), preferred_prefill="inc-p0")
+    assert isinstance(choice, Choice)
+    assert [view.worker.worker_id for view in choice.prefill] == ["p0", "p1"]
+    gone = choose(views, make_sample_ask(), WEIGHTS, Random(0), preferred_prefill="inc-gone")
+    assert isinstance(gone, Choice)
+    assert [view.worker.worker_id for view in gone.prefill] == ["p1", "p0"]
+
+
+def test_the_memory_of_prompts_is_bounded() -> None:
+    memory = PrefillMemory(max_requests=2)
+    for name in "abc":
+        memory.note(name, f"inc-{name}")
+    assert [memory.recall(name) for name in "abc"] == ["", "inc-b", "inc-c"]

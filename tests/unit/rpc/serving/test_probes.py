@@ -1,0 +1,74 @@
+"""Probes answer while the event loop does not."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+
+from prometheus_client import CollectorRegistry
+
+from stratos.common.clock import FakeClock
+from stratos.rpc.serving.probes import ProbeServer, Readiness
+
+
+def _get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_a_stalled_loop_is_not_ready_and_stays_alive() -> None:
+    clock = FakeClock()
+    readiness = Readiness(clock, 5.0, lambda: "")
+    probes = ProbeServer("127.0.0.1:0", readiness, CollectorRegistry())
+    try:
+        assert _get(probes.port, "/readyz") == (503, "starting\n")
+        readiness.phase = ""
+        assert _get(probes.port, "/readyz") == (200, "ok\n")
+        clock.advance(5.1)
+        assert _get(probes.port, "/readyz") == (503, "the event loop has not turned for 5.1 s\n")
+        assert _get(probes.port, "/livez") == (200, "ok\n")
+        readiness.beat()
+        assert _get(probes.port, "/readyz")[0] == 200
+    finally:
+        probes.close()
+
+
+def test_a_broken_readiness_check_means_not_ready() -> None:
+    def broken() -> str:
+        raise KeyError("worker")
+
+    readiness = Readiness(FakeClock(), 5.0, broken)
+    readiness.phase = ""
+    assert readiness.reason() == "the readiness check failed: KeyError: 'worker'"
+
+
+async def test_a_real_loop_that_blocks_becomes_not_ready() -> None:
+    import asyncio
+
+    from tests.support.rpc_echo import EchoService, running
+
+    service = EchoService()
+    async with running(service, stall_timeout_s=0.4):
+        port = int(service.metrics_address.rpartition(":")[2])
+        async with asyncio.timeout(5):
+            while (await asyncio.to_thread(_get, port, "/readyz"))[0] != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        asked = asyncio.get_running_loop().run_in_executor(None, _ask_until_503, port)
+        time.sleep(1.2)  # noqa: ASYNC251 - the stall is the subject of the test
+        status, text, live = await asked
+        assert (status, live) == (503, 200)
+        assert "event loop has not turned" in text
+
+
+def _ask_until_503(port: int) -> tuple[int, str, int]:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        status, text = _get(port, "/readyz")
+        if status == 503:
+            return status, text, _get(port, "/livez")[0]
+    return 0, "", 0

@@ -1,0 +1,150 @@
+"""``serve`` in a process of its own: signals, faults at start, the end of a supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import psutil
+import pytest
+
+from tests.support.paths import ROOT
+
+_PROGRAM = """
+import asyncio, sys
+sys.path.insert(0, sys.argv[1])
+from tests.support.rpc_echo import EchoService, EchoSettings
+from stratos.rpc.process import serve
+from stratos.rpc.settings import load_settings
+
+def make():
+    service = EchoService()
+    if sys.argv[2] == "hang":
+        service.drain_event = asyncio.Event()
+    return service
+
+settings = load_settings(EchoSettings)
+sys.exit(serve(make, settings))
+"""
+
+
+class Echo:
+    def __init__(self, folder: Path, drain: str, **env: str) -> None:
+        self.address_file = folder / "echo.json"
+        names = {"STRATOS_ECHO_ADDRESS_FILE": str(self.address_file), **env}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, str(ROOT), drain],
+            env={**os.environ, **names},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_serving(self) -> int:
+        deadline = time.monotonic() + 30
+        while not self.address_file.exists():
+            assert self.process.poll() is None, self.process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return int(json.loads(self.address_file.read_text())["pid"])
+
+    def end(self) -> tuple[int, str]:
+        _, log = self.process.communicate(timeout=30)
+        return self.process.returncode, log
+
+
+@pytest.fixture
+def echoes() -> Iterator[list[Echo]]:
+    started: list[Echo] = []
+    yield started
+    for echo in started:
+        if echo.process.poll() is None:
+            echo.process.kill()
+        echo.process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(tmp_path: Path, echoes: list[Echo], number: signal.Signals) -> None:
+    echoes.append(echo := Echo(tmp_path, "quick", STRATOS_ECHO_LOG_FORMAT="json"))
+    echo.wait_serving()
+    echo.process.send_signal(number)
+    code, log = echo.end()
+    assert code == 0
+    assert not echo.address_file.exists()
+    assert [json.loads(line)["service"] for line in log.splitlines()] == ["echo"] * len(log.splitlines())
+    assert "echo stopped" in log
+
+
+def test_a_second_signal_skips_the_drain(tmp_path: Path, echoes: list[Echo]) -> None:
+    echoes.append(echo := Echo(tmp_path, "hang"))
+    echo.wait_serving()
+    echo.process.terminate()
+    _wait_until_not_ready(echo)
+    assert echo.process.poll() is None
+    echo.process.terminate()
+    code, log = echo.end()
+    assert code == 0
+    assert "second signal" in log
+
+
+def test_bad_settings_are_one_message_and_exit_code_1(tmp_path: Path, echoes: list[Echo]) -> None:
+    echoes.append(echo := Echo(tmp_path, "quick", STRATOS_ECHO_LISTN="127.0.0.1:1"))
+    code, log = echo.end()
+    assert code == 1
+    assert log == "invalid settings\n  STRATOS_ECHO_LISTN: unknown setting; did you mean STRATOS_ECHO_LISTEN?\n"
+
+
+def test_a_busy_port_is_exit_code_1_without_traceback(tmp_path: Path, echoes: list[Echo]) -> None:
+    echoes.append(first := Echo(tmp_path, "quick"))
+    first.wait_serving()
+    address = json.loads(first.address_file.read_text())["address"]
+    echoes.append(second := Echo(tmp_path / "other", "quick", STRATOS_ECHO_LISTEN=address))
+    code, log = second.end()
+    assert code == 1
+    assert "is in use; stop the process that uses it, or set STRATOS_ECHO_LISTEN" in log
+    assert "Traceback" not in log
+    assert len(log.splitlines()) == 2  # the settings and the message: no log lines of gRPC's own
+
+
+def test_it_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
+    supervisor = (
+        "import os, subprocess, sys; os.environ['STRATOS_PARENT_PID'] = str(os.getpid()); "
+        "subprocess.run([sys.executable, '-c', sys.argv[1], sys.argv[2], 'quick'])"
+    )
+    address_file = tmp_path / "echo.json"
+    env = {**os.environ, "STRATOS_ECHO_ADDRESS_FILE": str(address_file)}
+    with subprocess.Popen([sys.executable, "-c", supervisor, _PROGRAM, str(ROOT)], env=env) as parent:
+        deadline = time.monotonic() + 30
+        while not address_file.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        child = psutil.Process(json.loads(address_file.read_text())["pid"])
+        assert child.is_running()
+        parent.kill()
+        gone, _ = psutil.wait_procs([child], timeout=15)
+        assert gone
+    assert not address_file.exists()  # it left in order
+
+
+def _is_ready(echo: Echo) -> bool:
+    address = json.loads(echo.address_file.read_text())["metrics_address"]
+    try:
+        with urlopen(f"http://{address}/readyz", timeout=5):
+            return True
+    except HTTPError as error:
+        error.close()
+        return False
+
+
+def _wait_until_not_ready(echo: Echo) -> None:
+    deadline = time.monotonic() + 15
+    while _is_ready(echo):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,223 @@
+"""Requests of a decode worker without network: orphans by a fake clock, deadlines, limits, slow gateways."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+
+from stratos.common.clock import FakeClock
+from stratos.common.errors import BadRequest, Busy, Draining, NotFound, Overloaded
+from stratos.core.requests.records import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.contract.results import StepResult
+from stratos.engine.core import EngineCore
+from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
+from stratos.engine.settings import SchedulerConfig
+from stratos.worker.decode.request_table import RequestTable, RequestTableConfig
+from stratos.worker.decode.session import Session, StepDeltas
+from stratos.worker.engine_client.thread import ThreadEngine
+from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
+
+PROMPT = tuple(range(10))
+
+
+class AddingPlacer:
+    """Puts every request into the engine, once it may."""
+
+    def __init__(self, engine: ThreadEngine) -> None:
+        self._engine = engine
+        self.may_place = asyncio.Event()
+        self.may_place.set()
+        self.num_given_back = 0
+        self.error: Exception | None = None
+
+    async def place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
+        stack.callback(self._give_back)
+        await self.may_place.wait()
+        if self.error is not None:
+            raise self.error
+        record.origin = PromptOrigin(path=PrefillPath.LOCAL_NO_ENDPOINT)
+        await self._engine.add(record.submission.request)
+
+    def _give_back(self) -> None:
+        self.num_given_back += 1
+
+
+class Bench:
+    """A table over a fake engine."""
+
+    def __init__(self, **config: float) -> None:
+        self.clock = FakeClock()
+        self.engine = ThreadEngine(EngineCore(FakeRunner(FakeConfig(worker_weight=2)), SchedulerConfig()))
+        self.placer = AddingPlacer(self.engine)
+        values = {"max_requests": 8, "orphan_ttl_s": 5.0} | config
+        self.table = RequestTable(self.engine, self.placer, self.clock, RequestTableConfig(**values))  # type: ignore[arg-type]
+        self.engine.subscribe(self.table.on_step)
+
+    def session(self) -> Session:
+        return Session(self.engine, self.clock)
+
+    async def until(self, condition: object) -> None:
+        assert callable(condition)
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 - conditions of many kinds
+                await asyncio.sleep(0.002)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    await made.engine.start()
+    yield made
+    await made.table.close()
+    await made.engine.close()
+
+
+def submission(request_id: str = "r", attempt: int = 0, max_tokens: int = 3, n: int = 1, **fields: float) -> Submission:
+    request = EngineRequest(
+        key=RequestKey(request_id, attempt),
+        prompt_ids=PROMPT,
+        choices=tuple(ChoiceState(index=i) for i in range(n)),
+        sampling=SamplingParams(max_tokens=max_tokens),
+        seed=0,
+    )
+    return Submission(request=replace(request, **fields))  # type: ignore[arg-type]
+
+
+async def read_tokens(session: Session) -> list[int]:
+    session.close()
+    deltas = [d for m in [m async for m in session.messages()] if isinstance(m, StepDeltas) for d in m.deltas]
+    return [token for delta in deltas for choice in delta.choices for token in choice.token_ids]
+
+
+async def test_gateway_that_does_not_read_gets_everything_in_one_message(bench: Bench) -> None:
+    session = bench.session()
+    bench.table.submit(session, submission(max_tokens=50))
+    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    assert await read_tokens(session) == fake_generate(PROMPT, 50, prefill_weight=2, decode_weight=2)
+    bench.table.discard_sent([RequestKey("r", 0)])
+    assert len(bench.table) == 0
+
+
+async def test_orphans_live_exactly_as_long_as_they_may(bench: Bench) -> None:
+    session = bench.session()
+    bench.table.submit(session, submission(max_tokens=3000))
+    await bench.until(lambda: bench.engine.status().num_running == 1)
+    bench.table.release(session)
+    bench.clock.advance(4.9)
+    bench.table.reap()
+    assert bench.table.num_orphans == 1
+    bench.clock.advance(0.2)
+    bench.table.reap()
+    assert len(bench.table) == 0
+    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    assert bench.placer.num_given_back == 1
+    await bench.until(lambda: bench.engine.status().blocks.allocated == 0)
+
+
+async def test_a_choice_cancelled_before_the_engine_knows_the_request_does_not_run(bench: Bench) -> None:
+    bench.placer.may_place.clear()
+    session, key = bench.session(), RequestKey("r", 0)
+    bench.table.submit(session, submission(n=3, max_tokens=3000))
+    await asyncio.sleep(0)
+    bench.table.cancel(key, (0, 2))
+    bench.placer.may_place.set()
+    await bench.until(lambda: bench.engine.status().step > 30)
+    assert bench.engine.status().num_running == 1
+    bench.table.cancel(key, (1,))
+    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    await bench.until(lambda: bench.engine.status().blocks.allocated == 0)
+
+
+@pytest.mark.parametrize("is_placed", [False, True])
+async def test_a_request_leaves_the_engine_before_what_it_runs_with_is_given_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_placed: bool
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(bench.placer, "_give_back", lambda: events.append("given back"))
+    monkeypatch.setattr(bench.engine, "abort", lambda *_: events.append("aborted"))
+    if not is_placed:
+        bench.placer.may_place.clear()
+    bench.table.submit(bench.session(), submission(max_tokens=3000))
+    await asyncio.sleep(0)
+    if is_placed:
+        await bench.until(lambda: bench.engine.status().num_running == 1)
+    bench.table.cancel(RequestKey("r", 0))
+    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    assert events == ["aborted", "given back"]
+
+
+async def test_attached_orphan_is_not_reaped(bench: Bench) -> None:
+    session, other = bench.session(), bench.session()
+    bench.table.submit(session, submission())
+    bench.table.release(session)
+    bench.table.attach(other, RequestKey("r", 0), {})
+    bench.clock.advance(60)
+    bench.table.reap()
+    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    assert await read_tokens(other) == fake_generate(PROMPT, 3, prefill_weight=2, decode_weight=2)
+    with pytest.raises(NotFound):
+        bench.table.attach(other, RequestKey("r", 1), {})
+
+
+async def test_what_is_refused(bench: Bench) -> None:
+    bench.placer.may_place.clear()
+    session = bench.session()
+    for number in range(8):
+        bench.table.submit(session, submission(f"r{number}", attempt=1))
+    with pytest.raises(Overloaded):
+        bench.table.submit(session, submission("one-more"))
+    for attempt in (0, 1):
+        with pytest.raises(BadRequest):
+            bench.table.submit(session, submission("r0", attempt=attempt))
+    bench.table.submit(session, submission("r0", attempt=2))
+    bench.table.is_draining = True
+    with pytest.raises(Draining):
+        bench.table.submit(session, submission("r0", attempt=3))
+
+
+async def test_deadline_bounds_the_placing(bench: Bench) -> None:
+    bench.placer.may_place.clear()
+    session = bench.session()
+    bench.table.submit(session, submission(deadline_s=bench.clock.now() + 0.02))
+    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    session.close()
+    messages = [m async for m in session.messages() if isinstance(m, StepDeltas)]
+    assert messages[0].deltas[0].error is not None
+    assert messages[0].deltas[0].error.code == "queue_timeout"
+    assert bench.placer.num_given_back == 1
+
+
+async def test_an_output_that_does_not_fit_ends_its_request_alone(bench: Bench) -> None:
+    bench.placer.may_place.clear()
+    session = bench.session()
+    for name in ("bad", "good"):
+        bench.table.submit(session, submission(name, max_tokens=2))
+    outputs = [ChoiceOutput(RequestKey("bad", 0), 0, 5, [1]), ChoiceOutput(RequestKey("good", 0), 0, 0, [7, 8])]
+    outputs[1].finish_reason = FinishReason.LENGTH
+    bench.table.on_step(StepResult(step=1, outputs=outputs))
+    session.close()
+    (message,) = [m async for m in session.messages() if isinstance(m, StepDeltas)]
+    found = {delta.key.request_id: delta for delta in message.deltas}
+    assert found["good"].choices[0].token_ids == [7, 8]
+    assert found["bad"].error is not None
+    assert found["bad"].error.code == "internal_error"
+    await bench.until(lambda: bench.table.num_open_tasks == 0)
+
+
+@pytest.mark.parametrize(("error", "code"), [(Busy("full"), "busy"), (ZeroDivisionError("bug"), "internal_error")])
+async def test_failed_placing_is_answered(bench: Bench, error: Exception, code: str) -> None:
+    bench.placer.error = error
+    session = bench.session()
+    bench.table.submit(session, submission())
+    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    session.close()
+    messages = [m async for m in session.messages() if isinstance(m, StepDeltas)]
+    answer = messages[0].deltas[0].error
+    assert answer is not None
+    assert answer.code == code
+    assert "bug" not in answer.message

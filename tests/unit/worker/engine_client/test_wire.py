@@ -1,0 +1,234 @@
+"""Messages to an engine process: every method has types, every error comes back, nothing else can be built."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from stratos.common.errors import BadRequest, Internal, StratosError, error_classes
+from stratos.core.kv import BlockLedger, HostLedger
+from stratos.core.requests.embedding import EmbeddingOutput, EmbedRequest, PoolingKind
+from stratos.core.requests.grammar import GrammarKind, GrammarSpec
+from stratos.core.requests.records import (
+    ChoiceOutput,
+    ChoiceState,
+    EngineRequest,
+    FinishReason,
+    PositionLogprobs,
+    PrefillJob,
+    RequestKey,
+    TokenLogprob,
+)
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.requests.watermark import Watermark
+from stratos.engine.contract.results import (
+    AuditCounts,
+    CostErrors,
+    EngineStatus,
+    HostTierStatus,
+    PrefillEvent,
+    PrefillEventKind,
+    RequestStats,
+    Reservation,
+    StepResult,
+)
+from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.engine_client.payload_arena import ALIGNMENT, PayloadArena, PayloadMemory
+from stratos.worker.engine_client.wire import METHODS, Call, Failure, FromEngine, Stepped, decode, encode
+
+
+def test_every_method_of_the_client_has_types() -> None:
+    local = {"start", "close", "subscribe", "status", "wait_failed"}
+    assert set(METHODS) == EngineClient.__abstractmethods__ - local
+
+
+def names_of(record: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(record)]
+
+
+@pytest.mark.parametrize("cls", sorted(set(error_classes().values()), key=lambda c: c.__name__))
+def test_every_error_comes_back_as_itself(cls: type[StratosError]) -> None:
+    error = cls("what happened")
+    error.after_s, error.param = 2.5, "input" if issubclass(cls, BadRequest) else None
+    result = StepResult(step=1, errors={RequestKey("r", 2): error}, prefill_errors={"leg": error})
+    back = decode(encode(Stepped(result)), FromEngine).result
+    for got in (back.errors[RequestKey("r", 2)], back.prefill_errors["leg"]):
+        assert (type(got), got.message, got.code, got.param) == (cls, error.message, error.code, error.param)
+        assert got.http_status == error.http_status
+
+
+def test_an_error_with_a_code_of_its_own_keeps_it() -> None:
+    back = Failure.of(BadRequest("no", param="model", code="unsupported_operation")).exception()
+    assert isinstance(back, BadRequest)
+    assert (back.code, back.param, back.http_status) == ("unsupported_operation", "model", 400)
+
+
+def test_other_exceptions_keep_their_class_only_if_the_contract_names_it() -> None:
+    assert isinstance(Failure.of(KeyError("leg")).exception(), KeyError)
+    assert isinstance(Failure.of(ValueError("tokens")).exception(), ValueError)
+    strange = Failure.of(ZeroDivisionError("x")).exception()
+    assert type(strange) is RuntimeError
+    assert "ZeroDivisionError" in str(strange)
+    result = decode(encode(StepResult(step=1, errors={RequestKey("r", 0): Internal("x")})), StepResult)
+    assert isinstance(result.errors[RequestKey("r", 0)], Internal)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xc1", encode({"type": "Nonsense"}), encode(Call(1, "add", msgspec.Raw(b"\xc0")))]
+)
+def test_what_is_not_a_message_is_refused(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode(data, FromEngine)
+    with pytest.raises(msgspec.DecodeError):
+        decode(data, METHODS["add"][0])
+
+
+OUTPUT = TokenLogprob(token_id=3, logprob=-0.25, rank=2)
+LOGPROBS = PositionLogprobs(sampled=OUTPUT, top=(OUTPUT, TokenLogprob(9, -1.5, 1)))
+KEY = RequestKey("r", 7)
+SAMPLING = SamplingParams(
+    temperature=0.5,
+    top_p=0.75,
+    top_k=5,
+    min_p=0.125,
+    repetition_penalty=1.5,
+    frequency_penalty=0.5,
+    presence_penalty=-0.5,
+    logit_bias={4: -1.5},
+    max_tokens=77,
+    min_tokens=3,
+    ignore_eos=True,
+    stop_token_ids=(1, 2),
+    allowed_token_ids=(3, 4),
+    bad_sequences=((5, 6), (7,)),
+    grammar=GrammarSpec(GrammarKind.CHOICE, '["a"]'),
+    watermark=Watermark(key=b"k" * 16, gamma=0.5, delta=1.0, num_context_tokens=2),
+    num_logprobs=2,
+    num_prompt_logprobs=1,
+)
+COMMON = {
+    "adapter_digest": "a" * 64,
+    "cache_salt": b"\x00\xff",
+    "tenant": "t",
+    "priority_class": 2,
+    "arrival_s": 12.5,
+    "deadline_s": 99.25,
+}
+RECORDS: dict[str, list[object]] = {
+    "arguments": [
+        EngineRequest(
+            key=KEY,
+            prompt_ids=(1, 2, 3),
+            choices=(ChoiceState(index=0, emitted_ids=(4,), finished=True), ChoiceState(index=2)),
+            sampling=SAMPLING,
+            seed=2**64 - 1,
+            **COMMON,  # type: ignore[arg-type]
+        ),
+        EmbedRequest(
+            key=KEY,
+            token_ids=(1, 2),
+            pooling=PoolingKind.MEAN,
+            normalizes=False,
+            num_dimensions=8,
+            **COMMON,  # type: ignore[arg-type]
+        ),
+        PrefillJob(leg="leg", token_ids=(1, 2), compute=False, **COMMON),  # type: ignore[arg-type]
+        GrammarSpec(GrammarKind.LARK, "start: X"),
+    ],
+    "results": [
+        StepResult(
+            step=5,
+            num_rows=2,
+            is_idle=True,
+            outputs=[ChoiceOutput(KEY, 1, 6, [7, 8], [LOGPROBS], FinishReason.GRAMMAR)],
+            embeddings=[EmbeddingOutput(key=KEY, values=b"\x00\x01", num_cached_tokens=4)],
+            prefill_events=[PrefillEvent(kind=PrefillEventKind.CHUNK, leg="leg", num_tokens=3)],
+            started_stats={KEY: RequestStats(**dict.fromkeys(names_of(RequestStats), 9))},
+            prompt_logprobs={KEY: (LOGPROBS,)},
+        ),
+        Reservation(key=KEY, num_skip_tokens=16, num_tokens=20),
+        EngineStatus(
+            **{name: 3 for name in names_of(EngineStatus) if name.startswith("num_") or name == "step"},
+            is_computing=True,
+            blocks=BlockLedger(**dict.fromkeys(names_of(BlockLedger), 2)),
+            resident_adapters=("a" * 64,),
+            tokens_by_tenant={"t": 5},
+            slow_step_s=0.5,
+            waiting_by_class={1: 3},
+            audits=AuditCounts(3, 1),
+            cost_errors=CostErrors(0.1, 0.5),
+            host=HostTierStatus(
+                slots=HostLedger(**dict.fromkeys(names_of(HostLedger), 2)),
+                **{name: 4 for name in names_of(HostTierStatus) if name != "slots"},
+            ),
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("record", [r for part in RECORDS.values() for r in part], ids=lambda r: type(r).__name__)
+def test_every_field_of_a_record_arrives(record: object) -> None:
+    assert decode(encode(record), type(record)) == record
+
+
+@pytest.mark.parametrize(
+    "record", [*RECORDS["arguments"], SAMPLING, *RECORDS["results"]], ids=lambda r: type(r).__name__
+)
+def test_the_records_above_leave_out_no_field(record: Any) -> None:
+    for field in dataclasses.fields(record):
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        exempt = isinstance(record, StepResult) and field.name.endswith("errors")  # have a test of their own
+        assert getattr(record, field.name) != default or exempt, f"{field.name} has its default"
+
+
+def test_an_object_that_is_no_record_cannot_be_sent() -> None:
+    with pytest.raises(NotImplementedError):
+        encode(StepResult(step=1, outputs=[object()]))  # type: ignore[list-item]
+
+
+async def test_places_of_the_arena_never_overlap_and_all_come_back() -> None:
+    draw = random.Random(5)
+    memory = PayloadMemory.create(64 * ALIGNMENT)
+    arena = PayloadArena(memory)
+    held: list[tuple[int, int]] = []
+
+    async def use(size: int) -> None:
+        offset = await arena.take(size)
+        assert all(offset + size <= o or o + s <= offset for o, s in held)
+        held.append((offset, size))
+        try:
+            for _ in range(draw.randrange(3)):
+                await asyncio.sleep(0)
+        finally:
+            held.remove((offset, size))
+            arena.give_back(offset, size)
+
+    tasks = [asyncio.create_task(use(draw.randrange(1, 40 * ALIGNMENT))) for _ in range(300)]
+    for task in draw.sample(tasks, 60):
+        asyncio.get_running_loop().call_soon(task.cancel)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(result) for result in results} <= {type(None), asyncio.CancelledError}
+    assert arena.num_free_bytes == memory.num_bytes
+    with pytest.raises(ValueError, match="does not fit"):
+        await arena.take(64 * ALIGNMENT + 1)
+    with pytest.raises(ValueError, match="outside"):
+        memory.view(0, memory.num_bytes + 1)
+    memory.close()
+
+
+async def test_a_waiter_that_gives_up_lets_the_next_one_in() -> None:
+    memory = PayloadMemory.create(4 * ALIGNMENT)
+    arena = PayloadArena(memory)
+    first = await arena.take(4 * ALIGNMENT)
+    waiting = [asyncio.create_task(arena.take(ALIGNMENT)) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    arena.give_back(first, 4 * ALIGNMENT)
+    assert len({await waiting[1], await waiting[2]}) == 2
+    assert arena.num_free_bytes == 2 * ALIGNMENT
+    memory.close()

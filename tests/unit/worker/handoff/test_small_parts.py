@@ -1,0 +1,196 @@
+"""Small parts of a worker: pairing, waiting for staging slots, the stall watch, messages."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from stratos.common.clock import FakeClock
+from stratos.common.errors import Busy, IdentityMismatch
+from stratos.core.kv import BlockLedger, KvGeometry, KvIdentity
+from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.engine.contract.results import EngineStatus
+from stratos.kv.inproc import InprocHub, InprocReceiver
+from stratos.kv.receiver import ReceiverConfig
+from stratos.kv.transfer import FrameHeader, TransportOffer
+from stratos.worker.handoff.codec import request_from_pb, request_to_pb, response_from_pb, response_to_pb
+from stratos.worker.handoff.pairing import check_pairing, choose_transport
+from stratos.worker.handoff.records import (
+    Abort,
+    AbortAck,
+    Ack,
+    Credit,
+    Finish,
+    Grant,
+    Intent,
+    Nack,
+    NoRoom,
+    Progress,
+    Ready,
+    ReceiverMessage,
+    Refused,
+    Sent,
+    SourceMessage,
+    SourcePhase,
+)
+from stratos.worker.handoff.source_peers import MAX_CHANNELS, SourcePeers
+from stratos.worker.handoff.staging_slots import StagingRoom
+from stratos.worker.handoff.transports import Transports
+from stratos.worker.step_watch import StepWatch
+
+IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="default", numerics_id="cpu")
+SHAPE = KvGeometry(num_layers=2, num_kv_heads=1, head_dim=4, block_size=16, element_bytes=0)
+REF = WorkerRef(worker_id="w", incarnation="i", address="127.0.0.1:1", role=WorkerRole.DECODE)
+OFFER = TransportOffer(transport="shm", pair="a>b#1", address="x", slot_bytes=4096, num_slots=2)
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(KvIdentity)])
+def test_every_field_of_the_identity_must_be_equal(field: str) -> None:
+    check_pairing(IDENTITY, IDENTITY, SHAPE, SHAPE)
+    other = dataclasses.replace(IDENTITY, **{field: 2 if field == "protocol_version" else "other"})
+    with pytest.raises(IdentityMismatch, match=field):
+        check_pairing(IDENTITY, other, SHAPE, SHAPE)
+
+
+def test_shape_must_be_equal_and_block_size_need_not() -> None:
+    check_pairing(IDENTITY, IDENTITY, SHAPE, dataclasses.replace(SHAPE, block_size=32))
+    with pytest.raises(IdentityMismatch):
+        check_pairing(IDENTITY, IDENTITY, SHAPE, dataclasses.replace(SHAPE, head_dim=8))
+
+
+def test_shared_memory_only_within_a_host() -> None:
+    both = ("shm", "gloo")
+    assert choose_transport(both, both, "10.0.0.1:1", "10.0.0.1:2") == "shm"
+    assert choose_transport(both, both, "10.0.0.1:1", "10.0.0.2:1") == "gloo"
+    with pytest.raises(IdentityMismatch):
+        choose_transport(("shm",), both, "10.0.0.1:1", "10.0.0.2:1")
+
+
+async def test_wait_for_a_slot_is_in_order_and_bounded() -> None:
+    receiver = InprocReceiver(ReceiverConfig(incarnation="d", slot_bytes=64, slots_per_pair=1), InprocHub())
+    room = StagingRoom(5.0)
+    offer, slots = await room.take(receiver, "p", 1, "a")
+    waiting = [asyncio.create_task(room.take(receiver, "p", 1, leg)) for leg in ("b", "c")]
+    elsewhere = await room.take(receiver, "q", 1, "x")
+    assert elsewhere[1] == [0], "another source's slots are its own"
+    receiver.release_slot(offer.pair, slots[0])
+    room.freed()
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert waiting[0].done()
+    assert not waiting[1].done()
+    waiting[1].cancel()
+    await asyncio.wait(waiting)
+    with pytest.raises(Busy):
+        await StagingRoom(0.01).take(receiver, "p", 1, "d")
+
+
+def status(step: int, *, is_computing: bool, slow_step_s: float = 0.0) -> EngineStatus:
+    return EngineStatus(
+        step=step,
+        is_computing=is_computing,
+        blocks=BlockLedger(0, 0, 0, 0, 0, 0),
+        num_waiting=0,
+        num_running=0,
+        num_queued_tokens=0,
+        num_prefill_jobs=0,
+        resident_adapters=(),
+        tokens_by_tenant={},
+        slow_step_s=slow_step_s,
+    )
+
+
+def test_standing_still_counts_only_with_work() -> None:
+    clock = FakeClock()
+    watch = StepWatch(clock)
+    watch.observe(status(1, is_computing=False))
+    clock.advance(60)
+    watch.observe(status(1, is_computing=False))
+    clock.advance(1)
+    watch.observe(status(1, is_computing=True))
+    clock.advance(5)
+    watch.observe(status(1, is_computing=True))
+    assert watch.stalled_s == 6
+    assert watch.stands_still(5)
+    watch.observe(status(1, is_computing=True, slow_step_s=1.5))
+    assert not watch.stands_still(5)
+    watch.observe(status(2, is_computing=True))
+    assert watch.stalled_s == 0
+
+
+HEADER = FrameHeader(
+    leg="l",
+    seq=1,
+    layer_begin=0,
+    layer_end=2,
+    token_begin=3,
+    token_end=5,
+    head_begin=0,
+    head_end=1,
+    num_bytes=64,
+    checksum=2**64 - 1,
+    slot=1,
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Intent(
+            handoff_id="h",
+            request_id="r",
+            attempt=2,
+            leg="l",
+            token_ids=(1, 2, 3),
+            num_cached_tokens=1,
+            compute=True,
+            identity=IDENTITY,
+            geometry=SHAPE,
+            receiver=REF,
+            transports=("shm",),
+            cache_salt=b"s",
+            deadline_ms=5,
+        ),
+        Grant(num_skip_tokens=1, slots=(0, 1), offer=OFFER),
+        NoRoom(reason="busy"),
+        Credit(slots=(1,)),
+        Nack(seq=3, cause="checksum", slot=1),
+        Ack(),
+        Abort(reason="cancelled"),
+    ],
+)
+def test_receiver_messages_survive_the_wire(message: ReceiverMessage) -> None:
+    assert request_from_pb(request_to_pb(message)) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Progress(phase=SourcePhase.COMPUTING, queue_position=2, engine_step=7),
+        Ready(transport="shm", num_cached_tokens=16, token_bytes=64, source=REF),
+        HEADER,
+        Sent(leg="l", seq=1),
+        Finish(num_frames=2, digest=b"d", queue_ns=1, prefill_ns=2, num_computed_tokens=3, num_cached_tokens=4),
+        AbortAck(),
+    ],
+)
+def test_source_messages_survive_the_wire(message: SourceMessage) -> None:
+    assert response_from_pb(response_to_pb(message)) == message
+
+
+def test_refusal_keeps_its_class() -> None:
+    answer = response_from_pb(response_to_pb(Refused(Busy("full"))))
+    assert isinstance(answer, Refused)
+    assert isinstance(answer.error, Busy)
+
+
+async def test_new_sources_are_met_for_ever() -> None:
+    peers = SourcePeers(Transports({}), StagingRoom(1.0), FakeClock())
+    for number in range(MAX_CHANNELS + 2):
+        ref = WorkerRef(worker_id="p", incarnation="i", address=f"127.0.0.1:{number + 1}", role=WorkerRole.PREFILL)
+        peers.open_fetch(ref).cancel()
+    assert len(peers._channels) == MAX_CHANNELS
+    await peers.close()
+    assert not peers._channels
+    assert not peers._closing

@@ -1,0 +1,120 @@
+"""A worker's metrics say what its engine's status says, and every one of the platform is documented."""
+
+import math
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from stratos.common.clock import FakeClock
+from stratos.core.kv import StagingLedger
+from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.core import EngineCore
+from stratos.engine.fake.runner import FakeConfig, FakeRunner
+from stratos.engine.scheduler.cost_model import StepLoad
+from stratos.engine.settings import SchedulerConfig
+from stratos.worker.metrics import WorkerMetrics
+from stratos_autoscaler.metrics import AutoscalerMetrics
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_router.metrics import RouterMetrics
+from tests.support.paths import ROOT
+
+DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()
+
+
+@pytest.mark.parametrize("metrics", [WorkerMetrics, GatewayMetrics, RouterMetrics, AutoscalerMetrics])
+def test_every_metric_is_documented_with_its_type(metrics):
+    registry = CollectorRegistry()
+    metrics(registry)
+    for family in registry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        assert f"| `{name}` | {family.type} |" in DOCUMENT
+
+
+class Clocked(FakeRunner):
+    """A step takes a tenth of a second."""
+
+    def __init__(self, config, clock):
+        super().__init__(config)
+        self.clock = clock
+
+    def collect(self, handle):
+        self.clock.advance(0.1)
+        return super().collect(handle)
+
+
+@pytest.fixture
+def world():
+    clock, registry = FakeClock(), CollectorRegistry()
+    config = SchedulerConfig(step_time_budget_ms=1000.0, enable_prefix_cache=False, default_output_tokens=4)
+    engine = EngineCore(Clocked(FakeConfig(num_blocks=20, block_size=4), clock), config, clock)
+    metrics = WorkerMetrics(registry)
+
+    def sample(name, **labels):
+        metrics.observe_status(engine.status(), StagingLedger(0, 0, 0, 0))
+        return registry.get_sample_value(name, labels)
+
+    return engine, clock, sample
+
+
+def make_request(name, prompt, max_tokens, priority_class=0):
+    return EngineRequest(
+        key=RequestKey(name, 0),
+        prompt_ids=tuple(range(prompt)),
+        choices=(ChoiceState(index=0),),
+        sampling=SamplingParams(temperature=0.0, max_tokens=max_tokens),
+        seed=0,
+        priority_class=priority_class,
+    )
+
+
+def test_refusals_count_once_per_wait_and_queues_by_class(world):
+    engine, _, sample = world
+    engine.add(make_request("runs", 40, 30))
+    engine.step()
+    engine.add(make_request("waits", 40, 4, priority_class=1))
+    engine.add(make_request("behind", 4, 4, priority_class=2))
+    for _ in range(5):
+        engine.step()
+    assert sample("stratos_admission_refusals_total") == 1
+    assert [sample("stratos_requests_waiting_by_class", priority_class=str(c)) for c in range(3)] == [0, 1, 1]
+    assert engine.reserve(make_request("hand", 40, 4)) is None
+    assert sample("stratos_admission_refusals_total") == 2
+    while engine.has_work:
+        engine.step()
+    assert [sample("stratos_requests_waiting_by_class", priority_class=str(c)) for c in range(3)] == [0, 0, 0]
+    assert sample("stratos_admission_refusals_total") == 2
+
+
+def test_cost_error_is_unknown_at_first_and_counts_outliers_in_full(world):
+    engine, _, sample = world
+    assert math.isnan(sample("stratos_step_cost_error_ratio", quantile="0.5"))
+    engine.add(make_request("long", 4, 60))
+    while engine.has_work:
+        engine.step()
+    assert sample("stratos_step_cost_error_ratio", quantile="0.9") < 0.02
+    for index in range(30):
+        engine._scheduler.cost.observe(StepLoad(1, 5), 0.1 if index % 3 else 0.4)
+    engine.abort(RequestKey("nobody", 0))
+    assert sample("stratos_step_cost_error_ratio", quantile="0.5") < 0.02
+    assert 0.5 < sample("stratos_step_cost_error_ratio", quantile="0.9") < 1
+
+
+def test_the_ledger_is_recounted_when_the_engine_runs_out_of_work_and_a_lost_block_shows(world):
+    engine, clock, sample = world
+
+    def run(name):
+        clock.advance(11.0)
+        engine.add(make_request(name, 4, 2))
+        while engine.has_work:
+            engine.step()
+
+    run("first")
+    assert sample("stratos_kv_ledger_audits_total", outcome="sound") == 1
+    engine.add(make_request("soon", 4, 2))
+    while engine.has_work:
+        engine.step()
+    assert sample("stratos_kv_ledger_audits_total", outcome="sound") == 1, "only every ten seconds"
+    engine._blocks._free.pop()
+    run("second")
+    assert sample("stratos_kv_ledger_audits_total", outcome="broken") == 1

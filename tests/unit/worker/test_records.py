@@ -1,0 +1,112 @@
+"""The log of a request: coalescing, replay, end."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratos.common.errors import Busy
+from stratos.core.requests.records import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.contract.results import RequestStats
+from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
+
+KEY = RequestKey("r", 0)
+
+
+def make_record(*choices: ChoiceState) -> RequestRecord:
+    request = EngineRequest(
+        key=KEY,
+        prompt_ids=(1, 2),
+        choices=choices or (ChoiceState(index=0),),
+        sampling=SamplingParams(),
+        seed=0,
+        arrival_s=10.0,
+    )
+    return RequestRecord(Submission(request=request), "cpu")
+
+
+def output(index: int, offset: int, *tokens: int, finish: FinishReason | None = None) -> ChoiceOutput:
+    return ChoiceOutput(KEY, index, offset, list(tokens), finish_reason=finish)
+
+
+def test_unsent_steps_coalesce_and_nothing_is_sent_twice() -> None:
+    record = make_record()
+    record.append(output(0, 0, 5))
+    record.append(output(0, 1, 6))
+    delta = record.take()
+    assert delta is not None
+    assert [(c.offset, c.token_ids) for c in delta.choices] == [(0, [5, 6])]
+    assert record.take() is None
+
+
+def test_replay_starts_where_the_gateway_is() -> None:
+    record = make_record(ChoiceState(index=0, emitted_ids=(7, 8)), ChoiceState(index=1, finished=True))
+    for offset, token in enumerate((20, 21, 22), 2):
+        record.append(output(0, offset, token))
+    record.take()
+    record.rewind({0: 3})
+    delta = record.take()
+    assert delta is not None
+    assert [(c.offset, c.token_ids) for c in delta.choices] == [(3, [21, 22])]
+    record.rewind({0: 0})
+    again = record.take()
+    assert again is not None
+    assert again.choices[0].offset == 2, "tokens of earlier attempts are not here"
+
+
+def test_skipped_token_is_a_bug() -> None:
+    record = make_record()
+    with pytest.raises(AssertionError):
+        record.append(output(0, 1, 5))
+
+
+def test_receipt_comes_with_the_first_output_only() -> None:
+    record = make_record(ChoiceState(index=0), ChoiceState(index=1))
+    record.origin = PromptOrigin(path=PrefillPath.HANDOFF, prefill_worker_id="p")
+    record.append(output(0, 0, 5, finish=FinishReason.STOP))
+    record.stats = RequestStats(
+        num_prompt_tokens=2,
+        num_cached_tokens=0,
+        num_transferred_tokens=1,
+        num_recomputed_tokens=1,
+        first_scheduled_s=10.5,
+    )
+    first = record.take()
+    assert first is not None
+    assert first.receipt is not None
+    assert (first.receipt.queue_ns, first.receipt.prefill_path) == (500_000_000, PrefillPath.HANDOFF)
+    assert not record.is_ended
+    record.append(output(1, 0, 6, finish=FinishReason.LENGTH))
+    last = record.take()
+    assert last is not None
+    assert last.receipt is None
+    assert record.is_sent
+    record.rewind({})
+    again = record.take()
+    assert again is not None
+    assert again.receipt == first.receipt
+
+
+def test_error_ends_after_what_was_emitted() -> None:
+    record = make_record()
+    record.append(output(0, 0, 5))
+    record.fail(Busy("full"))
+    delta = record.take()
+    assert delta is not None
+    assert isinstance(delta.error, Busy)
+    assert delta.choices[0].token_ids == [5]
+    assert record.is_sent
+
+
+def test_cancelling_the_last_open_choice_ends_the_request() -> None:
+    record = make_record(ChoiceState(index=0), ChoiceState(index=1))
+    record.append(output(0, 0, 5, finish=FinishReason.STOP))
+    record.cancel_choices((1, 9))
+    assert record.is_ended
+    record.append(output(1, 0, 6))
+    delta = record.take()
+    assert delta is not None
+    assert {c.index: (c.token_ids, c.finish_reason) for c in delta.choices} == {
+        0: ([5], FinishReason.STOP),
+        1: ([], FinishReason.ABORT),
+    }
