@@ -7,7 +7,6 @@ import dataclasses
 
 import pytest
 
-from stratos.common.clock import FakeClock
 from stratos.common.errors import Busy, IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity
 from stratos.core.placement import WorkerRef, WorkerRole
@@ -34,9 +33,7 @@ from stratos.worker.handoff.records import (
     SourceMessage,
     SourcePhase,
 )
-from stratos.worker.handoff.source_peers import MAX_CHANNELS, SourcePeers
 from stratos.worker.handoff.staging_slots import StagingRoom
-from stratos.worker.handoff.transports import Transports
 
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="default", numerics_id="cpu")
 SHAPE = KvGeometry(num_layers=2, num_kv_heads=1, head_dim=4, block_size=16, element_bytes=0)
@@ -148,14 +145,3 @@ def test_refusal_keeps_its_class() -> None:
     answer = response_from_pb(response_to_pb(Refused(Busy("full"))))
     assert isinstance(answer, Refused)
     assert isinstance(answer.error, Busy)
-
-
-async def test_new_sources_are_met_for_ever() -> None:
-    peers = SourcePeers(Transports({}), StagingRoom(1.0), FakeClock())
-    for number in range(MAX_CHANNELS + 2):
-        ref = WorkerRef(worker_id="p", incarnation="i", address=f"127.0.0.1:{number + 1}", role=WorkerRole.PREFILL)
-        peers.open_fetch(ref).cancel()
-    assert len(peers._channels) == MAX_CHANNELS
-    await peers.close()
-    assert not peers._channels
-    assert not peers._closing
