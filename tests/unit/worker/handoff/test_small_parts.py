@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from stratos.common.errors import Busy, IdentityMismatch
-from stratos.core.kv import KvGeometry, KvIdentity
+from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.kv.inproc import InprocHub, InprocReceiver
 from stratos.kv.receiver import ReceiverConfig
@@ -84,10 +84,7 @@ async def test_wait_for_a_slot_is_in_order_and_bounded() -> None:
 HEADER = FrameHeader(
     leg="l",
     seq=1,
-    layer_begin=0,
-    layer_end=2,
-    token_begin=3,
-    token_end=5,
+    kv_range=KvRange(3, 5, 0, 2),
     head_begin=0,
     head_end=1,
     num_bytes=64,
