@@ -12,6 +12,7 @@ from stratos.core.placement import WorkerRef
 from stratos.kv.gloo import GlooConfig
 from stratos.kv.receiver import ReceiverConfig
 from stratos.kv.registry import TransportConfig, make_receiver, make_sender
+from stratos.rpc.tracing import Tracing
 from stratos.worker.adapter_cache import AdapterCache, AdapterCacheConfig, AdapterStore
 from stratos.worker.decode.prefill_policy import PlacerConfig, PromptPlacer
 from stratos.worker.decode.request_table import RequestTable, RequestTableConfig
@@ -66,6 +67,7 @@ def wire_worker(
     registry: CollectorRegistry,
     clock: Clock,
     gate: DrainGate,
+    tracing: Tracing,
 ) -> WorkerParts:
     """Build the parts around a started engine."""
     metrics, jobs = WorkerMetrics(registry), PrefillJobs()
@@ -88,6 +90,7 @@ def wire_worker(
         metrics=metrics,
         config=leg_config,
         clock=clock,
+        tracing=tracing,
     )
     receiver = HandoffReceiver(receiver_parts, adapters, gate, clock)
     placer_config = PlacerConfig(local_prefill_max_tokens=settings.local_prefill_max_tokens)
@@ -95,7 +98,7 @@ def wire_worker(
     table_config = RequestTableConfig(
         max_requests=settings.max_num_seqs + settings.max_num_waiting, orphan_ttl_s=settings.orphan_ttl_s
     )
-    table = RequestTable(engine, placer, clock, table_config)
+    table = RequestTable(engine, placer, clock, table_config, tracing)
     engine.subscribe(jobs.on_step)
     engine.subscribe(table.on_step)
     embedder = Embedder(engine, adapters)
@@ -117,9 +120,10 @@ def wire_worker(
             metrics=metrics,
             config=SourceConfig(),
             clock=clock,
+            tracing=tracing,
         ),
         decode=DecodeParts(me=me, engine=engine, table=table, clock=clock),
-        embed=EmbedParts(engine=engine, embedder=embedder, metrics=metrics, clock=clock),
+        embed=EmbedParts(engine=engine, embedder=embedder, metrics=metrics, clock=clock, tracing=tracing),
     )
 
 

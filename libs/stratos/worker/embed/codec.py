@@ -9,7 +9,9 @@ from stratos.api.worker.v1 import embed_pb2
 from stratos.common.errors import BadRequest, ContextLengthExceeded, IdentityMismatch, QueueTimeout
 from stratos.core.requests import limits
 from stratos.core.requests.embedding import EmbeddingOutput, PoolingKind
+from stratos.core.trace import TraceContext
 from stratos.engine.contract.runner import RunnerInfo
+from stratos.rpc.codec.trace import trace_from_pb
 from stratos.worker.decode.codec import MAX_ID_CHARS, MAX_SALT_BYTES, check_id
 
 _POOLING: dict[int, PoolingKind] = {
@@ -23,6 +25,8 @@ class EmbedCall:
     """A checked call: what its inputs have in common, and the inputs."""
 
     request_id: str
+    attempt: int
+    trace: TraceContext
     inputs: tuple[tuple[int, ...], ...]
     pooling: PoolingKind
     normalizes: bool
@@ -56,6 +60,8 @@ def call_from_pb(message: embed_pb2.EmbedRequest, info: RunnerInfo, now_s: float
         raise QueueTimeout("the request's deadline passed before it reached the worker")
     return EmbedCall(
         request_id=check_id(message.request_id, "request_id"),
+        attempt=message.attempt,
+        trace=trace_from_pb(message.trace),
         inputs=_inputs(message, info),
         pooling=_POOLING[message.pooling],
         normalizes=message.normalizes,

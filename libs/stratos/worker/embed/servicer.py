@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,15 @@ from typing import Any
 from stratos.api.worker.v1 import embed_pb2, embed_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.common.errors import Draining, StratosError
+from stratos.core.requests.embedding import EmbeddingOutput
+from stratos.rpc.tracing import TRACING_OFF, SpanKind, Tracing
 from stratos.worker.drain_gate import DrainGate
-from stratos.worker.embed.codec import call_from_pb, response_to_pb
+from stratos.worker.embed.codec import EmbedCall, call_from_pb, response_to_pb
 from stratos.worker.embed.embedder import Embedder
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.metrics import WorkerMetrics
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +30,7 @@ class EmbedParts:
     embedder: Embedder
     metrics: WorkerMetrics
     clock: Clock
+    tracing: Tracing = TRACING_OFF
 
 
 class EmbedServicer(embed_pb2_grpc.EmbedServiceServicer):
@@ -43,7 +49,7 @@ class EmbedServicer(embed_pb2_grpc.EmbedServiceServicer):
                 raise Draining("this worker is leaving; ask the router for a new placement")
             with self._gate.embed_call():
                 call = call_from_pb(request, parts.engine.info, parts.clock.now())
-                outputs = await parts.embedder.run(call)
+                outputs = await _run(parts, call)
             outcome = "finished"
         except StratosError as error:
             outcome = error.code
@@ -54,3 +60,21 @@ class EmbedServicer(embed_pb2_grpc.EmbedServiceServicer):
         finally:
             parts.metrics.embed_calls.labels(outcome).inc()
         return response_to_pb(outputs)
+
+
+async def _run(parts: EmbedParts, call: EmbedCall) -> list[EmbeddingOutput]:
+    """Embed inside the call's span."""
+    logger.debug("request %s, attempt %d, embeds here", call.trace.label(call.request_id), call.attempt)
+    with parts.tracing.span(
+        "embed",
+        call.trace,
+        kind=SpanKind.SERVER,
+        begin_s=call.arrival_s,
+        generation_id=call.request_id,
+        attempt=call.attempt,
+        inputs=len(call.inputs),
+        input_tokens=sum(map(len, call.inputs)),
+    ) as span:
+        outputs = await parts.embedder.run(call)
+        span.set(cached_tokens=sum(output.num_cached_tokens for output in outputs))
+    return outputs

@@ -10,6 +10,7 @@ from stratos.common.errors import BadRequest
 from stratos.core.kv import KvGeometry
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from stratos.rpc.codec.fleet import identity_from_pb, identity_to_pb, ref_from_pb, ref_to_pb
+from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
 from stratos.rpc.errors import from_error_detail, to_error_detail
 from stratos.worker.handoff.records import (
     Abort,
@@ -197,7 +198,7 @@ def _intent_to_pb(intent: Intent) -> source_pb2.Intent:
         tenant=intent.tenant,
         priority_class=intent.priority_class,
         adapter_uri=intent.adapter_uri,
-        traceparent=intent.traceparent,
+        trace=trace_to_pb(intent.trace),
     )
 
 
@@ -219,7 +220,7 @@ def _intent_from_pb(intent: source_pb2.Intent) -> Intent:
         tenant=intent.tenant,
         priority_class=intent.priority_class,
         adapter_uri=intent.adapter_uri,
-        traceparent=intent.traceparent,
+        trace=trace_from_pb(intent.trace),
     )
 
 

@@ -25,6 +25,7 @@ from stratos.worker.drain_gate import DrainGate
 from stratos.worker.handoff.receiver_leg import DamagedFrameError, ReceiverLeg, TargetRefusedError
 from stratos.worker.handoff.receiver_parts import ReceiverParts
 from stratos.worker.handoff.records import Finish, Intent
+from stratos.worker.handoff.spans import fetch_span
 from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
 
 logger = logging.getLogger(__name__)
@@ -138,12 +139,21 @@ class HandoffReceiver:
     async def _try_source(
         self, source: WorkerRef, record: RequestRecord, target: HandoffTarget, num_cached_tokens: int
     ) -> bool:
-        intent, request_id = self._intent(source, record.submission, num_cached_tokens), record.key.request_id
+        with fetch_span(self._parts.tracing, source, record) as span:
+            intent = dataclasses.replace(self._intent(source, record.submission, num_cached_tokens), trace=span.trace)
+            outcome = await self._fetch(source, record, target, intent)
+            span.set(outcome=outcome)
+            if outcome != "committed":
+                span.fail(outcome)
+        return outcome == "committed"
+
+    async def _fetch(self, source: WorkerRef, record: RequestRecord, target: HandoffTarget, intent: Intent) -> str:
+        """Run one leg; returns its outcome for the counters."""
         try:
             leg = ReceiverLeg(self._parts, self._parts.peers.open_fetch(source), intent, target)
         except WorkerLost as error:
             self._count(error.code)
-            return False
+            return error.code
         outcome = "cancelled"
         self._gate.num_receiver_legs += 1
         try:
@@ -156,19 +166,19 @@ class HandoffReceiver:
         except DamagedFrameError as error:
             outcome = "damaged"
             logger.warning(
-                "KV of request %s from worker %s was damaged (%s)", request_id, source.worker_id, error.cause
+                "KV of request %s from worker %s was damaged (%s)", record.label, source.worker_id, error.cause
             )
         except StratosError as error:
             outcome = error.code
             if isinstance(error, WorkerLost):
                 self._parts.peers.report_lost(source)
             logger.warning(
-                "hand-off of request %s from worker %s failed: %s", request_id, source.worker_id, error.message
+                "hand-off of request %s from worker %s failed: %s", record.label, source.worker_id, error.message
             )
         finally:
             self._count(outcome)
             self._wind_down(leg.give_up(outcome, committed=outcome == "committed"))
-        return outcome == "committed"
+        return outcome
 
     def _wind_down(self, rest: Awaitable[None]) -> None:
         """Let the end of a leg run beside the request, which may be gone already."""
@@ -204,7 +214,6 @@ class HandoffReceiver:
             tenant=request.tenant,
             priority_class=request.priority_class,
             adapter_uri=submission.adapter_uri,
-            traceparent=submission.traceparent,
         )
 
     def _left_ms(self, request: EngineRequest) -> int | None:

@@ -9,6 +9,7 @@ from typing import Protocol
 from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
 from stratos.kv.framing import Coverage, FrameRange
+from stratos.rpc.tracing import TRACING_OFF, Tracing
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.handoff.records import Finish, ReceiverMessage, SourceMessage
 from stratos.worker.handoff.source_peers import SourcePeers
@@ -47,6 +48,7 @@ class ReceiverParts:
     metrics: WorkerMetrics
     config: ReceiverLegConfig
     clock: Clock
+    tracing: Tracing = TRACING_OFF
 
 
 class FetchStream(Protocol):

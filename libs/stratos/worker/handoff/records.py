@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from stratos.common.errors import StratosError
 from stratos.core.kv import KvGeometry, KvIdentity
 from stratos.core.placement import WorkerRef
+from stratos.core.trace import NO_TRACE, TraceContext
 from stratos.kv.transfer import FrameHeader, TransportOffer
 
 
@@ -42,7 +43,12 @@ class Intent:
     tenant: str = ""
     priority_class: int = 0
     adapter_uri: str = ""
-    traceparent: str = ""
+    trace: TraceContext = NO_TRACE
+
+    @property
+    def label(self) -> str:
+        """The request's name for log lines."""
+        return self.trace.label(self.request_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import PrefillJob
 from stratos.kv.framing import FrameRange, checksum, digest_of, plan_frames
 from stratos.kv.transfer import FrameHeader, PairSender
+from stratos.rpc.tracing import TRACING_OFF, Tracing
 from stratos.worker.adapter_cache import AdapterCache
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.handoff.records import (
@@ -44,6 +45,7 @@ from stratos.worker.handoff.records import (
     SourcePhase,
 )
 from stratos.worker.handoff.source_jobs import PrefillJobs, PrefillProgress
+from stratos.worker.handoff.spans import describe_prefill, prefill_span
 from stratos.worker.handoff.transports import Transports
 from stratos.worker.metrics import WorkerMetrics
 
@@ -70,6 +72,7 @@ class SourceParts:
     metrics: WorkerMetrics
     config: SourceConfig
     clock: Clock
+    tracing: Tracing = TRACING_OFF
 
 
 class SourceStream(Protocol):
@@ -106,9 +109,21 @@ class SourceLeg:
         self._frames: list[tuple[FrameRange, int]] = []
         self._repeated: set[int] = set()
         self._sending: asyncio.Task[None] | None = None
+        self._progress: PrefillProgress | None = None
+        self._finish: Finish | None = None
 
     async def run(self) -> str:
         """Serve the leg to its end; returns the outcome for the counters. Raises what ended it otherwise."""
+        tracing = self._parts.tracing
+        with prefill_span(tracing, self._intent, self._parts.me().worker_id) as span:
+            try:
+                outcome = await self._run()
+                span.set(outcome=outcome, transport=self._transport)
+            finally:
+                describe_prefill(tracing, span, self._progress, self._finish)
+        return outcome
+
+    async def _run(self) -> str:
         reader = asyncio.create_task(self._read())
         progress = asyncio.create_task(self._report())
         work = asyncio.create_task(self._work())
@@ -153,7 +168,7 @@ class SourceLeg:
                 self._phase = SourcePhase.LOADING_ADAPTER
                 await parts.adapters.hold(intent.identity.adapter_digest, intent.adapter_uri, stack)
                 self._phase = SourcePhase.QUEUED
-            job = parts.jobs.open(intent.leg)
+            job = self._progress = parts.jobs.open(intent.leg)
             stack.callback(parts.jobs.close, intent.leg)
             stack.push_async_callback(parts.engine.release_prefill, intent.leg)  # before the adapter it runs with
             await parts.engine.add_prefill(self._job(started_s))
@@ -162,7 +177,8 @@ class SourceLeg:
             sender, grant = await self._connect()
             await parts.engine.grant(intent.leg)
             computed_s = await self._send_all(job, sender, grant)
-            await self._stream.send(self._finish(job, granted_s - started_s, computed_s - granted_s))
+            self._finish = self._make_finish(job, granted_s - started_s, computed_s - granted_s)
+            await self._stream.send(self._finish)
             await self._wait_ack(sender)
 
     def _job(self, now_s: float) -> PrefillJob:
@@ -274,7 +290,7 @@ class SourceLeg:
         await asyncio.shield(self._sending)
         self._parts.metrics.transfer_bytes.labels("sent", self._transport).inc(header.num_bytes)
 
-    def _finish(self, job: PrefillProgress, queue_s: float, prefill_s: float) -> Finish:
+    def _make_finish(self, job: PrefillProgress, queue_s: float, prefill_s: float) -> Finish:
         return Finish(
             num_frames=len(self._frames),
             digest=digest_of(check for _, check in self._frames),

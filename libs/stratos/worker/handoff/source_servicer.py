@@ -57,14 +57,15 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
         """One hand-off; what prevents it is said in the stream."""
         stream, parts = GrpcSourceStream(context), self._parts()
         with self._gate.source_leg():
-            outcome, request_id = "lost", "?"
+            outcome, label = "lost", "?"
             try:
                 intent, transport = self._check(await stream.receive(), parts)
-                request_id = intent.request_id
+                label = intent.label
+                logger.debug("request %.400r, attempt %d, wants its prompt's KV", label, intent.attempt)
                 outcome = await SourceLeg(parts, stream, intent, transport).run()
             except StratosError as error:
                 outcome = error.code
-                logger.info("hand-off of request %.200r ended as source: %s", request_id, error.message)
+                logger.info("hand-off of request %.400r ended as source: %s", label, error.message)
                 with suppress(WorkerLost):
                     await stream.send(Refused(error))
             finally:
