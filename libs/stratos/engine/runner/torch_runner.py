@@ -20,7 +20,7 @@ from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.files.model_files import read_model_files
-from stratos.core.kv import KvGeometry, KvIdentity
+from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.checkpoint.config import DecoderConfig, parse_decoder_config
 from stratos.engine.checkpoint.loader import CheckpointReader
@@ -211,25 +211,15 @@ class TorchRunner(Runner):
 
     # -- KV ------------------------------------------------------------------------------------------
 
-    def gather(
-        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
-    ) -> memoryview:
+    def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
         """See ``Runner.gather``."""
         with one_thread():
-            return self._pages.gather(block_table, token_begin, token_end, layer_begin, layer_end)
+            return self._pages.gather(block_table, kv_range)
 
-    def scatter(
-        self,
-        block_table: Sequence[int],
-        token_begin: int,
-        token_end: int,
-        layer_begin: int,
-        layer_end: int,
-        payload: memoryview,
-    ) -> None:
+    def scatter(self, block_table: Sequence[int], kv_range: KvRange, payload: memoryview) -> None:
         """See ``Runner.scatter``."""
         with one_thread():
-            self._pages.scatter(block_table, token_begin, token_end, layer_begin, layer_end, payload)
+            self._pages.scatter(block_table, kv_range, payload)
 
     # -- adapters ------------------------------------------------------------------------------------
 

@@ -16,10 +16,11 @@ from contextlib import AsyncExitStack
 from stratos.common.clock import Clock
 from stratos.common.errors import Busy, Draining, StratosError, WorkerLost
 from stratos.common.ids import new_id
+from stratos.core.kv import KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.requests.records import EngineRequest
 from stratos.engine.contract.results import Reservation
-from stratos.kv.framing import Coverage, FrameRange
+from stratos.kv.framing import Coverage
 from stratos.worker.adapter_cache import AdapterCache
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.handoff.receiver_leg import DamagedFrameError, ReceiverLeg, TargetRefusedError
@@ -72,11 +73,10 @@ class HandoffTarget:
         self.coverage = Coverage(skip, self.reservation.num_tokens, self._parts.engine.info.geometry.num_layers)
         return skip
 
-    async def scatter(self, frame: FrameRange, payload: memoryview) -> None:
+    async def scatter(self, kv_range: KvRange, payload: memoryview) -> None:
         """See ``receiver_parts.Target``."""
-        ranges = (frame.token_begin, frame.token_end, frame.layer_begin, frame.layer_end)
         try:
-            await self._parts.engine.scatter(self._record.key, *ranges, payload)
+            await self._parts.engine.scatter(self._record.key, kv_range, payload)
         except StratosError as error:
             raise TargetRefusedError(error) from error
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from stratos.common.errors import Busy, Overloaded, StratosError, WorkerLost
 from stratos.core.fleet import STEPS_OF_GRACE
 from stratos.core.placement import WorkerRef
-from stratos.kv.framing import FrameRange, checksum, digest_of, frame_bytes
+from stratos.kv.framing import checksum, digest_of
 from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
 from stratos.worker.handoff.receiver_parts import FetchStream, ReceiverParts, Target
 from stratos.worker.handoff.records import (
@@ -210,22 +210,20 @@ class ReceiverLeg:
         if cause:
             await self._refuse_frame(header, cause)
             return
-        frame = FrameRange(header.token_begin, header.token_end, header.layer_begin, header.layer_end)
         try:
-            self._target.coverage.add(frame)
+            self._target.coverage.add(header.kv_range)
         except ValueError as error:
             raise DamagedFrameError("order") from error
-        await self._target.scatter(frame, memoryview(private))
+        await self._target.scatter(header.kv_range, memoryview(private))
         self._checks[seq] = check
         self._receiver.recycle_slot(pair, header.slot)
         await self._stream.send(Credit(slots=(header.slot,)))
 
     def _find_damage(self, header: FrameHeader, num_bytes: int, check: int) -> str:
         geometry = self._parts.engine.info.geometry
-        frame = FrameRange(header.token_begin, header.token_end, header.layer_begin, header.layer_end)
         if (header.head_begin, header.head_end) != (0, geometry.num_kv_heads):
             return "order"
-        if num_bytes != frame_bytes(frame, geometry):
+        if num_bytes != geometry.num_bytes(header.kv_range):
             return "truncated"
         return "" if check == header.checksum else "checksum"
 

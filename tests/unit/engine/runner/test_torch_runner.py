@@ -13,6 +13,7 @@ import torch
 
 from stratos.common.errors import AdapterUnavailable, InvalidAdapter
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
+from stratos.core.kv import KvRange
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import StepPlan
 from stratos.engine.layers import linear
@@ -118,13 +119,13 @@ def test_gather_in_another_thread_sees_computed_blocks_while_steps_run(runner: T
     driver = Driver(runner)
     done, busy = driver.stream(PROMPT), driver.stream(PROMPT[:4])
     driver.step([(done, done.row(99, is_sampling=False))])
-    expected = bytes(runner.gather(done.blocks, 0, len(PROMPT), 0, 2))
+    expected = bytes(runner.gather(done.blocks, KvRange(0, len(PROMPT), 0, 2)))
     seen: list[bool] = []
 
     def read() -> None:
         for _ in range(200):
-            seen.append(bytes(runner.gather(done.blocks, 0, len(PROMPT), 0, 2)) == expected)
-            runner.scatter(done.blocks[10:], 0, len(PROMPT), 0, 2, memoryview(expected))
+            seen.append(bytes(runner.gather(done.blocks, KvRange(0, len(PROMPT), 0, 2))) == expected)
+            runner.scatter(done.blocks[10:], KvRange(0, len(PROMPT), 0, 2), memoryview(expected))
 
     thread = threading.Thread(target=read)
     thread.start()

@@ -9,7 +9,7 @@ import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Busy, IdentityMismatch
-from stratos.core.kv import BlockLedger, KvGeometry, KvIdentity
+from stratos.core.kv import BlockLedger, KvGeometry, KvIdentity, KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.contract.results import EngineStatus
 from stratos.kv.inproc import InprocHub, InprocReceiver
@@ -122,10 +122,7 @@ def test_standing_still_counts_only_with_work() -> None:
 HEADER = FrameHeader(
     leg="l",
     seq=1,
-    layer_begin=0,
-    layer_end=2,
-    token_begin=3,
-    token_end=5,
+    kv_range=KvRange(3, 5, 0, 2),
     head_begin=0,
     head_end=1,
     num_bytes=64,
