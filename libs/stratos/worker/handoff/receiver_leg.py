@@ -17,8 +17,8 @@ from collections.abc import Awaitable
 from contextlib import suppress
 
 from stratos.common.errors import Busy, Overloaded, StratosError, WorkerLost
-from stratos.core.fleet import STEPS_OF_GRACE
 from stratos.core.placement import WorkerRef
+from stratos.core.step_watch import StepWatch
 from stratos.kv.framing import checksum, digest_of
 from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
 from stratos.worker.handoff.receiver_parts import FetchStream, ReceiverParts, Target
@@ -79,7 +79,7 @@ class ReceiverLeg:
         self._checks: dict[int, int] = {}
         self._nacked: set[int] = set()
         self._finish: Finish | None = None
-        self._step = (-1, self._parts.clock.now())
+        self._steps = StepWatch(self._parts.clock.now())
         self._is_over = False
         """The stream has ended."""
         self._is_settled = False
@@ -164,11 +164,9 @@ class ReceiverLeg:
                 raise WorkerLost("the source ended the hand-off early")
 
     def _check_alive(self, progress: Progress) -> None:
-        step, since_s = self._step
-        now_s = self._parts.clock.now()
-        if progress.phase is not SourcePhase.COMPUTING or progress.engine_step != step:
-            self._step = (progress.engine_step, now_s)
-        elif now_s - since_s > max(self._parts.config.stall_timeout_s, STEPS_OF_GRACE * progress.slow_step_s):
+        now_s, is_computing = self._parts.clock.now(), progress.phase is SourcePhase.COMPUTING
+        self._steps.observe(progress.engine_step, now_s, is_computing=is_computing, slow_step_s=progress.slow_step_s)
+        if self._steps.is_stalled(now_s, self._parts.config.stall_timeout_s):
             raise WorkerLost("the source says that it computes, and its step counter stands still")
 
     async def _answer_ready(self, ready: Ready) -> None:

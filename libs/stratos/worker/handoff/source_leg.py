@@ -23,6 +23,7 @@ from stratos.common.errors import BadRequest, Internal, WorkerLost
 from stratos.core.kv import KvRange
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import PrefillJob
+from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.kv.framing import checksum, digest_of, plan_frames
 from stratos.kv.transfer import FrameHeader, PairSender
 from stratos.rpc.tracing import TRACING_OFF, Tracing
@@ -49,8 +50,6 @@ from stratos.worker.handoff.source_jobs import PrefillJobs, PrefillProgress
 from stratos.worker.handoff.spans import describe_prefill, prefill_span
 from stratos.worker.handoff.transports import Transports
 from stratos.worker.metrics import WorkerMetrics
-
-PROGRESS_INTERVAL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

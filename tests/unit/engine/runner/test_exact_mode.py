@@ -156,4 +156,4 @@ def test_threads_change_no_bit_or_they_are_part_of_the_identity(tmp_path: Path, 
         torch.set_num_threads(before)
     ids = [runner.info.identity.numerics_id for runner in runners]
     assert traces[0] == traces[1] or ids[0] != ids[1]
-    assert ids[0] == ids[1] or kernels not in ("best", "layered")
+    assert ids[0] == ids[1] or kernels not in ("best", "layered") or "+gemm-" not in ids[0]
