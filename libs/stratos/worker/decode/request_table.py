@@ -237,8 +237,7 @@ class RequestTable:
 
     async def _place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
         """Place the request, unless it ends meanwhile; its deadline bounds the placing."""
-        deadline_s = record.submission.request.deadline_s
-        left_s = None if deadline_s is None else max(deadline_s - self._clock.now(), 0.0)
+        left_s = record.submission.request.terms.left_s(self._clock.now())
         placing = asyncio.ensure_future(self._placer.place(record, stack))
         ended = asyncio.ensure_future(record.ended.wait())
         try:
