@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import BadRequest, Internal, QueueTimeout
+from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.records import ChoiceState, FinishReason, PrefillJob, RequestKey
@@ -90,7 +91,7 @@ async def test_an_engine_without_a_tokenizer_refuses_grammars_and_goes_on(start:
     with pytest.raises(BadRequest):
         await client.add(request)
     await client.reserve(request)
-    await client.scatter(request.key, 0, 2, 0, 1, memoryview(bytes(16)))
+    await client.scatter(request.key, KvRange(0, 2, 0, 1), memoryview(bytes(16)))
     with pytest.raises(BadRequest):
         await client.commit(request.key)
     assert client.status().blocks.allocated == 0
@@ -223,7 +224,7 @@ async def test_a_job_without_compute_serves_what_is_there_and_a_bad_one_fails_al
     await client.grant("cached")
     await until(lambda: len(events(outputs)) == 2)
     assert [event.num_tokens for event in events(outputs)] == [8, 8]
-    payload = array("q", bytes(await client.gather("cached", 0, 8, 0, 1)))
+    payload = array("q", bytes(await client.gather("cached", KvRange(0, 8, 0, 1))))
     assert payload.tolist() == [fake_kv(1, t, t) for t in range(8)]
     await client.release_prefill("cached")
     await client.add_prefill(PrefillJob(leg="bad", token_ids=(1, RAISE_TOKEN, 3)))

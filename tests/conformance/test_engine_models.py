@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
+from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
@@ -145,8 +146,8 @@ async def _move_kv(source: Side, target: Side, name: str) -> None:
     layers = target.client.info.geometry.num_layers
     for begin, end in ((0, 5), (5, num_tokens)):
         for layer in range(layers):
-            payload = await source.client.gather(name, begin, end, layer, layer + 1)
-            await target.client.scatter(request.key, begin, end, layer, layer + 1, payload)
+            payload = await source.client.gather(name, KvRange(begin, end, layer, layer + 1))
+            await target.client.scatter(request.key, KvRange(begin, end, layer, layer + 1), payload)
     await target.client.commit(request.key)
     await source.client.release_prefill(name)
     await until(lambda: name in ended(target.outputs))

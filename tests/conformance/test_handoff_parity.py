@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from stratos.core.files.adapter_files import read_adapter_files
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import ChoiceState, EngineRequest, PrefillJob, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
@@ -66,10 +67,10 @@ def hand_over(source, target, request, alter_token):
     while sent < len(prompt) - 1:
         for event in source.step().prefill_events:
             for layer in range(0, layers, 2):  # two layers a frame
-                payload = source.gather("leg", sent, event.num_tokens, layer, layer + 2)
+                payload = source.gather("leg", KvRange(sent, event.num_tokens, layer, layer + 2))
                 if alter_token is not None and sent <= alter_token < event.num_tokens and layer == 0:
                     payload[4 * (alter_token - sent) * source.info.geometry.head_dim + 3] ^= 0x40
-                target.scatter(request.key, sent, event.num_tokens, layer, layer + 2, payload)
+                target.scatter(request.key, KvRange(sent, event.num_tokens, layer, layer + 2), payload)
             sent = event.num_tokens
     target.commit(request.key)
     source.release_prefill("leg")

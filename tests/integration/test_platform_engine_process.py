@@ -28,7 +28,7 @@ def engines(platform: PlatformProcess) -> dict[int, int]:
     """Engine processes by the worker that started them."""
     found = {}
     for child in psutil.Process(platform.popen.pid).children(recursive=True):
-        if any("engine_process" in argument for argument in child.cmdline()):
+        if any("engine_client.child" in argument for argument in child.cmdline()):
             found[child.ppid()] = child.pid
     return found
 

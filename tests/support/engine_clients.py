@@ -16,7 +16,7 @@ from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.requests.records import ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import StepPlan, StepTokens
-from stratos.engine.contract.results import Engine, PrefillEvent, StepResult
+from stratos.engine.contract.results import PrefillEvent, StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
@@ -67,7 +67,7 @@ class SuddenRunner(FakeRunner):
             raise ValueError(f"shapes came as {files.shapes}")
 
 
-def make_fake(settings: bytes) -> Engine:
+def make_fake(settings: bytes) -> EngineCore:
     """An engine from JSON: ``fake`` and ``scheduler`` hold the fields of the two configurations."""
     values = json.loads(settings)
     fake = values["fake"]

@@ -110,7 +110,7 @@ async def service_process(
     module: str, tmp_path: Path, settings: Mapping[str, str], *, expect_code: int = 0
 ) -> AsyncIterator[dict[str, Any]]:
     """A real service process; yields what its address file holds, ends it with SIGTERM and checks its exit code."""
-    prefix = f"STRATOS_{module.rsplit('.', 1)[-1].upper()}_"
+    prefix = f"{module.upper()}_"
     address_file = tmp_path / f"{module}.json"
     environ = {key: value for key, value in os.environ.items() if not key.startswith("STRATOS_")}
     environ |= {prefix + key.upper(): value for key, value in settings.items()}

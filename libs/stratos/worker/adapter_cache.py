@@ -21,9 +21,10 @@ from collections.abc import Collection, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakValueDictionary
 
+from stratos.common.background import BackgroundTasks
 from stratos.common.errors import (
     AdapterMismatch,
     AdapterUnavailable,
@@ -92,7 +93,7 @@ class AdapterCache:
         self._fetching: dict[str, asyncio.Task[AdapterFiles]] = {}
         self._using: Counter[str] = Counter()
         """Callers that may be reading a folder now: it stays on disk."""
-        self._undoing: set[asyncio.Task[None]] = set()
+        self._undoing = BackgroundTasks()
         """Pins of callers that were cancelled."""
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Held by who loads or waits to, so that it does not grow with every adapter ever seen."""
@@ -127,12 +128,10 @@ class AdapterCache:
         try:
             return await asyncio.shield(pinning)
         except asyncio.CancelledError:
-            undoing = asyncio.create_task(self._unpin_behind(pinning, digest), name=f"unpin-{digest[:12]}")
-            self._undoing.add(undoing)
-            undoing.add_done_callback(self._undoing.discard)
+            self._undoing.spawn(self._unpin_after(pinning, digest), name=f"unpin-{digest[:12]}")
             raise
 
-    async def _unpin_behind(self, pinning: asyncio.Future[bool], digest: str) -> None:
+    async def _unpin_after(self, pinning: asyncio.Future[bool], digest: str) -> None:
         with suppress(WorkerLost):  # an engine that is gone holds no pins
             if await pinning:
                 await self._engine.unpin_adapter(digest)
@@ -154,9 +153,9 @@ class AdapterCache:
         """End fetches under way and close the store."""
         for task in self._fetching.values():
             task.cancel()
-        tasks: list[asyncio.Task[Any]] = [*self._fetching.values(), *self._undoing]
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._fetching:
+            await asyncio.wait(list(self._fetching.values()))
+        await self._undoing.close()
         await self._store.close()
 
     def _fetched(self, digest: str, task: asyncio.Task[AdapterFiles]) -> None:

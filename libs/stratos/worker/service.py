@@ -19,6 +19,7 @@ from stratos.common.errors import Draining, WorkerLost
 from stratos.common.ids import new_incarnation
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.core.step_watch import PROGRESS_INTERVAL_S, StepWatch
 from stratos.rpc.serving.service import Service
 from stratos.worker.adapter_cache import AdapterStore, remove_leftovers
 from stratos.worker.adapter_store import open_adapter_store
@@ -33,13 +34,11 @@ from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.handoff.source_servicer import SourceServicer
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.status import StatusFeed, StatusServicer
-from stratos.worker.step_watch import StepWatch
 from stratos.worker.warm_up import warm_up_engine
 from stratos.worker.wiring import WorkerParts, wire_worker
 
 FRAMES_IN_FLIGHT = 64
 """Frames of KV between a worker and its engine process at once; more wait."""
-HOUSEKEEPING_S = 0.25
 PROBE_INTERVAL_S = 1.0
 FLUSH_S = 1.0
 """Time that handed-back streams get to leave, taken from the drain's own time."""
@@ -72,7 +71,7 @@ class WorkerProcess(Service):
         self._clock = SystemClock()
         self._gate = DrainGate()
         self._feed = StatusFeed()
-        self._watch = StepWatch(self._clock)
+        self._watch = StepWatch(self._clock.now())
         self._drain_timeout_s = settings.drain_timeout_s
         self._has_failed = False
         self._parts: WorkerParts | None = None
@@ -139,8 +138,9 @@ class WorkerProcess(Service):
 
     def not_ready_reason(self) -> str:
         """See ``Service.not_ready_reason``."""
-        if self._parts is not None and self._watch.stands_still(self._settings.step_stall_timeout_s):
-            return f"the engine has work and its step counter has not moved for {self._watch.stalled_s:.1f} s"
+        now_s = self._clock.now()
+        if self._parts is not None and self._watch.is_stalled(now_s, self._settings.step_stall_timeout_s):
+            return f"the engine has work and its step counter has not moved for {self._watch.stalled_s(now_s):.1f} s"
         return ""
 
     def status(self) -> WorkerStatus:
@@ -216,14 +216,16 @@ class WorkerProcess(Service):
         parts, was = self.parts, (-1, -1, -1)
         while True:
             status = parts.engine.status()
-            self._watch.observe(status)
+            self._watch.observe(
+                status.step, self._clock.now(), is_computing=status.is_computing, slow_step_s=status.slow_step_s
+            )
             parts.metrics.observe_status(status, parts.transports.ledger())
             parts.table.reap()
             now = (len(parts.table), parts.table.num_orphans, self._gate.num_handoffs)
             if now != was:
                 was = now
                 self._feed.notify()
-            await asyncio.sleep(HOUSEKEEPING_S)
+            await asyncio.sleep(PROGRESS_INTERVAL_S)
 
     async def _probe_suspects(self) -> None:
         while True:

@@ -100,7 +100,7 @@ async def test_who_is_cancelled_while_it_pins_leaves_no_pin(bench: Bench) -> Non
     digest = bench.register("a", 1.0)
     await bench.engine.load_adapter(read_adapter_files(bench.root / "a"))
     may_go_on = threading.Event()
-    bench.engine._post(may_go_on.wait)  # a long step
+    bench.engine._run_between_steps(may_go_on.wait)  # a long step
     async with AsyncExitStack() as stack:
         tasks = [asyncio.create_task(bench.cache.hold(AdapterRef(digest=digest, uri="a"), stack)) for _ in range(3)]
         await asyncio.sleep(0.01)

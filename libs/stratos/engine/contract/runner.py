@@ -45,7 +45,7 @@ from pathlib import Path
 from typing import Any
 
 from stratos.core.files.adapter_files import AdapterFiles
-from stratos.core.kv import KvGeometry, KvIdentity
+from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.engine.contract.plan import SampleSpec, StepPlan, StepTokens
 
 
@@ -104,31 +104,20 @@ class Runner(ABC):
         """Forget every handle in flight; returns when none of their work can touch a page any more."""
 
     @abstractmethod
-    def gather(
-        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
-    ) -> memoryview:
-        """Copy KV of a token range out of the pages, in wire layout.
+    def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
+        """Copy a range of KV out of the pages, in wire layout.
 
         Args:
             block_table: block ids of the sequence from position 0.
-            token_begin: first token; ``token_end``: one past the last.
-            layer_begin: first layer; ``layer_end``: one past the last.
+            kv_range: tokens by their positions, and layers.
 
         Returns:
             Bytes, C-contiguous, owned by the caller.
         """
 
     @abstractmethod
-    def scatter(
-        self,
-        block_table: Sequence[int],
-        token_begin: int,
-        token_end: int,
-        layer_begin: int,
-        layer_end: int,
-        payload: memoryview,
-    ) -> None:
-        """Write KV in wire layout into the pages of a token range.
+    def scatter(self, block_table: Sequence[int], kv_range: KvRange, payload: memoryview) -> None:
+        """Write KV in wire layout into the pages.
 
         Raises:
             ValueError: ``payload`` does not have the size of the range.

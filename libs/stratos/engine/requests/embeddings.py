@@ -36,7 +36,7 @@ class EmbedBook:
         return key in self._sequences
 
     def add(self, request: EmbedRequest) -> None:
-        """Queue a request. Raises like ``Engine.add_embedding``."""
+        """Queue a request. Raises like ``EngineCore.add_embedding``."""
         context = self._context
         self._check(request)
         if len(context.scheduler.waiting) >= context.config.max_num_waiting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.engine.contract.results import Reservation
 from stratos.engine.requests.context import EngineContext
@@ -62,15 +63,13 @@ class ReservationBook:
         tier.load(slots, taken, names)
         return taken
 
-    def check_range(
-        self, key: RequestKey, token_begin: int, token_end: int, layer_begin: int, layer_end: int
-    ) -> ReservedState:
+    def check_range(self, key: RequestKey, kv_range: KvRange) -> ReservedState:
         """The reservation, if the range lies inside of what it still expects."""
         state = self._states[key]
-        if not state.num_skip_tokens <= token_begin < token_end <= state.num_tokens:
-            raise ValueError(f"tokens [{token_begin}, {token_end}) are outside of the reservation")
-        if not 0 <= layer_begin < layer_end <= self._context.info.geometry.num_layers:
-            raise ValueError(f"no layers [{layer_begin}, {layer_end}) in this model")
+        if not state.num_skip_tokens <= kv_range.token_begin < kv_range.token_end <= state.num_tokens:
+            raise ValueError(f"the tokens of {kv_range} are outside of the reservation")
+        if not 0 <= kv_range.layer_begin < kv_range.layer_end <= self._context.info.geometry.num_layers:
+            raise ValueError(f"this model has no such layers: {kv_range}")
         return state
 
     def commit(self, key: RequestKey) -> ReservedState:

@@ -8,7 +8,7 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.kv.v1 import source_pb2
 from stratos.common.errors import BadRequest
 from stratos.core.adapter import AdapterRef
-from stratos.core.kv import KvGeometry
+from stratos.core.kv import KvGeometry, KvRange
 from stratos.core.requests.terms import RequestTerms
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from stratos.rpc.codec.fleet import identity_from_pb, identity_to_pb, ref_from_pb, ref_to_pb
@@ -118,7 +118,7 @@ def response_to_pb(message: SourceMessage) -> source_pb2.FetchResponse:
                 )
             )
         case FrameHeader():
-            return source_pb2.FetchResponse(header=source_pb2.FrameHeader(**dataclasses.asdict(message)))
+            return source_pb2.FetchResponse(header=_header_to_pb(message))
         case Sent():
             return source_pb2.FetchResponse(sent=source_pb2.Sent(leg=message.leg, seq=message.seq))
         case Finish():
@@ -177,8 +177,15 @@ def _phase_from_pb(number: int) -> SourcePhase:
     return SourcePhase(number) if number in known else SourcePhase.UNSPECIFIED
 
 
+def _header_to_pb(header: FrameHeader) -> source_pb2.FrameHeader:
+    values = dataclasses.asdict(header)
+    return source_pb2.FrameHeader(**values.pop("kv_range"), **values)
+
+
 def _header_from_pb(header: source_pb2.FrameHeader) -> FrameHeader:
-    return FrameHeader(**{f.name: getattr(header, f.name) for f in dataclasses.fields(FrameHeader)})
+    kv_range = KvRange(header.token_begin, header.token_end, header.layer_begin, header.layer_end)
+    others = {f.name: getattr(header, f.name) for f in dataclasses.fields(FrameHeader) if f.name != "kv_range"}
+    return FrameHeader(kv_range=kv_range, **others)
 
 
 def _intent_to_pb(intent: Intent, now_s: float) -> source_pb2.Intent:

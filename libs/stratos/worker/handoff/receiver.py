@@ -7,18 +7,19 @@ the prompt here.  No room on this side ends everything at once: the request goes
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 
+from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
 from stratos.common.errors import Busy, Draining, StratosError, WorkerLost
 from stratos.common.ids import new_id
+from stratos.core.kv import KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.contract.results import Reservation
-from stratos.kv.framing import Coverage, FrameRange
+from stratos.kv.framing import Coverage
 from stratos.worker.adapter_cache import AdapterCache
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.handoff.receiver_leg import DamagedFrameError, ReceiverLeg, TargetRefusedError
@@ -70,11 +71,10 @@ class HandoffTarget:
         self.coverage = Coverage(skip, self.reservation.num_tokens, self._parts.engine.info.geometry.num_layers)
         return skip
 
-    async def scatter(self, frame: FrameRange, payload: memoryview) -> None:
+    async def scatter(self, kv_range: KvRange, payload: memoryview) -> None:
         """See ``receiver_parts.Target``."""
-        ranges = (frame.token_begin, frame.token_end, frame.layer_begin, frame.layer_end)
         try:
-            await self._parts.engine.scatter(self._record.key, *ranges, payload)
+            await self._parts.engine.scatter(self._record.key, kv_range, payload)
         except StratosError as error:
             raise TargetRefusedError(error) from error
 
@@ -105,7 +105,7 @@ class HandoffReceiver:
         self._adapters = adapters
         self._gate = gate
         self._clock = clock
-        self._winding_down: set[asyncio.Future[None]] = set()
+        self._winding_down = BackgroundTasks()
 
     async def receive(self, record: RequestRecord, num_cached_tokens: int, stack: AsyncExitStack) -> bool:
         """Get the prompt's KV from a source and commit it.
@@ -131,8 +131,7 @@ class HandoffReceiver:
 
     async def close(self) -> None:
         """Wait for legs that are being wound down; each is bounded."""
-        if self._winding_down:
-            await asyncio.wait(set(self._winding_down))
+        await self._winding_down.close()
 
     async def _try_source(
         self, source: WorkerRef, record: RequestRecord, target: HandoffTarget, num_cached_tokens: int
@@ -166,20 +165,16 @@ class HandoffReceiver:
             )
         finally:
             self._count(outcome)
-            self._wind_down(leg.give_up(outcome, committed=outcome == "committed"))
+            end = leg.give_up(outcome, committed=outcome == "committed")
+            self._winding_down.spawn(self._wind_down(end), name=f"end of leg {intent.leg}")
         return outcome == "committed"
 
-    def _wind_down(self, rest: Awaitable[None]) -> None:
-        """Let the end of a leg run beside the request, which may be gone already."""
-        task = asyncio.ensure_future(rest)
-        self._winding_down.add(task)
-        task.add_done_callback(self._wound_down)
-
-    def _wound_down(self, task: asyncio.Future[None]) -> None:
-        self._winding_down.discard(task)
-        self._gate.num_receiver_legs -= 1
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a hand-off could not be wound down", exc_info=error)
+    async def _wind_down(self, end: Awaitable[None]) -> None:
+        """Run the end of a leg, whose request may be gone already."""
+        try:
+            await end
+        finally:
+            self._gate.num_receiver_legs -= 1
 
     def _count(self, outcome: str) -> None:
         self._parts.metrics.handoffs.labels("receiver", outcome).inc()

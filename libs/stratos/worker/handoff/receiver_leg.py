@@ -17,9 +17,9 @@ from collections.abc import Awaitable
 from contextlib import suppress
 
 from stratos.common.errors import Busy, Overloaded, StratosError, WorkerLost
-from stratos.core.fleet import STEPS_OF_GRACE
 from stratos.core.placement import WorkerRef
-from stratos.kv.framing import FrameRange, checksum, digest_of, frame_bytes
+from stratos.core.step_watch import StepWatch
+from stratos.kv.framing import checksum, digest_of
 from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
 from stratos.worker.handoff.receiver_parts import FetchStream, ReceiverParts, Target
 from stratos.worker.handoff.records import (
@@ -79,7 +79,7 @@ class ReceiverLeg:
         self._checks: dict[int, int] = {}
         self._nacked: set[int] = set()
         self._finish: Finish | None = None
-        self._step = (-1, self._parts.clock.now())
+        self._steps = StepWatch(self._parts.clock.now())
         self._is_over = False
         """The stream has ended."""
         self._is_settled = False
@@ -164,11 +164,9 @@ class ReceiverLeg:
                 raise WorkerLost("the source ended the hand-off early")
 
     def _check_alive(self, progress: Progress) -> None:
-        step, since_s = self._step
-        now_s = self._parts.clock.now()
-        if progress.phase is not SourcePhase.COMPUTING or progress.engine_step != step:
-            self._step = (progress.engine_step, now_s)
-        elif now_s - since_s > max(self._parts.config.stall_timeout_s, STEPS_OF_GRACE * progress.slow_step_s):
+        now_s, is_computing = self._parts.clock.now(), progress.phase is SourcePhase.COMPUTING
+        self._steps.observe(progress.engine_step, now_s, is_computing=is_computing, slow_step_s=progress.slow_step_s)
+        if self._steps.is_stalled(now_s, self._parts.config.stall_timeout_s):
             raise WorkerLost("the source says that it computes, and its step counter stands still")
 
     async def _answer_ready(self, ready: Ready) -> None:
@@ -210,22 +208,20 @@ class ReceiverLeg:
         if cause:
             await self._refuse_frame(header, cause)
             return
-        frame = FrameRange(header.token_begin, header.token_end, header.layer_begin, header.layer_end)
         try:
-            self._target.coverage.add(frame)
+            self._target.coverage.add(header.kv_range)
         except ValueError as error:
             raise DamagedFrameError("order") from error
-        await self._target.scatter(frame, memoryview(private))
+        await self._target.scatter(header.kv_range, memoryview(private))
         self._checks[seq] = check
         self._receiver.recycle_slot(pair, header.slot)
         await self._stream.send(Credit(slots=(header.slot,)))
 
     def _find_damage(self, header: FrameHeader, num_bytes: int, check: int) -> str:
         geometry = self._parts.engine.info.geometry
-        frame = FrameRange(header.token_begin, header.token_end, header.layer_begin, header.layer_end)
         if (header.head_begin, header.head_end) != (0, geometry.num_kv_heads):
             return "order"
-        if num_bytes != frame_bytes(frame, geometry):
+        if num_bytes != geometry.num_bytes(header.kv_range):
             return "truncated"
         return "" if check == header.checksum else "checksum"
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stratos.common.clock import Clock
+from stratos.core.kv import KvRange
 from stratos.core.placement import WorkerRef
-from stratos.kv.framing import Coverage, FrameRange
+from stratos.kv.framing import Coverage
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.handoff.records import Finish, ReceiverMessage, SourceMessage
 from stratos.worker.handoff.source_peers import SourcePeers
@@ -83,7 +84,7 @@ class Target(Protocol):
         """
         ...
 
-    async def scatter(self, frame: FrameRange, payload: memoryview) -> None:
+    async def scatter(self, kv_range: KvRange, payload: memoryview) -> None:
         """Write checked KV into the reserved blocks."""
         ...
 

@@ -20,9 +20,11 @@ from typing import Protocol
 
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, Internal, WorkerLost
+from stratos.core.kv import KvRange
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import PrefillJob
-from stratos.kv.framing import FrameRange, checksum, digest_of, plan_frames
+from stratos.core.step_watch import PROGRESS_INTERVAL_S
+from stratos.kv.framing import checksum, digest_of, plan_frames
 from stratos.kv.transfer import FrameHeader, PairSender
 from stratos.worker.adapter_cache import AdapterCache
 from stratos.worker.engine_client.base import EngineClient
@@ -46,8 +48,6 @@ from stratos.worker.handoff.records import (
 from stratos.worker.handoff.source_jobs import PrefillJobs, PrefillProgress
 from stratos.worker.handoff.transports import Transports
 from stratos.worker.metrics import WorkerMetrics
-
-PROGRESS_INTERVAL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class SourceLeg:
         self._changed = asyncio.Event()
         self._is_acked = False
         self._abort_reason: str | None = None
-        self._frames: list[tuple[FrameRange, int]] = []
+        self._frames: list[tuple[KvRange, int]] = []
         self._repeated: set[int] = set()
         self._sending: asyncio.Task[None] | None = None
 
@@ -212,15 +212,15 @@ class SourceLeg:
 
     # -- frames ------------------------------------------------------------------------------------
 
-    async def _send_new(self, sender: PairSender, frame: FrameRange) -> None:
+    async def _send_new(self, sender: PairSender, kv_range: KvRange) -> None:
         while not self._credits or self._nacks:
             # A damaged frame keeps its slot until it is repeated, so credits may depend on the repeat.
             await self._wait_for(lambda: bool(self._credits or self._nacks), "Credit")
             await self._answer_nacks(sender)
         seq = len(self._frames)
-        payload = await self._gather(frame)
+        payload = await self._gather(kv_range)
         check = await asyncio.to_thread(checksum, payload)
-        self._frames.append((frame, check))
+        self._frames.append((kv_range, check))
         await self._send_frame(sender, self._header(seq, self._credits.popleft(), payload.nbytes), payload)
 
     async def _answer_nacks(self, sender: PairSender) -> None:
@@ -232,20 +232,15 @@ class SourceLeg:
             payload = await self._gather(self._frames[nack.seq][0])
             await self._send_frame(sender, self._header(nack.seq, nack.slot, payload.nbytes), payload)
 
-    async def _gather(self, frame: FrameRange) -> memoryview:
-        return await self._parts.engine.gather(
-            self._intent.leg, frame.token_begin, frame.token_end, frame.layer_begin, frame.layer_end
-        )
+    async def _gather(self, kv_range: KvRange) -> memoryview:
+        return await self._parts.engine.gather(self._intent.leg, kv_range)
 
     def _header(self, seq: int, slot: int, num_bytes: int) -> FrameHeader:
-        frame, check = self._frames[seq]
+        kv_range, check = self._frames[seq]
         return FrameHeader(
             leg=self._intent.leg,
             seq=seq,
-            layer_begin=frame.layer_begin,
-            layer_end=frame.layer_end,
-            token_begin=frame.token_begin,
-            token_end=frame.token_end,
+            kv_range=kv_range,
             head_begin=0,
             head_end=self._parts.engine.info.geometry.num_kv_heads,
             num_bytes=num_bytes,

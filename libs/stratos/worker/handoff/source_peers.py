@@ -7,7 +7,7 @@ slots are dropped at once; alive again means they are dropped when no leg of it 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import WorkerLost
 from stratos.core.placement import WorkerRef
 from stratos.rpc.clients.channel import channel, translate_errors
+from stratos.rpc.clients.channel_pool import ChannelPool
 from stratos.worker.handoff.codec import request_to_pb, response_from_pb
 from stratos.worker.handoff.records import ReceiverMessage, SourceMessage
 from stratos.worker.handoff.staging_slots import StagingRoom
@@ -76,16 +77,14 @@ class SourcePeers:
         self._transports = transports
         self._room = room
         self._clock = clock
-        self._channels: OrderedDict[str, grpc.aio.Channel] = OrderedDict()
-        """By address, least recently used first."""
-        self._closing: set[asyncio.Task[None]] = set()
+        self._channels = ChannelPool(MAX_CHANNELS)
         self._breakers: dict[str, _Breaker] = {}
         self._suspects: dict[str, WorkerRef] = {}
         self._legs: Counter[str] = Counter()
 
     def open_fetch(self, ref: WorkerRef) -> GrpcFetchStream:
         """Open a Fetch stream; it connects with its first message."""
-        stub = source_pb2_grpc.KvSourceServiceStub(self._channel(ref.address))
+        stub = source_pb2_grpc.KvSourceServiceStub(self._channels.get(ref.address))
         return GrpcFetchStream(stub.Fetch(), f"worker {ref.worker_id or ref.address}", self._clock)
 
     def is_avoided(self, ref: WorkerRef) -> bool:
@@ -151,22 +150,4 @@ class SourcePeers:
 
     async def close(self) -> None:
         """Close all channels."""
-        while self._channels:
-            self._close_oldest()
-        if self._closing:
-            await asyncio.wait(set(self._closing))
-
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        known = self._channels.get(address)
-        if known is None:
-            if len(self._channels) >= MAX_CHANNELS:
-                self._close_oldest()
-            known = self._channels[address] = channel(address)
-        self._channels.move_to_end(address)
-        return known
-
-    def _close_oldest(self) -> None:
-        _, oldest = self._channels.popitem(last=False)
-        task = asyncio.create_task(oldest.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        await self._channels.close()

@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
@@ -110,7 +111,7 @@ def test_jobs_keep_all_their_blocks(make_engine):
     engine.grant("leg")
     while engine.has_work:
         engine.step()
-    assert list(engine.gather("leg", 0, 60, 0, 1).cast("q")) == [t + 1 + p for p, t in enumerate(prompt)]
+    assert list(engine.gather("leg", KvRange(0, 60, 0, 1)).cast("q")) == [t + 1 + p for p, t in enumerate(prompt)]
 
 
 class WindowMachine(CrowdedMachine):

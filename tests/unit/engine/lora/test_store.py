@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import ChoiceState, EngineRequest, PrefillJob, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import PrefillEventKind, StepResult
@@ -166,7 +167,7 @@ async def test_steps_and_transfers_go_on_while_adapters_load_from_a_slow_disk(tm
                     await engine.grant("leg")
                 await asyncio.wait_for(seen.wait(), WAIT_S)
                 kinds = {event.kind for result in results for event in result.prefill_events}
-            assert len(await engine.gather("leg", 0, 12, 0, 1)), "transfers have threads of their own"
+            assert len(await engine.gather("leg", KvRange(0, 12, 0, 1))), "transfers have threads of their own"
         assert not any(load.done() for load in loads), "both loads stood still all the time"
         assert engine.status().resident_adapters == ()
         slow.may_go_on.set()

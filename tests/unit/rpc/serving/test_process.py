@@ -22,7 +22,7 @@ _PROGRAM = """
 import asyncio, sys
 sys.path.insert(0, sys.argv[1])
 from tests.support.rpc_echo import EchoService, EchoSettings
-from stratos.rpc.process import serve
+from stratos.rpc.serving.process import serve
 from stratos.rpc.settings import load_settings
 
 def make():

@@ -45,7 +45,8 @@ from tests.support.terms import make_terms
 
 def test_every_method_of_the_client_has_types() -> None:
     local = {"start", "close", "subscribe", "status", "wait_failed"}
-    assert set(METHODS) == EngineClient.__abstractmethods__ - local
+    methods = {name for name in vars(EngineClient) if not name.startswith("_")} - local
+    assert set(METHODS) == methods - {"gather"} | {"gather_into"}
 
 
 def names_of(record: type) -> list[str]:

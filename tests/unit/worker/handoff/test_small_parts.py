@@ -1,4 +1,4 @@
-"""Small parts of a worker: pairing, waiting for staging slots, the stall watch, messages."""
+"""Small parts of a worker: pairing, waiting for staging slots, messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import dataclasses
 
 import pytest
 
-from stratos.common.clock import FakeClock
 from stratos.common.errors import Busy, IdentityMismatch
-from stratos.core.kv import BlockLedger, KvGeometry, KvIdentity
+from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.engine.contract.results import EngineStatus
 from stratos.kv.inproc import InprocHub, InprocReceiver
 from stratos.kv.receiver import ReceiverConfig
 from stratos.kv.transfer import FrameHeader, TransportOffer
@@ -35,10 +33,7 @@ from stratos.worker.handoff.records import (
     SourceMessage,
     SourcePhase,
 )
-from stratos.worker.handoff.source_peers import MAX_CHANNELS, SourcePeers
 from stratos.worker.handoff.staging_slots import StagingRoom
-from stratos.worker.handoff.transports import Transports
-from stratos.worker.step_watch import StepWatch
 from tests.support.terms import make_terms
 
 NOW_S = 1000.0
@@ -88,46 +83,10 @@ async def test_wait_for_a_slot_is_in_order_and_bounded() -> None:
         await StagingRoom(0.01).take(receiver, "p", 1, "d")
 
 
-def status(step: int, *, is_computing: bool, slow_step_s: float = 0.0) -> EngineStatus:
-    return EngineStatus(
-        step=step,
-        is_computing=is_computing,
-        blocks=BlockLedger(0, 0, 0, 0, 0, 0),
-        num_waiting=0,
-        num_running=0,
-        num_queued_tokens=0,
-        num_prefill_jobs=0,
-        resident_adapters=(),
-        tokens_by_tenant={},
-        slow_step_s=slow_step_s,
-    )
-
-
-def test_standing_still_counts_only_with_work() -> None:
-    clock = FakeClock()
-    watch = StepWatch(clock)
-    watch.observe(status(1, is_computing=False))
-    clock.advance(60)
-    watch.observe(status(1, is_computing=False))
-    clock.advance(1)
-    watch.observe(status(1, is_computing=True))
-    clock.advance(5)
-    watch.observe(status(1, is_computing=True))
-    assert watch.stalled_s == 6
-    assert watch.stands_still(5)
-    watch.observe(status(1, is_computing=True, slow_step_s=1.5))
-    assert not watch.stands_still(5)
-    watch.observe(status(2, is_computing=True))
-    assert watch.stalled_s == 0
-
-
 HEADER = FrameHeader(
     leg="l",
     seq=1,
-    layer_begin=0,
-    layer_end=2,
-    token_begin=3,
-    token_end=5,
+    kv_range=KvRange(3, 5, 0, 2),
     head_begin=0,
     head_end=1,
     num_bytes=64,
@@ -184,14 +143,3 @@ def test_refusal_keeps_its_class() -> None:
     answer = response_from_pb(response_to_pb(Refused(Busy("full"))))
     assert isinstance(answer, Refused)
     assert isinstance(answer.error, Busy)
-
-
-async def test_new_sources_are_met_for_ever() -> None:
-    peers = SourcePeers(Transports({}), StagingRoom(1.0), FakeClock())
-    for number in range(MAX_CHANNELS + 2):
-        ref = WorkerRef(worker_id="p", incarnation="i", address=f"127.0.0.1:{number + 1}", role=WorkerRole.PREFILL)
-        peers.open_fetch(ref).cancel()
-    assert len(peers._channels) == MAX_CHANNELS
-    await peers.close()
-    assert not peers._channels
-    assert not peers._closing
