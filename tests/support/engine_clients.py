@@ -59,10 +59,10 @@ class SuddenRunner(FakeRunner):
             tokens.tokens[0].logprobs = object()  # type: ignore[assignment]
         return tokens
 
-    def load_adapter(self, files: AdapterFiles, pinned: Any = frozenset()) -> None:
+    def load_adapter(self, files: AdapterFiles, *args: Any) -> None:
         while files.path.name == "comes later" and not files.path.exists():
             time.sleep(0.01)
-        super().load_adapter(files, pinned)
+        super().load_adapter(files, *args)
         if files.shapes != ADAPTER_SHAPES:
             raise ValueError(f"shapes came as {files.shapes}")
 

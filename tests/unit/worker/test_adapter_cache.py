@@ -205,12 +205,12 @@ async def test_a_folder_that_is_being_loaded_is_not_evicted(bench: Bench) -> Non
     runner = bench.engine._engine._runner  # type: ignore[attr-defined]
     load = runner.load_adapter
 
-    def slow_load(files: AdapterFiles, pinned: Any = frozenset()) -> None:
+    def slow_load(files: AdapterFiles, *args: Any) -> None:
         if files.digest == first:
             is_reading.set()
             assert may_go_on.wait(20)
             assert read_adapter_files(files.path).digest == first, "the folder is still there, and whole"
-        load(files, pinned)
+        load(files, *args)
 
     runner.load_adapter = slow_load
     async with AsyncExitStack() as stack:

@@ -74,7 +74,7 @@ class EmbedBook:
         state = sequence.embedding
         assert state is not None
         self._context.tokens_by_tenant[state.request.terms.tenant] += sequence.num_computed - begin
-        self._context.name_blocks(sequence)
+        self._context.cache_full_blocks(sequence)
         if state.total is None or begin == 0:
             state.num_cached_tokens = begin
             state.total = None

@@ -68,11 +68,11 @@ class RequestBook:
         assert state is not None
         state.num_cached_tokens = reservation.num_skip_tokens
         state.num_transferred_tokens = reservation.num_tokens - reservation.num_skip_tokens
-        lead.block_table = reservation.block_table
+        lead.block_hashes, lead.block_table = reservation.block_hashes, reservation.block_table
         lead.promised_blocks = len(lead.block_table) + lead.output_blocks
         lead.num_computed = reservation.num_tokens
-        lead.num_named = len(reservation.prefix_blocks)
-        self._context.name_blocks(lead)
+        lead.num_hashed = len(reservation.prefix_blocks)
+        self._context.cache_full_blocks(lead)
         self._context.scheduler.run_now(lead)
         self._fork_siblings(lead)
 
@@ -196,7 +196,7 @@ class RequestBook:
         state = sequence.request
         assert state is not None
         num_prompt = len(state.request.prompt_ids)
-        self._context.name_blocks(sequence)
+        self._context.cache_full_blocks(sequence)
         if sequence.num_computed >= num_prompt - 1:
             self._fork_siblings(sequence)
         self._context.scheduler.tables.release_passed(sequence)
@@ -227,11 +227,12 @@ class RequestBook:
                 blocks.reference([source])  # until the copy is done
                 self._copies.append(BlockCopy(source, private[0], sequence, sequence.epoch))
                 sequence.awaits_copy = True
+            sequence.block_hashes = lead.block_hashes[:num_shared]
             sequence.block_table, sequence.num_released = shared + private, lead.num_released
             sequence.promised_blocks = sequence.num_held + sequence.output_blocks
             lead.promised_blocks -= sequence.output_blocks
             sequence.num_computed = num_tokens
-            sequence.num_named = min(num_shared, lead.num_named)
+            sequence.num_hashed = min(num_shared, lead.num_hashed)
             scheduler.run_now(sequence)
         state.siblings = []
 

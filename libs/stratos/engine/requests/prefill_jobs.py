@@ -60,7 +60,7 @@ class JobBook:
 
     def advance(self, state: JobState, num_tokens: int) -> None:
         """``num_tokens`` more tokens of the job are computed."""
-        self._context.name_blocks(state.sequence)
+        self._context.cache_full_blocks(state.sequence)
         state.num_available = state.sequence.num_computed
         self._context.tokens_by_tenant[state.job.terms.tenant] += num_tokens
         if state.num_available < len(state.sequence.tokens):

@@ -129,7 +129,7 @@ class Scheduler:
         sequence.block_table, sequence.num_released = [], 0
         sequence.epoch += 1
         sequence.num_computed = sequence.num_in_flight = sequence.num_unknown = 0
-        sequence.num_named = 0
+        sequence.num_hashed = 0
 
     @property
     def most_seqs(self) -> int:
