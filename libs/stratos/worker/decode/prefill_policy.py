@@ -47,7 +47,8 @@ class PromptPlacer:
         request = record.submission.request
         if request.sampling.grammar is not None:
             await self._engine.prepare_grammar(request.sampling.grammar)
-        num_cached = await self._engine.match(request.prompt_ids, request.adapter_digest, request.cache_salt)
+        terms = request.terms
+        num_cached = await self._engine.match(request.prompt_ids, terms.adapter.digest, terms.cache_salt)
         path = self._local_reason(record, len(request.prompt_ids) - 1 - num_cached)
         if path is None and await self._receiver.receive(record, num_cached, stack):
             return
@@ -64,8 +65,8 @@ class PromptPlacer:
 
     async def _compute_here(self, record: RequestRecord, path: PrefillPath, stack: AsyncExitStack) -> None:
         request = record.submission.request
-        if request.adapter_digest:
-            await self._adapters.hold(request.adapter_digest, record.submission.adapter_uri, stack)
+        if request.terms.adapter.digest:
+            await self._adapters.hold(request.terms.adapter, stack)
         self._metrics.local_prefills.labels(path.name.lower()).inc()
         record.origin = PromptOrigin(path=path)
         await self._engine.add(record.submission.request)  # without choices cancelled meanwhile

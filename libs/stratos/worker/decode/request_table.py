@@ -230,7 +230,7 @@ class RequestTable:
     async def _serve(self, record: RequestRecord) -> None:
         """Run the request to its end, and tell the trace of it."""
         request_id, attempt = record.key
-        begin_s = record.submission.request.arrival_s
+        begin_s = record.submission.request.terms.arrival_s
         logger.debug("request %s, attempt %d, runs here", record.label, attempt)
         with self._tracing.span(
             "decode",
@@ -267,8 +267,7 @@ class RequestTable:
 
     async def _place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
         """Place the request, unless it ends meanwhile; its deadline bounds the placing."""
-        deadline_s = record.submission.request.deadline_s
-        left_s = None if deadline_s is None else max(deadline_s - self._clock.now(), 0.0)
+        left_s = record.submission.request.terms.left_s(self._clock.now())
         placing = asyncio.ensure_future(self._placer.place(record, stack))
         ended = asyncio.ensure_future(record.ended.wait())
         try:

@@ -28,7 +28,7 @@ def describe_decode(tracing: Tracing, span: Span, record: RequestRecord) -> None
         prefill_path=receipt.prefill_path.name.lower(),
         prefill_worker_id=receipt.prefill_worker_id or None,
         queue_ns=receipt.queue_ns,
-        ttft_ns=round((record.first_token_s - record.submission.request.arrival_s) * 1e9),
+        ttft_ns=round((record.first_token_s - record.submission.request.terms.arrival_s) * 1e9),
     )
     begin_s = record.stats.first_scheduled_s
     if begin_s is not None:

@@ -69,7 +69,7 @@ async def _run(parts: EmbedParts, call: EmbedCall) -> list[EmbeddingOutput]:
         "embed",
         call.trace,
         kind=SpanKind.SERVER,
-        begin_s=call.arrival_s,
+        begin_s=call.terms.arrival_s,
         generation_id=call.request_id,
         attempt=call.attempt,
         inputs=len(call.inputs),

@@ -18,7 +18,6 @@ from stratos.common.errors import Busy, Draining, StratosError, WorkerLost
 from stratos.common.ids import new_id
 from stratos.core.kv import KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.core.requests.records import EngineRequest
 from stratos.engine.contract.results import Reservation
 from stratos.kv.framing import Coverage
 from stratos.worker.adapter_cache import AdapterCache
@@ -61,9 +60,9 @@ class HandoffTarget:
         """See ``receiver_parts.Target``."""
         if self._gate.is_draining:
             raise Draining("this worker is leaving; ask the router for a new placement")
-        submission = self._record.submission
-        if submission.request.adapter_digest and not self._has_adapter:
-            await self._adapters.hold(submission.request.adapter_digest, submission.adapter_uri, self._stack)
+        adapter = self._record.submission.request.terms.adapter
+        if adapter.digest and not self._has_adapter:
+            await self._adapters.hold(adapter, self._stack)
             self._has_adapter = True
         if self.reservation is None:
             self.reservation = await self._parts.engine.reserve(self._record.submission.request)
@@ -200,18 +199,9 @@ class HandoffReceiver:
             token_ids=request.prompt_ids[:-1],
             num_cached_tokens=num_cached_tokens,
             compute=source.role is WorkerRole.PREFILL,
-            identity=dataclasses.replace(info.identity, adapter_digest=request.adapter_digest),
+            identity=dataclasses.replace(info.identity, adapter_digest=request.terms.adapter.digest),
             geometry=info.geometry,
             receiver=self._parts.me(),
             transports=self._parts.transports.names,
-            cache_salt=request.cache_salt,
-            deadline_ms=self._left_ms(request),
-            tenant=request.tenant,
-            priority_class=request.priority_class,
-            adapter_uri=submission.adapter_uri,
+            terms=request.terms,
         )
-
-    def _left_ms(self, request: EngineRequest) -> int | None:
-        if request.deadline_s is None:
-            return None
-        return max(round((request.deadline_s - self._clock.now()) * 1000), 1)

@@ -35,15 +35,16 @@ MAX_CHANNELS = 256
 class GrpcFetchStream:
     """A Fetch stream on the receiver's side; every failure is a ``StratosError``."""
 
-    def __init__(self, call: Any, peer: str) -> None:
+    def __init__(self, call: Any, peer: str, clock: Clock) -> None:
         self._call = call
         self._peer = peer
+        self._clock = clock
 
     async def send(self, message: ReceiverMessage) -> None:
         """Write one message."""
         async with translate_errors(peer=self._peer):
             try:
-                await self._call.write(request_to_pb(message))
+                await self._call.write(request_to_pb(message, self._clock.now()))
             except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
                 raise WorkerLost(f"{self._peer} ended the stream") from error
 
@@ -84,7 +85,7 @@ class SourcePeers:
     def open_fetch(self, ref: WorkerRef) -> GrpcFetchStream:
         """Open a Fetch stream; it connects with its first message."""
         stub = source_pb2_grpc.KvSourceServiceStub(self._channels.get(ref.address))
-        return GrpcFetchStream(stub.Fetch(), f"worker {ref.worker_id or ref.address}")
+        return GrpcFetchStream(stub.Fetch(), f"worker {ref.worker_id or ref.address}", self._clock)
 
     def is_avoided(self, ref: WorkerRef) -> bool:
         """The breaker of this source is open."""

@@ -12,6 +12,7 @@ from typing import Any
 import grpc.aio
 
 from stratos.api.kv.v1 import source_pb2, source_pb2_grpc
+from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, Draining, StratosError, WorkerLost
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.handoff.codec import request_from_pb, response_to_pb
@@ -28,8 +29,9 @@ logger = logging.getLogger(__name__)
 class GrpcSourceStream:
     """A Fetch stream on the source's side."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, clock: Clock) -> None:
         self._context = context
+        self._clock = clock
         self._writing = asyncio.Lock()
 
     async def send(self, message: SourceMessage) -> None:
@@ -43,7 +45,7 @@ class GrpcSourceStream:
     async def receive(self) -> ReceiverMessage | None:
         """Read one message; ``None`` at the end."""
         message = await self._context.read()
-        return None if message is grpc.aio.EOF else request_from_pb(message)
+        return None if message is grpc.aio.EOF else request_from_pb(message, self._clock.now())
 
 
 class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
@@ -55,7 +57,8 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
 
     async def Fetch(self, request_iterator: Any, context: Any) -> None:
         """One hand-off; what prevents it is said in the stream."""
-        stream, parts = GrpcSourceStream(context), self._parts()
+        parts = self._parts()
+        stream = GrpcSourceStream(context, parts.clock)
         with self._gate.source_leg():
             outcome, label = "lost", "?"
             try:
