@@ -38,6 +38,7 @@ from stratos.common.errors import (
     WorkerLost,
 )
 from stratos.common.ids import new_id
+from stratos.core.adapter import AdapterRef
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles, read_adapter_files
 from stratos.store.urls import open_store
@@ -119,7 +120,7 @@ class AdapterCache:
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Held by who loads or waits to, so that it does not grow with every adapter ever seen."""
 
-    async def hold(self, digest: str, uri: str, stack: AsyncExitStack) -> None:
+    async def hold(self, adapter: AdapterRef, stack: AsyncExitStack) -> None:
         """Have an adapter in the engine until ``stack`` unwinds.
 
         Raises:
@@ -128,12 +129,13 @@ class AdapterCache:
             InvalidAdapter: it does not fit the model.
             Busy: every slot of the engine is in use.
         """
+        digest = adapter.digest
         for _ in range(MAX_PIN_TRIES):
             if await self._pin(digest):
                 stack.push_async_callback(self._engine.unpin_adapter, digest)
                 return
             with self._in_use(digest):
-                files = await self.fetch(digest, uri)
+                files = await self.fetch(digest, adapter.uri)
                 lock = self._loading.setdefault(digest, asyncio.Lock())
                 async with lock:
                     try:

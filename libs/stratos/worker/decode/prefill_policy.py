@@ -39,7 +39,8 @@ class PrefillPolicy:
         request, engine = record.submission.request, self._context.engine
         if request.sampling.grammar is not None:
             await engine.prepare_grammar(request.sampling.grammar)
-        num_cached = await engine.match(request.prompt_ids, request.adapter_digest, request.cache_salt)
+        terms = request.terms
+        num_cached = await engine.match(request.prompt_ids, terms.adapter.digest, terms.cache_salt)
         path = self.decide(record, len(request.prompt_ids) - 1 - num_cached)
         if path is None and await self._receiver.receive(record, num_cached, stack):
             return
@@ -62,8 +63,8 @@ class PrefillPolicy:
 
     async def _compute_here(self, record: RequestRecord, path: PrefillPath, stack: AsyncExitStack) -> None:
         request = record.submission.request
-        if request.adapter_digest:
-            await self._context.adapters.hold(request.adapter_digest, record.submission.adapter_uri, stack)
+        if request.terms.adapter.digest:
+            await self._context.adapters.hold(request.terms.adapter, stack)
         self._context.metrics.local_prefills.labels(path.name.lower()).inc()
         record.origin = PromptOrigin(path=path)
         # A choice that was cancelled during the wait is no longer in the submission.

@@ -237,8 +237,7 @@ class RequestTable:
 
     async def _prefill(self, record: RequestRecord, stack: AsyncExitStack) -> None:
         """Have the prompt computed, unless the request ends first; its deadline bounds the time."""
-        deadline_s = record.submission.request.deadline_s
-        left_s = None if deadline_s is None else max(deadline_s - self._clock.now(), 0.0)
+        left_s = record.submission.request.terms.left_s(self._clock.now())
         prefilling = asyncio.ensure_future(self._policy.prefill(record, stack))
         ended = asyncio.ensure_future(record.ended.wait())
         try:

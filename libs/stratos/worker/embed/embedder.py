@@ -44,8 +44,8 @@ class Embedder:
             StratosError: what ended the first input that failed.
         """
         async with AsyncExitStack() as stack:
-            if call.adapter_digest:
-                await self._adapters.hold(call.adapter_digest, call.adapter_uri, stack)
+            if call.terms.adapter.digest:
+                await self._adapters.hold(call.terms.adapter, stack)
             requests = [self._request(call, token_ids) for token_ids in call.inputs]
             loop = asyncio.get_running_loop()
             futures = {request.key: loop.create_future() for request in requests}
@@ -86,10 +86,5 @@ class Embedder:
             pooling=call.pooling,
             normalizes=call.normalizes,
             num_dimensions=call.num_dimensions,
-            adapter_digest=call.adapter_digest,
-            cache_salt=call.cache_salt,
-            tenant=call.tenant,
-            priority_class=call.priority_class,
-            arrival_s=call.arrival_s,
-            deadline_s=call.deadline_s,
+            terms=call.terms,
         )

@@ -16,7 +16,6 @@ from stratos.common.background import BackgroundTasks
 from stratos.common.errors import StratosError, WorkerLost
 from stratos.common.ids import new_id
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.core.requests.records import EngineRequest
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.receiver_leg import DamagedFrameError, ReceiverLeg
 from stratos.worker.handoff.records import Intent
@@ -115,19 +114,10 @@ class HandoffReceiver:
             token_ids=request.prompt_ids[:-1],
             num_cached_tokens=num_cached_tokens,
             compute=source.role is WorkerRole.PREFILL,
-            identity=dataclasses.replace(info.identity, adapter_digest=request.adapter_digest),
+            identity=dataclasses.replace(info.identity, adapter_digest=request.terms.adapter.digest),
             geometry=info.geometry,
             receiver=self._context.me(),
             transports=self._context.transports.names,
-            cache_salt=request.cache_salt,
-            deadline_ms=self._left_ms(request),
-            tenant=request.tenant,
-            priority_class=request.priority_class,
-            adapter_uri=submission.adapter_uri,
+            terms=request.terms,
             traceparent=submission.traceparent,
         )
-
-    def _left_ms(self, request: EngineRequest) -> int | None:
-        if request.deadline_s is None:
-            return None
-        return max(round((request.deadline_s - self._context.clock.now()) * 1000), 1)

@@ -108,14 +108,14 @@ class SourceLeg:
         context, intent = self._context, self._intent
         started_s = self._context.clock.now()
         async with AsyncExitStack() as stack:
-            if intent.identity.adapter_digest:
+            if intent.terms.adapter.digest:
                 self._phase = SourcePhase.LOADING_ADAPTER
-                await context.adapters.hold(intent.identity.adapter_digest, intent.adapter_uri, stack)
+                await context.adapters.hold(intent.terms.adapter, stack)
                 self._phase = SourcePhase.QUEUED
             job = context.jobs.open(intent.leg)
             stack.callback(context.jobs.close, intent.leg)
             stack.push_async_callback(context.engine.release_prefill, intent.leg)  # before the adapter it runs with
-            await context.engine.add_prefill(self._job(started_s))
+            await context.engine.add_prefill(self._job())
             await job.wait_ready()
             granted_s = await self._get_grant(job)
             sender, grant = await self._connect()
@@ -124,19 +124,9 @@ class SourceLeg:
             await self._stream.send(self._finish(job, granted_s - started_s, computed_s - granted_s))
             await self._wait_ack(sender)
 
-    def _job(self, now_s: float) -> PrefillJob:
+    def _job(self) -> PrefillJob:
         intent = self._intent
-        return PrefillJob(
-            leg=intent.leg,
-            token_ids=intent.token_ids,
-            adapter_digest=intent.identity.adapter_digest,
-            cache_salt=intent.cache_salt,
-            compute=intent.compute,
-            tenant=intent.tenant,
-            priority_class=intent.priority_class,
-            arrival_s=now_s,
-            deadline_s=None if intent.deadline_ms is None else now_s + intent.deadline_ms / 1000,
-        )
+        return PrefillJob(leg=intent.leg, token_ids=intent.token_ids, compute=intent.compute, terms=intent.terms)
 
     async def _get_grant(self, job: PrefillProgress) -> float:
         self._phase = SourcePhase.READY

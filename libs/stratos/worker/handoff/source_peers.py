@@ -49,7 +49,7 @@ class SourcePeers:
     def open_fetch(self, ref: WorkerRef) -> FetchStream:
         """Open a Fetch stream; it connects with its first message."""
         stub = source_pb2_grpc.KvSourceServiceStub(self._channels.get(ref.address))
-        return FetchStream(stub.Fetch(), f"worker {ref.worker_id or ref.address}")
+        return FetchStream(stub.Fetch(), f"worker {ref.worker_id or ref.address}", self._clock)
 
     def is_avoided(self, ref: WorkerRef) -> bool:
         """The breaker of this source is open."""

@@ -30,7 +30,8 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
 
     async def Fetch(self, request_iterator: Any, context: Any) -> None:
         """One hand-off; what prevents it is said in the stream."""
-        stream, shared = SourceStream(context), self._context()
+        shared = self._context()
+        stream = SourceStream(context, shared.clock)
         with shared.gate.source_leg():
             outcome, request_id = "lost", "?"
             try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc.aio
 
+from stratos.common.clock import Clock
 from stratos.common.errors import WorkerLost
 from stratos.rpc.clients.channel import translate_errors
 from stratos.worker.handoff.codec import request_from_pb, request_to_pb, response_from_pb, response_to_pb
@@ -16,15 +17,16 @@ from stratos.worker.handoff.records import ReceiverMessage, SourceMessage
 class FetchStream:
     """A Fetch stream on the receiver's side; every failure is a ``StratosError``."""
 
-    def __init__(self, call: Any, peer: str) -> None:
+    def __init__(self, call: Any, peer: str, clock: Clock) -> None:
         self._call = call
         self._peer = peer
+        self._clock = clock
 
     async def send(self, message: ReceiverMessage) -> None:
         """Write one message."""
         async with translate_errors(peer=self._peer):
             try:
-                await self._call.write(request_to_pb(message))
+                await self._call.write(request_to_pb(message, self._clock.now()))
             except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
                 raise WorkerLost(f"{self._peer} ended the stream") from error
 
@@ -47,8 +49,9 @@ class FetchStream:
 class SourceStream:
     """A Fetch stream on the source's side."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, clock: Clock) -> None:
         self._context = context
+        self._clock = clock
         self._writing = asyncio.Lock()
 
     async def send(self, message: SourceMessage) -> None:
@@ -62,4 +65,4 @@ class SourceStream:
     async def receive(self) -> ReceiverMessage | None:
         """Read one message; ``None`` at the end."""
         message = await self._context.read()
-        return None if message is grpc.aio.EOF else request_from_pb(message)
+        return None if message is grpc.aio.EOF else request_from_pb(message, self._clock.now())

@@ -53,9 +53,9 @@ class HandoffTarget:
         """
         if self._context.gate.is_draining:
             raise Draining("this worker is leaving; ask the router for a new placement")
-        submission = self._record.submission
-        if submission.request.adapter_digest and not self._has_adapter:
-            await self._context.adapters.hold(submission.request.adapter_digest, submission.adapter_uri, self._stack)
+        adapter = self._record.submission.request.terms.adapter
+        if adapter.digest and not self._has_adapter:
+            await self._context.adapters.hold(adapter, self._stack)
             self._has_adapter = True
         if self.reservation is None:
             self.reservation = await self._context.engine.reserve(self._record.submission.request)

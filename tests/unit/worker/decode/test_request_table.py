@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import pytest
 
@@ -21,6 +20,7 @@ from stratos.worker.decode.request_table import RequestTable, RequestTableConfig
 from stratos.worker.decode.session import Session, StepDeltas
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
+from tests.support.terms import with_terms
 
 PROMPT = tuple(range(10))
 
@@ -77,7 +77,7 @@ async def bench() -> AsyncIterator[Bench]:
     await made.engine.close()
 
 
-def submission(request_id: str = "r", attempt: int = 0, max_tokens: int = 3, n: int = 1, **fields: float) -> Submission:
+def submission(request_id: str = "r", attempt: int = 0, max_tokens: int = 3, n: int = 1, **terms: float) -> Submission:
     request = EngineRequest(
         key=RequestKey(request_id, attempt),
         prompt_ids=PROMPT,
@@ -85,7 +85,7 @@ def submission(request_id: str = "r", attempt: int = 0, max_tokens: int = 3, n: 
         sampling=SamplingParams(max_tokens=max_tokens),
         seed=0,
     )
-    return Submission(request=replace(request, **fields))  # type: ignore[arg-type]
+    return Submission(request=with_terms(request, **terms))
 
 
 async def read_tokens(session: Session) -> list[int]:

@@ -34,7 +34,9 @@ from stratos.worker.handoff.records import (
     SourcePhase,
 )
 from stratos.worker.handoff.staging_slots import StagingSlots
+from tests.support.terms import make_terms
 
+NOW_S = 1000.0
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="default", numerics_id="cpu")
 SHAPE = KvGeometry(num_layers=2, num_kv_heads=1, head_dim=4, block_size=16, element_bytes=0)
 REF = WorkerRef(worker_id="w", incarnation="i", address="127.0.0.1:1", role=WorkerRole.DECODE)
@@ -108,8 +110,7 @@ HEADER = FrameHeader(
             geometry=SHAPE,
             receiver=REF,
             transports=("shm",),
-            cache_salt=b"s",
-            deadline_ms=5,
+            terms=make_terms(cache_salt=b"s", arrival_s=NOW_S, deadline_s=NOW_S + 5),
         ),
         Grant(num_skip_tokens=1, slots=(0, 1), offer=OFFER),
         NoRoom(reason="busy"),
@@ -120,7 +121,7 @@ HEADER = FrameHeader(
     ],
 )
 def test_receiver_messages_survive_the_wire(message: ReceiverMessage) -> None:
-    assert request_from_pb(request_to_pb(message)) == message
+    assert request_from_pb(request_to_pb(message, NOW_S), NOW_S) == message
 
 
 @pytest.mark.parametrize(
