@@ -41,8 +41,10 @@ from stratos.common.ids import new_id
 from stratos.core.adapter import AdapterRef
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles, read_adapter_files
+from stratos.store.urls import open_store
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.metrics import WorkerMetrics
+from stratos.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 _DIGEST = re.compile(r"^[0-9a-f]{64}$")
@@ -68,6 +70,26 @@ class AdapterStore(Protocol):
     async def close(self) -> None:
         """Close connections."""
         ...
+
+
+class NoStore:
+    """Stands in where no object store is configured: adapters on disk still work."""
+
+    async def download_folder(
+        self, folder: str, destination: Path, *, names: Collection[str] | None = None, max_bytes: int = 0
+    ) -> None:
+        """Always refuses."""
+        raise DependencyDown("it is not in the cache of this worker, and OBJECT_STORE_URL is not set")
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def open_adapter_store(settings: WorkerSettings) -> AdapterStore:
+    """The store that ``object_store_url`` names; nothing is contacted yet."""
+    if not settings.object_store_url:
+        return NoStore()
+    return open_store(settings.object_store_url, s3_endpoint_url=settings.s3_endpoint_url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
