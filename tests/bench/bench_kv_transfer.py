@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from stratos.core.kv import KvRange
 from stratos.kv.framing import checksum
 from stratos.kv.inproc import InprocHub
 from stratos.kv.receiver import ReceiverConfig
@@ -48,7 +49,7 @@ async def test_rate_of_one_pair(name, shm_directory):
     async def lane(slot, leg):
         for seq in range(NUM_FRAMES // IN_FLIGHT):
             header = FrameHeader(
-                leg=leg, seq=seq, layer_begin=0, layer_end=1, token_begin=0, token_end=1, head_begin=0, head_end=1,
+                leg=leg, seq=seq, kv_range=KvRange(0, 1, 0, 1), head_begin=0, head_end=1,
                 num_bytes=FRAME_BYTES, checksum=0, slot=slot,
             )  # fmt: skip
             receiver.post(offer.pair, header)

@@ -9,6 +9,7 @@ from array import array
 import pytest
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, Overloaded, WorkerLost
+from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.records import PrefillJob, RequestKey
 from stratos.engine.contract.results import PrefillEventKind
@@ -60,7 +61,7 @@ async def test_errors_arrive_as_what_they_are(start: Start) -> None:
     with pytest.raises(BadRequest) as twice:
         await client.add(make_request([1], "runs"))
     assert twice.value.param == "request_id"
-    for call in (client.commit(RequestKey("x", 0)), client.grant("x"), client.gather("x", 0, 1, 0, 1)):
+    for call in (client.commit(RequestKey("x", 0)), client.grant("x"), client.gather("x", KvRange(0, 1, 0, 1))):
         with pytest.raises(KeyError):
             await call
     client.abort(RequestKey("runs", 0))
@@ -86,10 +87,10 @@ async def test_a_hand_off_moves_the_kv(start: Start, n: int) -> None:
     await source.grant("leg")
     await until(lambda: events(computed)[-1].kind is PrefillEventKind.DONE)
     for begin, end in ((0, 10), (10, 29)):
-        payload = await source.gather("leg", begin, end, 0, 1)
-        await target.scatter(request.key, begin, end, 0, 1, payload)
+        payload = await source.gather("leg", KvRange(begin, end, 0, 1))
+        await target.scatter(request.key, KvRange(begin, end, 0, 1), payload)
     with pytest.raises(ValueError, match="payload"):
-        await target.scatter(request.key, 0, 4, 0, 1, memoryview(bytes(31)))
+        await target.scatter(request.key, KvRange(0, 4, 0, 1), memoryview(bytes(31)))
     await target.commit(request.key)
     await source.release_prefill("leg")
     await until(lambda: ended(outputs) and all(len(t) == 8 for t in outputs.tokens.values()))
@@ -116,7 +117,7 @@ async def test_large_payloads_keep_their_bytes_after_the_job_is_gone(start: Star
     await client.grant("leg")
     await until(lambda: events(outputs)[-1].kind is PrefillEventKind.DONE)
     cuts = [(0, num_tokens), (5, 6), (num_tokens // 2, num_tokens)]
-    payloads = await asyncio.gather(*(client.gather("leg", begin, end, 0, 1) for begin, end in cuts))
+    payloads = await asyncio.gather(*(client.gather("leg", KvRange(begin, end, 0, 1)) for begin, end in cuts))
     await client.release_prefill("leg")
     await client.add(make_request(range(2000), max_tokens=1))
     await until(lambda: ended(outputs))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import BadRequest, Internal, QueueTimeout
+from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.records import ChoiceState, FinishReason, PrefillJob, RequestKey
@@ -32,6 +33,7 @@ from tests.support.engine_clients import (
     until,
 )
 from tests.support.paths import BASE_MODEL
+from tests.support.terms import with_terms
 
 pytestmark = pytest.mark.parametrize("start", ["thread", "thread-lag1", "process-lag1"], indirect=True)
 PACKED = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
@@ -89,7 +91,7 @@ async def test_an_engine_without_a_tokenizer_refuses_grammars_and_goes_on(start:
     with pytest.raises(BadRequest):
         await client.add(request)
     await client.reserve(request)
-    await client.scatter(request.key, 0, 2, 0, 1, memoryview(bytes(16)))
+    await client.scatter(request.key, KvRange(0, 2, 0, 1), memoryview(bytes(16)))
     with pytest.raises(BadRequest):
         await client.commit(request.key)
     assert client.status().blocks.allocated == 0
@@ -141,7 +143,7 @@ async def test_adapters_change_tokens_and_keep_their_own_prefixes(start: Start) 
     for name in "ab":
         await client.load_adapter(make_adapter(name))
         assert await client.pin_adapter(name * 64)
-        request = dataclasses.replace(make_request(prompt, name), adapter_digest=name * 64)
+        request = with_terms(make_request(prompt, name), adapter_digest=name * 64)
         await client.add(request)
     await until(lambda: len(ended(outputs)) == 2)
     for name in "ab":
@@ -159,10 +161,10 @@ async def test_classes_and_deadlines_are_kept(start: Start) -> None:
     client, outputs = await start({"max_num_seqs": 1}, step_s=0.002)
     await client.add(make_request([1, 2], "first", max_tokens=4000))
     await until(lambda: outputs.tokens)
-    low = dataclasses.replace(make_request([3, 4], "low", max_tokens=1), priority_class=2)
+    low = with_terms(make_request([3, 4], "low", max_tokens=1), priority_class=2)
     await client.add(low)
-    await client.add(dataclasses.replace(make_request([5, 6], "high", max_tokens=1), priority_class=0))
-    await client.add(dataclasses.replace(make_request([7, 8], "late"), deadline_s=0.001))
+    await client.add(with_terms(make_request([5, 6], "high", max_tokens=1), priority_class=0))
+    await client.add(with_terms(make_request([7, 8], "late"), deadline_s=0.001))
     await until(lambda: errors(outputs))
     client.abort(RequestKey("first", 0))
     await until(lambda: len(ended(outputs)) == 2)
@@ -222,7 +224,7 @@ async def test_a_job_without_compute_serves_what_is_there_and_a_bad_one_fails_al
     await client.grant("cached")
     await until(lambda: len(events(outputs)) == 2)
     assert [event.num_tokens for event in events(outputs)] == [8, 8]
-    payload = array("q", bytes(await client.gather("cached", 0, 8, 0, 1)))
+    payload = array("q", bytes(await client.gather("cached", KvRange(0, 8, 0, 1))))
     assert payload.tolist() == [fake_kv(1, t, t) for t in range(8)]
     await client.release_prefill("cached")
     await client.add_prefill(PrefillJob(leg="bad", token_ids=(1, RAISE_TOKEN, 3)))

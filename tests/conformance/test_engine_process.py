@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import InvalidCheckpoint, WorkerLost
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.worker.engine_client import process as process_engine
 from stratos.worker.engine_client.process import ProcessEngine
@@ -144,10 +145,10 @@ async def test_payloads_share_the_arena_and_wait_for_each_other(start: Callable[
     await client.grant("leg")
     await until(lambda: len(events(outputs)) == 2)
     with pytest.raises(ValueError, match="does not fit"):
-        await client.gather("leg", 0, 1000, 0, 16)
-    held = [await client.gather("leg", 0, 1000, 0, 1) for _ in range(2)]
-    waiting = asyncio.create_task(client.gather("leg", 500, 1000, 0, 1))
-    given_up = asyncio.create_task(client.gather("leg", 500, 1000, 0, 1))
+        await client.gather("leg", KvRange(0, 1000, 0, 16))
+    held = [await client.gather("leg", KvRange(0, 1000, 0, 1)) for _ in range(2)]
+    waiting = asyncio.create_task(client.gather("leg", KvRange(500, 1000, 0, 1)))
+    given_up = asyncio.create_task(client.gather("leg", KvRange(500, 1000, 0, 1)))
     await asyncio.sleep(0.05)
     assert not waiting.done(), "two payloads fill the arena"
     given_up.cancel()
@@ -157,7 +158,7 @@ async def test_payloads_share_the_arena_and_wait_for_each_other(start: Callable[
     assert bytes(held[0]) == right
     del waiting, held
     with pytest.raises(KeyError):
-        await client.gather("unknown", 0, 10, 0, 1)
+        await client.gather("unknown", KvRange(0, 10, 0, 1))
     gc.collect()
     await until(lambda: client._arena.num_free_bytes == 16 * 1024)
 
@@ -167,7 +168,7 @@ async def test_who_gives_up_waiting_for_a_copy_does_not_free_its_place(start: Ca
     request = make_request(range(3000))
     await client.reserve(request)
     os.kill(client._process.pid, signal.SIGSTOP)
-    task = asyncio.create_task(client.scatter(request.key, 0, 2000, 0, 1, memoryview(bytes(16_000))))
+    task = asyncio.create_task(client.scatter(request.key, KvRange(0, 2000, 0, 1), memoryview(bytes(16_000))))
     await until(lambda: client._calls)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -201,7 +202,7 @@ async def _life(end: signal.Signals | None) -> int:
     await until(lambda: events(outputs))
     await client.grant("leg")
     await until(lambda: len(events(outputs)) == 2)
-    payload = await client.gather("leg", 0, 3, 0, 1)
+    payload = await client.gather("leg", KvRange(0, 3, 0, 1))
     if end is not None:
         os.kill(client._process.pid, end)
     if end is signal.SIGKILL:

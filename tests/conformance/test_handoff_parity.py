@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from stratos.core.files.adapter_files import read_adapter_files
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import ChoiceState, EngineRequest, PrefillJob, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from tests.support.hf_reference import MODELS, Reference, Verdict, spread_prompts
+from tests.support.terms import make_terms
 
 NUM_TOKENS = 24
 ADAPTER = "reference-prose"
@@ -41,8 +43,7 @@ def generate(pair, prompt, digest="", *, alter_token=None, name="r"):
         choices=(ChoiceState(index=0),),
         sampling=SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, num_logprobs=0),
         seed=0,
-        adapter_digest=digest,
-        cache_salt=name.encode(),
+        terms=make_terms(adapter_digest=digest, cache_salt=name.encode()),
     )
     if len(prompt) == 1:
         target.add(request)
@@ -58,11 +59,7 @@ def generate(pair, prompt, digest="", *, alter_token=None, name="r"):
 
 def hand_over(source, target, request, alter_token):
     prompt, layers = request.prompt_ids, source.info.geometry.num_layers
-    source.add_prefill(
-        PrefillJob(
-            leg="leg", token_ids=prompt[:-1], adapter_digest=request.adapter_digest, cache_salt=request.cache_salt
-        )
-    )
+    source.add_prefill(PrefillJob(leg="leg", token_ids=prompt[:-1], terms=request.terms))
     source.step()
     assert target.reserve(request).num_skip_tokens == 0
     source.grant("leg")
@@ -70,10 +67,10 @@ def hand_over(source, target, request, alter_token):
     while sent < len(prompt) - 1:
         for event in source.step().prefill_events:
             for layer in range(0, layers, 2):  # two layers a frame
-                payload = source.gather("leg", sent, event.num_tokens, layer, layer + 2)
+                payload = source.gather("leg", KvRange(sent, event.num_tokens, layer, layer + 2))
                 if alter_token is not None and sent <= alter_token < event.num_tokens and layer == 0:
                     payload[4 * (alter_token - sent) * source.info.geometry.head_dim + 3] ^= 0x40
-                target.scatter(request.key, sent, event.num_tokens, layer, layer + 2, payload)
+                target.scatter(request.key, KvRange(sent, event.num_tokens, layer, layer + 2), payload)
             sent = event.num_tokens
     target.commit(request.key)
     source.release_prefill("leg")

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from stratos.core.files.adapter_files import read_adapter_files
+from stratos.core.kv import KvRange
 from stratos.engine.runner.torch_runner import TorchRunner
 from tests.support.plan_driver import FULL, Driver, load_runner, teacher_forced
 from tests.support.tiny_models import SHAPES, greedy_reference, reference_logprobs, save_adapter, save_tiny_llama
@@ -57,12 +58,12 @@ def test_gathered_kv_decodes_equally_in_another_runner_and_an_altered_block_does
         moved.num_computed = num_tokens
         for begin, end in ((0, 6), (6, 7), (7, num_tokens)):
             for layer in range(num_layers):
-                payload = runner.gather(stream.blocks, begin, end, layer, layer + 1)
-                other.scatter(moved.blocks, begin, end, layer, layer + 1, payload)
+                payload = runner.gather(stream.blocks, KvRange(begin, end, layer, layer + 1))
+                other.scatter(moved.blocks, KvRange(begin, end, layer, layer + 1), payload)
         if alter:
-            payload = runner.gather(stream.blocks, 8, 12, 0, num_layers)
+            payload = runner.gather(stream.blocks, KvRange(8, 12, 0, num_layers))
             swapped = bytes(payload[len(payload) // 2 :]) + bytes(payload[: len(payload) // 2])
-            other.scatter(moved.blocks, 8, 12, 0, num_layers, memoryview(swapped))
+            other.scatter(moved.blocks, KvRange(8, 12, 0, num_layers), memoryview(swapped))
         driver.step([(moved, moved.row(1))])
         record = moved.sampled[0].logprobs
         assert record is not None

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import PositionLogprobs
 from stratos.engine.runner.torch_runner import TorchRunner
 from tests.support.plan_driver import FULL, Driver, Stream
@@ -59,7 +60,7 @@ class Recorder:
 
 def kv_of(runner: TorchRunner, stream: Stream) -> bytes:
     """KV of every computed token, all layers."""
-    return bytes(runner.gather(stream.blocks, 0, stream.num_computed, 0, runner.info.geometry.num_layers))
+    return bytes(runner.gather(stream.blocks, KvRange(0, stream.num_computed, 0, runner.info.geometry.num_layers)))
 
 
 def generated(driver: Driver, streams: Sequence[Stream], chunk: int) -> list[Trace]:

@@ -9,6 +9,7 @@ import threading
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from stratos.core.kv import KvRange
 from stratos.kv.framing import checksum
 from stratos.kv.gloo import GlooConfig
 from stratos.kv.inproc import InprocHub
@@ -30,7 +31,7 @@ def payload_of(seq, num_bytes):
 
 def header_of(leg, seq, slot, payload):
     return FrameHeader(
-        leg=leg, seq=seq, layer_begin=0, layer_end=6, token_begin=seq, token_end=seq + 1, head_begin=0, head_end=4,
+        leg=leg, seq=seq, kv_range=KvRange(seq, seq + 1, 0, 6), head_begin=0, head_end=4,
         num_bytes=len(payload), checksum=checksum(payload), slot=slot,
     )  # fmt: skip
 

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from stratos.core.kv import BlockLedger, KvIdentity, StagingLedger
 from stratos.core.placement import Work, WorkerRef
 
-STEPS_OF_GRACE = 4
-"""A step counter may stand still for this many of the worker's slowest steps before the worker counts as hung."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:

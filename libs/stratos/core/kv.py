@@ -17,6 +17,31 @@ class KvIdentity:
     protocol_version: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class KvRange:
+    """KV of tokens [token_begin, token_end) in layers [layer_begin, layer_end)."""
+
+    token_begin: int
+    token_end: int
+    layer_begin: int
+    layer_end: int
+
+    @property
+    def num_tokens(self) -> int:
+        """0 for a range whose ends are the wrong way round."""
+        return max(0, self.token_end - self.token_begin)
+
+    @property
+    def num_layers(self) -> int:
+        """0 for a range whose ends are the wrong way round."""
+        return max(0, self.layer_end - self.layer_begin)
+
+    @property
+    def num_cells(self) -> int:
+        """Number of (token, layer) pairs."""
+        return self.num_tokens * self.num_layers
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvGeometry:
     """Shape of the KV cache; may differ between workers, the sender converts."""
@@ -33,6 +58,10 @@ class KvGeometry:
     def token_bytes(self) -> int:
         """Bytes of one token's KV over all layers and heads."""
         return self.num_layers * 2 * self.num_kv_heads * self.head_dim * self.element_bytes
+
+    def num_bytes(self, kv_range: KvRange) -> int:
+        """Bytes of a range with all heads."""
+        return kv_range.num_cells * (self.token_bytes // self.num_layers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,19 @@
-"""The engine core: joins scheduler, books, step loop and runner.
+"""The engine core: joins scheduler, request tables, step loop and runner. Synchronous, without I/O.
 
-Books change under one lock, the runner works without it.  The lock exists for ``gather``, ``scatter`` and ``status``,
-which other threads may call while a step runs; everything else is called by the thread that owns the engine.
+Life of a request on a decode worker
+    local prompt:  ``add`` -> steps compute the prompt in chunks -> sampled tokens in ``StepResult.outputs``
+    hand-off:      ``match`` -> (source says Ready) -> ``reserve`` -> ``scatter`` ... -> ``commit`` -> outputs
+Life of a prefill job on a source
+    ``add_prefill`` -> event ``READY`` (its blocks are taken, nothing runs yet) -> ``grant`` -> events ``CHUNK``
+    -> event ``DONE`` -> ``gather`` as often as needed, from any thread -> ``release_prefill``
+Life of an input to embed
+    ``add_embedding`` -> steps compute it in chunks -> its vector in ``StepResult.embeddings``
+
+Every request ends in exactly one of: an output with a finish reason for each choice, its embedding, an entry in
+``StepResult.errors``, or a call of ``abort``.  Ids of ended requests may be used again with a new attempt.
+
+Only ``gather``, ``scatter``, ``status``, ``prepare_grammar`` and ``load_adapter`` may be called by other threads than
+the one that owns the engine.  State changes under one lock, the runner works without it.
 """
 
 from __future__ import annotations
@@ -15,10 +27,11 @@ from contextlib import contextmanager
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import BadRequest
 from stratos.core.files.adapter_files import AdapterFiles
+from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest
 from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
-from stratos.engine.contract.results import Engine, EngineStatus, Reservation, StepResult
+from stratos.engine.contract.results import EngineStatus, Reservation, StepResult
 from stratos.engine.contract.runner import Runner
 from stratos.engine.kv_cache.audit import LedgerAudit
 from stratos.engine.kv_cache.block_manager import BlockManager
@@ -37,8 +50,8 @@ from stratos.engine.step_books import StepBooks
 from stratos.engine.step_loop import StepLoop
 
 
-class EngineCore(Engine):
-    """The one implementation of ``Engine``; ``runner`` decides what computes."""
+class EngineCore:
+    """One model, one KV pool, one thread; ``runner`` decides what computes."""
 
     def __init__(self, runner: Runner, config: SchedulerConfig, clock: Clock | None = None) -> None:
         self.info = runner.info
@@ -81,7 +94,13 @@ class EngineCore(Engine):
     # -- requests ----------------------------------------------------------------------------------
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a request whose prompt is computed here."""
+        """Queue a request whose prompt is computed here.
+
+        Raises:
+            Overloaded: the waiting queue is full.
+            ContextLengthExceeded: it could never fit into the pool or the model's context.
+            BadRequest: the model has no output layer, so it only embeds.
+        """
         with self._changing():
             self._check_new(request)
             self._requests.add(request)
@@ -103,17 +122,27 @@ class EngineCore(Engine):
             raise BadRequest("this attempt of the request is here already", param="request_id")
 
     def add_embedding(self, request: EmbedRequest) -> None:
-        """Queue an input to embed."""
+        """Queue an input to embed; it shares the batch with everything else.
+
+        Raises:
+            Overloaded: the waiting queue is full.
+            ContextLengthExceeded: it could never fit into the pool or the model's context.
+            BadRequest: no tokens, more dimensions than the model has, or its key is in use.
+        """
         with self._changing():
             self._check_key(request.key)
             self._embeddings.add(request)
 
     def prepare_grammar(self, spec: GrammarSpec) -> None:
-        """Compile a grammar beside the step loop."""
+        """Compile a grammar ahead of the request that needs it; without this ``add`` and ``commit`` compile it.
+
+        Raises:
+            BadRequest: it cannot be compiled.
+        """
         self._context.grammars.prepare(spec)
 
     def abort(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
-        """End a request, or some of its choices, in any phase."""
+        """End a request (or some choices) in any phase, reservations included; unknown keys are ignored."""
         with self._changing():
             if key in self._reservations:
                 if choice_indexes:
@@ -126,63 +155,69 @@ class EngineCore(Engine):
     # -- hand-off, receiving side ------------------------------------------------------------------
 
     def match(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> int:
-        """Tokens of the prompt, last one excluded, that the prefix cache holds now."""
+        """Tokens of the prompt, last one excluded, that the prefix cache holds now. References nothing."""
         with self._lock:
-            names = self._context.prompt_names(prompt_ids, adapter_digest, cache_salt)
-            return self._context.num_cached_blocks(names) * self._blocks.block_size
+            hashes = self._context.prompt_hashes(prompt_ids, adapter_digest, cache_salt)
+            return self._context.num_cached_blocks(hashes) * self._blocks.block_size
 
     def reserve(self, request: EngineRequest) -> Reservation | None:
-        """Reference the cached prefix and take blocks for the rest of the prompt."""
+        """Reference the cached prefix and take blocks for the rest of the prompt; ``None`` when there is no room."""
         with self._changing():
             self._check_new(request)
             return self._reservations.take(request)
 
-    def scatter(
-        self, key: RequestKey, token_begin: int, token_end: int, layer_begin: int, layer_end: int, payload: memoryview
-    ) -> None:
-        """Write received KV into reserved blocks."""
+    def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
+        """Write received KV into reserved blocks; an abort during the call leaves them fenced until it returns.
+
+        Raises:
+            KeyError: no such reservation (it was aborted or committed).
+            ValueError: the range is outside of the reservation, or the payload has the wrong size.
+        """
         with self._lock:
-            state = self._reservations.check_range(key, token_begin, token_end, layer_begin, layer_end)
+            state = self._reservations.check_range(key, kv_range)
             self._blocks.fence(state.reserved_blocks)
         try:
-            self._runner.scatter(state.block_table, token_begin, token_end, layer_begin, layer_end, payload)
+            self._runner.scatter(state.block_table, kv_range, payload)
         finally:
             with self._changing():
                 self._blocks.unfence(state.reserved_blocks)
 
     def commit(self, key: RequestKey) -> None:
-        """Make reserved blocks visible and let the request join the batch."""
+        """Make reserved blocks visible and let the request join the batch at its last prompt token.
+
+        The caller has verified full coverage. Raises ``KeyError`` for an unknown reservation.
+        """
         with self._changing():
             self._requests.adopt(self._reservations.commit(key))
 
     # -- hand-off, sending side --------------------------------------------------------------------
 
     def add_prefill(self, job: PrefillJob) -> None:
-        """Queue a prefill job."""
+        """Queue a prefill job; takes nothing yet. Raises like ``add``."""
         with self._changing():
             self._jobs.add(job)
 
     def grant(self, leg: str) -> None:
-        """Let a ready job run."""
+        """Let a job that is READY run. Raises ``KeyError`` for an unknown leg."""
         with self._changing():
             self._jobs.grant(leg)
 
-    def gather(self, leg: str, token_begin: int, token_end: int, layer_begin: int, layer_end: int) -> memoryview:
-        """Read computed KV of a job."""
+    def gather(self, leg: str, kv_range: KvRange) -> memoryview:
+        """Read computed KV of a job in wire layout. Raises ``KeyError`` for an unknown leg."""
         with self._lock:
             state = self._jobs[leg]
-            if not 0 <= token_begin < token_end <= state.num_available:
-                raise ValueError(f"tokens [{token_begin}, {token_end}) are not computed yet")
+            if not 0 <= kv_range.token_begin < kv_range.token_end <= state.num_available:
+                raise ValueError(f"{kv_range} is not computed yet")
             table = list(state.sequence.block_table)
             self._blocks.fence(table)
         try:
-            return self._runner.gather(table, token_begin, token_end, layer_begin, layer_end)
+            return self._runner.gather(table, kv_range)
         finally:
             with self._changing():
                 self._blocks.unfence(table)
 
     def release_prefill(self, leg: str) -> None:
-        """End a job in any phase."""
+        """End a job in any phase; its blocks become evictable, or fenced while a gather runs. Unknown: ignored."""
         with self._changing():
             self._jobs.release(leg)
 
@@ -199,7 +234,14 @@ class EngineCore(Engine):
         )
 
     def step(self) -> StepResult:
-        """Launch a step and retire it, or with lag 1 the one before."""
+        """Run one step: schedule, execute, sample, retire. Without work it returns an empty result.
+
+        With lag 1 it launches a step and retires the one before, so the first call returns no tokens. A row that makes
+        the runner raise ends alone, in ``errors``.
+
+        Raises:
+            Exception: the runner computes nothing at all any more; the engine must not be used again.
+        """
         result = self._steps.step()
         if not self.has_work and self._audit.run_if_due():
             with self._changing():
@@ -209,18 +251,18 @@ class EngineCore(Engine):
     # -- the rest ----------------------------------------------------------------------------------
 
     def forget_blocks(self, hashes: list[bytes]) -> int:
-        """Drop blocks from the prefix cache by name."""
+        """Drop blocks from the prefix cache by hash; returns how many were known."""
         with self._changing():
             return max(self._blocks.forget(hashes), self._scheduler.tier.forget(hashes))
 
     def load_adapter(self, files: AdapterFiles) -> None:
-        """Load an adapter; when every slot is taken the least recently used one without a pin makes room."""
-        self._runner.load_adapter(files, self._adapter_pins)  # live: what is pinned while it loads must stay too
+        """``Runner.load_adapter``; adapters with a pin are not evicted."""
+        self._runner.load_adapter(files, lambda digest: digest in self._adapter_pins)
         with self._changing():
             pass  # the snapshot shows it
 
     def pin_adapter(self, digest: str) -> bool:
-        """Keep a loaded adapter; pins count."""
+        """Keep a loaded adapter from being evicted; ``False`` when it is not loaded. Pins count."""
         with self._lock:
             self._adapter_pins[digest] += 1  # before the look: a load in another thread may be choosing a victim
             if digest in self._runner.resident_adapters():
@@ -269,7 +311,7 @@ class EngineCore(Engine):
             slow_step_s=self._slow_steps.slowest_s,
             num_preemptions=self._scheduler.num_preemptions,
             num_admission_refusals=self._scheduler.admission.num_refusals,
-            waiting_by_class=dict(Counter(s.priority_class for s in waiting)),
+            waiting_by_class=dict(Counter(s.terms.priority_class for s in waiting)),
             audits=self._audit.counts,
             cost_errors=self._scheduler.cost.errors,
             num_kv_tokens=sum(

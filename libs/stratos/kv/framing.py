@@ -8,32 +8,11 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from stratos.core.kv import KvGeometry
-
-
-@dataclass(frozen=True, slots=True)
-class FrameRange:
-    """Half-open token and layer ranges of one frame."""
-
-    token_begin: int
-    token_end: int
-    layer_begin: int
-    layer_end: int
-
-    @property
-    def num_cells(self) -> int:
-        """Number of (token, layer) pairs."""
-        return (self.token_end - self.token_begin) * (self.layer_end - self.layer_begin)
+from stratos.core.kv import KvGeometry, KvRange
 
 
-def frame_bytes(frame: FrameRange, geometry: KvGeometry) -> int:
-    """Payload size of a frame with all heads."""
-    return frame.num_cells * (geometry.token_bytes // geometry.num_layers)
-
-
-def plan_frames(token_begin: int, token_end: int, geometry: KvGeometry, slot_bytes: int) -> list[FrameRange]:
+def plan_frames(token_begin: int, token_end: int, geometry: KvGeometry, slot_bytes: int) -> list[KvRange]:
     """Cut a token range into frames of at most ``slot_bytes``, in token order, then layer order.
 
     Cuts by tokens, at block boundaries where a whole block fits; by layers only when one token does not fit.
@@ -48,12 +27,12 @@ def plan_frames(token_begin: int, token_end: int, geometry: KvGeometry, slot_byt
         raise ValueError(f"slot_bytes must be at least {layer_bytes} (one token of one layer), not {slot_bytes}")
     max_tokens = slot_bytes // geometry.token_bytes
     max_layers = geometry.num_layers if max_tokens else slot_bytes // layer_bytes
-    frames: list[FrameRange] = []
+    frames: list[KvRange] = []
     begin = token_begin
     while begin < token_end:
         end = _frame_end(begin, token_end, max(1, max_tokens), geometry.block_size)
         for layer in range(0, geometry.num_layers, max_layers):
-            frames.append(FrameRange(begin, end, layer, min(geometry.num_layers, layer + max_layers)))
+            frames.append(KvRange(begin, end, layer, min(geometry.num_layers, layer + max_layers)))
         begin = end
     return frames
 
@@ -91,7 +70,7 @@ class Coverage:
         self._layers: list[list[tuple[int, int]]] = [[] for _ in range(num_layers)]
         self._missing = (token_end - token_begin) * num_layers
 
-    def add(self, frame: FrameRange) -> None:
+    def add(self, frame: KvRange) -> None:
         """Mark a frame as there.
 
         Raises:

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stratos.common.background import BackgroundTasks
 from stratos.common.errors import Internal, Overloaded, WorkerLost
 from stratos.core.kv import StagingLedger
 from stratos.kv.staging import SlotLedger, SlotState
@@ -99,7 +100,7 @@ class RingReceiver(Receiver):
         self._by_source: dict[str, str] = {}
         self._generation = 0
         self._opening = asyncio.Lock()
-        self._closing: set[asyncio.Future[None]] = set()
+        self._closing = BackgroundTasks()
         self._closed = False
 
     @abstractmethod
@@ -222,8 +223,7 @@ class RingReceiver(Receiver):
             self._closed = True
             for pair in list(self._pairs.values()):
                 self._end_pair(pair, "the receiver closed")
-            if self._closing:
-                await asyncio.wait(self._closing)
+            await self._closing.close()
 
     def _on_arrived(self, pair: str, frame: Frame) -> None:
         """For rings with posted receives: the payload of a frame is complete."""
@@ -280,8 +280,7 @@ class RingReceiver(Receiver):
                 frame.fail(why)
         closing = pair.ring.close()
         if closing is not None and not closing.done():
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._closing.own(closing)
 
     def _require(self, pair: str) -> _Pair:
         found = self._pairs.get(pair)

@@ -28,7 +28,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stratos.core.kv import StagingLedger
+from stratos.core.kv import KvRange, StagingLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +41,7 @@ class FrameHeader:
     """Counts from 0; a repeat after ``Nack`` keeps its number."""
     kv_group: str = "target"
     """"target", "draft", "full" or "sliding"."""
-    layer_begin: int
-    layer_end: int
-    token_begin: int
-    token_end: int
+    kv_range: KvRange
     head_begin: int
     head_end: int
     source_rank: int = 0

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import enum
 
-from stratos.core.fleet import STEPS_OF_GRACE, WorkerStatus
+from stratos.core.fleet import WorkerStatus
+from stratos.core.step_watch import StepWatch
 from stratos.routing.settings import LivenessSettings
 
 
@@ -34,7 +35,7 @@ class Liveness:
         self._settings = settings
         self._status: WorkerStatus | None = None
         self._status_at = 0.0
-        self._step_moved_at = 0.0
+        self._steps = StepWatch(0.0)
         self._is_lost = False
 
     @property
@@ -50,10 +51,9 @@ class Liveness:
     def on_status(self, status: WorkerStatus, now: float) -> None:
         """A status arrived."""
         last = self._status
-        is_same = last is not None and last.worker.incarnation == status.worker.incarnation
-        was_computing = is_same and last is not None and last.is_computing
-        if last is None or not is_same or not was_computing or last.engine_step != status.engine_step:
-            self._step_moved_at = now
+        if last is None or last.worker.incarnation != status.worker.incarnation:
+            self._steps = StepWatch(now)
+        self._steps.observe(status.engine_step, now, is_computing=status.is_computing, slow_step_s=status.slow_step_s)
         self._status, self._status_at, self._is_lost = status, now, False
 
     def on_lost(self) -> None:
@@ -69,8 +69,7 @@ class Liveness:
             return OutReason.UNKNOWN
         if now - self._status_at > self._settings.silent_after_s:
             return OutReason.SILENT
-        hung_after_s = max(self._settings.hung_after_s, STEPS_OF_GRACE * status.slow_step_s)
-        if status.is_computing and now - self._step_moved_at > hung_after_s:
+        if self._steps.is_stalled(now, self._settings.hung_after_s):
             return OutReason.HUNG
         if status.is_draining:
             return OutReason.DRAINING

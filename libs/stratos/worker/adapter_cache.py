@@ -21,9 +21,10 @@ from collections.abc import Collection, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakValueDictionary
 
+from stratos.common.background import BackgroundTasks
 from stratos.common.errors import (
     AdapterMismatch,
     AdapterUnavailable,
@@ -37,10 +38,13 @@ from stratos.common.errors import (
     WorkerLost,
 )
 from stratos.common.ids import new_id
+from stratos.core.adapter import AdapterRef
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles, read_adapter_files
+from stratos.store.urls import open_store
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.metrics import WorkerMetrics
+from stratos.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 _DIGEST = re.compile(r"^[0-9a-f]{64}$")
@@ -68,6 +72,26 @@ class AdapterStore(Protocol):
         ...
 
 
+class NoStore:
+    """Stands in where no object store is configured: adapters on disk still work."""
+
+    async def download_folder(
+        self, folder: str, destination: Path, *, names: Collection[str] | None = None, max_bytes: int = 0
+    ) -> None:
+        """Always refuses."""
+        raise DependencyDown("it is not in the cache of this worker, and OBJECT_STORE_URL is not set")
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def open_adapter_store(settings: WorkerSettings) -> AdapterStore:
+    """The store that ``object_store_url`` names; nothing is contacted yet."""
+    if not settings.object_store_url:
+        return NoStore()
+    return open_store(settings.object_store_url, s3_endpoint_url=settings.s3_endpoint_url)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterCacheConfig:
     """Where adapters are kept, and how much of them."""
@@ -91,12 +115,12 @@ class AdapterCache:
         self._fetching: dict[str, asyncio.Task[AdapterFiles]] = {}
         self._using: Counter[str] = Counter()
         """Callers that may be reading a folder now: it stays on disk."""
-        self._undoing: set[asyncio.Task[None]] = set()
+        self._undoing = BackgroundTasks()
         """Pins of callers that were cancelled."""
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Held by who loads or waits to, so that it does not grow with every adapter ever seen."""
 
-    async def hold(self, digest: str, uri: str, stack: AsyncExitStack) -> None:
+    async def hold(self, adapter: AdapterRef, stack: AsyncExitStack) -> None:
         """Have an adapter in the engine until ``stack`` unwinds.
 
         Raises:
@@ -105,12 +129,13 @@ class AdapterCache:
             InvalidAdapter: it does not fit the model.
             Busy: every slot of the engine is in use.
         """
+        digest = adapter.digest
         for _ in range(MAX_PIN_TRIES):
             if await self._pin(digest):
                 stack.push_async_callback(self._engine.unpin_adapter, digest)
                 return
             with self._in_use(digest):
-                files = await self.fetch(digest, uri)
+                files = await self.fetch(digest, adapter.uri)
                 lock = self._loading.setdefault(digest, asyncio.Lock())
                 async with lock:
                     try:
@@ -125,12 +150,10 @@ class AdapterCache:
         try:
             return await asyncio.shield(pinning)
         except asyncio.CancelledError:
-            undoing = asyncio.create_task(self._unpin_behind(pinning, digest), name=f"unpin-{digest[:12]}")
-            self._undoing.add(undoing)
-            undoing.add_done_callback(self._undoing.discard)
+            self._undoing.spawn(self._unpin_after(pinning, digest), name=f"unpin-{digest[:12]}")
             raise
 
-    async def _unpin_behind(self, pinning: asyncio.Future[bool], digest: str) -> None:
+    async def _unpin_after(self, pinning: asyncio.Future[bool], digest: str) -> None:
         with suppress(WorkerLost):  # an engine that is gone holds no pins
             if await pinning:
                 await self._engine.unpin_adapter(digest)
@@ -152,9 +175,9 @@ class AdapterCache:
         """End fetches under way and close the store."""
         for task in self._fetching.values():
             task.cancel()
-        tasks: list[asyncio.Task[Any]] = [*self._fetching.values(), *self._undoing]
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._fetching:
+            await asyncio.wait(list(self._fetching.values()))
+        await self._undoing.close()
         await self._store.close()
 
     def _fetched(self, digest: str, task: asyncio.Task[AdapterFiles]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.errors import BadRequest
 from stratos.core.fleet import WorkerStatus
+from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.rpc.codec.fleet import status_to_pb
 
-DEFAULT_INTERVAL_S = 0.25
-LEAST_INTERVAL_S = 0.05
+MIN_INTERVAL_S = 0.05
 """Changes within this time are reported together."""
 MAX_INTERVAL_MS = 60_000
 
@@ -37,9 +37,9 @@ class StatusFeed:
             while True:
                 changed.clear()
                 yield
-                await asyncio.sleep(LEAST_INTERVAL_S)
+                await asyncio.sleep(MIN_INTERVAL_S)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), max(interval_s - LEAST_INTERVAL_S, 0.001))
+                    await asyncio.wait_for(changed.wait(), max(interval_s - MIN_INTERVAL_S, 0.001))
         finally:
             self._watchers.discard(changed)
 
@@ -60,7 +60,7 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
         """The status now, on changes, and at least every interval."""
         if not 0 <= request.interval_ms <= MAX_INTERVAL_MS:
             raise BadRequest(f"interval_ms must be in [0, {MAX_INTERVAL_MS}]", param="interval_ms")
-        async with aclosing(self._feed.changes(request.interval_ms / 1000 or DEFAULT_INTERVAL_S)) as changes:
+        async with aclosing(self._feed.changes(request.interval_ms / 1000 or PROGRESS_INTERVAL_S)) as changes:
             async for _ in changes:
                 yield status_to_pb(self._status())
 

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob, RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
@@ -76,7 +77,7 @@ def test_hand_offs_work(name, lag):
     source.grant("leg")
     while source.has_work:
         source.step()
-    target.scatter(request.key, 0, 29, 0, 1, source.gather("leg", 0, 29, 0, 1))
+    target.scatter(request.key, KvRange(0, 29, 0, 1), source.gather("leg", KvRange(0, 29, 0, 1)))
     target.commit(request.key)
     source.release_prefill("leg")
     assert drain(target).tokens == {("r", 0): expected(request.prompt_ids)}

@@ -4,6 +4,7 @@ import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, Overloaded, QueueTimeout
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import ChoiceState, FinishReason, PrefillJob, RequestKey
 from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.fake.runner import fake_generate
@@ -137,10 +138,10 @@ def hand_over(source, target, request, *, alter=False, skip_release=False):
     while source.has_work:
         for event in source.step().prefill_events:
             if event.num_tokens > sent:
-                payload = source.gather("leg", sent, event.num_tokens, 0, 1)
+                payload = source.gather("leg", KvRange(sent, event.num_tokens, 0, 1))
                 if alter:
                     payload[0] ^= 1
-                target.scatter(request.key, sent, event.num_tokens, 0, 1, payload)
+                target.scatter(request.key, KvRange(sent, event.num_tokens, 0, 1), payload)
                 sent = event.num_tokens
     assert sent == reservation.num_tokens
     target.commit(request.key)
@@ -188,7 +189,7 @@ def test_reserved_blocks_are_invisible_until_commit(make_engine):
     request = make_request(range(40))
     engine.reserve(request)
     payload = memoryview(bytes(8 * 39))
-    engine.scatter(request.key, 0, 39, 0, 1, payload)
+    engine.scatter(request.key, KvRange(0, 39, 0, 1), payload)
     assert engine.match(request.prompt_ids, "", b"") == 0
     assert engine.status().blocks.reserved == 3
     assert not engine.has_work
@@ -203,10 +204,10 @@ def test_scatter_checks_its_range(make_engine):
     engine.reserve(request)
     for begin, end, size in [(0, 40, 320), (5, 5, 0), (-1, 3, 32), (0, 4, 31)]:
         with pytest.raises(ValueError, match="tokens"):
-            engine.scatter(request.key, begin, end, 0, 1, memoryview(bytes(size)))
+            engine.scatter(request.key, KvRange(begin, end, 0, 1), memoryview(bytes(size)))
     engine.abort(request.key)
     with pytest.raises(KeyError):
-        engine.scatter(request.key, 0, 4, 0, 1, memoryview(bytes(32)))
+        engine.scatter(request.key, KvRange(0, 4, 0, 1), memoryview(bytes(32)))
     ledger = engine.status().blocks
     assert ledger.free == ledger.total
 

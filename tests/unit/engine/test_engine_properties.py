@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stratos.common.errors import ContextLengthExceeded
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
@@ -144,7 +145,9 @@ class EngineMachine(RuleBasedStateMachine):
         name, sent, total = self.reserved[key]
         available = self.legs[name]["done"]
         if available > sent:
-            self.target.scatter(key, sent, available, 0, 1, self.source.gather(name, sent, available, 0, 1))
+            self.target.scatter(
+                key, KvRange(sent, available, 0, 1), self.source.gather(name, KvRange(sent, available, 0, 1))
+            )
             self.reserved[key][1] = sent = available
         if sent == total:
             self.requests[key] = (self.legs.pop(name)["request"], SOURCE_WEIGHT)

@@ -3,6 +3,7 @@
 import pytest
 
 from stratos.common.errors import Internal
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
@@ -101,7 +102,7 @@ def test_a_fault_that_does_not_come_back_costs_nobody_anything(faulty, call, hit
     clean.add(make_request([1, 2, 3, 4, 5, 6], "forks", n=3, presence_penalty=1.0, max_tokens=12))
     assert {k: v for k, v in run.tokens.items() if k[0] == "forks"} == drain(clean).tokens
     assert run.tokens["other", 0] == expected([3, 4])
-    assert bytes(engine.gather("leg", 0, 5, 0, 1)) == b"".join(
+    assert bytes(engine.gather("leg", KvRange(0, 5, 0, 1))) == b"".join(
         (t + 1 + p).to_bytes(8, "little") for p, t in enumerate((1, 2, 3, 4, 9))
     )
     engine.release_prefill("leg")

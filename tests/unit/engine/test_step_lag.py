@@ -5,6 +5,7 @@ import random
 import pytest
 
 from stratos.common.errors import Internal
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob, RequestKey
 from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
@@ -95,7 +96,7 @@ def test_memory_of_an_aborted_request_is_not_given_away_under_its_launched_step(
     engine.step()
     assert engine.status().blocks.fenced == 0
     assert engine.reserve(other) is not None
-    engine.scatter(other.key, 0, 12, 0, 1, memoryview(bytes(8 * 12)))
+    engine.scatter(other.key, KvRange(0, 12, 0, 1), memoryview(bytes(8 * 12)))
     engine.abort(other.key)
     drain_to_rest(engine)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratos.core.kv import KvGeometry
-from stratos.kv.framing import Coverage, FrameRange, checksum, digest_of, frame_bytes, plan_frames
+from stratos.core.kv import KvGeometry, KvRange
+from stratos.kv.framing import Coverage, checksum, digest_of, plan_frames
 
 
 def geometry(num_layers=6, num_kv_heads=4, head_dim=32, block_size=16, element_bytes=4):
@@ -30,7 +30,7 @@ geometries = st.builds(
 def test_planned_frames_fit_and_cover_every_cell_once(shape, begin, length, extra_bytes):
     slot_bytes = shape.token_bytes // shape.num_layers + extra_bytes
     frames = plan_frames(begin, begin + length, shape, slot_bytes)
-    assert all(0 < frame_bytes(frame, shape) <= slot_bytes for frame in frames)
+    assert all(0 < shape.num_bytes(frame) <= slot_bytes for frame in frames)
     cells = [
         (token, layer)
         for frame in frames
@@ -53,7 +53,7 @@ def test_frames_end_at_block_boundaries_where_a_block_fits():
 def test_layers_are_cut_only_when_one_token_does_not_fit():
     shape = geometry(num_layers=5)
     frames = plan_frames(0, 2, shape, shape.token_bytes // 5 * 2)
-    assert frames[:3] == [FrameRange(0, 1, 0, 2), FrameRange(0, 1, 2, 4), FrameRange(0, 1, 4, 5)]
+    assert frames[:3] == [KvRange(0, 1, 0, 2), KvRange(0, 1, 2, 4), KvRange(0, 1, 4, 5)]
 
 
 @pytest.mark.parametrize(("begin", "end", "slot_bytes"), [(0, 0, 9999), (3, 2, 9999), (-1, 2, 9999), (0, 2, 1023)])
@@ -71,7 +71,7 @@ def test_checksum_and_digest_are_what_the_protocol_says():
 
 
 frames_inside = st.builds(
-    lambda t, dt, layer, dl: FrameRange(t, t + dt, layer, layer + dl),
+    lambda t, dt, layer, dl: KvRange(t, t + dt, layer, layer + dl),
     st.integers(-1, 12), st.integers(0, 6), st.integers(-1, 3), st.integers(0, 3),
 )  # fmt: skip
 
@@ -93,7 +93,7 @@ def test_coverage_agrees_with_a_set_of_cells(frames):
             coverage.add(frame)
             cells |= new
         else:
-            with pytest.raises(ValueError, match="FrameRange"):
+            with pytest.raises(ValueError, match="KvRange"):
                 coverage.add(frame)
         complete = [t for t in range(begin, end) if all((t, layer) in cells for layer in range(num_layers))]
         verified = begin

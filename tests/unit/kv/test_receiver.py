@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from stratos.common.errors import WorkerLost
+from stratos.core.kv import KvRange
 from stratos.kv.inproc import InprocHub, InprocReceiver, InprocSender
 from stratos.kv.receiver import ReceiverConfig
 from stratos.kv.transfer import FrameHeader
@@ -79,7 +80,7 @@ class HandOffs(RuleBasedStateMachine):
     def announce(self, leg):
         if leg.credits and leg.pair == self.current:
             header = FrameHeader(
-                leg=leg.name, seq=leg.num_frames, layer_begin=0, layer_end=1, token_begin=0, token_end=1, head_begin=0,
+                leg=leg.name, seq=leg.num_frames, kv_range=KvRange(0, 1, 0, 1), head_begin=0,
                 head_end=1, num_bytes=16, checksum=0, slot=leg.credits.pop(),
             )  # fmt: skip
             leg.num_frames += 1

@@ -20,6 +20,7 @@ from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.cli.data.folder import RunDir, write_json_atomically
 from stratos.cli.local.process import ManagedProcess, ProcessView, StartFailed
 from stratos.cli.local.topology import ProcessSpec
+from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, NotFound, Overloaded, StratosError
 from stratos.rpc.clients.channel import channel, translate_errors
@@ -44,7 +45,7 @@ class Supervisor:
         self._drain_timeout_s = drain_timeout_s
         self._processes: dict[str, ManagedProcess] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
-        self._drains: set[asyncio.Task[None]] = set()
+        self._drains = BackgroundTasks()
         self.write_workers_file()
 
     def views(self) -> list[ProcessView]:
@@ -102,9 +103,7 @@ class Supervisor:
         process.state = "draining"
         self._report(f"{name:<14} draining")
         await self._ask_to_drain(process)
-        task = asyncio.create_task(self._finish_drain(process), name=f"drain-{name}")
-        self._drains.add(task)
-        task.add_done_callback(self._drains.discard)
+        self._drains.spawn(self._finish_drain(process), name=f"drain-{name}")
 
     async def _ask_to_drain(self, process: ManagedProcess) -> None:
         timeout_ms = int(self._drain_timeout_s * 1000)
@@ -173,10 +172,11 @@ class Supervisor:
 
     async def stop(self, *, is_urgent: Callable[[], bool] = lambda: False) -> None:
         """End every process in order; once ``is_urgent`` all that are left are killed."""
-        background = (*self._keepers.values(), *self._drains)
-        for task in background:
+        for task in self._keepers.values():
             task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
+        self._drains.cancel()
+        await asyncio.gather(*self._keepers.values(), return_exceptions=True)
+        await self._drains.close()
         for group in STOP_ORDER:
             members = [p for p in self._processes.values() if p.name in group or p.spec.role in group]
             await self._stop_group(members, is_urgent)

@@ -37,6 +37,9 @@ class AttentionBackend(ABC):
     """One kernel over one KV pool."""
 
     name: str
+    is_invariant_by_design = False
+    """A row's bits depend on neither the other rows nor the number of threads, and no processor or shape changes that:
+    every sum has one order, written down in the kernel. A library's kernel never is, even where it happens to be."""
 
     @abstractmethod
     def prepare(self, rows: list[RowSpan]) -> Any:

@@ -46,6 +46,8 @@ class NativePagedAttention(AttentionBackend):
         windows: sliding window of each layer.
     """
 
+    is_invariant_by_design = True
+
     def __init__(self, library: NativeLibrary, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> None:
         geometry = pages.geometry
         assert len(windows) == geometry.num_layers

@@ -101,6 +101,7 @@ class TritonPagedAttention(AttentionBackend):
         self._block_size, self._device = geometry.block_size, pages.tensor.device
         self._windows, self._is_exact, self._scales = tuple(windows), is_exact, kv_scales
         self._splits_kv = splits_kv
+        self.is_invariant_by_design = is_exact
         self.name = f"{self.name}{'-exact' if is_exact else ''}{'-fp8' if kv_scales is not None else ''}"
         self._layer_pages = [pages.tensor[:, layer] for layer in range(geometry.num_layers)]
         group = num_heads // self._kv_heads

@@ -39,13 +39,13 @@ another thread than the step loop, for blocks that no launched step writes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stratos.core.files.adapter_files import AdapterFiles
-from stratos.core.kv import KvGeometry, KvIdentity
+from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.engine.contract.plan import SampleSpec, StepPlan, StepTokens
 
 
@@ -104,42 +104,31 @@ class Runner(ABC):
         """Forget every handle in flight; returns when none of their work can touch a page any more."""
 
     @abstractmethod
-    def gather(
-        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
-    ) -> memoryview:
-        """Copy KV of a token range out of the pages, in wire layout.
+    def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
+        """Copy a range of KV out of the pages, in wire layout.
 
         Args:
             block_table: block ids of the sequence from position 0.
-            token_begin: first token; ``token_end``: one past the last.
-            layer_begin: first layer; ``layer_end``: one past the last.
+            kv_range: tokens by their positions, and layers.
 
         Returns:
             Bytes, C-contiguous, owned by the caller.
         """
 
     @abstractmethod
-    def scatter(
-        self,
-        block_table: Sequence[int],
-        token_begin: int,
-        token_end: int,
-        layer_begin: int,
-        layer_end: int,
-        payload: memoryview,
-    ) -> None:
-        """Write KV in wire layout into the pages of a token range.
+    def scatter(self, block_table: Sequence[int], kv_range: KvRange, payload: memoryview) -> None:
+        """Write KV in wire layout into the pages.
 
         Raises:
             ValueError: ``payload`` does not have the size of the range.
         """
 
     @abstractmethod
-    def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
+    def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
         """Load a checked adapter so that plans may name its digest; may run beside a step. Loading it again is a no-op.
 
-        When every slot is taken the least recently used adapter that is not in ``pinned`` makes room. ``pinned`` is
-        looked at when that happens and may have changed since the call: loading takes a while.
+        When every slot is taken the least recently used adapter whose digest is not ``is_pinned`` makes room; it is
+        asked when that happens, from this thread: loading takes a while, and pins change.
 
         Raises:
             InvalidAdapter: its shapes do not fit this model.

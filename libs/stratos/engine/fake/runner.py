@@ -15,13 +15,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from stratos.core.files.adapter_files import AdapterFiles
-from stratos.core.kv import KvGeometry, KvIdentity
+from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.requests.records import PositionLogprobs, TokenLogprob
 from stratos.engine.contract.plan import PlanRow, PooledRow, SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.contract.runner import Runner, RunnerInfo
@@ -264,33 +264,23 @@ class FakeRunner(Runner):
         """Forget what is in flight."""
         self._pending.clear()
 
-    def gather(
-        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
-    ) -> memoryview:
+    def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
         """KV of a token range: 8 bytes a token."""
-        slots = [self._slot(block_table, position) for position in range(token_begin, token_end)]
+        slots = [self._slot(block_table, position) for position in range(kv_range.token_begin, kv_range.token_end)]
         payload = memoryview(bytearray(KV_BYTES * len(slots))).cast("q")
         for index, slot in enumerate(slots):
             payload[index] = self._pages[slot]
         return payload.cast("B")
 
-    def scatter(
-        self,
-        block_table: Sequence[int],
-        token_begin: int,
-        token_end: int,
-        layer_begin: int,
-        layer_end: int,
-        payload: memoryview,
-    ) -> None:
+    def scatter(self, block_table: Sequence[int], kv_range: KvRange, payload: memoryview) -> None:
         """Write KV of a token range."""
-        if payload.nbytes != KV_BYTES * (token_end - token_begin):
-            raise ValueError(f"payload of {payload.nbytes} bytes for {token_end - token_begin} tokens")
+        if payload.nbytes != KV_BYTES * kv_range.num_tokens:
+            raise ValueError(f"payload of {payload.nbytes} bytes for {kv_range.num_tokens} tokens")
         values = memoryview(bytes(payload)).cast("q")
-        for index, position in enumerate(range(token_begin, token_end)):
+        for index, position in enumerate(range(kv_range.token_begin, kv_range.token_end)):
             self._pages[self._slot(block_table, position)] = values[index]
 
-    def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
+    def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
         """Remember the digest."""
         self._adapters[files.digest] = None
 

@@ -7,6 +7,9 @@ bits, and the same for every M.  Where it is not, rows are padded with zeros unt
 weights two rows suffice (one row alone takes another kernel where in_features is large), MKL in float32 wants a
 multiple of a few rows per thread.  Only numbers of rows that were tried are ever computed: what lies between two of
 them is padded to the larger one, what lies above is cut.
+
+What is found holds for the number of threads it was tried with.  Whether another number gives other bits is not tried:
+a library may change its way at a shape that no trial has, so the numerics id names the number (``runner.numerics``).
 """
 
 from __future__ import annotations
@@ -142,15 +145,3 @@ class RowProbe:
             else:
                 return padding
         return None
-
-    def is_thread_invariant(self, padding: RowPadding | None, threads: int) -> bool:
-        """Whether one thread computes what ``threads`` do. Sets the calling thread's number, and sets it back."""
-        sizes, before = [padding.rows(count) if padding else 1 for count in (1, 16, 64)], torch.get_num_threads()
-        results = []
-        try:
-            for count in (1, threads):
-                torch.set_num_threads(count)
-                results.append([self.bits(size) for size in sizes])
-        finally:
-            torch.set_num_threads(before)
-        return results[0] == results[1]

@@ -16,6 +16,7 @@ from torch import Tensor
 from stratos.engine.layers.invariance import InvariantLinear, RowByRow, RowPadding, RowProbe, probed_rows
 from stratos.engine.layers.invariance import Linear as Linear
 from stratos.engine.layers.native_linear import NativeLinear
+from stratos.engine.layers.thread_scope import using_threads
 from stratos.engine.native.library import NativeLibrary
 
 _log = logging.getLogger(__name__)
@@ -76,9 +77,11 @@ class LinearFactory:
         self.kernel_name = "onednn-packed" if self.is_packed else "aten"
         if library is not None:
             self.kernel_name = f"gemm-{library.isa}"
+        self.is_invariant_by_design = library is not None
+        """As of ``AttentionBackend``."""
         self._paddings: dict[tuple[int, int, bool], RowPadding | None] = {}
-        self.is_thread_invariant = True
-        self._is_settled = False
+        self._num_threads: int | None = None
+        """Of the steps, once it is known."""
 
     def __call__(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """Take over ``weight`` [out_features, in_features] and ``bias`` [out_features]."""
@@ -108,27 +111,16 @@ class LinearFactory:
         key = (out_features, in_features, has_bias)
         if key not in self._paddings:
             probe = RowProbe(self.plain, key[:2], has_bias, self._dtype)
-            self._paddings[key] = probe.padding()
-            if not self._is_settled:
-                self.is_thread_invariant &= probe.is_thread_invariant(self._paddings[key], torch.get_num_threads())
+            with using_threads(self._num_threads or torch.get_num_threads()):
+                self._paddings[key] = probe.padding()
         return self._paddings[key]
 
-    def settle(self) -> None:
-        """The model is loaded: layers of adapters that come later are made beside running steps.
+    def fix_threads(self) -> None:
+        """Steps compute with as many threads as the caller has now.
 
-        They need the padding of their shape like others; but the number of threads is no longer touched to try it.
+        Layers of adapters are made later, by a thread that computes alone; their padding is tried with this number.
         """
-        self._is_settled = True
-
-    def numerics(self) -> tuple[str, ...]:
-        """What decides the bits of the layers built so far; names the number of threads only where it does."""
-        if self._library is not None:
-            return (self.kernel_name, "exact")
-        if not self.is_exact:
-            return (self.kernel_name, "batched")
-        if self.is_thread_invariant:
-            return (self.kernel_name, "exact")
-        return (self.kernel_name, "exact", f"{torch.get_num_threads()}-threads")
+        self._num_threads = torch.get_num_threads()
 
 
 def _can_prepack(dtype: torch.dtype) -> bool:

@@ -13,6 +13,8 @@ from stratos.engine.native.structures import DTYPE_CODES
 class NativeOps(LayerOps):
     """One pass over memory per operation; float32 and bfloat16 on CPU, rows contiguous."""
 
+    is_invariant_by_design = True
+
     def __init__(self, library: NativeLibrary, dtype: torch.dtype) -> None:
         self.name = f"native-{library.isa}"
         self._library, self._dtype = library, DTYPE_CODES[dtype]

@@ -18,6 +18,8 @@ class LayerOps(ABC):
     """Kernels of one device; results have the type of the input."""
 
     name: str
+    is_invariant_by_design = False
+    """As of ``AttentionBackend``."""
 
     @abstractmethod
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

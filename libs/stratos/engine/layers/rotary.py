@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.rope_config import RopeConfig
+from stratos.engine.layers.thread_scope import one_thread
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
@@ -77,14 +78,20 @@ class RotaryTable:
         InvalidCheckpoint: the settings give angles without end.
     """
 
+    is_invariant_by_design = True
+    """As of ``AttentionBackend``."""
+
     def __init__(self, rope: RopeConfig, head_dim: int, max_positions: int, device: torch.device) -> None:
         frequencies = inverse_frequencies(rope, head_dim)
         if not bool(torch.isfinite(frequencies * max_positions).all()):
             raise InvalidCheckpoint(
                 f"config.json: the rotary settings ({rope.variant}) give angles that are not finite"
             )
-        angles = torch.outer(torch.arange(max_positions).float(), frequencies)
-        cos, sin = (angles.cos() * rope.attention_factor).to(device), (angles.sin() * rope.attention_factor).to(device)
+        # torch may round an element by its place in a thread's share: one thread has one way to share out
+        with one_thread():
+            angles = torch.outer(torch.arange(max_positions).float(), frequencies)
+            cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
+        cos, sin = cos.to(device), sin.to(device)
         self.cos, self.sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
         """float32 [positions, head_dim] each, as in ``RopeRows``."""
 
@@ -98,6 +105,9 @@ class StreamingRotary:
 
     A float32 angle of a position in the millions is off by tenths of a radian.
     """
+
+    is_invariant_by_design = False
+    """torch computes cosines by other instructions where they do not fill a vector."""
 
     def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
         self._frequencies = inverse_frequencies(rope, head_dim).double().to(device)

@@ -27,6 +27,7 @@ class TritonLinearFactory(LinearFactory):
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(device, dtype, enable_prepacked_gemm=False)
+        self.kernel_name, self.is_invariant_by_design = "triton-gemm", True
 
     def __call__(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """See ``LinearFactory``."""
@@ -35,7 +36,3 @@ class TritonLinearFactory(LinearFactory):
     def plain(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """The same."""
         return TritonLinear(weight, bias)
-
-    def numerics(self) -> tuple[str, ...]:
-        """See ``LinearFactory``."""
-        return ("triton-gemm", "exact")

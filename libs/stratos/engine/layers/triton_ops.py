@@ -12,6 +12,7 @@ class TritonOps(LayerOps):
     """One pass over memory per operation, on a GPU."""
 
     name = "triton"
+    is_invariant_by_design = True
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See ``LayerOps.rms_norm``."""

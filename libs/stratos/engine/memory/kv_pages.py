@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.core.kv import KvGeometry
+from stratos.core.kv import KvGeometry, KvRange
 from stratos.engine.memory.copies import to_device
 from stratos.engine.memory.huge_pages import zeroed_bytes
 
@@ -63,32 +63,22 @@ class KvPages:
         pages.index_copy_(0, pairs[:, 1], pages.index_select(0, pairs[:, 0]))
 
     @torch.inference_mode()
-    def gather(
-        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
-    ) -> memoryview:
+    def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
         """Read KV in wire layout ``[layers, 2, kv_heads, tokens, head_dim]``; the caller owns the bytes."""
-        shape = self._wire_shape(block_table, token_begin, token_end, layer_begin, layer_end)
+        shape = self._wire_shape(block_table, kv_range)
         run = torch.empty(shape, dtype=self.tensor.dtype)
-        for tokens, page in self._pieces(block_table, token_begin, token_end, layer_begin, layer_end):
+        for tokens, page in self._pieces(block_table, kv_range):
             run[:, :, :, tokens] = page
         return memoryview(run.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy hides the protocol
 
     @torch.inference_mode()
-    def scatter(
-        self,
-        block_table: Sequence[int],
-        token_begin: int,
-        token_end: int,
-        layer_begin: int,
-        layer_end: int,
-        payload: memoryview,
-    ) -> None:
+    def scatter(self, block_table: Sequence[int], kv_range: KvRange, payload: memoryview) -> None:
         """Write KV in wire layout into the pages.
 
         Raises:
             ValueError: ``payload`` does not have the size of the range.
         """
-        shape = self._wire_shape(block_table, token_begin, token_end, layer_begin, layer_end)
+        shape = self._wire_shape(block_table, kv_range)
         expected = torch.Size(shape).numel() * self.tensor.element_size()
         if payload.nbytes != expected:
             raise ValueError(f"the payload has {payload.nbytes} bytes, the range needs {expected}")
@@ -96,29 +86,27 @@ class KvPages:
             return
         buffer = bytearray(payload) if payload.readonly else payload
         run = torch.frombuffer(buffer, dtype=torch.uint8).view(self.tensor.dtype).view(shape)
-        for tokens, page in self._pieces(block_table, token_begin, token_end, layer_begin, layer_end):
+        for tokens, page in self._pieces(block_table, kv_range):
             page.copy_(run[:, :, :, tokens])
 
-    def _wire_shape(
-        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
-    ) -> tuple[int, ...]:
-        if not 0 <= token_begin <= token_end <= len(block_table) * self.geometry.block_size:
-            raise ValueError(f"tokens [{token_begin}, {token_end}) are outside of the block table")
-        if not 0 <= layer_begin <= layer_end <= self.geometry.num_layers:
-            raise ValueError(f"layers [{layer_begin}, {layer_end}) are outside of the model")
-        num_layers, num_tokens = layer_end - layer_begin, token_end - token_begin
-        return (num_layers, 2, self.geometry.num_kv_heads, num_tokens, self.geometry.head_dim)
+    def _wire_shape(self, block_table: Sequence[int], kv_range: KvRange) -> tuple[int, ...]:
+        geometry = self.geometry
+        if not 0 <= kv_range.token_begin <= kv_range.token_end <= len(block_table) * geometry.block_size:
+            raise ValueError(f"the tokens of {kv_range} are outside of the block table")
+        if not 0 <= kv_range.layer_begin <= kv_range.layer_end <= geometry.num_layers:
+            raise ValueError(f"the layers of {kv_range} are outside of the model")
+        return (kv_range.num_layers, 2, geometry.num_kv_heads, kv_range.num_tokens, geometry.head_dim)
 
-    def _pieces(
-        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
-    ) -> Iterator[tuple[slice, Tensor]]:
+    def _pieces(self, block_table: Sequence[int], kv_range: KvRange) -> Iterator[tuple[slice, Tensor]]:
         """Per block: tokens of the run, and the view [layers, 2, kv_heads, tokens, head_dim] of the page."""
-        size, position = self.geometry.block_size, token_begin
-        while position < token_end:
+        size, position = self.geometry.block_size, kv_range.token_begin
+        layers = slice(kv_range.layer_begin, kv_range.layer_end)
+        while position < kv_range.token_end:
             index, offset = divmod(position, size)
-            count = min(size - offset, token_end - position)
-            page = self.tensor[block_table[index], layer_begin:layer_end, :, :, offset : offset + count]
-            yield slice(position - token_begin, position - token_begin + count), page
+            count = min(size - offset, kv_range.token_end - position)
+            page = self.tensor[block_table[index], layers, :, :, offset : offset + count]
+            begin = position - kv_range.token_begin
+            yield slice(begin, begin + count), page
             position += count
 
 

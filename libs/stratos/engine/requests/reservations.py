@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.engine.contract.results import Reservation
 from stratos.engine.requests.context import EngineContext
@@ -30,8 +31,8 @@ class ReservationBook:
         if context.scheduler.must_yield(request):
             context.scheduler.admission.num_refusals += 1
             return None
-        names = context.prompt_names(request.prompt_ids, request.adapter_digest, request.cache_salt)
-        prefix = blocks.cache.match(names)
+        hashes = context.prompt_hashes(request.prompt_ids, request.terms.adapter.digest, request.terms.cache_salt)
+        prefix = blocks.cache.match(hashes)
         num_tokens = len(request.prompt_ids) - 1
         num_blocks = context.scheduler.admission.table_blocks(num_tokens)
         scheduler = context.scheduler
@@ -42,35 +43,35 @@ class ReservationBook:
         if blocks.num_available < missing:
             blocks.release(prefix)
             return None
-        loaded = self._load(names[len(prefix) :])
+        loaded = self._load(hashes[len(prefix) :])
         reserved = blocks.allocate(missing - len(loaded), reserved=True)
         assert reserved is not None
         prefix += loaded
         skip = len(prefix) * blocks.block_size
-        self._states[request.key] = state = ReservedState(request, prefix, reserved, skip, num_tokens, num_seats)
+        self._states[request.key] = state = ReservedState(
+            request, hashes, prefix, reserved, skip, num_tokens, num_seats
+        )
         state.num_output_blocks = scheduler.admission.output_blocks(request, num_choices)
         scheduler.num_reserved_seqs += num_seats
         scheduler.num_reserved_output_blocks += state.num_output_blocks
         return Reservation(key=request.key, num_skip_tokens=skip, num_tokens=num_tokens)
 
-    def _load(self, names: list[bytes]) -> list[int]:
+    def _load(self, hashes: list[bytes]) -> list[int]:
         """Blocks that the next plan fills from host memory; there is room for them."""
         tier = self._context.scheduler.tier
-        slots = tier.match(names, may_wait=False)
+        slots = tier.match(hashes, may_wait=False)
         taken = self._context.blocks.allocate(len(slots))
         assert taken is not None
-        tier.load(slots, taken, names)
+        tier.load(slots, taken, hashes)
         return taken
 
-    def check_range(
-        self, key: RequestKey, token_begin: int, token_end: int, layer_begin: int, layer_end: int
-    ) -> ReservedState:
+    def check_range(self, key: RequestKey, kv_range: KvRange) -> ReservedState:
         """The reservation, if the range lies inside of what it still expects."""
         state = self._states[key]
-        if not state.num_skip_tokens <= token_begin < token_end <= state.num_tokens:
-            raise ValueError(f"tokens [{token_begin}, {token_end}) are outside of the reservation")
-        if not 0 <= layer_begin < layer_end <= self._context.info.geometry.num_layers:
-            raise ValueError(f"no layers [{layer_begin}, {layer_end}) in this model")
+        if not state.num_skip_tokens <= kv_range.token_begin < kv_range.token_end <= state.num_tokens:
+            raise ValueError(f"the tokens of {kv_range} are outside of the reservation")
+        if not 0 <= kv_range.layer_begin < kv_range.layer_end <= self._context.info.geometry.num_layers:
+            raise ValueError(f"this model has no such layers: {kv_range}")
         return state
 
     def commit(self, key: RequestKey) -> ReservedState:

@@ -28,22 +28,6 @@ PROBE_SIZE = 1024
 _log = logging.getLogger(__name__)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """The calling thread computes alone, without a team of threads of its own.
-
-    OpenMP gives every thread that computes in parallel its own team.  When the teams have more threads than there are
-    cores, GNU's runtime lets all of them sleep at the end of every operation instead of spinning for a moment, which
-    costs the step loop a wake-up per operation (measured: 3 to 6 of 20 ms of a decode step).
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def thread_candidates(available: int) -> tuple[int, ...]:
     """Numbers worth trying when torch would take ``available`` threads."""
     return tuple(sorted({1, max(1, available // 2), available}))

@@ -8,7 +8,7 @@ is reported in ``StepTokens.errors``, whether it samples or not; its neighbours 
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,12 +20,13 @@ from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.files.model_files import read_model_files
-from stratos.core.kv import KvGeometry, KvIdentity
+from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.checkpoint.config import DecoderConfig, parse_decoder_config
 from stratos.engine.checkpoint.loader import CheckpointReader
 from stratos.engine.contract.plan import SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.contract.runner import Runner, RunnerInfo
+from stratos.engine.layers.thread_scope import one_thread
 from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.lora.host_copy import read_adapter
 from stratos.engine.lora.store import LoraStore
@@ -36,11 +37,12 @@ from stratos.engine.models.decoder import Decoder
 from stratos.engine.runner.forward import Forward, LayeredForward
 from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.runner.native_forward import make_forward
+from stratos.engine.runner.numerics import numerics_id, promise
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.prompt_logprobs import score_prompts
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
 from stratos.engine.runner.streaming import streaming
-from stratos.engine.runner.threads import ThreadChoice, one_thread, small_product
+from stratos.engine.runner.threads import ThreadChoice, small_product
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig
 
@@ -120,12 +122,14 @@ class TorchRunner(Runner):
             attention = streams.attention(kernels, pages, dtype, scales)
         else:
             attention = kernels.attention(pages, model.num_heads, model.windows, dtype, scales)
+        ops, is_exact = kernels.ops, kernels.is_exact and streams is None
+        promised = promise((attention, ops, linear, decoder.rotary), target, is_exact=is_exact)
         info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=files.digest,
                 kv_dtype=config.kv_dtype if kernels.has_fp8_kv else config.dtype,
                 rope_variant=streams.variant if streams else model.rope.variant,
-                numerics_id=_numerics_id(target, config.dtype, attention.name, kernels.ops.name, *linear.numerics()),
+                numerics_id=numerics_id(target, config.dtype, attention.name, ops.name, linear.kernel_name, *promised),
             ),
             geometry=geometry,
             num_blocks=pages.num_blocks,
@@ -140,7 +144,7 @@ class TorchRunner(Runner):
             num_sinks=config.attention_sinks,
             is_streaming=streams is not None,
         )
-        linear.settle()
+        linear.fix_threads()
         biases = reader.biases()
         adapters = LoraStore(
             config.max_resident_adapters,
@@ -152,10 +156,15 @@ class TorchRunner(Runner):
         runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.enable_sorted_adapters)
         runner._forward = make_forward(decoder, attention, kernels.library, is_whole=config.enable_whole_step)
         if threads is not None:
-            # Bits that depend on the number of threads must not change in the middle of a sequence.
-            threads.is_fixed |= kernels.is_exact and not (kernels.library and linear.is_thread_invariant)
+            # Bits that may depend on the number of threads must not change in the middle of a sequence.
+            threads.is_fixed |= is_exact and promised != ("exact",)
             runner._threads = threads
         return runner
+
+    @property
+    def has_fixed_threads(self) -> bool:
+        """The number of threads stays as it is, whatever the load."""
+        return self._threads is None or self._threads.is_fixed
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -211,33 +220,23 @@ class TorchRunner(Runner):
 
     # -- KV ------------------------------------------------------------------------------------------
 
-    def gather(
-        self, block_table: Sequence[int], token_begin: int, token_end: int, layer_begin: int, layer_end: int
-    ) -> memoryview:
+    def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
         """See ``Runner.gather``."""
         with one_thread():
-            return self._pages.gather(block_table, token_begin, token_end, layer_begin, layer_end)
+            return self._pages.gather(block_table, kv_range)
 
-    def scatter(
-        self,
-        block_table: Sequence[int],
-        token_begin: int,
-        token_end: int,
-        layer_begin: int,
-        layer_end: int,
-        payload: memoryview,
-    ) -> None:
+    def scatter(self, block_table: Sequence[int], kv_range: KvRange, payload: memoryview) -> None:
         """See ``Runner.scatter``."""
         with one_thread():
-            self._pages.scatter(block_table, token_begin, token_end, layer_begin, layer_end, payload)
+            self._pages.scatter(block_table, kv_range, payload)
 
     # -- adapters ------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
+    def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
         """See ``Runner.load_adapter``."""
         with one_thread():
-            self._adapters.load(files, pinned)
+            self._adapters.load(files, is_pinned)
 
     def unload_adapter(self, digest: str) -> None:
         """See ``Runner.unload_adapter``."""
@@ -265,9 +264,3 @@ def _geometry(model: DecoderConfig, block_size: int, dtype: torch.dtype) -> KvGe
         block_size=block_size,
         element_bytes=dtype.itemsize,
     )
-
-
-def _numerics_id(device: torch.device, dtype: str, *kernels: str) -> str:
-    """Everything that decides the last bits of a result: equal ids compute equal KV."""
-    unit = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else torch.cuda.get_device_name(device)
-    return f"{device.type}-{unit}/torch-{torch.__version__}/{dtype}/{'+'.join(kernels)}"

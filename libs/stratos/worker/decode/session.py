@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
 from stratos.core.requests.records import RequestKey
+from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.records import RequestDelta, RequestRecord
 
-PROGRESS_INTERVAL_S = 0.25
 MAX_REFUSALS = 1024
 """Refusals that wait to be sent; a gateway that lets more pile up does not read at all."""
 

@@ -1,15 +1,17 @@
 """The async face of an engine: the only thing servicers speak to.
 
-``ThreadEngine`` drives the engine in a thread of this process, ``ProcessEngine`` in a process of its own.  Methods
-have the names, arguments and errors of ``stratos.engine.contract.results.Engine``.
+``ThreadEngine`` drives the engine in a thread of this process, ``ProcessEngine`` in a process of its own.  A method has
+the name, arguments, result and errors of ``EngineCore``'s; both clients implement only how a call gets there.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 from stratos.core.files.adapter_files import AdapterFiles
+from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest
 from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
@@ -17,16 +19,22 @@ from stratos.engine.contract.results import EngineStatus, Reservation, StepResul
 from stratos.engine.contract.runner import RunnerInfo
 
 STOPPED = "the engine of this worker has stopped"
+BESIDE_STEPS = frozenset({"scatter", "gather", "gather_into", "load_adapter", "prepare_grammar"})
+"""Methods that do not wait for the step loop, and may take long without anything being wrong."""
 StepCallback = Callable[[StepResult], None]
 
 
 class EngineClient(ABC):
     """An engine somewhere else. All methods are safe to call from the event loop that called ``start``.
 
-    Calls take effect in the order in which they are made. Once the engine has stopped they raise ``WorkerLost``.
+    Calls take effect in the order in which they are made, except those of ``BESIDE_STEPS``. Once the engine has
+    stopped they raise ``WorkerLost``.
     """
 
     info: RunnerInfo
+
+    def __init__(self) -> None:
+        self._callbacks: list[StepCallback] = []
 
     @abstractmethod
     async def start(self) -> None:
@@ -37,10 +45,6 @@ class EngineClient(ABC):
         """Stop stepping; open requests just end."""
 
     @abstractmethod
-    def subscribe(self, callback: StepCallback) -> None:
-        """Call ``callback`` in the event loop after each step that produced something, in order."""
-
-    @abstractmethod
     def status(self) -> EngineStatus:
         """Snapshot, at most some 50 ms old; as old as the last step when the engine hangs. Any thread."""
 
@@ -48,68 +52,70 @@ class EngineClient(ABC):
     async def wait_failed(self) -> None:
         """Wait until the step loop has died, then raise what killed it."""
 
+    def subscribe(self, callback: StepCallback) -> None:
+        """Call ``callback`` in the event loop after each step that produced something, in order."""
+        self._callbacks.append(callback)
+
+    def _publish(self, result: StepResult) -> None:
+        for callback in self._callbacks:
+            callback(result)
+
+    # -- the engine's methods ----------------------------------------------------------------------
+
     @abstractmethod
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        """Call the engine's method of this name and return its result."""
+
+    @abstractmethod
+    def _post(self, method: str, *arguments: Any) -> None:
+        """Like ``_call``, without waiting for the result."""
+
     async def add(self, request: EngineRequest) -> None:
-        """See ``Engine.add``."""
+        await self._call("add", request)
 
-    @abstractmethod
     async def add_embedding(self, request: EmbedRequest) -> None:
-        """See ``Engine.add_embedding``."""
+        await self._call("add_embedding", request)
 
-    @abstractmethod
     async def prepare_grammar(self, spec: GrammarSpec) -> None:
-        """See ``Engine.prepare_grammar``; runs outside of the step loop."""
+        await self._call("prepare_grammar", spec)
 
-    @abstractmethod
     def abort(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
-        """See ``Engine.abort``; posted, does not wait."""
+        self._post("abort", key, choice_indexes)
 
-    @abstractmethod
     async def match(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> int:
-        """See ``Engine.match``."""
+        return int(await self._call("match", prompt_ids, adapter_digest, cache_salt))
 
-    @abstractmethod
     async def reserve(self, request: EngineRequest) -> Reservation | None:
-        """See ``Engine.reserve``."""
+        reservation: Reservation | None = await self._call("reserve", request)
+        return reservation
 
-    @abstractmethod
-    async def scatter(
-        self, key: RequestKey, token_begin: int, token_end: int, layer_begin: int, layer_end: int, payload: memoryview
-    ) -> None:
-        """See ``Engine.scatter``; runs outside of the step loop."""
+    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
+        await self._call("scatter", key, kv_range, payload)
 
-    @abstractmethod
     async def commit(self, key: RequestKey) -> None:
-        """See ``Engine.commit``."""
+        await self._call("commit", key)
 
-    @abstractmethod
     async def add_prefill(self, job: PrefillJob) -> None:
-        """See ``Engine.add_prefill``."""
+        await self._call("add_prefill", job)
 
-    @abstractmethod
     async def grant(self, leg: str) -> None:
-        """See ``Engine.grant``."""
+        await self._call("grant", leg)
 
-    @abstractmethod
-    async def gather(self, leg: str, token_begin: int, token_end: int, layer_begin: int, layer_end: int) -> memoryview:
-        """See ``Engine.gather``; runs outside of the step loop."""
+    async def gather(self, leg: str, kv_range: KvRange) -> memoryview:
+        payload: memoryview = await self._call("gather", leg, kv_range)
+        return payload
 
-    @abstractmethod
     async def release_prefill(self, leg: str) -> None:
-        """See ``Engine.release_prefill``."""
+        await self._call("release_prefill", leg)
 
-    @abstractmethod
     async def forget_blocks(self, hashes: list[bytes]) -> int:
-        """See ``Engine.forget_blocks``."""
+        return int(await self._call("forget_blocks", hashes))
 
-    @abstractmethod
     async def load_adapter(self, files: AdapterFiles) -> None:
-        """See ``Engine.load_adapter``; runs outside of the step loop."""
+        await self._call("load_adapter", files)
 
-    @abstractmethod
     async def pin_adapter(self, digest: str) -> bool:
-        """See ``Engine.pin_adapter``."""
+        return bool(await self._call("pin_adapter", digest))
 
-    @abstractmethod
     async def unpin_adapter(self, digest: str) -> None:
-        """See ``Engine.unpin_adapter``."""
+        await self._call("unpin_adapter", digest)

@@ -1,8 +1,8 @@
 """The engine's own process: ``python -m stratos.worker.engine_client.child <socket fd> <memory fd> <memory bytes>``.
 
-Started by ``ProcessEngine`` and by nobody else.  It makes the engine that the first message describes, drives it with
+Only ``ProcessEngine`` starts it.  It makes the engine that the first message describes, drives it with
 a ``ThreadEngine`` and answers calls in the order in which they come.  It ends when the worker closes the socket, also
-by dying, or when the step loop dies, whose reason it tells.  Signals of the terminal and of supervisors are the
+by dying, or when the step loop dies, and tells why.  Signals of the terminal and of supervisors are the
 worker's to handle.
 """
 
@@ -17,11 +17,13 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from inspect import isawaitable
 from typing import Any
 
 import msgspec
 
-from stratos.engine.contract.results import Engine, EngineStatus, StepResult
+from stratos.engine.contract.results import EngineStatus, StepResult
+from stratos.engine.core import EngineCore
 from stratos.rpc.log import configure_logging
 from stratos.worker.engine_client.factory import make_engine
 from stratos.worker.engine_client.own_thread import run_in_own_thread
@@ -33,6 +35,7 @@ from stratos.worker.engine_client.wire import (
     Died,
     Failure,
     FromEngine,
+    Place,
     Reply,
     Snapshot,
     Start,
@@ -83,7 +86,7 @@ class EngineServer:
     def _tell_step(self, result: StepResult) -> None:
         try:
             self._tell(Stepped(result))
-        except Exception as error:  # its requests would wait for ever: better none than this engine
+        except Exception as error:  # its requests would wait for ever: the worker must see this engine end
             if not self._broken.done():
                 self._broken.set_exception(error)
 
@@ -122,20 +125,15 @@ class EngineServer:
 
     async def _perform(self, call: Call) -> Any:
         types, _ = METHODS[call.method]
-        arguments = decode(call.arguments, types)
-        if call.method == "abort":
-            return self._engine.abort(*arguments)
-        if call.method == "scatter":
-            key, (token_begin, token_end, layer_begin, layer_end), place = arguments
-            payload = self._memory.view(*place)
-            return await self._engine.scatter(key, token_begin, token_end, layer_begin, layer_end, payload)
-        if call.method == "gather":
-            leg, kv_range, place = arguments
-            return await self._engine.gather_into(self._memory.view(*place), leg, *kv_range)
-        return await getattr(self._engine, call.method)(*arguments)
+        arguments = (
+            self._memory.view(*argument) if isinstance(argument, Place) else argument
+            for argument in decode(call.arguments, types)
+        )
+        result = getattr(self._engine, call.method)(*arguments)
+        return await result if isawaitable(result) else result
 
 
-async def serve_engine(arguments: list[str], make: Callable[[bytes], Engine]) -> int:
+async def serve_engine(arguments: list[str], make: Callable[[bytes], EngineCore]) -> int:
     """Serve one worker over inherited file descriptors; returns the exit code.
 
     Args:
@@ -172,14 +170,14 @@ async def _say_last(writer: asyncio.StreamWriter, message: FromEngine) -> None:
         await writer.wait_closed()
 
 
-def make_from_settings(settings: bytes) -> Engine:
+def make_from_settings(settings: bytes) -> EngineCore:
     """The engine that a worker's settings name."""
     values = WorkerSettings(**json.loads(settings))
     configure_logging("engine", values.log_format, values.log_level)
     return make_engine(values)
 
 
-def run_engine_process(make: Callable[[bytes], Engine]) -> None:
+def run_engine_process(make: Callable[[bytes], EngineCore]) -> None:
     """Serve and end the process; does not return, and waits for no thread."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

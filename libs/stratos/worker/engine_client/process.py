@@ -1,7 +1,7 @@
 """An engine in a process of its own, behind the same contract as ``ThreadEngine``.
 
 The step loop shares no interpreter lock with the worker's event loop, and a crash of the engine is a reason to tell
-instead of the end of the worker.  Calls, results and snapshots go over a socket pair (``engine_wire``), KV payloads
+instead of the end of the worker.  Calls, results and snapshots go over a socket pair (``wire``), KV payloads
 through shared memory (``payload_arena``): a gathered payload is handed out where the engine wrote it, one to scatter
 is copied once.  The child is started without fork of this process' state and without pickle.
 
@@ -24,19 +24,17 @@ from typing import Any
 import msgspec
 
 from stratos.common.errors import WorkerLost
-from stratos.core.files.adapter_files import AdapterFiles
-from stratos.core.requests.embedding import EmbedRequest
-from stratos.core.requests.grammar import GrammarSpec
-from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
-from stratos.engine.contract.results import EngineStatus, Reservation, StepResult
-from stratos.worker.engine_client.base import STOPPED, EngineClient, StepCallback
+from stratos.core.kv import KvRange
+from stratos.core.requests.records import RequestKey
+from stratos.engine.contract.results import EngineStatus
+from stratos.worker.engine_client.base import BESIDE_STEPS, STOPPED, EngineClient
 from stratos.worker.engine_client.payload_arena import PayloadArena, PayloadMemory
 from stratos.worker.engine_client.wire import (
-    BESIDE_STEPS,
     METHODS,
     Call,
     Died,
     FromEngine,
+    Place,
     Reply,
     Snapshot,
     Start,
@@ -74,8 +72,8 @@ class ProcessEngine(EngineClient):
         arena_bytes: int = DEFAULT_ARENA_BYTES,
         command: Sequence[str] = ENGINE_COMMAND,
     ) -> None:
+        super().__init__()
         self._settings, self._arena_bytes, self._command = settings, arena_bytes, tuple(command)
-        self._callbacks: list[StepCallback] = []
         self._calls: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._last_call = 0
         self._num_awaited = 0
@@ -136,7 +134,7 @@ class ProcessEngine(EngineClient):
                 return
 
     async def close(self) -> None:
-        """Stop after the step under way; a child that does not end is killed."""
+        """Like the base's; a child that does not end is killed."""
         if not hasattr(self, "_reading"):
             return
         if not self._is_closing:
@@ -159,12 +157,7 @@ class ProcessEngine(EngineClient):
             await self._writer.wait_closed()
         self._arena.memory.close()
 
-    def subscribe(self, callback: StepCallback) -> None:
-        """Call ``callback`` in the event loop after each step that produced something, in order."""
-        self._callbacks.append(callback)
-
     def status(self) -> EngineStatus:
-        """Snapshot that arrived last. Any thread."""
         assert self._status is not None, "start() comes first"
         status = self._status
         if status.is_computing or not self._num_awaited:
@@ -172,7 +165,6 @@ class ProcessEngine(EngineClient):
         return dataclasses.replace(status, is_computing=True)
 
     async def wait_failed(self) -> None:
-        """Wait until the child or its step loop has died, then raise why."""
         await asyncio.shield(self._failed)
 
     # -- messages ----------------------------------------------------------------------------------
@@ -184,7 +176,7 @@ class ProcessEngine(EngineClient):
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         except Exception as error:  # as good as dead
-            self._reason = RuntimeError(f"the engine process talks nonsense: {error}")
+            self._reason = RuntimeError(f"the engine process sent what is no message: {error}")
             self._process.kill()
         is_fault, self._is_closing = not self._is_closing, True
         if is_fault:
@@ -193,7 +185,7 @@ class ProcessEngine(EngineClient):
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(WorkerLost(STOPPED))
-                future.exception()  # mark as seen: whoever waits raises it
+                future.exception()  # mark as seen: the waiting task raises it
         if is_fault:
             self._failed.set_exception(reason)
             self._failed.exception()
@@ -213,10 +205,6 @@ class ProcessEngine(EngineClient):
                 future.set_exception(message.failure.exception())
             else:
                 future.set_result(message.result)
-
-    def _publish(self, result: StepResult) -> None:
-        for callback in self._callbacks:
-            callback(result)
 
     async def _describe_end(self) -> str:
         code = await self._process.wait()
@@ -243,95 +231,35 @@ class ProcessEngine(EngineClient):
             del self._calls[call_id]
             self._num_awaited -= is_awaited
 
-    def abort(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
-        """End a request between two steps; does not wait."""
+    def _post(self, method: str, *arguments: Any) -> None:
         if not self._is_closing:
-            send(self._writer, Call(0, "abort", msgspec.Raw(encode((key, choice_indexes)))))
+            send(self._writer, Call(0, method, msgspec.Raw(encode(arguments))))
 
-    async def add(self, request: EngineRequest) -> None:
-        """See ``Engine.add``."""
-        await self._call("add", request)
+    # -- payloads ----------------------------------------------------------------------------------
 
-    async def add_embedding(self, request: EmbedRequest) -> None:
-        """See ``Engine.add_embedding``."""
-        await self._call("add_embedding", request)
-
-    async def prepare_grammar(self, spec: GrammarSpec) -> None:
-        """See ``Engine.prepare_grammar``."""
-        await self._call("prepare_grammar", spec)
-
-    async def match(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> int:
-        """See ``Engine.match``."""
-        return int(await self._call("match", prompt_ids, adapter_digest, cache_salt))
-
-    async def reserve(self, request: EngineRequest) -> Reservation | None:
-        """See ``Engine.reserve``."""
-        reservation: Reservation | None = await self._call("reserve", request)
-        return reservation
-
-    async def scatter(
-        self, key: RequestKey, token_begin: int, token_end: int, layer_begin: int, layer_end: int, payload: memoryview
-    ) -> None:
-        """See ``Engine.scatter``."""
+    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
         self._check_open()
-        size = payload.nbytes
-        offset = await self._arena.take(size)
-        kv_range = (token_begin, token_end, layer_begin, layer_end)
-        pending = asyncio.ensure_future(self._scatter(key, kv_range, offset, payload))
-        pending.add_done_callback(lambda _: self._arena.give_back(offset, size))
-        await asyncio.shield(pending)  # who gives up waiting does not stop the child from reading the place
+        place = Place(await self._arena.take(payload.nbytes), payload.nbytes)
 
-    async def _scatter(self, key: RequestKey, kv_range: tuple[int, ...], offset: int, payload: memoryview) -> None:
-        self._arena.memory.view(offset, payload.nbytes)[:] = payload.cast("B")
-        await self._call("scatter", key, kv_range, (offset, payload.nbytes))
+        async def copy_and_call() -> None:
+            self._arena.memory.view(*place)[:] = payload.cast("B")
+            await self._call("scatter", key, kv_range, place)
 
-    async def commit(self, key: RequestKey) -> None:
-        """See ``Engine.commit``."""
-        await self._call("commit", key)
+        pending = asyncio.ensure_future(copy_and_call())
+        pending.add_done_callback(lambda _: self._arena.give_back(*place))
+        await asyncio.shield(pending)  # a caller that gives up does not stop the child from reading the place
 
-    async def add_prefill(self, job: PrefillJob) -> None:
-        """See ``Engine.add_prefill``."""
-        await self._call("add_prefill", job)
-
-    async def grant(self, leg: str) -> None:
-        """See ``Engine.grant``."""
-        await self._call("grant", leg)
-
-    async def gather(self, leg: str, token_begin: int, token_end: int, layer_begin: int, layer_end: int) -> memoryview:
-        """See ``Engine.gather``; the payload lies in shared memory until its last view is gone."""
+    async def gather(self, leg: str, kv_range: KvRange) -> memoryview:
+        """The payload lies in shared memory until its last view is gone."""
         self._check_open()
-        geometry = self.info.geometry
-        size = max(token_end - token_begin, 0) * max(layer_end - layer_begin, 0) * geometry.token_bytes
-        size //= geometry.num_layers
-        offset = await self._arena.take(size)
-        pending = asyncio.ensure_future(
-            self._call("gather", leg, (token_begin, token_end, layer_begin, layer_end), (offset, size))
-        )
+        size = self.info.geometry.num_bytes(kv_range)
+        place = Place(await self._arena.take(size), size)
+        pending = asyncio.ensure_future(self._call("gather_into", leg, kv_range, place))
         lent = None
         try:
             await asyncio.shield(pending)
-            lent = self._arena.lend(offset, size)
+            lent = self._arena.lend(*place)
         finally:
-            if lent is None:  # it failed, or who asked gave up and the child may still write
-                pending.add_done_callback(lambda _: self._arena.give_back(offset, size))
+            if lent is None:  # it failed, or the caller gave up and the child may still write
+                pending.add_done_callback(lambda _: self._arena.give_back(*place))
         return lent
-
-    async def release_prefill(self, leg: str) -> None:
-        """See ``Engine.release_prefill``."""
-        await self._call("release_prefill", leg)
-
-    async def forget_blocks(self, hashes: list[bytes]) -> int:
-        """See ``Engine.forget_blocks``."""
-        return int(await self._call("forget_blocks", hashes))
-
-    async def load_adapter(self, files: AdapterFiles) -> None:
-        """See ``Engine.load_adapter``."""
-        await self._call("load_adapter", files)
-
-    async def pin_adapter(self, digest: str) -> bool:
-        """See ``Engine.pin_adapter``."""
-        return bool(await self._call("pin_adapter", digest))
-
-    async def unpin_adapter(self, digest: str) -> None:
-        """See ``Engine.unpin_adapter``."""
-        await self._call("unpin_adapter", digest)

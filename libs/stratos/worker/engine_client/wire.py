@@ -1,4 +1,4 @@
-"""Messages between a worker and its engine process: msgpack of typed records, each behind a 4-byte length.
+"""Messages between a worker and its engine process: msgpack of typed records, each after a 4-byte length.
 
     worker -> engine   Start, Call ..., and the end of the stream: stop
     engine -> worker   Started | StartFailed, then Reply, Stepped, Snapshot in the order in which things happened, Died
@@ -11,47 +11,54 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
+from inspect import isfunction
 from pathlib import Path
-from typing import Any
+from types import GenericAlias
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
 from stratos.common.errors import Internal, StratosError, error_from_code
-from stratos.core.files.adapter_files import AdapterFiles
-from stratos.core.requests.embedding import EmbedRequest
-from stratos.core.requests.grammar import GrammarSpec
-from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
-from stratos.engine.contract.results import EngineStatus, Reservation, StepResult
+from stratos.engine.contract.results import EngineStatus, StepResult
 from stratos.engine.contract.runner import RunnerInfo
+from stratos.worker.engine_client.base import EngineClient
 
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 """Log probabilities of a long prompt are some megabytes; a length above this is not one."""
-_Range = tuple[int, int, int, int]
-_Place = tuple[int, int]
-"""Offset and size in the arena."""
 
-METHODS: dict[str, tuple[Any, Any]] = {
-    "add": (tuple[EngineRequest], None),
-    "add_embedding": (tuple[EmbedRequest], None),
-    "prepare_grammar": (tuple[GrammarSpec], None),
-    "abort": (tuple[RequestKey, tuple[int, ...]], None),
-    "match": (tuple[tuple[int, ...], str, bytes], int),
-    "reserve": (tuple[EngineRequest], Reservation | None),
-    "scatter": (tuple[RequestKey, _Range, _Place], None),
-    "commit": (tuple[RequestKey], None),
-    "add_prefill": (tuple[PrefillJob], None),
-    "grant": (tuple[str], None),
-    "gather": (tuple[str, _Range, _Place], int),
-    "release_prefill": (tuple[str], None),
-    "forget_blocks": (tuple[list[bytes]], int),
-    "load_adapter": (tuple[AdapterFiles], None),
-    "pin_adapter": (tuple[str], bool),
-    "unpin_adapter": (tuple[str], None),
-}
-"""Types of arguments and result by name of the ``EngineClient`` method."""
-BESIDE_STEPS = frozenset({"scatter", "gather", "load_adapter", "prepare_grammar"})
-"""Methods that do not wait for the step loop, and may take long without anything being wrong."""
+
+class Place(NamedTuple):
+    """Where a payload lies in the shared memory."""
+
+    offset: int
+    size: int
+
+
+def _types_of(function: Callable[..., Any]) -> tuple[Any, Any]:
+    """Types of a method's arguments on the wire, and of its result: payloads travel as places."""
+    hints = get_type_hints(function)
+    result = hints.pop("return")
+    arguments = tuple(Place if kind is memoryview else kind for kind in hints.values())
+    if result is memoryview:
+        return GenericAlias(tuple, (*arguments, Place)), None
+    return GenericAlias(tuple, arguments), result
+
+
+def _methods() -> dict[str, tuple[Any, Any]]:
+    local = {"subscribe", *EngineClient.__abstractmethods__}
+    methods = {
+        name: _types_of(function)
+        for name, function in vars(EngineClient).items()
+        if isfunction(function) and not name.startswith("_") and name not in local
+    }
+    methods["gather_into"] = methods.pop("gather")  # the child writes the payload to the place that the call names
+    return methods
+
+
+METHODS = _methods()
+"""Types of arguments and result by name of the ``EngineClient`` method, from its annotations."""
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
@@ -93,7 +100,7 @@ class Call(msgspec.Struct, frozen=True, tag=True):
     """Call a method of the engine client in the engine's process."""
 
     call_id: int
-    """0: nobody waits for a reply."""
+    """0: no reply is sent."""
     method: str
     arguments: msgspec.Raw
 
@@ -182,7 +189,7 @@ async def receive(reader: asyncio.StreamReader, kind: Any) -> Any:
 
     Raises:
         asyncio.IncompleteReadError: the stream ended.
-        ValueError: what came is no message; nothing behind it can be read.
+        ValueError: what came is no message; nothing after it can be read.
     """
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if length > MAX_MESSAGE_BYTES:

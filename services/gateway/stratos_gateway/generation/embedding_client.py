@@ -1,9 +1,8 @@
-"""Calls to the prefill workers that embed: one channel per worker process, the least recently used one is closed."""
+"""Calls to the prefill workers that embed, over one channel per worker process."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from dataclasses import dataclass
 
 import grpc.aio
@@ -12,7 +11,8 @@ from stratos.api.worker.v1 import embed_pb2, embed_pb2_grpc
 from stratos.common.errors import WorkerLost
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.embedding import PoolingKind
-from stratos.rpc.clients.channel import channel, translate_errors
+from stratos.rpc.clients.channel import translate_errors
+from stratos.rpc.clients.channel_pool import ChannelPool
 from stratos_gateway.generation.generation import Caller
 from stratos_gateway.models.catalogue import ModelTarget
 
@@ -45,8 +45,7 @@ class EmbeddingClient:
 
     def __init__(self, connect_timeout_s: float) -> None:
         self._connect_timeout_s = connect_timeout_s
-        self._channels: OrderedDict[tuple[str, str], grpc.aio.Channel] = OrderedDict()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._channels = ChannelPool(MAX_CHANNELS)
 
     async def embed(
         self, worker: WorkerRef, spec: EmbeddingSpec, request_id: str, attempt: int, left_s: float
@@ -68,32 +67,17 @@ class EmbeddingClient:
 
     async def close(self) -> None:
         """Close all channels."""
-        for key in list(self._channels):
-            self._drop(key)
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._channels.close()
 
     async def _connected(self, worker: WorkerRef) -> grpc.aio.Channel:
-        key = (worker.address, worker.incarnation)
-        peer = self._channels.get(key)
-        if peer is None:
-            peer = self._channels[key] = channel(worker.address)
-            while len(self._channels) > MAX_CHANNELS:
-                self._drop(next(iter(self._channels)))
-        self._channels.move_to_end(key)
+        peer = self._channels.get(worker.address, worker.incarnation)
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await peer.channel_ready()
         except TimeoutError as error:
-            self._drop(key)
+            self._channels.drop(worker.address, worker.incarnation)
             raise Unreachable(f"{worker.worker_id} cannot be reached") from error
         return peer
-
-    def _drop(self, key: tuple[str, str]) -> None:
-        peer = self._channels.pop(key, None)
-        if peer is not None:
-            closing = asyncio.create_task(peer.close(None))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
 
 
 def _to_pb(spec: EmbeddingSpec, request_id: str, attempt: int, left_s: float) -> embed_pb2.EmbedRequest:

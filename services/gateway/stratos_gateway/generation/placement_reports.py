@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import Protocol
 
+from stratos.common.background import BackgroundTasks
 from stratos.common.errors import StratosError
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 
@@ -29,18 +29,16 @@ class Completions:
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self._open: set[asyncio.Task[None]] = set()
+        self._open = BackgroundTasks()
 
     def report(self, handoff_id: str, outcome: Outcome, num_output_tokens: int) -> None:
         """Send a report without waiting for it."""
         if len(self._open) < MAX_OPEN:
-            task = asyncio.create_task(self._send(handoff_id, outcome, num_output_tokens))
-            self._open.add(task)
-            task.add_done_callback(self._open.discard)
+            self._open.spawn(self._send(handoff_id, outcome, num_output_tokens), name=f"report {handoff_id}")
 
     async def close(self) -> None:
         """Wait for reports under way; each is bounded by the client's own timeout."""
-        await asyncio.gather(*self._open, return_exceptions=True)
+        await self._open.close()
 
     async def _send(self, handoff_id: str, outcome: Outcome, num_output_tokens: int) -> None:
         with contextlib.suppress(StratosError):  # the lease of the booking ends it

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratos.core.fleet import STEPS_OF_GRACE
+from stratos.core.step_watch import StepWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,38 +27,29 @@ class Liveness:
         now_s: monotonic seconds.
     """
 
-    __slots__ = ("_config", "_heard_s", "_is_computing", "_moved_s", "_slow_step_s", "_step")
+    __slots__ = ("_config", "_heard_s", "_steps")
 
     def __init__(self, config: LivenessConfig, now_s: float) -> None:
         self._config = config
-        self._step = -1
-        self._is_computing = False
-        self._slow_step_s = 0.0
-        self._heard_s = self._moved_s = now_s
+        self._heard_s = now_s
+        self._steps = StepWatch(now_s)
 
     def heard(
         self, step: int, now_s: float, *, is_computing: bool | None = None, slow_step_s: float | None = None
     ) -> None:
         """A message came; what it does not say is ``None``."""
         self._heard_s = now_s
-        if step != self._step:
-            self._step, self._moved_s = step, now_s
-        if slow_step_s is not None:
-            self._slow_step_s = slow_step_s
-        if is_computing is not None:
-            if not is_computing or not self._is_computing:
-                self._moved_s = now_s
-            self._is_computing = is_computing
+        self._steps.observe(step, now_s, is_computing=is_computing, slow_step_s=slow_step_s)
 
     def forgive(self, now_s: float) -> None:
         """This process itself was held up: give the worker its time again."""
-        self._heard_s = self._moved_s = now_s
+        self._heard_s = now_s
+        self._steps.restart(now_s)
 
     def fault(self, now_s: float) -> str:
         """Why the worker counts as hung, "" when it does not."""
         if now_s - self._heard_s > self._config.silence_timeout_s:
             return f"silent for {now_s - self._heard_s:.1f} s"
-        limit_s = max(self._config.step_timeout_s, STEPS_OF_GRACE * self._slow_step_s)
-        if self._is_computing and now_s - self._moved_s > limit_s:
-            return f"step {self._step} stands still for {now_s - self._moved_s:.1f} s"
+        if self._steps.is_stalled(now_s, self._config.step_timeout_s):
+            return f"step {self._steps.step} stands still for {self._steps.stalled_s(now_s):.1f} s"
         return ""

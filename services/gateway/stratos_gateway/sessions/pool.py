@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
 from stratos.common.errors import WorkerLost
 from stratos.core.placement import WorkerRef
@@ -39,7 +40,7 @@ class SessionPool:
         self._connect_timeout_s = connect_timeout_s
         self._on_change = on_change
         self._sessions: dict[tuple[str, str], asyncio.Task[WorkerSession]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = BackgroundTasks()
 
     async def get(self, worker: WorkerRef) -> WorkerSession:
         """The open session with a worker process.
@@ -83,7 +84,7 @@ class SessionPool:
         """Close all sessions."""
         for key in list(self._sessions):
             self._drop(key)
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._closing.close()
 
     async def _open(self, worker: WorkerRef) -> WorkerSession:
         session = self._build(worker)
@@ -95,9 +96,7 @@ class SessionPool:
         if task is None:
             return
         self._on_change(len(self._sessions))
-        closing = asyncio.create_task(_close(task))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        self._closing.spawn(_close(task), name=f"close session with {key[0]}")
 
 
 def _is_useless(task: asyncio.Task[WorkerSession]) -> bool:

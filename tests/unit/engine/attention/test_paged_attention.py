@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from stratos.core.kv import KvGeometry
+from stratos.core.kv import KvGeometry, KvRange
 from stratos.engine.attention import paged
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
 from stratos.engine.attention.native import NativePagedAttention
@@ -66,7 +66,7 @@ class World:
         self.query = torch.randn(LAYERS, begin, KV_HEADS * GROUP, DIM)
         for span, kv in zip(self.spans, self.dense, strict=True):
             past = kv[:, :, :, : span.start].contiguous().numpy()
-            self.pages.scatter(span.block_table, 0, span.start, 0, LAYERS, memoryview(past.tobytes()))
+            self.pages.scatter(span.block_table, KvRange(0, span.start, 0, LAYERS), memoryview(past.tobytes()))
 
     def run(self, layer: int) -> torch.Tensor:
         fresh = torch.cat([kv[layer, :, :, s.start :] for s, kv in zip(self.spans, self.dense, strict=True)], 2)

@@ -124,7 +124,7 @@ def test_facts_of_a_loaded_model(folder: Path) -> None:
     assert info.identity.rope_variant == "default:10000.0"
     off = {"enable_prepacked_gemm": False, "enable_native_kernels": False}
     plain = load_runner(folder, **off).info.identity.numerics_id
-    assert plain.endswith("float32/torch-tiled+torch-exact+aten+exact")
+    assert plain.endswith("float32/torch-tiled+torch-exact+aten+exact+threads-1")
     batched = load_runner(folder, **off, exact=False).info.identity.numerics_id
     assert batched.endswith("float32/torch-paged+torch+aten+batched")
     packed = load_runner(folder, enable_native_gemm=False).info.identity.numerics_id

@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
@@ -86,7 +87,7 @@ def test_an_evicted_prefix_is_loaded_back(make_engine, lag):
     engine.add(make_request(prompt, "a", max_tokens=3))
     drained_tokens(engine)
     fill_with_others(engine)
-    on_device = len(engine._blocks.cache.match(engine._context.prompt_names(tuple(prompt), "", b"")))
+    on_device = len(engine._blocks.cache.match(engine._context.prompt_hashes(tuple(prompt), "", b"")))
     assert on_device == 0 if lag == 0 else on_device < 5
     before = engine.status().host.num_blocks_in
     engine.add(make_request(prompt, "b", max_tokens=3))
@@ -110,9 +111,9 @@ def test_forgotten_names_are_forgotten_in_both_tiers(make_engine):
     engine.add(make_request(prompt, "a", max_tokens=3))
     drained_tokens(engine)
     fill_with_others(engine)
-    names = engine._context.prompt_names(tuple(prompt), "", b"")
-    assert engine.forget_blocks(names) > 0
-    assert engine.forget_blocks(names) == 0
+    hashes = engine._context.prompt_hashes(tuple(prompt), "", b"")
+    assert engine.forget_blocks(hashes) > 0
+    assert engine.forget_blocks(hashes) == 0
     engine.add(make_request(prompt, "b", max_tokens=3))
     assert drained_tokens(engine) == {("b", 0): expected(prompt, 3)}
 
@@ -133,7 +134,7 @@ def test_a_hand_off_starts_from_what_the_host_holds():
     source.grant("leg")
     while source.has_work:
         source.step()
-    engine.scatter(request.key, 20, 23, 0, 1, source.gather("leg", 20, 23, 0, 1))
+    engine.scatter(request.key, KvRange(20, 23, 0, 1), source.gather("leg", KvRange(20, 23, 0, 1)))
     engine.commit(request.key)
     right = [1 * (t + 1) + p if p < 20 or p == 23 else 5 * (t + 1) + p for p, t in enumerate(prompt)]
     assert drained_tokens(engine)["b", 0][0] == (sum(right) + 31) % 4096
@@ -169,11 +170,11 @@ def test_a_job_reads_loaded_blocks_only_when_they_are_there(make_engine):
         engine.verify()
         if new and new[0].kind is PrefillEventKind.READY:
             ready = new[0].num_tokens
-            payload = engine.gather("leg", 0, ready, 0, 1).cast("q") if ready else []
+            payload = engine.gather("leg", KvRange(0, ready, 0, 1)).cast("q") if ready else []
             assert list(payload) == [3 * (t + 1) + t for t in prompt[:ready]]
             engine.grant("leg")
         events += new
-    assert list(engine.gather("leg", 0, 20, 0, 1).cast("q")) == [3 * (t + 1) + t for t in prompt]
+    assert list(engine.gather("leg", KvRange(0, 20, 0, 1)).cast("q")) == [3 * (t + 1) + t for t in prompt]
 
 
 class Broken(FakeRunner):

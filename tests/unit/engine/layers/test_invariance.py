@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from stratos.engine.layers import linear as linear_layers
 from stratos.engine.layers.exact_ops import ExactTorchOps, exp2
 from stratos.engine.layers.invariance import (
     InvariantLinear,
@@ -18,6 +19,7 @@ from stratos.engine.layers.invariance import (
     probed_rows,
 )
 from stratos.engine.layers.linear import LinearFactory
+from stratos.engine.layers.thread_scope import using_threads
 
 MAX_ROWS = 512
 
@@ -91,12 +93,35 @@ def test_a_row_alone_equals_the_row_in_any_batch(
     for count in (2, 3, 6, 11, 19, 40, 70):
         assert torch.equal(linear(x[:count]), alone[:count])
         assert torch.equal(linear(x[70 - count :]), alone[70 - count :])
-    assert factory.numerics()[1] == "exact"
+    assert factory.is_exact
 
 
-def test_threads_that_change_the_sum_are_noticed() -> None:
-    assert not probe(lambda x: x + torch.get_num_threads()).is_thread_invariant(RowPadding(1, 1), 2)
-    assert probe(lambda x: x).is_thread_invariant(None, 2)
+def test_layers_made_later_by_one_thread_are_padded_for_the_threads_of_the_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+
+    class Plain:
+        """With two threads, a row alone is another sum than in a batch."""
+
+        def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+            pass
+
+        def __call__(self, x: Tensor) -> Tensor:
+            sizes.append(len(x))
+            return x + (0.5 if torch.get_num_threads() == 2 and len(x) == 1 else 0.0)
+
+    monkeypatch.setattr(linear_layers, "PlainLinear", Plain)
+    factory = LinearFactory(torch.device("cpu"), torch.float32, enable_prepacked_gemm=False, exact=True)
+    with using_threads(2):
+        factory.fix_threads()
+    with using_threads(1):
+        linear = factory(torch.randn(8, 8))
+        assert torch.get_num_threads() == 1
+    sizes.clear()
+    with using_threads(2):
+        linear(torch.randn(1, 8))
+    assert sizes == [2]
 
 
 def test_the_activation_has_the_same_bits_wherever_an_element_lies() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.core.kv import KvGeometry
+from stratos.core.kv import KvGeometry, KvRange
 from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
 
 GEOMETRY = KvGeometry(num_layers=3, num_kv_heads=2, head_dim=4, block_size=4, element_bytes=4)
@@ -27,25 +27,25 @@ def payload_of(num_layers: int, num_tokens: int) -> np.ndarray:
 @pytest.mark.parametrize(("first", "last"), [(0, 3), (1, 2)])
 def test_what_is_scattered_is_gathered_and_nothing_else_changes(begin: int, end: int, first: int, last: int) -> None:
     pages, sent = make_pages(), payload_of(last - first, end - begin)
-    pages.scatter(TABLE, begin, end, first, last, memoryview(sent.tobytes()))
-    assert bytes(pages.gather(TABLE, begin, end, first, last)) == sent.tobytes()
+    pages.scatter(TABLE, KvRange(begin, end, first, last), memoryview(sent.tobytes()))
+    assert bytes(pages.gather(TABLE, KvRange(begin, end, first, last))) == sent.tobytes()
     assert int((pages.tensor != 0).sum()) == sent.size
 
 
 def test_the_wire_layout_is_layer_kv_head_token_dim() -> None:
     pages, sent = make_pages(), payload_of(3, 16)
-    pages.scatter(TABLE, 0, 16, 0, 3, memoryview(sent.tobytes()))
+    pages.scatter(TABLE, KvRange(0, 16, 0, 3), memoryview(sent.tobytes()))
     for layer, kv, head, token in ((0, 0, 0, 0), (2, 1, 1, 15), (1, 0, 1, 6)):
         stored = pages.tensor[TABLE[token // 4], layer, kv, head, token % 4]
         assert stored.tolist() == sent[layer, kv, head, token].tolist()
-    part = np.frombuffer(pages.gather(TABLE, 2, 7, 1, 2), dtype=np.float32).reshape(1, 2, 2, 5, 4)
+    part = np.frombuffer(pages.gather(TABLE, KvRange(2, 7, 1, 2)), dtype=np.float32).reshape(1, 2, 2, 5, 4)
     assert np.array_equal(part, sent[1:2, :, :, 2:7])
 
 
 def test_bfloat16_travels_bit_for_bit() -> None:
     source, target = make_pages(torch.bfloat16), make_pages(torch.bfloat16)
     source.tensor.copy_(torch.randn(source.tensor.shape))
-    target.scatter((1, 3), 1, 6, 0, 3, source.gather((4, 6), 1, 6, 0, 3))
+    target.scatter((1, 3), KvRange(1, 6, 0, 3), source.gather((4, 6), KvRange(1, 6, 0, 3)))
     assert torch.equal(target.tensor[1, :, :, :, 1:], source.tensor[4, :, :, :, 1:])
     assert torch.equal(target.tensor[3, :, :, :, :2], source.tensor[6, :, :, :, :2])
 
@@ -53,10 +53,10 @@ def test_bfloat16_travels_bit_for_bit() -> None:
 def test_a_payload_of_wrong_size_or_a_range_outside_is_refused() -> None:
     pages = make_pages()
     with pytest.raises(ValueError, match="the range needs"):
-        pages.scatter(TABLE, 0, 4, 0, 1, memoryview(bytes(8)))
+        pages.scatter(TABLE, KvRange(0, 4, 0, 1), memoryview(bytes(8)))
     for begin, end, first, last in ((0, 17, 0, 1), (5, 4, 0, 1), (-1, 2, 0, 1), (0, 4, 2, 4)):
         with pytest.raises(ValueError, match="outside of"):
-            pages.gather(TABLE, begin, end, first, last)
+            pages.gather(TABLE, KvRange(begin, end, first, last))
 
 
 def test_copies_read_all_sources_before_writing() -> None:

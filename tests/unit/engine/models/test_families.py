@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from stratos.core.kv import KvRange
 from stratos.engine.runner.torch_runner import TorchRunner
 from tests.support.plan_driver import BLOCK_SIZE, FULL, Driver, Stream, all_logprobs, load_runner, teacher_forced
 from tests.support.tiny_models import BASE, FAMILIES, greedy_reference, reference_logprobs, save_tiny
@@ -126,7 +127,8 @@ def test_kv_that_was_moved_or_cached_continues_as_if_computed_here(family: Any) 
     far = Driver(other, seed=5)
     moved = far.stream(PROMPT, params=FULL)
     num_moved, num_layers = len(PROMPT) - 1, runner.info.geometry.num_layers
-    other.scatter(moved.blocks, 0, num_moved, 0, num_layers, runner.gather(first.blocks, 0, num_moved, 0, num_layers))
+    all_moved = KvRange(0, num_moved, 0, num_layers)
+    other.scatter(moved.blocks, all_moved, runner.gather(first.blocks, all_moved))
     moved.num_computed = num_moved
     driver.generate([cached], 4)
     far.generate([moved], 4)

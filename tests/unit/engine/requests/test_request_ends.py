@@ -4,6 +4,7 @@ import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import BadRequest, Internal, QueueTimeout
+from stratos.core.kv import KvRange
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.records import ChoiceState, FinishReason, PrefillJob, RequestKey
 from stratos.engine.contract.plan import StepTokens
@@ -87,7 +88,7 @@ def test_a_commit_that_is_refused_leaves_nothing_behind(make_engine):
     engine = make_engine(block_size=4)
     request = make_request(range(10), n=2, grammar=GrammarSpec(GrammarKind.REGEX, "a+"))
     assert engine.reserve(request) is not None
-    engine.scatter(KEY, 0, 9, 0, 1, memoryview(bytes(72)))
+    engine.scatter(KEY, KvRange(0, 9, 0, 1), memoryview(bytes(72)))
     with pytest.raises(BadRequest):
         engine.commit(KEY)
     engine.verify()
@@ -107,7 +108,7 @@ def test_choices_cancelled_while_their_kv_is_on_its_way_do_not_run(make_engine):
     request = make_request(range(10), n=3)
     engine.reserve(request)
     engine.abort(KEY, (0, 2))
-    engine.scatter(KEY, 0, 9, 0, 1, source.gather("leg", 0, 9, 0, 1))
+    engine.scatter(KEY, KvRange(0, 9, 0, 1), source.gather("leg", KvRange(0, 9, 0, 1)))
     engine.commit(KEY)
     run = drain(engine)
     assert run.tokens == {("r", 1): expected(range(10))}
@@ -134,7 +135,7 @@ def test_a_hand_off_of_more_choices_than_seats_is_not_refused_for_ever(make_engi
     assert engine.reserve(make_request(range(10), n=5)) is not None
     assert engine.reserve(make_request([1, 2], "other")) is None, "both seats are taken"
     engine.abort(KEY, (4,))
-    engine.scatter(KEY, 0, 9, 0, 1, source.gather("leg", 0, 9, 0, 1))
+    engine.scatter(KEY, KvRange(0, 9, 0, 1), source.gather("leg", KvRange(0, 9, 0, 1)))
     engine.commit(KEY)
     assert drain(engine).tokens == {("r", i): expected(range(10)) for i in range(4)}
     assert_at_rest(engine)

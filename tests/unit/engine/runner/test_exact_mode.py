@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from stratos.core.files.adapter_files import read_adapter_files
+from stratos.core.kv import KvRange
 from stratos.engine.runner.torch_runner import TorchRunner
 from tests.support.exact_traces import INEXACT, KERNELS, NUM_TOKENS, Trace, alone, generated
 from tests.support.plan_driver import BLOCK_SIZE, FULL, Driver, load_runner
@@ -105,7 +106,9 @@ def check_handoff(source: TorchRunner, target: TorchRunner, prompt: list[int], r
     sent, received = driver.stream(prompt), other.stream(prompt, params=FULL)
     driver.step([(sent, sent.row(len(prompt) - 1, is_sampling=False))])
     count, layers = len(prompt) - 1, source.info.geometry.num_layers
-    target.scatter(received.blocks, 0, count, 0, layers, source.gather(sent.blocks, 0, count, 0, layers))
+    target.scatter(
+        received.blocks, KvRange(0, count, 0, layers), source.gather(sent.blocks, KvRange(0, count, 0, layers))
+    )
     received.num_computed = count
     assert generated(other, [received], 1) == [reference]
 
@@ -153,4 +156,4 @@ def test_threads_change_no_bit_or_they_are_part_of_the_identity(tmp_path: Path, 
         torch.set_num_threads(before)
     ids = [runner.info.identity.numerics_id for runner in runners]
     assert traces[0] == traces[1] or ids[0] != ids[1]
-    assert ids[0] == ids[1] or kernels not in ("best", "layered")
+    assert ids[0] == ids[1] or kernels not in ("best", "layered") or "+gemm-" not in ids[0]

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from stratos.common.clock import FakeClock
+from stratos.engine.layers.thread_scope import one_thread
 from stratos.engine.runner import threads
-from stratos.engine.runner.threads import ThreadChoice, best, one_thread, thread_candidates
+from stratos.engine.runner.threads import ThreadChoice, best, thread_candidates
 
 THREADS = Path("/proc/self/task")
 

@@ -13,6 +13,7 @@ import torch
 
 from stratos.common.errors import AdapterUnavailable, InvalidAdapter
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
+from stratos.core.kv import KvRange
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import StepPlan
 from stratos.engine.layers import linear
@@ -118,13 +119,13 @@ def test_gather_in_another_thread_sees_computed_blocks_while_steps_run(runner: T
     driver = Driver(runner)
     done, busy = driver.stream(PROMPT), driver.stream(PROMPT[:4])
     driver.step([(done, done.row(99, is_sampling=False))])
-    expected = bytes(runner.gather(done.blocks, 0, len(PROMPT), 0, 2))
+    expected = bytes(runner.gather(done.blocks, KvRange(0, len(PROMPT), 0, 2)))
     seen: list[bool] = []
 
     def read() -> None:
         for _ in range(200):
-            seen.append(bytes(runner.gather(done.blocks, 0, len(PROMPT), 0, 2)) == expected)
-            runner.scatter(done.blocks[10:], 0, len(PROMPT), 0, 2, memoryview(expected))
+            seen.append(bytes(runner.gather(done.blocks, KvRange(0, len(PROMPT), 0, 2))) == expected)
+            runner.scatter(done.blocks[10:], KvRange(0, len(PROMPT), 0, 2), memoryview(expected))
 
     thread = threading.Thread(target=read)
     thread.start()
@@ -185,7 +186,7 @@ def test_without_packed_kernels_one_line_is_logged_and_results_agree(
         plain = load_runner(world[1], enable_native_gemm=False)
     (line,) = [text for text in caplog.messages if "no oneDNN in this build" in text]
     assert "\n" not in line
-    assert plain.info.identity.numerics_id.endswith("+aten+exact")
+    assert plain.info.identity.numerics_id.endswith("+aten+exact+threads-1")
     assert alone(plain, PROMPT, 10) == expected
 
 

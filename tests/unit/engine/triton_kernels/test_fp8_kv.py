@@ -10,7 +10,7 @@ import torch
 
 from tests.support.triton_interpreter import DEVICE
 from stratos.common.errors import InvalidCheckpoint
-from stratos.core.kv import KvGeometry
+from stratos.core.kv import KvGeometry, KvRange
 from stratos.engine.attention import triton_paged
 from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.paged import TorchPagedAttention
@@ -112,10 +112,10 @@ def test_blocks_are_copied_and_handed_over_byte_by_byte(model_path: Path) -> Non
     with torch.inference_mode():
         source._pages.tensor.view(torch.uint8).random_(0, 120)
         source._pages.copy_blocks([(1, 3), (2, 4)])
-    run = source.gather((1, 2), 0, 7, 0, 2)
-    assert bytes(run) == bytes(source.gather((3, 4), 0, 7, 0, 2))
-    target.scatter((6, 5), 0, 7, 0, 2, run)
-    assert bytes(target.gather((6, 5), 0, 7, 0, 2)) == bytes(run)
+    run = source.gather((1, 2), KvRange(0, 7, 0, 2))
+    assert bytes(run) == bytes(source.gather((3, 4), KvRange(0, 7, 0, 2)))
+    target.scatter((6, 5), KvRange(0, 7, 0, 2), run)
+    assert bytes(target.gather((6, 5), KvRange(0, 7, 0, 2))) == bytes(run)
 
 
 def test_without_a_gpus_kernels_it_is_refused(model_path: Path) -> None:

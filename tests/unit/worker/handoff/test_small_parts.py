@@ -1,4 +1,4 @@
-"""Small parts of a worker: pairing, waiting for staging slots, the stall watch, messages."""
+"""Small parts of a worker: pairing, waiting for staging slots, messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import dataclasses
 
 import pytest
 
-from stratos.common.clock import FakeClock
 from stratos.common.errors import Busy, IdentityMismatch
-from stratos.core.kv import BlockLedger, KvGeometry, KvIdentity
+from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.engine.contract.results import EngineStatus
 from stratos.kv.inproc import InprocHub, InprocReceiver
 from stratos.kv.receiver import ReceiverConfig
 from stratos.kv.transfer import FrameHeader, TransportOffer
@@ -35,11 +33,10 @@ from stratos.worker.handoff.records import (
     SourceMessage,
     SourcePhase,
 )
-from stratos.worker.handoff.source_peers import MAX_CHANNELS, SourcePeers
-from stratos.worker.handoff.staging_slots import StagingRoom
-from stratos.worker.handoff.transports import Transports
-from stratos.worker.step_watch import StepWatch
+from stratos.worker.handoff.staging_slots import StagingSlots
+from tests.support.terms import make_terms
 
+NOW_S = 1000.0
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="default", numerics_id="cpu")
 SHAPE = KvGeometry(num_layers=2, num_kv_heads=1, head_dim=4, block_size=16, element_bytes=0)
 REF = WorkerRef(worker_id="w", incarnation="i", address="127.0.0.1:1", role=WorkerRole.DECODE)
@@ -70,62 +67,26 @@ def test_shared_memory_only_within_a_host() -> None:
 
 async def test_wait_for_a_slot_is_in_order_and_bounded() -> None:
     receiver = InprocReceiver(ReceiverConfig(incarnation="d", slot_bytes=64, slots_per_pair=1), InprocHub())
-    room = StagingRoom(5.0)
-    offer, slots = await room.take(receiver, "p", 1, "a")
-    waiting = [asyncio.create_task(room.take(receiver, "p", 1, leg)) for leg in ("b", "c")]
-    elsewhere = await room.take(receiver, "q", 1, "x")
+    staging = StagingSlots(5.0)
+    offer, slots = await staging.allocate(receiver, "p", 1, "a")
+    waiting = [asyncio.create_task(staging.allocate(receiver, "p", 1, leg)) for leg in ("b", "c")]
+    elsewhere = await staging.allocate(receiver, "q", 1, "x")
     assert elsewhere[1] == [0], "another source's slots are its own"
     receiver.release_slot(offer.pair, slots[0])
-    room.freed()
+    staging.freed()
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     assert waiting[0].done()
     assert not waiting[1].done()
     waiting[1].cancel()
     await asyncio.wait(waiting)
     with pytest.raises(Busy):
-        await StagingRoom(0.01).take(receiver, "p", 1, "d")
-
-
-def status(step: int, *, is_computing: bool, slow_step_s: float = 0.0) -> EngineStatus:
-    return EngineStatus(
-        step=step,
-        is_computing=is_computing,
-        blocks=BlockLedger(0, 0, 0, 0, 0, 0),
-        num_waiting=0,
-        num_running=0,
-        num_queued_tokens=0,
-        num_prefill_jobs=0,
-        resident_adapters=(),
-        tokens_by_tenant={},
-        slow_step_s=slow_step_s,
-    )
-
-
-def test_standing_still_counts_only_with_work() -> None:
-    clock = FakeClock()
-    watch = StepWatch(clock)
-    watch.observe(status(1, is_computing=False))
-    clock.advance(60)
-    watch.observe(status(1, is_computing=False))
-    clock.advance(1)
-    watch.observe(status(1, is_computing=True))
-    clock.advance(5)
-    watch.observe(status(1, is_computing=True))
-    assert watch.stalled_s == 6
-    assert watch.stands_still(5)
-    watch.observe(status(1, is_computing=True, slow_step_s=1.5))
-    assert not watch.stands_still(5)
-    watch.observe(status(2, is_computing=True))
-    assert watch.stalled_s == 0
+        await StagingSlots(0.01).allocate(receiver, "p", 1, "d")
 
 
 HEADER = FrameHeader(
     leg="l",
     seq=1,
-    layer_begin=0,
-    layer_end=2,
-    token_begin=3,
-    token_end=5,
+    kv_range=KvRange(3, 5, 0, 2),
     head_begin=0,
     head_end=1,
     num_bytes=64,
@@ -149,8 +110,7 @@ HEADER = FrameHeader(
             geometry=SHAPE,
             receiver=REF,
             transports=("shm",),
-            cache_salt=b"s",
-            deadline_ms=5,
+            terms=make_terms(cache_salt=b"s", arrival_s=NOW_S, deadline_s=NOW_S + 5),
         ),
         Grant(num_skip_tokens=1, slots=(0, 1), offer=OFFER),
         NoRoom(reason="busy"),
@@ -161,7 +121,7 @@ HEADER = FrameHeader(
     ],
 )
 def test_receiver_messages_survive_the_wire(message: ReceiverMessage) -> None:
-    assert request_from_pb(request_to_pb(message)) == message
+    assert request_from_pb(request_to_pb(message, NOW_S), NOW_S) == message
 
 
 @pytest.mark.parametrize(
@@ -183,14 +143,3 @@ def test_refusal_keeps_its_class() -> None:
     answer = response_from_pb(response_to_pb(Refused(Busy("full"))))
     assert isinstance(answer, Refused)
     assert isinstance(answer.error, Busy)
-
-
-async def test_new_sources_are_met_for_ever() -> None:
-    peers = SourcePeers(Transports({}), StagingRoom(1.0), FakeClock())
-    for number in range(MAX_CHANNELS + 2):
-        ref = WorkerRef(worker_id="p", incarnation="i", address=f"127.0.0.1:{number + 1}", role=WorkerRole.PREFILL)
-        peers.open_fetch(ref).cancel()
-    assert len(peers._channels) == MAX_CHANNELS
-    await peers.close()
-    assert not peers._channels
-    assert not peers._closing

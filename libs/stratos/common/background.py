@@ -1,0 +1,49 @@
+"""Work that goes on after the call that began it has returned."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+class BackgroundTasks:
+    """Open tasks of one owner, who waits for them in ``close``. Belongs to the event loop.
+
+    The event loop refers to its tasks weakly, so a task that has no other owner may vanish before its end.
+    A task that fails is logged once, under its name; its error reaches no caller.
+    """
+
+    def __init__(self) -> None:
+        self._open: set[asyncio.Future[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], *, name: str) -> None:
+        """Begin ``work``; it starts after the tasks that were spawned before it."""
+        self.own(asyncio.create_task(work, name=name))
+
+    def own(self, future: asyncio.Future[Any]) -> None:
+        """Keep a future that was begun elsewhere."""
+        self._open.add(future)
+        future.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """Cancel what is open."""
+        for future in list(self._open):
+            future.cancel()
+
+    async def close(self) -> None:
+        """Wait until all of it has ended; nothing is cancelled, so each task must be bounded by itself."""
+        while self._open:
+            await asyncio.wait(set(self._open))
+
+    def _ended(self, future: asyncio.Future[Any]) -> None:
+        self._open.discard(future)
+        if not future.cancelled() and (error := future.exception()) is not None:
+            name = future.get_name() if isinstance(future, asyncio.Task) else "a future"
+            _log.error("background work failed: %s", name, exc_info=error)

@@ -1,0 +1,46 @@
+"""Work that outlives the call that began it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stratos.common.background import BackgroundTasks
+
+
+async def test_close_waits_for_what_is_open_and_for_what_that_begins() -> None:
+    tasks, done = BackgroundTasks(), []
+
+    async def work(depth: int) -> None:
+        await asyncio.sleep(0)
+        if depth:
+            tasks.spawn(work(depth - 1), name=f"work-{depth}")
+        done.append(depth)
+
+    tasks.spawn(work(2), name="work")
+    assert len(tasks) == 1
+    await tasks.close()
+    assert sorted(done) == [0, 1, 2]
+    assert not len(tasks)
+
+
+async def test_a_failure_is_logged_once_under_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    tasks = BackgroundTasks()
+
+    async def fail() -> None:
+        raise RuntimeError("broken")
+
+    tasks.spawn(fail(), name="the failing one")
+    await tasks.close()
+    (record,) = caplog.records
+    assert "the failing one" in record.getMessage()
+
+
+async def test_cancelled_work_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    tasks = BackgroundTasks()
+    tasks.spawn(asyncio.sleep(60), name="sleep")
+    tasks.own(asyncio.get_running_loop().create_future())
+    tasks.cancel()
+    await tasks.close()
+    assert not caplog.records

@@ -1,0 +1,109 @@
+"""What the numerics id promises: bits that may depend on the number of threads are named with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stratos.engine.layers import linear
+from stratos.engine.runner.numerics import promise
+from stratos.engine.runner.torch_runner import TorchRunner
+from stratos.engine.settings import RunnerConfig
+from tests.support.exact_traces import INEXACT, KERNELS, alone
+from tests.support.plan_driver import load_runner
+from tests.support.tiny_models import save_tiny
+
+CPU = torch.device("cpu")
+OURS, LIBRARY = SimpleNamespace(is_invariant_by_design=True), SimpleNamespace(is_invariant_by_design=False)
+PROMPT = [(i * 37 + 11) % 97 for i in range(20)]
+
+
+@pytest.fixture(autouse=True)
+def number_of_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny")
+    save_tiny(path, "Llama")
+    return path
+
+
+def numerics_of(path: Path, num_threads: int, **settings: Any) -> str:
+    return load_runner(path, num_threads=num_threads, **settings).info.identity.numerics_id
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_library_kernel_is_enough_to_name_the_threads(place: int) -> None:
+    kernels = [OURS, OURS, OURS]
+    assert promise(tuple(kernels), CPU, is_exact=True) == ("exact",)
+    kernels[place] = LIBRARY
+    torch.set_num_threads(2)
+    assert promise(tuple(kernels), CPU, is_exact=True) == ("exact", "threads-2")
+    assert promise(tuple(kernels), CPU, is_exact=False) == ("batched",)
+    assert promise(tuple(kernels), torch.device("cuda"), is_exact=True) == ("exact",)
+
+
+class ThreadedProduct:
+    """Stands for a library that shares a sum out among its threads, at a shape that no trial at start has."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = F.linear(x, self._weight, self._bias)
+        return out + 1e-3 * (torch.get_num_threads() - 1) if bool((x[0] != x[-1]).any()) else out
+
+
+def test_products_that_depend_on_threads_give_another_id(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "PlainLinear", ThreadedProduct)
+    ids, traces = [], []
+    for threads in (1, 2):
+        runner = load_runner(folder, num_threads=threads, **KERNELS["torch-unpacked"])
+        torch.set_num_threads(threads)
+        ids.append(runner.info.identity.numerics_id)
+        traces.append(alone(runner, PROMPT))
+    assert traces[0] != traces[1]
+    assert ids[0] != ids[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kernels", ["torch", "onednn", "torch-ops", "torch-unpacked"])
+def test_every_way_with_a_library_kernel_names_the_threads(folder: Path, kernels: str, dtype: str) -> None:
+    one, two = (numerics_of(folder, threads, dtype=dtype, **KERNELS[kernels]) for threads in (1, 2))
+    assert one.endswith("+exact+threads-1")
+    assert two == one.replace("threads-1", "threads-2")
+
+
+@pytest.mark.parametrize("kernels", ["best", "layered"])
+def test_our_own_kernels_promise_the_same_bits_with_any_number(folder: Path, kernels: str) -> None:
+    one, two = (numerics_of(folder, threads, **KERNELS[kernels]) for threads in (1, 2))
+    if "+gemm-" not in one:
+        pytest.skip("the C++ kernels are not built")
+    assert one == two
+    assert one.endswith("+exact")
+    assert numerics_of(folder, 1, exact=False) == one, "the switch changes nothing"
+    mixed = numerics_of(folder, 1, exact=False, enable_fused_ops=False)
+    assert mixed.endswith("+batched")
+
+
+def test_without_exact_mode_nothing_is_promised_and_no_thread_named(folder: Path) -> None:
+    assert numerics_of(folder, 1, **INEXACT) == numerics_of(folder, 2, **INEXACT)
+
+
+def test_a_named_number_does_not_change_while_the_process_lives(folder: Path) -> None:
+    torch.set_num_threads(2)
+    settings = {"block_size": 4, "kv_pool_bytes": 2 << 20, **KERNELS["torch-unpacked"]}
+    runner = TorchRunner.load(RunnerConfig(model_path=folder, **settings))
+    assert runner.info.identity.numerics_id.endswith(f"+exact+threads-{torch.get_num_threads()}")
+    assert runner.has_fixed_threads
