@@ -344,7 +344,7 @@ class EngineCore:
             slow_step_s=self._slow_steps.slowest_s,
             num_preemptions=self._scheduler.num_preemptions,
             num_admission_refusals=self._scheduler.admission.num_refusals,
-            waiting_by_class=dict(Counter(s.priority_class for s in waiting)),
+            waiting_by_class=dict(Counter(s.terms.priority_class for s in waiting)),
             audits=self._audit.counts,
             cost_errors=self._scheduler.cost.errors,
             num_kv_tokens=sum(

@@ -10,6 +10,7 @@ import numpy as np
 from stratos.core.block_hash import block_hashes
 from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.records import ChoiceState, EngineRequest, PositionLogprobs, PrefillJob, RequestKey
+from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.engine.contract.results import RequestStats
 from stratos.engine.grammar.matcher import GrammarMatcher
 
@@ -30,10 +31,7 @@ class Sequence:
     tokens: list[int]
     root: bytes
     """Root of its block-hash chain."""
-    adapter_digest: str = ""
-    priority_class: int = 0
-    arrival_s: float = 0.0
-    deadline_s: float | None = None
+    terms: RequestTerms = DEFAULT_TERMS
     output_blocks: int = 0
     """Blocks of output expected when it arrived, those of its siblings included; 0 when nothing is generated."""
     promised_blocks: int = 0

@@ -132,6 +132,7 @@ class StepLoop:
         began_s = max(step.began_s, self._collected_s)  # it waits on the device for the one before
         self._collected_s = self._clock.now()
         seconds = self._collected_s - began_s
+        result.began_s, result.ended_s = began_s, self._collected_s
         self._slow_steps.observe(seconds)
         scheduler = self._books.context.scheduler
         scheduler.tier.costs.observe_prefill(step.num_prompt_tokens, step.num_tokens, seconds - tokens.swap_s)
@@ -166,6 +167,7 @@ class StepLoop:
             tokens = self._run_now(dataclasses.replace(again.plan, rows=()))
         for launched in again.rows:
             self._run_alone(step.number, launched, tokens)
+        result.began_s, result.ended_s = step.began_s, self._clock.now()
         self._retire(again, tokens, result)
         if again.rows and len(tokens.errors) == len(again.rows):
             self._probe(step.number)

@@ -91,7 +91,7 @@ class RequestBook:
         open_choices = [choice for choice in request.choices if not choice.finished]
         if not open_choices:
             raise BadRequest("every choice of the request is finished already", param="choices")
-        state = RequestState(request, self._context.root(request.adapter_digest, request.cache_salt))
+        state = RequestState(request, self._context.root(request.terms.adapter.digest, request.terms.cache_salt))
         state.matchers = self._context.grammars.matchers(request)
         state.siblings = open_choices
         self._states[request.key] = state
@@ -111,10 +111,7 @@ class RequestBook:
             seq_id=next(self._context.seq_ids),
             tokens=[*request.prompt_ids, *choice.emitted_ids],
             root=state.root,
-            adapter_digest=request.adapter_digest,
-            priority_class=request.priority_class,
-            arrival_s=request.arrival_s,
-            deadline_s=request.deadline_s,
+            terms=request.terms,
             max_len=min(len(request.prompt_ids) + request.sampling.max_tokens, self._context.info.max_model_len),
             output_blocks=self._context.scheduler.admission.output_blocks(request, 1),
             request=state,
@@ -186,7 +183,7 @@ class RequestBook:
             token_ids=(*known, PREVIOUS_TOKEN) if continues else tuple(known),
             start=start,
             block_table=self._context.scheduler.tables.plan_table(sequence, start + count),
-            adapter_digest=sequence.adapter_digest,
+            adapter_digest=sequence.terms.adapter.digest,
             sample=_sample_spec(sequence, state) if state and count == sequence.remaining else None,
             pool=embedding.pooling(is_last_chunk=count == sequence.remaining) if embedding else None,
             targets=_prompt_targets(state, start, count) if state else None,
@@ -256,7 +253,7 @@ class RequestBook:
         if token.logprobs is not None:
             output.logprobs.append(token.logprobs)
         sequence.tokens.append(token.token_id)
-        self._context.tokens_by_tenant[request.tenant] += 1
+        self._context.tokens_by_tenant[request.terms.tenant] += 1
         output.finish_reason = self._finish_reason(sequence, request, token.token_id)
         result.outputs.append(output)
         if not state.has_started:

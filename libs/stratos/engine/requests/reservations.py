@@ -36,7 +36,7 @@ class ReservationBook:
         if context.scheduler.must_yield(request):
             context.scheduler.admission.num_refusals += 1
             return None
-        hashes = context.prompt_hashes(request.prompt_ids, request.adapter_digest, request.cache_salt)
+        hashes = context.prompt_hashes(request.prompt_ids, request.terms.adapter.digest, request.terms.cache_salt)
         prefix = blocks.cache.match(hashes)
         num_tokens = len(request.prompt_ids) - 1
         num_blocks = context.scheduler.admission.table_blocks(num_tokens)
