@@ -17,11 +17,11 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import fake_generate
+from tests.support.terms import pop_terms
 
 CROWDED: dict[str, Any] = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
 """Settings that admit whatever fits now, so that a small pool runs full and sequences are preempted."""
 MOST_STEPS = 5000
-REQUEST_FIELDS = {"tenant", "priority_class", "arrival_s", "deadline_s", "cache_salt"}
 
 
 def make_request(
@@ -39,16 +39,16 @@ def make_request(
         name: request id.
         n: choices.
         choices: instead of ``n`` fresh ones.
-        fields: of ``EngineRequest`` those in ``REQUEST_FIELDS``, the others of ``SamplingParams``.
+        fields: of ``RequestTerms`` those in ``TERMS_FIELDS``, the others of ``SamplingParams``.
     """
-    params = {"temperature": 0.0, "max_tokens": 8, **fields}
+    terms = pop_terms(fields)
     return EngineRequest(
         key=RequestKey(name, 0),
         prompt_ids=tuple(prompt),
         choices=tuple(choices) or tuple(ChoiceState(index=i) for i in range(n)),
-        sampling=SamplingParams(**{key: value for key, value in params.items() if key not in REQUEST_FIELDS}),
+        sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **fields}),
         seed=1,
-        **{key: value for key, value in fields.items() if key in REQUEST_FIELDS},
+        terms=terms,
     )
 
 

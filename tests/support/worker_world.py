@@ -19,7 +19,7 @@ from stratos.kv.faults import Fault, FaultPlan, FaultySender
 from stratos.rpc.clients.channel import channel, wait_serving
 from stratos.rpc.codec.fleet import ref_to_pb
 from stratos.rpc.serving.process import serve_async
-from stratos.worker.adapter_store import open_adapter_store
+from stratos.worker.adapter_cache import open_adapter_store
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.factory import make_engine
 from stratos.worker.engine_client.thread import ThreadEngine
@@ -56,16 +56,16 @@ class Worker:
 
     @property
     def blocks(self) -> Any:
-        return self.process.parts.engine.status().blocks
+        return self.process.opened.context.engine.status().blocks
 
     def assert_baseline(self) -> bool:
-        blocks, staging = self.blocks, self.process.parts.transports.ledger()
+        blocks, staging = self.blocks, self.process.opened.context.transports.ledger()
         return bool(
             blocks.free + blocks.cached == blocks.total
             and staging.free == staging.total
             and not self.process._gate.num_handoffs
-            and not self.process.parts.table.num_open_tasks
-            and self.process.parts.engine.status().num_prefill_jobs == 0
+            and not self.process.opened.table.num_open_tasks
+            and self.process.opened.context.engine.status().num_prefill_jobs == 0
         )
 
     async def wait_baseline(self, timeout_s: float = TIMEOUT_S) -> None:
@@ -74,7 +74,7 @@ class Worker:
     def inject(self, transport: str, faults: dict[int, Fault]) -> FaultPlan:
         """Let frames that this worker sends from now on suffer ``faults``."""
         plan = FaultPlan(faults=faults)
-        transports = self.process.parts.transports
+        transports = self.process.opened.context.transports
         transports._senders[transport] = FaultySender(transports.sender(transport), plan)
         return plan
 

@@ -157,8 +157,8 @@ class EngineCore:
     def match(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> int:
         """Tokens of the prompt, last one excluded, that the prefix cache holds now. References nothing."""
         with self._lock:
-            names = self._context.prompt_names(prompt_ids, adapter_digest, cache_salt)
-            return self._context.num_cached_blocks(names) * self._blocks.block_size
+            hashes = self._context.prompt_hashes(prompt_ids, adapter_digest, cache_salt)
+            return self._context.num_cached_blocks(hashes) * self._blocks.block_size
 
     def reserve(self, request: EngineRequest) -> Reservation | None:
         """Reference the cached prefix and take blocks for the rest of the prompt; ``None`` when there is no room."""
@@ -251,13 +251,13 @@ class EngineCore:
     # -- the rest ----------------------------------------------------------------------------------
 
     def forget_blocks(self, hashes: list[bytes]) -> int:
-        """Drop blocks from the prefix cache by name; returns how many were known."""
+        """Drop blocks from the prefix cache by hash; returns how many were known."""
         with self._changing():
             return max(self._blocks.forget(hashes), self._scheduler.tier.forget(hashes))
 
     def load_adapter(self, files: AdapterFiles) -> None:
         """``Runner.load_adapter``; adapters with a pin are not evicted."""
-        self._runner.load_adapter(files, self._adapter_pins)  # live: what is pinned while it loads must stay too
+        self._runner.load_adapter(files, lambda digest: digest in self._adapter_pins)
         with self._changing():
             pass  # the snapshot shows it
 
@@ -311,7 +311,7 @@ class EngineCore:
             slow_step_s=self._slow_steps.slowest_s,
             num_preemptions=self._scheduler.num_preemptions,
             num_admission_refusals=self._scheduler.admission.num_refusals,
-            waiting_by_class=dict(Counter(s.priority_class for s in waiting)),
+            waiting_by_class=dict(Counter(s.terms.priority_class for s in waiting)),
             audits=self._audit.counts,
             cost_errors=self._scheduler.cost.errors,
             num_kv_tokens=sum(

@@ -38,10 +38,13 @@ from stratos.common.errors import (
     WorkerLost,
 )
 from stratos.common.ids import new_id
+from stratos.core.adapter import AdapterRef
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles, read_adapter_files
+from stratos.store.urls import open_store
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.metrics import WorkerMetrics
+from stratos.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 _DIGEST = re.compile(r"^[0-9a-f]{64}$")
@@ -67,6 +70,26 @@ class AdapterStore(Protocol):
     async def close(self) -> None:
         """Close connections."""
         ...
+
+
+class NoStore:
+    """Stands in where no object store is configured: adapters on disk still work."""
+
+    async def download_folder(
+        self, folder: str, destination: Path, *, names: Collection[str] | None = None, max_bytes: int = 0
+    ) -> None:
+        """Always refuses."""
+        raise DependencyDown("it is not in the cache of this worker, and OBJECT_STORE_URL is not set")
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def open_adapter_store(settings: WorkerSettings) -> AdapterStore:
+    """The store that ``object_store_url`` names; nothing is contacted yet."""
+    if not settings.object_store_url:
+        return NoStore()
+    return open_store(settings.object_store_url, s3_endpoint_url=settings.s3_endpoint_url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +120,7 @@ class AdapterCache:
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Held by who loads or waits to, so that it does not grow with every adapter ever seen."""
 
-    async def hold(self, digest: str, uri: str, stack: AsyncExitStack) -> None:
+    async def hold(self, adapter: AdapterRef, stack: AsyncExitStack) -> None:
         """Have an adapter in the engine until ``stack`` unwinds.
 
         Raises:
@@ -106,12 +129,13 @@ class AdapterCache:
             InvalidAdapter: it does not fit the model.
             Busy: every slot of the engine is in use.
         """
+        digest = adapter.digest
         for _ in range(MAX_PIN_TRIES):
             if await self._pin(digest):
                 stack.push_async_callback(self._engine.unpin_adapter, digest)
                 return
             with self._in_use(digest):
-                files = await self.fetch(digest, uri)
+                files = await self.fetch(digest, adapter.uri)
                 lock = self._loading.setdefault(digest, asyncio.Lock())
                 async with lock:
                     try:

@@ -34,7 +34,6 @@ class Submission:
 
     request: EngineRequest
     handoff_id: str = ""
-    adapter_uri: str = ""
     prefill_endpoints: tuple[WorkerRef, ...] = ()
     traceparent: str = ""
 
@@ -206,7 +205,7 @@ class RequestRecord:
         assert self.stats is not None
         origin = self.origin or PromptOrigin(path=PrefillPath.UNSPECIFIED)
         scheduled_s = self.stats.first_scheduled_s
-        queued_s = 0.0 if scheduled_s is None else max(scheduled_s - self.submission.request.arrival_s, 0.0)
+        queued_s = 0.0 if scheduled_s is None else max(scheduled_s - self.submission.request.terms.arrival_s, 0.0)
         return Receipt(
             num_prompt_tokens=self.stats.num_prompt_tokens,
             num_cached_tokens=self.stats.num_cached_tokens,

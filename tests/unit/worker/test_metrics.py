@@ -18,6 +18,7 @@ from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_router.metrics import RouterMetrics
 from tests.support.paths import ROOT
+from tests.support.terms import make_terms
 
 DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()
 
@@ -64,7 +65,7 @@ def make_request(name, prompt, max_tokens, priority_class=0):
         choices=(ChoiceState(index=0),),
         sampling=SamplingParams(temperature=0.0, max_tokens=max_tokens),
         seed=0,
-        priority_class=priority_class,
+        terms=make_terms(priority_class=priority_class),
     )
 
 

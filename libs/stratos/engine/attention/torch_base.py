@@ -17,8 +17,8 @@ class TorchAttention(AttentionBackend):
 
     A *page row* is one block of one head of K or V, a *slot row* one token of that.  Indices are made for layer 0, once
     per step; other layers shift the view.  With 3 layers, 2 KV heads and blocks of 16, token 21 of a sequence whose
-    table is (7, 4) lies in block 4 at place 5.  Its page rows in layer 0 are 4 * 3 * 4 + (0, 1, 2, 3) = 48 to 51: K of both
-    heads, then V of both.  Its slot rows are 48 * 16 + 5, 49 * 16 + 5, ...; layer 1 begins 4 page rows further.
+    table is (7, 4) lies in block 4 at place 5.  Its page rows in layer 0 are 4 * 3 * 4 + (0, 1, 2, 3) = 48 to 51: K of
+    both heads, then V.  Its slot rows are 48 * 16 + 5, 49 * 16 + 5, ...; layer 1 begins 4 page rows further.
 
     Args:
         pages: the KV pool.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -280,7 +280,7 @@ class FakeRunner(Runner):
         for index, position in enumerate(range(kv_range.token_begin, kv_range.token_end)):
             self._pages[self._slot(block_table, position)] = values[index]
 
-    def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
+    def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
         """Remember the digest."""
         self._adapters[files.digest] = None
 

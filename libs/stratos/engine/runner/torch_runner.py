@@ -8,7 +8,7 @@ is reported in ``StepTokens.errors``, whether it samples or not; its neighbours 
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -228,9 +228,9 @@ class TorchRunner(Runner):
     # -- adapters ------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
+    def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
         with one_thread():
-            self._adapters.load(files, pinned)
+            self._adapters.load(files, is_pinned)
 
     def resident_adapters(self) -> tuple[str, ...]:
         """Least recently used first."""

@@ -2,7 +2,7 @@
 
 Life of a request
     1. ``submit``: refused while draining, when it is known already, or when the table is full; a newer attempt
-       ends the older one.  Otherwise a task places it (``RequestPlacer``) and stays until it ended.
+       ends the older one.  Otherwise a task has its prompt computed (``PrefillPolicy``) and stays until it ended.
     2. engine steps append to the record's log and mark it at its session.
     3. it leaves the table when its last output was taken for sending, or when nobody attached within
        ``orphan_ttl_s`` after its session broke.
@@ -37,11 +37,11 @@ class RequestTableConfig:
     orphan_ttl_s: float
 
 
-class Placer(Protocol):
-    """Brings a request into the engine's batch."""
+class Prefill(Protocol):
+    """Has prompts computed; ``prefill_policy.PrefillPolicy`` is the one of a worker."""
 
-    async def place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
-        """Make the prompt's KV come to be here and let the request join the batch.
+    async def prefill(self, record: RequestRecord, stack: AsyncExitStack) -> None:
+        """Bring the prompt's KV to this worker and let the request join the batch.
 
         What must be given back when the request ends is pushed onto ``stack``. Sets ``record.origin``.
         """
@@ -51,9 +51,9 @@ class Placer(Protocol):
 class RequestTable:
     """All open requests by request id. Belongs to the event loop."""
 
-    def __init__(self, engine: EngineClient, placer: Placer, clock: Clock, config: RequestTableConfig) -> None:
+    def __init__(self, engine: EngineClient, policy: Prefill, clock: Clock, config: RequestTableConfig) -> None:
         self._engine = engine
-        self._placer = placer
+        self._policy = policy
         self._clock = clock
         self._config = config
         self._records: dict[str, RequestRecord] = {}
@@ -220,7 +220,7 @@ class RequestTable:
         try:
             async with AsyncExitStack() as stack:
                 try:
-                    await self._place(record, stack)
+                    await self._prefill(record, stack)
                     await record.ended.wait()
                 finally:
                     self._engine.abort(record.key)  # before the stack gives back the adapter that it runs with
@@ -235,20 +235,19 @@ class RequestTable:
             record.fail(Internal(f"internal error {error_id}"))
         self._mark(record)
 
-    async def _place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
-        """Place the request, unless it ends meanwhile; its deadline bounds the placing."""
-        deadline_s = record.submission.request.deadline_s
-        left_s = None if deadline_s is None else max(deadline_s - self._clock.now(), 0.0)
-        placing = asyncio.ensure_future(self._placer.place(record, stack))
+    async def _prefill(self, record: RequestRecord, stack: AsyncExitStack) -> None:
+        """Have the prompt computed, unless the request ends first; its deadline bounds the time."""
+        left_s = record.submission.request.terms.left_s(self._clock.now())
+        prefilling = asyncio.ensure_future(self._policy.prefill(record, stack))
         ended = asyncio.ensure_future(record.ended.wait())
         try:
-            await asyncio.wait({placing, ended}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            if placing.done():
-                placing.result()
+            await asyncio.wait({prefilling, ended}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if prefilling.done():
+                prefilling.result()
             elif not record.is_ended:
                 raise QueueTimeout("the request's deadline passed while its prompt was being computed")
         finally:
             ended.cancel()
-            if not placing.done():
-                placing.cancel()
-                await asyncio.wait({placing})
+            if not prefilling.done():
+                prefilling.cancel()
+                await asyncio.wait({prefilling})

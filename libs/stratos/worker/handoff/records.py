@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from stratos.common.errors import StratosError
 from stratos.core.kv import KvGeometry, KvIdentity
 from stratos.core.placement import WorkerRef
+from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.kv.transfer import FrameHeader, TransportOffer
 
 
@@ -37,11 +38,7 @@ class Intent:
     geometry: KvGeometry
     receiver: WorkerRef
     transports: tuple[str, ...]
-    cache_salt: bytes = b""
-    deadline_ms: int | None = None
-    tenant: str = ""
-    priority_class: int = 0
-    adapter_uri: str = ""
+    terms: RequestTerms = DEFAULT_TERMS
     traceparent: str = ""
 
 

@@ -12,6 +12,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import make_request
+from tests.support.terms import with_terms
 
 
 @pytest.fixture
@@ -92,10 +93,13 @@ def test_a_hand_off_takes_no_room_that_somebody_before_it_waits_for(make_engine)
     engine.add(sized_request("waits", 30, 4))
     engine.step()
     assert engine.status().num_waiting == 1
-    later = dataclasses.replace(sized_request("later", 6, 4), arrival_s=1.0)
+    later = with_terms(sized_request("later", 6, 4), arrival_s=1.0)
     assert engine.reserve(later) is None, "13 promised + 3 are less than 18"
-    assert engine.reserve(dataclasses.replace(later, key=RequestKey("urgent", 0), priority_class=-1)) is not None
-    back = dataclasses.replace(sized_request("back", 6, 4, emitted=(1,)), arrival_s=1.0)
+    assert (
+        engine.reserve(with_terms(dataclasses.replace(later, key=RequestKey("urgent", 0)), priority_class=-1))
+        is not None
+    )
+    back = with_terms(sized_request("back", 6, 4, emitted=(1,)), arrival_s=1.0)
     assert engine.reserve(back) is not None
     for name in ("urgent", "back", "waits"):
         engine.abort(RequestKey(name, 0))

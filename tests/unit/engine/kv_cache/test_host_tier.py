@@ -87,7 +87,7 @@ def test_an_evicted_prefix_is_loaded_back(make_engine, lag):
     engine.add(make_request(prompt, "a", max_tokens=3))
     drained_tokens(engine)
     fill_with_others(engine)
-    on_device = len(engine._blocks.cache.match(engine._context.prompt_names(tuple(prompt), "", b"")))
+    on_device = len(engine._blocks.cache.match(engine._context.prompt_hashes(tuple(prompt), "", b"")))
     assert on_device == 0 if lag == 0 else on_device < 5
     before = engine.status().host.num_blocks_in
     engine.add(make_request(prompt, "b", max_tokens=3))
@@ -111,9 +111,9 @@ def test_forgotten_names_are_forgotten_in_both_tiers(make_engine):
     engine.add(make_request(prompt, "a", max_tokens=3))
     drained_tokens(engine)
     fill_with_others(engine)
-    names = engine._context.prompt_names(tuple(prompt), "", b"")
-    assert engine.forget_blocks(names) > 0
-    assert engine.forget_blocks(names) == 0
+    hashes = engine._context.prompt_hashes(tuple(prompt), "", b"")
+    assert engine.forget_blocks(hashes) > 0
+    assert engine.forget_blocks(hashes) == 0
     engine.add(make_request(prompt, "b", max_tokens=3))
     assert drained_tokens(engine) == {("b", 0): expected(prompt, 3)}
 

@@ -64,7 +64,7 @@ def test_an_adapter_pinned_while_another_loads_stays() -> None:
 
     store = LoraStore(2, 8, read, lambda copy: LoraWeights(copy.digest, {}))
     for digest in ("a", "b", "c"):
-        store.load(adapter(digest), pinned)
+        store.load(adapter(digest), pinned.__contains__)
     assert set(store.digests()) == {"a", "c"}
 
 
@@ -97,11 +97,12 @@ class PinningRunner(FakeRunner):
 
     engine: EngineCore
 
-    def load_adapter(self, files: AdapterFiles, pinned=frozenset()) -> None:  # type: ignore[no-untyped-def]
+    def load_adapter(self, files: AdapterFiles, *args: Any) -> None:
         if files.digest == "b":
             assert self.engine.pin_adapter("a")
-            assert "a" in pinned
-        super().load_adapter(files, pinned)
+            (is_pinned,) = args
+            assert is_pinned("a")
+        super().load_adapter(files, *args)
 
 
 def test_the_engine_shows_pins_made_during_a_load() -> None:

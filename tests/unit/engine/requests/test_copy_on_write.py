@@ -34,7 +34,7 @@ class Watched(FakeRunner):
                 assert written.setdefault(block, row.seq_id) == row.seq_id, "two rows write one block"
                 readers = {s.seq_id for s in sequences if block in s.block_table} - {row.seq_id}
                 assert not readers, f"{row.seq_id} writes block {block}, which {readers} read"
-                assert not blocks.cache.is_named(block), "a block that may be found by name is written"
+                assert not blocks.cache.has_hash(block), "a block that may be found by hash is written"
         tables = [s.block_table for s in sequences]
         destinations = [destination for _, destination in plan.copies]
         assert len(set(destinations)) == len(destinations)

@@ -6,7 +6,6 @@ without a culprit that joins in the middle, over a real model, with no step ahea
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from stratos.engine.settings import SchedulerConfig
 from tests.support.core_driver import make_core, make_request
 from tests.support.paths import BASE_MODEL
 from tests.support.plan_driver import load_runner
+from tests.support.terms import with_terms
 from tests.support.tiny_models import save_adapter, save_tiny
 
 PROMPT = [(i * 37 + 11) % 89 for i in range(23)]
@@ -98,7 +98,7 @@ def neighbours(core: EngineCore, digest: str) -> None:
     core.add(make_request(PROMPT[:9], "sampled", n=2, temperature=0.9, top_p=0.9, **common))
     core.add(make_request(PROMPT[2:], "penalised", temperature=0.7, frequency_penalty=1.1, min_tokens=4, **common))
     adapted = make_request(PROMPT[:14], "adapted", temperature=1.0, num_logprobs=0, **common)
-    core.add(dataclasses.replace(adapted, adapter_digest=digest))
+    core.add(with_terms(adapted, adapter_digest=digest))
     core.add_embedding(embedding("vector", PROMPT * 2))
 
 
@@ -136,7 +136,7 @@ def attempt(world: World, lag: int, culprit: Callable[[EngineCore], object] | No
         events[JOINS_AT] = lambda: culprit(core)
     if vanishing:
         others = frozenset(world.digests) - {vanishing}
-        events[VANISHES_AT] = lambda: world.runner.load_adapter(world.intruder, others)
+        events[VANISHES_AT] = lambda: world.runner.load_adapter(world.intruder, others.__contains__)
     return drain(core, events)
 
 
@@ -144,7 +144,7 @@ def bad(prompt: list[int], adapter: int | None = None, **params: Any) -> Callabl
     def add(world: World, core: EngineCore) -> None:
         request = make_request(prompt, "bad", n=2, **{"max_tokens": 20, "temperature": 0.0, **params})
         digest = "" if adapter is None else [*world.digests, "f" * 64][adapter]
-        core.add(dataclasses.replace(request, adapter_digest=digest))
+        core.add(with_terms(request, adapter_digest=digest))
 
     return add
 
@@ -194,7 +194,7 @@ def test_the_culprit_ends_alone_and_nobody_elses_bits_change(world: World, clean
 def test_no_adapter_at_all_ends_in_no_cached_block(world: World) -> None:
     """What ran with the base model in an adapter's stead must not be found by the adapter's next request."""
     core = EngineCore(world.runner, SchedulerConfig())
-    core.add(dataclasses.replace(make_request(PROMPT, "bad"), adapter_digest="e" * 64))
+    core.add(with_terms(make_request(PROMPT, "bad"), adapter_digest="e" * 64))
     assert isinstance(drain(core, {}).errors["bad"], AdapterUnavailable)
     assert core.match(tuple(PROMPT), "e" * 64, b"") == 0
 

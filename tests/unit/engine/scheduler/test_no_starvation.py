@@ -19,6 +19,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import make_request
+from tests.support.terms import make_terms
 
 AGEING_S, CLASSES, QUOTA = 2.0, 4, 10
 
@@ -196,7 +197,9 @@ def test_a_waiting_request_gets_in_under_a_flood_of_hand_offs_and_jobs(lag, seed
         if len(legs) < 3:
             watched.engine.add_prefill(
                 PrefillJob(
-                    leg=f"leg{count}", token_ids=tuple(range(rng.randrange(2, 16))), arrival_s=watched.clock.now()
+                    leg=f"leg{count}",
+                    token_ids=tuple(range(rng.randrange(2, 16))),
+                    terms=make_terms(arrival_s=watched.clock.now()),
                 )
             )
             legs.add(f"leg{count}")

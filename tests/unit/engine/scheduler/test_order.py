@@ -13,6 +13,7 @@ from stratos.engine.scheduler.order import IMPLIED_DEADLINE_S, ServiceOrder
 from stratos.engine.sequence import Sequence
 from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import CROWDED, make_request
+from tests.support.terms import make_terms
 
 
 def make_sequence(seq_id, priority_class=0, arrival_s=0.0, deadline_s=None, since_s=0.0, past_s=0.0):
@@ -20,9 +21,7 @@ def make_sequence(seq_id, priority_class=0, arrival_s=0.0, deadline_s=None, sinc
         seq_id=seq_id,
         tokens=[1],
         root=b"",
-        priority_class=priority_class,
-        arrival_s=arrival_s,
-        deadline_s=deadline_s,
+        terms=make_terms(priority_class=priority_class, arrival_s=arrival_s, deadline_s=deadline_s),
         waiting_since_s=since_s,
         past_wait_s=past_s,
     )
