@@ -57,11 +57,11 @@ class MaskFiller:
         rows = np.zeros((len(matchers), self._num_words), dtype=np.int32)
         batch = list(matchers.values())
         if self._pool is not None and batch:
-            return PendingMasks(list(matchers), rows, self._pool.submit(self._fill_batch, batch, rows))
+            return PendingMasks(list(matchers), rows, self._pool.submit(self.fill_batch, batch, rows))
         fill_each(batch, rows)
         return PendingMasks(list(matchers), rows, None)
 
-    def _fill_batch(self, batch: list[GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
+    def fill_batch(self, batch: list[GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
         """Runs in the thread of ``_pool``."""
         if len(batch) == 1 or self._is_watching:
             begin = time.thread_time()

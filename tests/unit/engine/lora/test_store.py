@@ -112,7 +112,7 @@ def test_the_engine_shows_pins_made_during_a_load() -> None:
     engine.load_adapter(adapter("b"))
     engine.unpin_adapter("a")
     assert not engine.pin_adapter("unknown")
-    assert not engine._adapter_pins
+    assert not engine.inspect().adapter_pins
 
 
 class SlowReads:

@@ -18,10 +18,11 @@ from stratos.common.errors import AdapterUnavailable, BadRequest, Internal, Stra
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
 from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
-from stratos.core.requests.records import RequestKey
+from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.grammar.masks import MaskFiller, fill_each
 from stratos.engine.grammar.matcher import GrammarMatcher
+from stratos.engine.requests.grammars import GrammarBook
 from stratos.engine.runner.step_inputs import StepInputs
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import SchedulerConfig
@@ -227,24 +228,31 @@ def test_a_grammar_that_fails_ends_its_request_alone(
     monkeypatch: pytest.MonkeyPatch, fails: str, lag: int, is_parallel: bool
 ) -> None:
     grammar = GrammarSpec(GrammarKind.REGEX, r"[0-9]{3}-[a-f]{2,4}")
-    original = MaskFiller._fill_batch
+    original = MaskFiller.fill_batch
 
     def fill(self: MaskFiller, batch: list[GrammarMatcher], rows: Any) -> None:
         # llguidance's threads take its own matchers only
         is_poisoned = any(isinstance(matcher.compiled, FailingMatcher) for matcher in batch)
         fill_each(batch, rows) if is_poisoned else original(self, batch, rows)
 
-    monkeypatch.setattr(MaskFiller, "_fill_batch", fill)
+    matchers_of = GrammarBook.matchers
+
+    def failing_matchers(self: GrammarBook, request: EngineRequest) -> dict[int, GrammarMatcher]:
+        matchers = matchers_of(self, request)
+        for matcher in matchers.values():
+            matcher.compiled = FailingMatcher(matcher.compiled, fails)  # type: ignore[assignment]
+        return matchers
+
+    monkeypatch.setattr(MaskFiller, "fill_batch", fill)
     got = []
     for is_poisoned in (False, True):
         core = make_core(BASE_MODEL, kv_pool_bytes=8 << 20, lag=lag, enable_parallel_grammar_masks=is_parallel)
         core.add(make_request([5, 6, 7], "grammar", grammar=grammar, max_tokens=12, n=2))
         core.add(make_request([5, 6, 8], "free", max_tokens=12, num_logprobs=2))
         if is_poisoned:
-            core.add(make_request([9, 6, 8], "bad", grammar=grammar, max_tokens=12))
-            (state,) = [s for key, s in core._requests._states.items() if key.request_id == "bad"]
-            matcher: GrammarMatcher = state.matchers[0]
-            matcher.compiled = FailingMatcher(matcher.compiled, fails)  # type: ignore[assignment]
+            with monkeypatch.context() as patch:
+                patch.setattr(GrammarBook, "matchers", failing_matchers)
+                core.add(make_request([9, 6, 8], "bad", grammar=grammar, max_tokens=12))
         got.append(drain(core, {}))
     assert set(got[1].errors) == {"bad"}
     assert isinstance(got[1].errors["bad"], Internal)
