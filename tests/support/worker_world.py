@@ -102,7 +102,7 @@ def make_settings(role: WorkerRole, tmp_path: Path, **overrides: Any) -> WorkerS
 def _make_engine(settings: WorkerSettings, change_fake: Callable[[FakeConfig], FakeConfig] | None) -> EngineCore:
     engine = make_engine(settings)
     if change_fake is not None:
-        runner = engine._runner
+        runner = engine.runner
         assert isinstance(runner, FakeRunner)
         runner.config = change_fake(runner.config)
     return engine

@@ -120,6 +120,7 @@ class WorkerProcess(Service):
             registry=self.metrics,
             clock=self._clock,
             gate=self._gate,
+            tracing=self.tracing,
         )
         engine.subscribe(lambda _: self._feed.notify())
 
