@@ -31,7 +31,6 @@ class Booking:
 
     @property
     def decode_load(self) -> BookedLoad:
-        """Its load on the decode worker."""
         return BookedLoad(
             num_requests=1,
             num_seqs=max(1, self.request.num_choices),
@@ -41,7 +40,6 @@ class Booking:
 
     @property
     def prefill_load(self) -> BookedLoad:
-        """Its load on the prefill worker."""
         return BookedLoad(num_requests=1, num_prefill_tokens=self.request.num_prompt_tokens)
 
 

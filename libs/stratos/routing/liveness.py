@@ -40,7 +40,6 @@ class Liveness:
 
     @property
     def status(self) -> WorkerStatus | None:
-        """The last status."""
         return self._status
 
     @property
@@ -49,7 +48,6 @@ class Liveness:
         return self._status_at
 
     def on_status(self, status: WorkerStatus, now: float) -> None:
-        """A status arrived."""
         last = self._status
         if last is None or last.ref.incarnation != status.ref.incarnation:
             self._steps = StepWatch(now)

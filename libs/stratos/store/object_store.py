@@ -78,7 +78,7 @@ class ObjectStore(ABC):
         """Store a file under ``key``, replacing what was there."""
 
     async def close(self) -> None:  # noqa: B027
-        """Close connections."""
+        ...
 
     async def download_folder(
         self,

@@ -74,7 +74,6 @@ class FleetState:
                 self._records[worker_id] = _Record(member, self._settings)
 
     def on_status(self, worker_id: str, status: WorkerStatus, now: float) -> None:
-        """A status arrived."""
         record = self._records.get(worker_id)
         if record is None:
             return

@@ -56,7 +56,6 @@ class Platform:
         self._is_started = False
 
     def views(self) -> list[ProcessView]:
-        """Every process."""
         return self._supervisor.views()
 
     async def start_worker(self, role: str) -> ProcessView:
