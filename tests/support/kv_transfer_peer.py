@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 from stratos.common.errors import StratosError
-from stratos.kv.faults import Fault, FaultPlan, FaultySender
 from stratos.kv.gloo import GlooConfig
 from stratos.kv.registry import TransportConfig, make_sender
 from stratos.kv.transfer import FrameHeader, TransportOffer
+from tests.support.kv_faults import Fault, FaultPlan, FaultySender
 from tests.support.kv_transfer_world import payload_of
 
 

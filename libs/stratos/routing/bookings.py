@@ -76,7 +76,7 @@ class BookingLedger:
 
     def on_status(self, status: WorkerStatus, now: float) -> None:
         """A worker's status replaces what was guessed since the one before."""
-        incarnation = status.worker.incarnation
+        incarnation = status.ref.incarnation
         self._status_at[incarnation] = now
         self._num_ended_seqs.pop(incarnation, None)
         for handoff_id in [
@@ -129,7 +129,7 @@ class BookingLedger:
         shown = status.num_running + status.num_waiting + status.num_handoffs + status.num_orphans
         old = [
             booking
-            for booking in self._by_decode.get(status.worker.incarnation, {}).values()
+            for booking in self._by_decode.get(status.ref.incarnation, {}).values()
             if now - booking.at > self._settings.confirm_s
         ]
         surplus = sum(booking.decode_load.num_seqs for booking in old) - shown

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
+from stratos.rpc.tracing import Tracing
 from stratos.worker.adapter_cache import AdapterCache
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.engine_client.base import EngineClient
@@ -24,3 +25,4 @@ class WorkerContext:
     gate: DrainGate
     metrics: WorkerMetrics
     clock: Clock
+    tracing: Tracing

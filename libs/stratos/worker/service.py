@@ -120,6 +120,7 @@ class WorkerProcess(Service):
             registry=self.metrics,
             clock=self._clock,
             gate=self._gate,
+            tracing=self.tracing,
         )
         engine.subscribe(lambda _: self._feed.notify())
 
@@ -147,7 +148,7 @@ class WorkerProcess(Service):
         opened, context = self.opened, self.opened.context
         engine, info = context.engine.status(), context.engine.info
         return WorkerStatus(
-            worker=self.me(),
+            ref=self.me(),
             engine_step=engine.step,
             is_computing=engine.is_computing,
             blocks=engine.blocks,

@@ -12,6 +12,7 @@ from stratos.core.placement import WorkerRef
 from stratos.kv.gloo import GlooConfig
 from stratos.kv.receiver import ReceiverConfig
 from stratos.kv.registry import TransportConfig, make_receiver, make_sender
+from stratos.rpc.tracing import Tracing
 from stratos.worker.adapter_cache import AdapterCache, AdapterCacheConfig, AdapterStore
 from stratos.worker.decode.prefill_policy import PrefillPolicy, PrefillPolicyConfig
 from stratos.worker.decode.request_table import RequestTable, RequestTableConfig
@@ -57,15 +58,18 @@ def wire_worker(
     registry: CollectorRegistry,
     clock: Clock,
     gate: DrainGate,
+    tracing: Tracing,
 ) -> OpenWorker:
     """Build everything around a started engine."""
-    context = _context(settings, engine, store, me, incarnation, registry=registry, clock=clock, gate=gate)
+    context = _context(
+        settings, engine, store, me, incarnation, registry=registry, clock=clock, gate=gate, tracing=tracing
+    )
     receiver, embedder = HandoffReceiver(context), Embedder(context)
     policy_config = PrefillPolicyConfig(local_prefill_max_tokens=settings.local_prefill_max_tokens)
     table_config = RequestTableConfig(
         max_requests=settings.max_num_seqs + settings.max_num_waiting, orphan_ttl_s=settings.orphan_ttl_s
     )
-    table = RequestTable(engine, PrefillPolicy(context, receiver, policy_config), clock, table_config)
+    table = RequestTable(engine, PrefillPolicy(context, receiver, policy_config), clock, table_config, tracing)
     for subscriber in (context.jobs.on_step, table.on_step, embedder.on_step):
         engine.subscribe(subscriber)
     return OpenWorker(context=context, receiver=receiver, table=table, embedder=embedder)
@@ -81,6 +85,7 @@ def _context(
     registry: CollectorRegistry,
     clock: Clock,
     gate: DrainGate,
+    tracing: Tracing,
 ) -> HandoffContext:
     metrics, transports = WorkerMetrics(registry), Transports(_factories(settings, incarnation))
     cache_config = AdapterCacheConfig(directory=settings.adapter_cache_dir, max_bytes=settings.adapter_cache_bytes)
@@ -97,6 +102,7 @@ def _context(
         gate=gate,
         metrics=metrics,
         clock=clock,
+        tracing=tracing,
         transports=transports,
         peers=SourcePeers(transports, staging, clock),
         staging=staging,

@@ -80,6 +80,8 @@ class GatewaySettings(ServiceSettings):
     """A worker that says it computes and whose step stands still this long is hung (at least 4 of its slow steps)."""
     adapter_refresh_s: float = Field(1.0, gt=0)
     """Age up to which a tenant's list of adapters is used without asking the registry."""
+    trace_sample_ratio: float = Field(1.0, ge=0, le=1)
+    """Share of requests without a traceparent that get a trace; a traceparent says by itself whether it wants one."""
     health_interval_s: float = Field(5.0, gt=0)
     """/health runs at most one inference in this time."""
     health_timeout_s: float = Field(10.0, gt=0)

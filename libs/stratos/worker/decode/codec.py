@@ -24,6 +24,7 @@ from stratos.core.requests.terms import RequestTerms
 from stratos.core.requests.watermark import Watermark, check_watermark
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.rpc.codec.fleet import ref_from_pb
+from stratos.rpc.codec.trace import trace_from_pb
 from stratos.rpc.errors import to_error_detail
 from stratos.worker.records import Receipt, RequestDelta, Submission
 
@@ -102,7 +103,7 @@ def submission_from_pb(submit: decode_pb2.Submit, info: RunnerInfo, now_s: float
         ),
         handoff_id=submit.handoff_id,
         prefill_endpoints=tuple(ref_from_pb(ref) for ref in submit.prefill_endpoints[:MAX_PREFILL_ENDPOINTS]),
-        traceparent=submit.traceparent,
+        trace=trace_from_pb(submit.trace),
     )
 
 

@@ -22,7 +22,9 @@ from stratos.common.errors import BadRequest, Draining, Internal, NotFound, Over
 from stratos.common.ids import new_id
 from stratos.core.requests.records import ChoiceOutput, RequestKey
 from stratos.engine.contract.results import StepResult
+from stratos.rpc.tracing import TRACING_OFF, SpanKind, Tracing
 from stratos.worker.decode.session import Session
+from stratos.worker.decode.spans import describe_decode
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.records import RequestRecord, Submission
 
@@ -51,11 +53,19 @@ class Prefill(Protocol):
 class RequestTable:
     """All open requests by request id. Belongs to the event loop."""
 
-    def __init__(self, engine: EngineClient, policy: Prefill, clock: Clock, config: RequestTableConfig) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        policy: Prefill,
+        clock: Clock,
+        config: RequestTableConfig,
+        tracing: Tracing = TRACING_OFF,
+    ) -> None:
         self._engine = engine
         self._policy = policy
         self._clock = clock
         self._config = config
+        self._tracing = tracing
         self._records: dict[str, RequestRecord] = {}
         self._sessions: dict[RequestKey, Session] = {}
         self._tasks: dict[RequestKey, asyncio.Task[None]] = {}
@@ -157,7 +167,7 @@ class RequestTable:
         touched: dict[RequestKey, RequestRecord] = {}
         for key, stats in result.started_stats.items():
             if (record := self._find(key)) is not None:
-                record.stats = stats
+                record.stats, record.first_token_s = stats, result.ended_s
                 record.prompt_logprobs = result.prompt_logprobs.get(key, ())
         for output in result.outputs:
             if (record := self._find(output.key)) is not None:
@@ -168,6 +178,8 @@ class RequestTable:
                 record.fail(error)
                 touched[key] = record
         for record in touched.values():
+            if record.is_ended:
+                record.last_token_s = result.ended_s
             self._mark(record)
 
     def fail_all(self, error: StratosError) -> None:
@@ -201,7 +213,7 @@ class RequestTable:
             record.append(output)
         except AssertionError:  # whatever is wrong with this request, the others of the step go on
             error_id = new_id("err")
-            logger.exception("output of request %s cannot be taken, error id %s", record.key, error_id)
+            logger.exception("output of request %s cannot be taken, error id %s", record.label, error_id)
             record.fail(Internal(f"internal error {error_id}"))  # its task leaves the engine
 
     def _mark(self, record: RequestRecord) -> None:
@@ -216,6 +228,23 @@ class RequestTable:
             task.cancel()
 
     async def _serve(self, record: RequestRecord) -> None:
+        """Run the request to its end, inside its span."""
+        request_id, attempt = record.key
+        logger.debug("request %s, attempt %d, runs here", record.label, attempt)
+        with self._tracing.span(
+            "decode",
+            record.submission.trace,
+            kind=SpanKind.SERVER,
+            begin_s=record.submission.request.terms.arrival_s,
+            generation_id=request_id,
+            attempt=attempt,
+        ) as span:
+            try:
+                await self._run(record)
+            finally:
+                describe_decode(self._tracing, span, record)
+
+    async def _run(self, record: RequestRecord) -> None:
         """Hold everything the request needs until it ended."""
         try:
             async with AsyncExitStack() as stack:
@@ -231,7 +260,7 @@ class RequestTable:
             raise
         except Exception:
             error_id = new_id("err")
-            logger.exception("request failed by a bug, error id %s", error_id)
+            logger.exception("request %s failed by a bug, error id %s", record.label, error_id)
             record.fail(Internal(f"internal error {error_id}"))
         self._mark(record)
 

@@ -10,7 +10,9 @@ from stratos.common.errors import BadRequest, ContextLengthExceeded, IdentityMis
 from stratos.core.requests import limits
 from stratos.core.requests.embedding import EmbeddingOutput, PoolingKind
 from stratos.core.requests.terms import RequestTerms
+from stratos.core.trace import TraceContext
 from stratos.engine.contract.runner import RunnerInfo
+from stratos.rpc.codec.trace import trace_from_pb
 from stratos.worker.decode.codec import check_id, check_terms
 
 _POOLING: dict[int, PoolingKind] = {
@@ -24,6 +26,8 @@ class EmbedCall:
     """A checked call: what its inputs have in common, and the inputs."""
 
     request_id: str
+    attempt: int
+    trace: TraceContext
     inputs: tuple[tuple[int, ...], ...]
     pooling: PoolingKind
     normalizes: bool
@@ -46,6 +50,8 @@ def call_from_pb(message: embed_pb2.EmbedRequest, info: RunnerInfo, now_s: float
     terms = check_terms(message, now_s)
     return EmbedCall(
         request_id=check_id(message.request_id, "request_id"),
+        attempt=message.attempt,
+        trace=trace_from_pb(message.trace),
         inputs=_inputs(message, info),
         pooling=_POOLING[message.pooling],
         normalizes=message.normalizes,

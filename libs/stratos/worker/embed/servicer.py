@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from stratos.api.worker.v1 import embed_pb2, embed_pb2_grpc
 from stratos.common.errors import Draining, StratosError
+from stratos.core.requests.embedding import EmbeddingOutput
+from stratos.rpc.tracing import SpanKind
 from stratos.worker.context import WorkerContext
-from stratos.worker.embed.codec import call_from_pb, response_to_pb
+from stratos.worker.embed.codec import EmbedCall, call_from_pb, response_to_pb
 from stratos.worker.embed.embedder import Embedder
+
+logger = logging.getLogger(__name__)
 
 
 class EmbedServicer(embed_pb2_grpc.EmbedServiceServicer):
@@ -29,7 +34,7 @@ class EmbedServicer(embed_pb2_grpc.EmbedServiceServicer):
                 raise Draining("this worker is leaving; ask the router for a new placement")
             with shared.gate.embed_call():
                 call = call_from_pb(request, shared.engine.info, shared.clock.now())
-                outputs = await self._embedder().run(call)
+                outputs = await self._embed(call)
             outcome = "finished"
         except StratosError as error:
             outcome = error.code
@@ -40,3 +45,20 @@ class EmbedServicer(embed_pb2_grpc.EmbedServiceServicer):
         finally:
             shared.metrics.embed_calls.labels(outcome).inc()
         return response_to_pb(outputs)
+
+    async def _embed(self, call: EmbedCall) -> list[EmbeddingOutput]:
+        """Embed inside the call's span."""
+        logger.debug("request %s, attempt %d, embeds here", call.trace.label(call.request_id), call.attempt)
+        with self._context().tracing.span(
+            "embed",
+            call.trace,
+            kind=SpanKind.SERVER,
+            begin_s=call.terms.arrival_s,
+            generation_id=call.request_id,
+            attempt=call.attempt,
+            inputs=len(call.inputs),
+            input_tokens=sum(map(len, call.inputs)),
+        ) as span:
+            outputs = await self._embedder().run(call)
+            span.set(cached_tokens=sum(output.num_cached_tokens for output in outputs))
+        return outputs

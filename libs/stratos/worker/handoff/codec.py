@@ -12,6 +12,7 @@ from stratos.core.kv import KvGeometry, KvRange
 from stratos.core.requests.terms import RequestTerms
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from stratos.rpc.codec.fleet import identity_from_pb, identity_to_pb, ref_from_pb, ref_to_pb
+from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
 from stratos.rpc.errors import from_error_detail, to_error_detail
 from stratos.worker.handoff.records import (
     Abort,
@@ -207,7 +208,7 @@ def _intent_to_pb(intent: Intent, now_s: float) -> source_pb2.Intent:
         tenant=intent.terms.tenant,
         priority_class=intent.terms.priority_class,
         adapter_uri=intent.terms.adapter.uri,
-        traceparent=intent.traceparent,
+        trace=trace_to_pb(intent.trace),
     )
 
 
@@ -232,7 +233,7 @@ def _intent_from_pb(intent: source_pb2.Intent, now_s: float) -> Intent:
             arrival_s=now_s,
             deadline_s=now_s + intent.deadline_ms / 1000 if intent.HasField("deadline_ms") else None,
         ),
-        traceparent=intent.traceparent,
+        trace=trace_from_pb(intent.trace),
     )
 
 

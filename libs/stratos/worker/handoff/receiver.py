@@ -16,6 +16,8 @@ from stratos.common.background import BackgroundTasks
 from stratos.common.errors import StratosError, WorkerLost
 from stratos.common.ids import new_id
 from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.core.trace import TraceContext
+from stratos.rpc.tracing import SpanKind
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.receiver_leg import DamagedFrameError, ReceiverLeg
 from stratos.worker.handoff.records import Intent
@@ -23,6 +25,8 @@ from stratos.worker.handoff.target import HandoffTarget, TargetRefusedError
 from stratos.worker.records import RequestRecord, Submission
 
 logger = logging.getLogger(__name__)
+COMMITTED = "committed"
+"""Outcome of a leg that brought everything."""
 
 
 class HandoffReceiver:
@@ -61,17 +65,34 @@ class HandoffReceiver:
     async def _try_source(
         self, source: WorkerRef, record: RequestRecord, target: HandoffTarget, num_cached_tokens: int
     ) -> bool:
-        intent, request_id = self._intent(source, record.submission, num_cached_tokens), record.key.request_id
+        # A child of the attempt and not of this worker's own span, which is lost with a killed worker.
+        with self._context.tracing.span(
+            "fetch",
+            record.submission.trace,
+            kind=SpanKind.CLIENT,
+            generation_id=record.key.request_id,
+            attempt=record.key.attempt,
+            source_worker_id=source.worker_id,
+        ) as span:
+            intent = self._intent(source, record.submission, num_cached_tokens, span.trace)
+            outcome = await self._fetch(source, record, target, intent)
+            span.set(outcome=outcome)
+            if outcome != COMMITTED:
+                span.fail(outcome)
+        return outcome == COMMITTED
+
+    async def _fetch(self, source: WorkerRef, record: RequestRecord, target: HandoffTarget, intent: Intent) -> str:
+        """Run one leg; returns its outcome for the counters."""
         try:
             leg = ReceiverLeg(self._context, self._context.peers.open_fetch(source), intent, target)
         except WorkerLost as error:
             self._count(error.code)
-            return False
+            return error.code
         outcome = "cancelled"
         self._context.gate.num_receiver_legs += 1
         try:
             await leg.run()
-            outcome = "committed"
+            outcome = COMMITTED
             self._context.peers.report_committed(source)
         except TargetRefusedError as error:
             outcome = error.error.code
@@ -79,20 +100,20 @@ class HandoffReceiver:
         except DamagedFrameError as error:
             outcome = "damaged"
             logger.warning(
-                "KV of request %s from worker %s was damaged (%s)", request_id, source.worker_id, error.cause
+                "KV of request %s from worker %s was damaged (%s)", record.label, source.worker_id, error.cause
             )
         except StratosError as error:
             outcome = error.code
             if isinstance(error, WorkerLost):
                 self._context.peers.report_lost(source)
             logger.warning(
-                "hand-off of request %s from worker %s failed: %s", request_id, source.worker_id, error.message
+                "hand-off of request %s from worker %s failed: %s", record.label, source.worker_id, error.message
             )
         finally:
             self._count(outcome)
-            end = leg.give_up(outcome, committed=outcome == "committed")
+            end = leg.give_up(outcome, committed=outcome == COMMITTED)
             self._winding_down.spawn(self._wind_down(end), name=f"end of leg {intent.leg}")
-        return outcome == "committed"
+        return outcome
 
     async def _wind_down(self, end: Awaitable[None]) -> None:
         """Run the end of a leg, whose request may be gone already."""
@@ -104,7 +125,7 @@ class HandoffReceiver:
     def _count(self, outcome: str) -> None:
         self._context.metrics.handoffs.labels("receiver", outcome).inc()
 
-    def _intent(self, source: WorkerRef, submission: Submission, num_cached_tokens: int) -> Intent:
+    def _intent(self, source: WorkerRef, submission: Submission, num_cached_tokens: int, trace: TraceContext) -> Intent:
         request, info = submission.request, self._context.engine.info
         return Intent(
             handoff_id=submission.handoff_id,
@@ -119,5 +140,5 @@ class HandoffReceiver:
             receiver=self._context.me(),
             transports=self._context.transports.names,
             terms=request.terms,
-            traceparent=submission.traceparent,
+            trace=trace,
         )

@@ -9,6 +9,7 @@ from stratos.common.errors import StratosError
 from stratos.core.kv import KvGeometry, KvIdentity
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
+from stratos.core.trace import NO_TRACE, TraceContext
 from stratos.kv.transfer import FrameHeader, TransportOffer
 
 
@@ -39,7 +40,12 @@ class Intent:
     receiver: WorkerRef
     transports: tuple[str, ...]
     terms: RequestTerms = DEFAULT_TERMS
-    traceparent: str = ""
+    trace: TraceContext = NO_TRACE
+
+    @property
+    def label(self) -> str:
+        """The request's name for log lines."""
+        return self.trace.label(self.request_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

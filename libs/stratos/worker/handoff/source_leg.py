@@ -65,6 +65,10 @@ class SourceLeg:
         self._frames: list[tuple[KvRange, int]] = []
         self._repeated: set[int] = set()
         self._sending: asyncio.Task[None] | None = None
+        self.progress: PrefillProgress | None = None
+        """Of the engine's job, once there is one."""
+        self.finish: Finish | None = None
+        """What the receiver was told at the end."""
 
     async def run(self) -> str:
         """Serve the leg to its end; returns the outcome for the counters. Raises what ended it otherwise."""
@@ -112,7 +116,7 @@ class SourceLeg:
                 self._phase = SourcePhase.LOADING_ADAPTER
                 await context.adapters.hold(intent.terms.adapter, stack)
                 self._phase = SourcePhase.QUEUED
-            job = context.jobs.open(intent.leg)
+            job = self.progress = context.jobs.open(intent.leg)
             stack.callback(context.jobs.close, intent.leg)
             stack.push_async_callback(context.engine.release_prefill, intent.leg)  # before the adapter it runs with
             await context.engine.add_prefill(self._job())
@@ -121,7 +125,8 @@ class SourceLeg:
             sender, grant = await self._connect()
             await context.engine.grant(intent.leg)
             computed_s = await self._send_all(job, sender, grant)
-            await self._stream.send(self._finish(job, granted_s - started_s, computed_s - granted_s))
+            self.finish = self._make_finish(job, granted_s - started_s, computed_s - granted_s)
+            await self._stream.send(self.finish)
             await self._wait_ack(sender)
 
     def _job(self) -> PrefillJob:
@@ -218,7 +223,7 @@ class SourceLeg:
         await asyncio.shield(self._sending)
         self._context.metrics.transfer_bytes.labels("sent", self._transport).inc(header.num_bytes)
 
-    def _finish(self, job: PrefillProgress, queue_s: float, prefill_s: float) -> Finish:
+    def _make_finish(self, job: PrefillProgress, queue_s: float, prefill_s: float) -> Finish:
         return Finish(
             num_frames=len(self._frames),
             digest=digest_of(check for _, check in self._frames),

@@ -10,6 +10,7 @@ from typing import Any
 
 from stratos.api.kv.v1 import source_pb2, source_pb2_grpc
 from stratos.common.errors import BadRequest, Draining, StratosError, WorkerLost
+from stratos.rpc.tracing import Span, SpanKind, Tracing
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.pairing import check_pairing, choose_transport
 from stratos.worker.handoff.records import Intent, ReceiverMessage, Refused
@@ -33,14 +34,15 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
         shared = self._context()
         stream = SourceStream(context, shared.clock)
         with shared.gate.source_leg():
-            outcome, request_id = "lost", "?"
+            outcome, label = "lost", "?"
             try:
                 intent, transport = _check(await stream.receive(), shared)
-                request_id = intent.request_id
-                outcome = await SourceLeg(shared, stream, intent, transport).run()
+                label = intent.label
+                logger.debug("request %.400r, attempt %d, wants its prompt's KV", label, intent.attempt)
+                outcome = await _run(SourceLeg(shared, stream, intent, transport), intent, shared)
             except StratosError as error:
                 outcome = error.code
-                logger.info("hand-off of request %.200r ended as source: %s", request_id, error.message)
+                logger.info("hand-off of request %.400r ended as source: %s", label, error.message)
                 with suppress(WorkerLost):
                     await stream.send(Refused(error))
             finally:
@@ -72,3 +74,37 @@ def _check(intent: ReceiverMessage | None, context: HandoffContext) -> tuple[Int
         context.transports.names, intent.transports, context.me().address, intent.receiver.address
     )
     return intent, transport
+
+
+async def _run(leg: SourceLeg, intent: Intent, context: HandoffContext) -> str:
+    """Run a leg inside its span; returns the outcome for the counters."""
+    with context.tracing.span(
+        "prefill",
+        intent.trace,
+        kind=SpanKind.SERVER,
+        generation_id=intent.request_id,
+        attempt=intent.attempt,
+        worker_id=context.me().worker_id,
+    ) as span:
+        try:
+            outcome = await leg.run()
+            span.set(outcome=outcome)
+        finally:
+            _describe(span, leg, context.tracing)
+    return outcome
+
+
+def _describe(span: Span, leg: SourceLeg, tracing: Tracing) -> None:
+    """Fill the span of a leg that is over, and add the span of its engine's steps, from the first chunk to the last."""
+    finish, progress = leg.finish, leg.progress
+    if finish is not None:
+        span.set(
+            queue_ns=finish.queue_ns,
+            prefill_ns=finish.prefill_ns,
+            frames=finish.num_frames,
+            computed_tokens=finish.num_computed_tokens,
+            cached_tokens=finish.num_cached_tokens,
+        )
+    if span.is_recording and progress is not None and progress.began_s is not None:
+        steps = tracing.span("engine.prefill", span.trace, begin_s=progress.began_s, steps=progress.num_steps)
+        steps.end(progress.ended_s)

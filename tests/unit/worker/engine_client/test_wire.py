@@ -147,6 +147,8 @@ RECORDS: dict[str, list[object]] = {
         StepResult(
             step=5,
             num_rows=2,
+            began_s=1.5,
+            ended_s=2.5,
             is_idle=True,
             outputs=[ChoiceOutput(KEY, 1, 6, [7, 8], [LOGPROBS], FinishReason.GRAMMAR)],
             embeddings=[EmbeddingOutput(key=KEY, values=b"\x00\x01", num_cached_tokens=4)],
