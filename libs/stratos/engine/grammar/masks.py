@@ -19,7 +19,6 @@ from stratos.engine.grammar.matcher import GrammarMatcher
 
 Masks = Mapping[int, npt.NDArray[np.int32]]
 """By seq_id; sequences without a grammar have none."""
-NO_MASKS: Masks = {}
 WATCH_S = 0.02
 """After a batch that took longer, masks are filled one by one, so that each matcher learns its own part of it."""
 

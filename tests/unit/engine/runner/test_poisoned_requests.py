@@ -43,6 +43,8 @@ class World:
     path: Path
     runner: TorchRunner
     adapters: list[AdapterFiles]
+    intruder: AdapterFiles
+    """Takes the slot of the second adapter."""
 
     @property
     def digests(self) -> list[str]:
@@ -51,18 +53,18 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A runner that raises where token ``RAISING`` is in the batch, and two adapters."""
+    """A runner that raises where token ``RAISING`` is in the batch, and two adapters, which is all it holds."""
     root = tmp_path_factory.mktemp("world")
     model = save_tiny(root / "base", "Qwen2", tie_word_embeddings=False)
     adapters = []
-    for seed in (1, 2):
+    for seed in (1, 2, 3):
         save_adapter(root / str(seed), model, rank=4, targets=["q_proj", "up_proj"], seed=seed)
         adapters.append(read_adapter_files(root / str(seed)))
-    runner = load_runner(root / "base")
+    runner = load_runner(root / "base", max_resident_adapters=2)
     with torch.inference_mode():
         runner._decoder.embedding[OVERFLOWING] = 3e38
     poison(runner)
-    return World(root / "base", runner, adapters)
+    return World(root / "base", runner, adapters[:2], adapters[2])
 
 
 def poison(runner: TorchRunner) -> None:
@@ -134,7 +136,8 @@ def attempt(world: World, lag: int, culprit: Callable[[EngineCore], object] | No
     if culprit is not None:
         events[JOINS_AT] = lambda: culprit(core)
     if vanishing:
-        events[VANISHES_AT] = lambda: world.runner.unload_adapter(vanishing)
+        others = frozenset(world.digests) - {vanishing}
+        events[VANISHES_AT] = lambda: world.runner.load_adapter(world.intruder, others.__contains__)
     return drain(core, events)
 
 
