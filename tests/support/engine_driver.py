@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import StratosError
+from stratos.core.block_hash import block_hashes, chain_root
 from stratos.core.requests.records import ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import StepResult
@@ -113,6 +114,12 @@ def drained_tokens(engine: EngineCore) -> dict[tuple[str, int], list[int]]:
     run = drain(engine)
     assert not run.errors
     return run.tokens
+
+
+def prompt_hashes(engine: EngineCore, prompt: Iterable[int]) -> list[bytes]:
+    """Hashes of a prompt's full blocks, its last token excluded; no adapter, no salt."""
+    root = chain_root(engine.info.identity, "", b"")
+    return block_hashes(root, tuple(prompt)[:-1], engine.info.geometry.block_size)
 
 
 def assert_at_rest(engine: EngineCore) -> None:

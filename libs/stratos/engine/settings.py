@@ -68,6 +68,8 @@ class RunnerConfig:
     """How the model is loaded and run."""
 
     model_path: Path
+    model_digest: str = ""
+    """Handed over by the process that started this one (``core.files.handed_digest``); empty: computed."""
     dtype: str = "float32"
     """"float32" or "bfloat16": compute type and KV type."""
     kv_dtype: Literal["auto", "fp8"] = "auto"

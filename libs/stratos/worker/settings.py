@@ -18,6 +18,8 @@ class WorkerSettings(ServiceSettings):
     """Stable name within the deployment; shown in receipts and logs."""
     model_path: Path | None = None
     """Hugging Face model folder; needed by the torch engine. The fake engine takes digest and vocabulary from it."""
+    model_digest: str = ""
+    """Digest of the model folder and state of its files, as `stratos up` hands it over; empty: computed at start."""
     kv_dtype: Literal["auto", "fp8"] = "auto"
     """"auto" keeps KV in DTYPE; fp8 in one byte a number, on a GPU alone, and the same at all workers of a model."""
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -8,8 +8,6 @@ from stratos.worker.settings import WorkerSettings
 
 
 class DecodeWorkerSettings(WorkerSettings):
-    """See ``WorkerSettings``."""
-
     model_config = SettingsConfigDict(env_prefix="STRATOS_DECODE_WORKER_")
 
     worker_id: str = "decode-0"

@@ -8,8 +8,6 @@ from stratos.worker.settings import WorkerSettings
 
 
 class PrefillWorkerSettings(WorkerSettings):
-    """See ``WorkerSettings``."""
-
     model_config = SettingsConfigDict(env_prefix="STRATOS_PREFILL_WORKER_")
 
     worker_id: str = "prefill-0"

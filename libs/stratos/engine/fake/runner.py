@@ -284,10 +284,6 @@ class FakeRunner(Runner):
         """Remember the digest."""
         self._adapters[files.digest] = None
 
-    def unload_adapter(self, digest: str) -> None:
-        """Forget the digest."""
-        self._adapters.pop(digest, None)
-
     def resident_adapters(self) -> tuple[str, ...]:
         """Digests loaded."""
         return tuple(self._adapters)

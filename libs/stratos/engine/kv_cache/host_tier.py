@@ -76,7 +76,7 @@ class HostTier:
         self._loading: set[int] = set()
         self._plan: int | None = None
         """Number of the plan that is being made."""
-        self._num_kept = 0
+        self.num_kept = 0
         """Device blocks that pending copies of cached blocks reference."""
         self.num_swapped_out = self.num_restored = self.num_blocks_out = self.num_blocks_in = 0
         if num_slots:
@@ -95,7 +95,12 @@ class HostTier:
     @property
     def is_busy(self) -> bool:
         """Pending or launched copies hold references on device blocks."""
-        return bool(self._loading or self._num_kept)
+        return bool(self._loading or self.num_kept)
+
+    @property
+    def num_loading(self) -> int:
+        """Device blocks that pending or launched copies fill."""
+        return len(self._loading)
 
     @property
     def has_pending(self) -> bool:
@@ -301,13 +306,13 @@ class HostTier:
         for copy in swaps.outs:
             self.pool.end_move(copy.slot, is_valid=is_valid)
         referenced = [copy.block for copy in swaps.outs if copy.is_referenced]
-        self._num_kept -= len(referenced)
+        self.num_kept -= len(referenced)
         self._blocks.release(referenced, are_oldest=True)
 
     def _copy_out(self, block: int, block_hash: bytes | None, *, is_referenced: bool = False) -> int:
         slot = self.pool.take(block_hash)
         assert slot is not None
-        self._num_kept += is_referenced
+        self.num_kept += is_referenced
         self._next.outs.append(BlockOut(block, slot, is_referenced))
         return slot
 

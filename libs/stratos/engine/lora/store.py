@@ -84,12 +84,6 @@ class LoraStore:
             f"all {self._capacity} adapter slots hold adapters in use; raise max_resident_adapters"
         )
 
-    def unload(self, digest: str) -> None:
-        """Forget an adapter; unknown digests are ignored. A running step keeps the tensors it has."""
-        with self._lock:
-            self._slots.pop(digest, None)
-            self._host.pop(digest, None)
-
     def touch(self, digest: str) -> LoraWeights | None:
         """The adapter, marked as used now; ``None`` when it is not resident."""
         with self._lock:

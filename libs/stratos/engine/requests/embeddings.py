@@ -35,6 +35,11 @@ class EmbedBook:
     def __contains__(self, key: RequestKey) -> bool:
         return key in self._sequences
 
+    @property
+    def open(self) -> tuple[RequestKey, ...]:
+        """Keys of the requests in it."""
+        return tuple(self._sequences)
+
     def add(self, request: EmbedRequest) -> None:
         """Queue a request. Raises like ``EngineCore.add_embedding``."""
         context = self._context

@@ -47,6 +47,16 @@ class RequestBook:
     def __contains__(self, key: RequestKey) -> bool:
         return key in self._states
 
+    @property
+    def open(self) -> tuple[RequestKey, ...]:
+        """Keys of the requests in it."""
+        return tuple(self._states)
+
+    @property
+    def num_pending_copies(self) -> int:
+        """Block copies that no plan has taken."""
+        return len(self._copies)
+
     # -- coming and going --------------------------------------------------------------------------
 
     def add(self, request: EngineRequest) -> None:

@@ -21,6 +21,11 @@ class JobBook:
     def __len__(self) -> int:
         return len(self._states)
 
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Legs of the jobs in it."""
+        return tuple(self._states)
+
     def __getitem__(self, leg: str) -> JobState:
         return self._states[leg]
 

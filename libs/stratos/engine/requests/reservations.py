@@ -21,6 +21,11 @@ class ReservationBook:
     def __contains__(self, key: RequestKey) -> bool:
         return key in self._states
 
+    @property
+    def open(self) -> tuple[RequestKey, ...]:
+        """Keys of the requests in it."""
+        return tuple(self._states)
+
     def take(self, request: EngineRequest) -> Reservation | None:
         """Take everything a hand-off needs, or nothing."""
         context, blocks = self._context, self._context.blocks

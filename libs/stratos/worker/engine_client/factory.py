@@ -46,7 +46,8 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
 
 
 def _fake_runner(settings: WorkerSettings) -> Runner:
-    files = read_model_files(settings.model_path) if settings.model_path is not None else None
+    path = settings.model_path
+    files = read_model_files(path, settings.model_digest) if path is not None else None
     return FakeRunner(
         FakeConfig(
             worker_weight=settings.fake_worker_weight,
@@ -71,6 +72,7 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
     read_json(settings.model_path / "config.json")  # a wrong path is told before torch takes its seconds to load
     config = RunnerConfig(
         model_path=settings.model_path,
+        model_digest=settings.model_digest,
         dtype=settings.dtype,
         kv_dtype=settings.kv_dtype,
         block_size=settings.block_size,

@@ -109,7 +109,7 @@ def test_victim_is_who_would_be_admitted_last_and_comes_back_first(lag):
     engine.step()
     engine.add(sized_request("late", 7, 8, priority_class=2, arrival_s=now + 1))
     ended = list(itertools.chain.from_iterable(ended_in(engine.step()) for _ in range(60)))
-    assert engine._scheduler.num_preemptions
+    assert engine.status().num_preemptions
     assert ended == ["urgent", "normal", "batch", "late"]
 
 
@@ -173,5 +173,5 @@ def test_every_request_ends_within_the_work_there_is(lag, load, num_blocks, mark
         ended += ended_in(result)
         steps += 1
         work = sum(prompt + max_tokens for _, prompt, max_tokens in load)
-        assert steps <= work + engine._scheduler.num_preemptions * 32
+        assert steps <= work + engine.status().num_preemptions * 32
     assert len(ended) == len(load)
