@@ -57,7 +57,7 @@ class FakeConfig:
     swap_block_s: float = 0.0
     """Duration of the copy of one block between the tiers."""
     step_s: float = 0.0
-    """Least duration of a step."""
+    """Minimum duration of a step."""
     token_s: float = 0.0
     """Added per token of a step: makes prefill take time."""
     fail_at_step: int | None = None
