@@ -107,8 +107,8 @@ class BlockTables:
     def _restore(self, sequence: Sequence, num_budgeted: int, growth: int) -> bool:
         swapped, window = sequence.swapped, self.window_of(sequence)
         assert swapped is not None
-        # Held were blocks 7, 8 and 9, so the table had 10 entries, 7 of them released. 45 tokens are 12 blocks: it needs
-        # 12 - 7 = 5, the 3 that were swapped out and 2 for the tokens after them.
+        # Held were blocks 7, 8 and 9, so the table had 10 entries, 7 of them released. 45 tokens are 12 blocks:
+        # it needs 12 - 7 = 5, the 3 that were swapped out and 2 for the tokens after them.
         num_swapped = len(swapped.places)
         num_blocks = self.blocks.blocks_for(len(sequence.tokens)) - (swapped.places[-1] + 1 - num_swapped)
         if window is not None:
