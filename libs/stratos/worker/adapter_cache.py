@@ -19,7 +19,6 @@ import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -40,6 +39,7 @@ from stratos.common.errors import (
 from stratos.common.ids import new_id
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles, read_adapter_files
+from stratos.worker.config import AdapterCacheConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.metrics import WorkerMetrics
 
@@ -67,14 +67,6 @@ class AdapterStore(Protocol):
     async def close(self) -> None:
         """Close connections."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterCacheConfig:
-    """Where adapters are kept, and how much of them."""
-
-    directory: Path
-    max_bytes: int
 
 
 class AdapterCache:

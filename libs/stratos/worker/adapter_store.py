@@ -6,9 +6,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from stratos.common.errors import DependencyDown
+from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 from stratos.worker.adapter_cache import AdapterStore
-from stratos.worker.settings import WorkerSettings
 
 
 class NoStore:
@@ -18,14 +18,12 @@ class NoStore:
         self, folder: str, destination: Path, *, names: Collection[str] | None = None, max_bytes: int = 0
     ) -> None:
         """Always refuses."""
-        raise DependencyDown("it is not in the cache of this worker, and OBJECT_STORE_URL is not set")
+        raise DependencyDown("it is not in the cache of this worker, and OBJECT_STORE__URL is not set")
 
     async def close(self) -> None:
         """Nothing to close."""
 
 
-def open_adapter_store(settings: WorkerSettings) -> AdapterStore:
-    """The store that ``object_store_url`` names; nothing is contacted yet."""
-    if not settings.object_store_url:
-        return NoStore()
-    return open_store(settings.object_store_url, s3_endpoint_url=settings.s3_endpoint_url)
+def open_adapter_store(config: ObjectStoreConfig | None) -> AdapterStore:
+    """The store that is configured, or a stand-in that refuses; nothing is contacted yet."""
+    return open_store(config) if config is not None else NoStore()

@@ -21,6 +21,7 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.step_watch import PROGRESS_INTERVAL_S, StepWatch
 from stratos.rpc.serving.service import Service
+from stratos.store.settings import ObjectStoreConfig
 from stratos.worker.adapter_cache import AdapterStore, remove_leftovers
 from stratos.worker.adapter_store import open_adapter_store
 from stratos.worker.decode.servicer import DecodeServicer
@@ -60,7 +61,7 @@ class WorkerProcess(Service):
         settings: WorkerSettings,
         *,
         make_engine: Callable[[WorkerSettings], EngineClient],
-        make_store: Callable[[WorkerSettings], AdapterStore],
+        make_store: Callable[[ObjectStoreConfig | None], AdapterStore],
     ) -> None:
         self.name = f"{role.value}-worker"
         self.role = role
@@ -110,12 +111,12 @@ class WorkerProcess(Service):
     async def open(self) -> None:
         """Load the model, start the step loop, wire everything."""
         engine = await run_in_own_thread(self._make_engine, self._settings)
-        await asyncio.to_thread(remove_leftovers, self._settings.adapter_cache_dir)
+        await asyncio.to_thread(remove_leftovers, self._settings.adapter_cache.directory)
         await engine.start()
         self._parts = wire_worker(
             self._settings,
             engine,
-            self._make_store(self._settings),
+            self._make_store(self._settings.object_store),
             self.me,
             self.incarnation,
             registry=self.metrics,
@@ -126,7 +127,7 @@ class WorkerProcess(Service):
 
     async def warm_up(self) -> None:
         """See ``warm_up_engine``."""
-        await warm_up_engine(self.parts.engine, self._clock, self._settings.max_num_batched_tokens)
+        await warm_up_engine(self.parts.engine, self._clock, self._settings.scheduler.max_num_batched_tokens)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """See ``Service.tasks``."""
@@ -164,7 +165,7 @@ class WorkerProcess(Service):
             resident_adapters=frozenset(engine.resident_adapters),
             tokens_by_tenant=engine.tokens_by_tenant,
             block_size=info.geometry.block_size,
-            max_num_seqs=self._settings.max_num_seqs,
+            max_num_seqs=self._settings.scheduler.max_num_seqs,
             slow_step_s=engine.slow_step_s,
         )
 
@@ -236,7 +237,7 @@ class WorkerProcess(Service):
 def make_client(settings: WorkerSettings) -> EngineClient:
     """The engine client that the settings name; a process of its own makes its engine in ``start``."""
     if settings.engine_process == "process":
-        arena_bytes = FRAMES_IN_FLIGHT * settings.staging_slot_bytes
+        arena_bytes = FRAMES_IN_FLIGHT * settings.transport.staging.slot_bytes
         return ProcessEngine(settings.model_dump_json().encode(), arena_bytes=arena_bytes)
     return ThreadEngine(make_engine(settings))
 

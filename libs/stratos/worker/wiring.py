@@ -9,21 +9,20 @@ from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
-from stratos.kv.gloo import GlooConfig
-from stratos.kv.receiver import ReceiverConfig
-from stratos.kv.registry import TransportConfig, make_receiver, make_sender
-from stratos.worker.adapter_cache import AdapterCache, AdapterCacheConfig, AdapterStore
-from stratos.worker.decode.prefill_policy import PlacerConfig, PromptPlacer
-from stratos.worker.decode.request_table import RequestTable, RequestTableConfig
+from stratos.kv.registry import make_receiver, make_sender
+from stratos.kv.settings import TransportConfig
+from stratos.worker.adapter_cache import AdapterCache, AdapterStore
+from stratos.worker.decode.prefill_policy import PromptPlacer
+from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.decode.servicer import DecodeParts
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.embed.embedder import Embedder
 from stratos.worker.embed.servicer import EmbedParts
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.handoff.receiver import HandoffReceiver
-from stratos.worker.handoff.receiver_parts import ReceiverLegConfig, ReceiverParts
+from stratos.worker.handoff.receiver_parts import ReceiverParts
 from stratos.worker.handoff.source_jobs import PrefillJobs
-from stratos.worker.handoff.source_leg import SourceConfig, SourceParts
+from stratos.worker.handoff.source_leg import SourceParts
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.staging_slots import StagingRoom
 from stratos.worker.handoff.transports import TransportFactory, Transports
@@ -69,15 +68,9 @@ def wire_worker(
 ) -> WorkerParts:
     """Build the parts around a started engine."""
     metrics, jobs = WorkerMetrics(registry), PrefillJobs()
-    transports = Transports(_factories(settings, incarnation))
-    config = AdapterCacheConfig(directory=settings.adapter_cache_dir, max_bytes=settings.adapter_cache_bytes)
-    adapters = AdapterCache(store, engine, config, metrics)
-    leg_config = ReceiverLegConfig(
-        progress_timeout_s=settings.fetch_progress_timeout_s,
-        stall_timeout_s=settings.fetch_stall_timeout_s,
-        frame_timeout_s=settings.fetch_frame_timeout_s,
-    )
-    room = StagingRoom(leg_config.slot_wait_s)
+    transports = Transports(_factories(settings.transport, incarnation))
+    adapters = AdapterCache(store, engine, settings.adapter_cache, metrics)
+    room = StagingRoom(settings.handoff.slot_wait_s)
     peers = SourcePeers(transports, room, clock)
     receiver_parts = ReceiverParts(
         me=me,
@@ -86,16 +79,19 @@ def wire_worker(
         peers=peers,
         room=room,
         metrics=metrics,
-        config=leg_config,
+        config=settings.handoff,
         clock=clock,
     )
     receiver = HandoffReceiver(receiver_parts, adapters, gate, clock)
-    placer_config = PlacerConfig(local_prefill_max_tokens=settings.local_prefill_max_tokens)
-    placer = PromptPlacer(engine, receiver, adapters, metrics, placer_config)
-    table_config = RequestTableConfig(
-        max_requests=settings.max_num_seqs + settings.max_num_waiting, orphan_ttl_s=settings.orphan_ttl_s
+    placer = PromptPlacer(engine, receiver, adapters, metrics, settings.handoff)
+    bounds = settings.scheduler
+    table = RequestTable(
+        engine,
+        placer,
+        clock,
+        max_requests=bounds.max_num_seqs + bounds.max_num_waiting,
+        orphan_ttl_s=settings.orphan_ttl_s,
     )
-    table = RequestTable(engine, placer, clock, table_config)
     engine.subscribe(jobs.on_step)
     engine.subscribe(table.on_step)
     embedder = Embedder(engine, adapters)
@@ -115,7 +111,7 @@ def wire_worker(
             adapters=adapters,
             transports=transports,
             metrics=metrics,
-            config=SourceConfig(),
+            config=settings.handoff,
             clock=clock,
         ),
         decode=DecodeParts(me=me, engine=engine, table=table, clock=clock),
@@ -123,15 +119,11 @@ def wire_worker(
     )
 
 
-def _factories(settings: WorkerSettings, incarnation: str) -> dict[str, TransportFactory]:
-    ring = ReceiverConfig(
-        incarnation=incarnation, slot_bytes=settings.staging_slot_bytes, slots_per_pair=settings.staging_slots
-    )
-    config = TransportConfig(shm_directory=settings.shm_dir, gloo=GlooConfig(host=settings.gloo_host))
+def _factories(config: TransportConfig, incarnation: str) -> dict[str, TransportFactory]:
     return {
         name: TransportFactory(
-            receiver=lambda name=name: make_receiver(name, ring, config),  # type: ignore[misc]
+            receiver=lambda name=name: make_receiver(name, incarnation, config),  # type: ignore[misc]
             sender=lambda name=name: make_sender(name, config),  # type: ignore[misc]
         )
-        for name in settings.kv_transports
+        for name in config.names
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pydantic import field_validator
-from pydantic_settings import SettingsConfigDict
 
 from stratos.routing.settings import (
     AdmissionSettings,
@@ -19,7 +18,7 @@ from stratos_router.discovery import open_discovery
 class RouterSettings(ServiceSettings):
     """Where workers are found, and the numbers of the routing rules."""
 
-    model_config = SettingsConfigDict(env_prefix="STRATOS_ROUTER_")
+    env_prefix = "STRATOS_ROUTER_"
 
     discovery: str
     """"file:///path/workers.json", re-read when it changes, or "static://decode@host:port,prefill@host:port"."""

@@ -9,20 +9,13 @@ otherwise                                 -> hand-off; when every source fails, 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 from stratos.worker.adapter_cache import AdapterCache
+from stratos.worker.config import HandoffConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.handoff.receiver import HandoffReceiver
 from stratos.worker.metrics import WorkerMetrics
 from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacerConfig:
-    """The policy's one number."""
-
-    local_prefill_max_tokens: int
 
 
 class PromptPlacer:
@@ -34,7 +27,7 @@ class PromptPlacer:
         receiver: HandoffReceiver,
         adapters: AdapterCache,
         metrics: WorkerMetrics,
-        config: PlacerConfig,
+        config: HandoffConfig,
     ) -> None:
         self._engine = engine
         self._receiver = receiver

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Protocol
 
 from stratos.common.clock import Clock
@@ -29,14 +28,6 @@ from stratos.worker.records import RequestRecord, Submission
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestTableConfig:
-    """Bounds of the table."""
-
-    max_requests: int
-    orphan_ttl_s: float
-
-
 class Placer(Protocol):
     """Brings a request into the engine's batch."""
 
@@ -49,13 +40,24 @@ class Placer(Protocol):
 
 
 class RequestTable:
-    """All open requests by request id. Belongs to the event loop."""
+    """All open requests by request id. Belongs to the event loop.
 
-    def __init__(self, engine: EngineClient, placer: Placer, clock: Clock, config: RequestTableConfig) -> None:
+    Args:
+        engine: of this worker.
+        placer: brings a request into the engine's batch.
+        clock: of this worker.
+        max_requests: more are refused.
+        orphan_ttl_s: requests of a broken session are freed after this long.
+    """
+
+    def __init__(
+        self, engine: EngineClient, placer: Placer, clock: Clock, *, max_requests: int, orphan_ttl_s: float
+    ) -> None:
         self._engine = engine
         self._placer = placer
         self._clock = clock
-        self._config = config
+        self._max_requests = max_requests
+        self._orphan_ttl_s = orphan_ttl_s
         self._records: dict[str, RequestRecord] = {}
         self._sessions: dict[RequestKey, Session] = {}
         self._tasks: dict[RequestKey, asyncio.Task[None]] = {}
@@ -94,7 +96,7 @@ class RequestTable:
             )
         if known is not None:
             self._remove(known)
-        if len(self._records) >= self._config.max_requests or len(self._tasks) >= 2 * self._config.max_requests:
+        if len(self._records) >= self._max_requests or len(self._tasks) >= 2 * self._max_requests:
             raise Overloaded(f"this worker has {len(self._records)} open requests, its limit")
         record = RequestRecord(submission, self._engine.info.identity.numerics_id)
         self._records[key.request_id] = record
@@ -141,7 +143,7 @@ class RequestTable:
 
     def reap(self) -> None:
         """Free orphans that nobody attached to in time; called often."""
-        limit_s = self._clock.now() - self._config.orphan_ttl_s
+        limit_s = self._clock.now() - self._orphan_ttl_s
         for record in list(self._records.values()):
             if record.orphan_since_s is not None and record.orphan_since_s <= limit_s:
                 self._remove(record)

@@ -10,30 +10,13 @@ from stratos.common.clock import Clock
 from stratos.core.kv import KvRange
 from stratos.core.placement import WorkerRef
 from stratos.kv.framing import Coverage
+from stratos.worker.config import HandoffConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.handoff.records import Finish, ReceiverMessage, SourceMessage
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.staging_slots import StagingRoom
 from stratos.worker.handoff.transports import Transports
 from stratos.worker.metrics import WorkerMetrics
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverLegConfig:
-    """Deadlines of the phases, and how many slots a leg asks for."""
-
-    progress_timeout_s: float = 1.0
-    """A source that says nothing for this long is lost; it promises a message every 250 ms."""
-    stall_timeout_s: float = 2.0
-    """A source that says it computes, with a step counter that stands still for this long, hangs."""
-    frame_timeout_s: float = 10.0
-    """An announced frame must be complete within this time."""
-    abort_timeout_s: float = 1.0
-    """Longest wait for AbortAck, and for the source to leave after Ack."""
-    slot_wait_s: float = 2.0
-    """Longest wait for a staging slot; those who hold one give it back within a transfer's time."""
-    num_slots: int = 2
-    """Credits asked for: one frame on the wire while the one before it is scattered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +29,7 @@ class ReceiverParts:
     peers: SourcePeers
     room: StagingRoom
     metrics: WorkerMetrics
-    config: ReceiverLegConfig
+    config: HandoffConfig
     clock: Clock
 
 

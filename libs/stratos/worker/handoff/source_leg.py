@@ -27,6 +27,7 @@ from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.kv.framing import checksum, digest_of, plan_frames
 from stratos.kv.transfer import FrameHeader, PairSender
 from stratos.worker.adapter_cache import AdapterCache
+from stratos.worker.config import HandoffConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.handoff.records import (
     Abort,
@@ -51,14 +52,6 @@ from stratos.worker.metrics import WorkerMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceConfig:
-    """Limits of the source's side."""
-
-    receiver_timeout_s: float = 10.0
-    """Longest wait for the receiver's Grant, Credit or Ack; it answers within milliseconds when it lives."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceParts:
     """What all legs of a worker share."""
 
@@ -68,7 +61,7 @@ class SourceParts:
     adapters: AdapterCache
     transports: Transports
     metrics: WorkerMetrics
-    config: SourceConfig
+    config: HandoffConfig
     clock: Clock
 
 
