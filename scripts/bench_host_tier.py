@@ -28,6 +28,7 @@ from bench_platform import environment
 
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.requests.terms import RequestTerms
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
@@ -70,8 +71,7 @@ def make_request(name: str, num_prompt: int, num_output: int, salt: bytes) -> En
         choices=(ChoiceState(index=0),),
         sampling=SamplingParams(temperature=0.0, max_tokens=num_output, ignore_eos=True),
         seed=0,
-        cache_salt=salt,
-        arrival_s=time.monotonic(),
+        terms=RequestTerms(cache_salt=salt, arrival_s=time.monotonic()),
     )
 
 

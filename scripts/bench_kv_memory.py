@@ -40,6 +40,7 @@ from typing import Any
 from stratos.common.clock import FakeClock
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.requests.terms import RequestTerms
 from stratos.engine.contract.plan import PlanRow, SampledToken, SampleSpec, StepTokens
 from stratos.engine.contract.results import EngineStatus
 from stratos.engine.core import EngineCore
@@ -117,8 +118,7 @@ def make_requests(workload: Workload, now: float) -> list[EngineRequest]:
             choices=(ChoiceState(index=0),),
             sampling=SamplingParams(temperature=0.0, max_tokens=length),
             seed=0,
-            cache_salt=b"%d" % index,
-            arrival_s=now + index * 1e-6,
+            terms=RequestTerms(cache_salt=b"%d" % index, arrival_s=now + index * 1e-6),
         )
         for index, length in enumerate(workload.output_lengths())
     ]

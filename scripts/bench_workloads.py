@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stratos.core.adapter import AdapterRef
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.requests.terms import RequestTerms
 from stratos.engine.core import EngineCore
 
 NUM_ADAPTERS = 4
@@ -44,7 +46,7 @@ def request(
         choices=(ChoiceState(index=0),),
         sampling=SamplingParams(temperature=0.0, max_tokens=num_output, ignore_eos=True, grammar=grammar),
         seed=0,
-        adapter_digest=adapter_digest,
+        terms=RequestTerms(adapter=AdapterRef(digest=adapter_digest)),
     )
 
 

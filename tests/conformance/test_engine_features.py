@@ -33,6 +33,7 @@ from tests.support.engine_clients import (
     until,
 )
 from tests.support.paths import BASE_MODEL
+from tests.support.terms import with_terms
 
 pytestmark = pytest.mark.parametrize("start", ["thread", "thread-lag1", "process-lag1"], indirect=True)
 PACKED = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
@@ -142,7 +143,7 @@ async def test_adapters_change_tokens_and_keep_their_own_prefixes(start: Start) 
     for name in "ab":
         await client.load_adapter(make_adapter(name))
         assert await client.pin_adapter(name * 64)
-        request = dataclasses.replace(make_request(prompt, name), adapter_digest=name * 64)
+        request = with_terms(make_request(prompt, name), adapter_digest=name * 64)
         await client.add(request)
     await until(lambda: len(ended(outputs)) == 2)
     for name in "ab":
@@ -160,10 +161,10 @@ async def test_classes_and_deadlines_are_kept(start: Start) -> None:
     client, outputs = await start({"max_num_seqs": 1}, step_s=0.002)
     await client.add(make_request([1, 2], "first", max_tokens=4000))
     await until(lambda: outputs.tokens)
-    low = dataclasses.replace(make_request([3, 4], "low", max_tokens=1), priority_class=2)
+    low = with_terms(make_request([3, 4], "low", max_tokens=1), priority_class=2)
     await client.add(low)
-    await client.add(dataclasses.replace(make_request([5, 6], "high", max_tokens=1), priority_class=0))
-    await client.add(dataclasses.replace(make_request([7, 8], "late"), deadline_s=0.001))
+    await client.add(with_terms(make_request([5, 6], "high", max_tokens=1), priority_class=0))
+    await client.add(with_terms(make_request([7, 8], "late"), deadline_s=0.001))
     await until(lambda: errors(outputs))
     client.abort(RequestKey("first", 0))
     await until(lambda: len(ended(outputs)) == 2)

@@ -24,6 +24,7 @@ from stratos.worker.service import make_client
 from stratos.worker.settings import WorkerSettings
 from tests.support.engine_clients import Outputs, ended, events, make_request, until
 from tests.support.paths import MODELS
+from tests.support.terms import with_terms
 
 ADAPTERS = {folder.name: read_adapter_files(folder) for folder in sorted((MODELS / "adapters").iterdir())}
 PROMPT = Tokenizer.load(MODELS / "base").encode("def read_lines(path):\n    with open(path) as file:\n        return ")
@@ -92,7 +93,7 @@ async def sides(sides_dir: Path) -> AsyncIterator[tuple[Side, Side]]:
 
 def make(name: str, adapter: AdapterFiles | None = None, **params: Any) -> EngineRequest:
     request = dataclasses.replace(make_request(PROMPT, name, **{"max_tokens": 12, **params}), seed=7)
-    return request if adapter is None else dataclasses.replace(request, adapter_digest=adapter.digest)
+    return request if adapter is None else with_terms(request, adapter_digest=adapter.digest)
 
 
 async def test_both_clients_of_a_model_say_the_same(sides: tuple[Side, Side]) -> None:
@@ -139,9 +140,9 @@ async def _say_everything(side: Side) -> None:
 async def _move_kv(source: Side, target: Side, name: str) -> None:
     """A hand-off from one kind of engine into the other one gives what either computes alone."""
     salt = name.encode()
-    request = dataclasses.replace(make(name, num_logprobs=2), cache_salt=salt)
+    request = with_terms(make(name, num_logprobs=2), cache_salt=salt)
     num_tokens = len(PROMPT) - 1
-    await source.client.add_prefill(PrefillJob(leg=name, token_ids=tuple(PROMPT[:-1]), cache_salt=salt))
+    await source.client.add_prefill(PrefillJob(leg=name, token_ids=tuple(PROMPT[:-1]), terms=request.terms))
     await until(lambda: any(e.leg == name for e in events(source.outputs)))
     assert await target.client.reserve(request) is not None
     await source.client.grant(name)

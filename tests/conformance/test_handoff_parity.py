@@ -12,6 +12,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from tests.support.hf_reference import MODELS, Reference, Verdict, spread_prompts
+from tests.support.terms import make_terms
 
 NUM_TOKENS = 24
 ADAPTER = "reference-prose"
@@ -42,8 +43,7 @@ def generate(pair, prompt, digest="", *, alter_token=None, name="r"):
         choices=(ChoiceState(index=0),),
         sampling=SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, num_logprobs=0),
         seed=0,
-        adapter_digest=digest,
-        cache_salt=name.encode(),
+        terms=make_terms(adapter_digest=digest, cache_salt=name.encode()),
     )
     if len(prompt) == 1:
         target.add(request)
@@ -59,11 +59,7 @@ def generate(pair, prompt, digest="", *, alter_token=None, name="r"):
 
 def hand_over(source, target, request, alter_token):
     prompt, layers = request.prompt_ids, source.info.geometry.num_layers
-    source.add_prefill(
-        PrefillJob(
-            leg="leg", token_ids=prompt[:-1], adapter_digest=request.adapter_digest, cache_salt=request.cache_salt
-        )
-    )
+    source.add_prefill(PrefillJob(leg="leg", token_ids=prompt[:-1], terms=request.terms))
     source.step()
     assert target.reserve(request).num_skip_tokens == 0
     source.grant("leg")

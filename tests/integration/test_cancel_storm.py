@@ -49,7 +49,7 @@ async def test_nothing_is_left_of_cancelled_requests(world: World, tmp_path: Pat
     assert any(stream.tokens for stream in streams), "some were cancelled while they ran"
     for worker in (decode, prefill):
         await worker.wait_baseline()
-        status = worker.process.parts.engine.status()
+        status = worker.process.opened.context.engine.status()
         assert (status.num_running, status.num_waiting, status.is_computing) == (0, 0, False)
         _assert_no_pins(worker)
     last = await gateway.submit([5] * 40, request_id="last", prefill=(prefill,), model_digest=_digest(decode))
@@ -57,11 +57,11 @@ async def test_nothing_is_left_of_cancelled_requests(world: World, tmp_path: Pat
 
 
 def _digest(worker: Worker) -> str:
-    return str(worker.process.parts.engine.info.identity.model_digest)
+    return str(worker.process.opened.context.engine.info.identity.model_digest)
 
 
 def _assert_no_pins(worker: Worker) -> None:
-    client = worker.process.parts.engine
+    client = worker.process.opened.context.engine
     if isinstance(client, ThreadEngine):
         assert isinstance(client._engine, EngineCore)
         assert not client._engine._adapter_pins

@@ -85,16 +85,16 @@ async def test_what_the_own_engine_refuses_is_not_blamed_on_a_source(
 ) -> None:
     prefill, decode = await start_pair(world)
     other = await world.start(WorkerRole.PREFILL, worker_id="prefill-1")
-    parts = decode.process.parts
+    context = decode.process.opened.context
 
     async def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(parts.engine, method, refuse)
+    monkeypatch.setattr(context.engine, method, refuse)
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(PROMPT, prefill=(prefill, other))).over()
     assert stream.error.code == error.code
-    assert not any(parts.receiver._parts.peers.is_avoided(source.ref) for source in (prefill, other))
+    assert not any(context.peers.is_avoided(source.ref) for source in (prefill, other))
     assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome=error.code) == 1
     assert decode.metric("stratos_local_prefills_total", reason="local_fallback") == 0
     for worker in (prefill, other, decode):
@@ -109,7 +109,7 @@ async def test_a_pair_that_the_source_lost_is_replaced(world: World) -> None:
     assert plan.injected[Fault.DIE] == 1
     assert first.tokens[0] == COMPUTED_HERE
     await decode.wait_baseline()
-    decode.process.parts.peers.report_committed(prefill.ref)  # its breaker is not the subject here
+    decode.process.opened.context.peers.report_committed(prefill.ref)  # its breaker is not the subject here
     again = await gateway.submit(PROMPT, request_id="again", prefill=(prefill,), cache_salt=b"another tenant")
     assert (await again.over()).tokens[0] == HANDED_OVER
     await decode.wait_baseline()
@@ -160,7 +160,7 @@ async def test_second_source_goes_on_behind_the_verified_prefix(world: World) ->
 
 async def test_identity_mismatch_is_not_paired(world: World) -> None:
     prefill, decode = await start_pair(world)
-    engine = prefill.process.parts.engine
+    engine = prefill.process.opened.context.engine
     other = dataclasses.replace(engine.info.identity, numerics_id="another instruction set")
     engine.info = dataclasses.replace(engine.info, identity=other)
     gateway = await world.gateway(decode)
@@ -182,8 +182,8 @@ async def test_no_room_is_busy_and_takes_nothing(world: World) -> None:
 
 
 PHASES: dict[str, Callable[[Worker, Worker], bool]] = {
-    "at once": lambda p, d: d.process.parts.table.num_open_tasks == 1,
-    "queued": lambda p, d: p.process.parts.engine.status().num_prefill_jobs == 1,
+    "at once": lambda p, d: d.process.opened.table.num_open_tasks == 1,
+    "queued": lambda p, d: p.process.opened.context.engine.status().num_prefill_jobs == 1,
     "granted": lambda p, d: d.blocks.reserved > 0,
     "receiving": lambda p, d: d.metric("stratos_kv_transfer_bytes_total", direction="received", transport="shm") > 0,
 }
@@ -199,7 +199,7 @@ async def test_cancel_in_each_phase_frees_both_workers(world: World, phase: str)
     await eventually(lambda: PHASES[phase](prefill, decode), phase)
     await gateway.cancel("req-1")
     begun_s = time.monotonic()
-    await eventually(lambda: not decode.process.parts.table.num_open_tasks, "the request's end")
+    await eventually(lambda: not decode.process.opened.table.num_open_tasks, "the request's end")
     await prefill.wait_baseline()
     await decode.wait_baseline()
     assert time.monotonic() - begun_s < 2.0  # 0.2 s on an idle machine
@@ -212,10 +212,10 @@ async def test_cancel_that_a_slow_source_hears_late_is_no_error(world: World, ca
     decode = await world.start(WorkerRole.DECODE)
     gateway = await world.gateway(decode)
     await gateway.submit(PROMPT, prefill=(prefill,))
-    await eventually(lambda: prefill.process.parts.engine.status().num_running, "it computes")
+    await eventually(lambda: prefill.process.opened.context.engine.status().num_running, "it computes")
     await gateway.cancel("req-1")
     await eventually(lambda: not decode.process._gate.num_handoffs, "the receiver has waited long enough")
-    assert prefill.process.parts.engine.status().num_prefill_jobs, "the source was in time: this shows nothing"
+    assert prefill.process.opened.context.engine.status().num_prefill_jobs, "the source was in time: this shows nothing"
     await prefill.wait_baseline()
     await decode.wait_baseline()
     gc.collect()
@@ -234,7 +234,7 @@ async def test_cancel_while_decoding(world: World) -> None:
 
 async def test_source_that_drains_refuses_new_hand_offs(world: World) -> None:
     prefill, decode = await start_pair(world)
-    prefill.process._close_door()
+    prefill.process._refuse_new_work()
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
     assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_FALLBACK

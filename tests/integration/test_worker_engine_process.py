@@ -33,7 +33,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 def engine_of(worker: Worker) -> int:
-    client = worker.process.parts.engine
+    client = worker.process.opened.context.engine
     assert isinstance(client, ProcessEngine)
     return client._process.pid
 
@@ -65,7 +65,7 @@ async def test_a_killed_engine_is_told_at_once_and_its_worker_leaves(world: Worl
         assert stream.tokens[0] == local(len(stream.tokens[0])), "a successor goes on from what was told"
     await eventually(worker.exit_code.done, "the process' end")
     assert worker.exit_code.result() == 1
-    assert worker.process.parts.table.num_open_tasks == 0
+    assert worker.process.opened.table.num_open_tasks == 0
 
 
 async def test_requests_of_a_killed_engine_go_on_elsewhere_token_by_token(world: World) -> None:
@@ -128,7 +128,7 @@ async def test_a_hand_off_survives_the_engine_of_its_source(world: World) -> Non
     weights = {"prefill_weight": PREFILL_WEIGHT, "decode_weight": DECODE_WEIGHT}
     assert whole.tokens[0] == fake_generate(prompt[:200], 4, **weights)
     stream = await gateway.submit(prompt, request_id="broken", prefill=(source,))
-    await eventually(lambda: source.process.parts.engine.status().num_prefill_jobs, "the source computes")
+    await eventually(lambda: source.process.opened.context.engine.status().num_prefill_jobs, "the source computes")
     os.kill(engine_of(source), signal.SIGKILL)
     await stream.over()
     assert stream.error is None

@@ -132,10 +132,10 @@ async def test_source_is_lost_in_the_middle(tmp_path: Path, world: World, number
         )
         assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome="worker_lost") == 1
         if number is signal.SIGSTOP:
-            await eventually(lambda: decode.process.parts.transports.ledger().quarantined > 0, "quarantine")
+            await eventually(lambda: decode.process.opened.context.transports.ledger().quarantined > 0, "quarantine")
             prefill.popen.send_signal(signal.SIGCONT)
         await decode.wait_baseline()
-        assert decode.process.parts.peers.num_suspects == 0
+        assert decode.process.opened.context.peers.num_suspects == 0
         if number is signal.SIGSTOP:
             async with asyncio.timeout(20):
                 while (status := await prefill.status()).num_handoffs:

@@ -94,7 +94,7 @@ async def test_attach_replays_what_a_broken_session_missed(world: World) -> None
     await stream.wait_tokens(5)
     received = stream.tokens[0][:2]
     first.call.cancel()
-    await eventually(lambda: decode.process.parts.table.num_orphans == 1, "an orphan")
+    await eventually(lambda: decode.process.opened.table.num_orphans == 1, "an orphan")
     attached = await (await second.attach("req-1", received)).over()
     assert attached.tokens[0] == local(PROMPT, 40)
     assert attached.receipt.num_prompt_tokens == len(PROMPT)
@@ -109,7 +109,7 @@ async def test_orphans_are_freed_when_nobody_attaches(world: World) -> None:
     await stream.wait_tokens(2)
     gateway.call.cancel()
     await decode.wait_baseline()
-    assert len(decode.process.parts.table) == 0
+    assert len(decode.process.opened.table) == 0
 
 
 async def test_one_choice_can_be_cancelled(world: World) -> None:
@@ -216,7 +216,7 @@ async def test_adapter_is_fetched_by_both_workers_and_used(world: World, tmp_pat
     assert stream.tokens[0] == tokens
     assert stream.receipt.num_transferred_tokens == len(PROMPT) - 1
     for worker in (prefill, decode):
-        assert worker.process.parts.engine.status().resident_adapters == (digest,)
+        assert worker.process.opened.context.engine.status().resident_adapters == (digest,)
         assert worker.metric("stratos_adapter_loads_total", outcome="fetched") == 1
     (tmp_path / "store").rename(tmp_path / "gone")
     cached = await (await gateway.submit(PROMPT[:20], request_id="cached", **adapter)).over()
@@ -231,7 +231,7 @@ async def test_a_job_leaves_the_engine_before_its_adapter_is_given_back(
     prefill = await world.start(WorkerRole.PREFILL, object_store={"url": url}, fake={"token_s": 0.005})
     decode = await world.start(WorkerRole.DECODE, object_store={"url": url})
     gateway = await world.gateway(decode)
-    engine, calls = prefill.process.parts.engine, []
+    engine, calls = prefill.process.opened.context.engine, []
     for name in ("release_prefill", "unpin_adapter"):
         original = getattr(engine, name)
 

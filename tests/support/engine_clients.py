@@ -24,6 +24,7 @@ from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.child import run_engine_process
 from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.engine_client.thread import ThreadEngine
+from tests.support.terms import make_terms
 
 TIMEOUT_S = 20.0
 Start = Callable[..., Any]
@@ -58,10 +59,10 @@ class SuddenRunner(FakeRunner):
             tokens.tokens[0].logprobs = object()  # type: ignore[assignment]
         return tokens
 
-    def load_adapter(self, files: AdapterFiles, pinned: Any = frozenset()) -> None:
+    def load_adapter(self, files: AdapterFiles, *args: Any) -> None:
         while files.path.name == "comes later" and not files.path.exists():
             time.sleep(0.01)
-        super().load_adapter(files, pinned)
+        super().load_adapter(files, *args)
         if files.shapes != ADAPTER_SHAPES:
             raise ValueError(f"shapes came as {files.shapes}")
 
@@ -116,7 +117,7 @@ def make_request(prompt: Any, name: str = "r", n: int = 1, **params: Any) -> Eng
         choices=tuple(ChoiceState(index=i) for i in range(n)),
         sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params}),
         seed=2**64 - 1,
-        tenant="t",
+        terms=make_terms(tenant="t"),
     )
 
 

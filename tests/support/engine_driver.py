@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import StratosError
+from stratos.core.block_hash import block_hashes, chain_root
 from stratos.core.requests.records import ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import fake_generate
+from tests.support.terms import pop_terms
 
 CROWDED: dict[str, Any] = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
 """Settings that admit whatever fits now, so that a small pool runs full and sequences are preempted."""
 MOST_STEPS = 5000
-REQUEST_FIELDS = {"tenant", "priority_class", "arrival_s", "deadline_s", "cache_salt"}
 
 
 def make_request(
@@ -39,16 +40,16 @@ def make_request(
         name: request id.
         n: choices.
         choices: instead of ``n`` fresh ones.
-        fields: of ``EngineRequest`` those in ``REQUEST_FIELDS``, the others of ``SamplingParams``.
+        fields: of ``RequestTerms`` those in ``TERMS_FIELDS``, the others of ``SamplingParams``.
     """
-    params = {"temperature": 0.0, "max_tokens": 8, **fields}
+    terms = pop_terms(fields)
     return EngineRequest(
         key=RequestKey(name, 0),
         prompt_ids=tuple(prompt),
         choices=tuple(choices) or tuple(ChoiceState(index=i) for i in range(n)),
-        sampling=SamplingParams(**{key: value for key, value in params.items() if key not in REQUEST_FIELDS}),
+        sampling=SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **fields}),
         seed=1,
-        **{key: value for key, value in fields.items() if key in REQUEST_FIELDS},
+        terms=terms,
     )
 
 
@@ -113,6 +114,12 @@ def drained_tokens(engine: EngineCore) -> dict[tuple[str, int], list[int]]:
     run = drain(engine)
     assert not run.errors
     return run.tokens
+
+
+def prompt_hashes(engine: EngineCore, prompt: Iterable[int]) -> list[bytes]:
+    """Hashes of a prompt's full blocks, its last token excluded; no adapter, no salt."""
+    root = chain_root(engine.info.identity, "", b"")
+    return block_hashes(root, tuple(prompt)[:-1], engine.info.geometry.block_size)
 
 
 def assert_at_rest(engine: EngineCore) -> None:

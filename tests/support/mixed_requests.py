@@ -7,6 +7,7 @@ from typing import Any
 
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
+from tests.support.terms import make_terms
 
 PROMPT = [(i * 29 + 3) % 97 for i in range(22)]
 PARAMS: list[dict[str, Any]] = [
@@ -28,7 +29,7 @@ def mixed_requests(
             choices=tuple(ChoiceState(index=i) for i in range(n)),
             sampling=SamplingParams(**{"max_tokens": max_tokens, **fields}),
             seed=index,
-            adapter_digest=digests[index % len(digests)],
+            terms=make_terms(adapter_digest=digests[index % len(digests)]),
         )
         for index, fields in enumerate(params)
     ]

@@ -21,7 +21,7 @@ from stratos.rpc.clients.channel import channel, wait_serving
 from stratos.rpc.codec.fleet import ref_to_pb
 from stratos.rpc.serving.process import serve_async
 from stratos.rpc.settings import env_name_of, settings_of
-from stratos.worker.adapter_store import open_adapter_store
+from stratos.worker.adapter_cache import open_adapter_store
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.factory import make_engine
 from stratos.worker.engine_client.thread import ThreadEngine
@@ -58,16 +58,16 @@ class Worker:
 
     @property
     def blocks(self) -> Any:
-        return self.process.parts.engine.status().blocks
+        return self.process.opened.context.engine.status().blocks
 
     def assert_baseline(self) -> bool:
-        blocks, staging = self.blocks, self.process.parts.transports.ledger()
+        blocks, staging = self.blocks, self.process.opened.context.transports.ledger()
         return bool(
             blocks.free + blocks.cached == blocks.total
             and staging.free == staging.total
             and not self.process._gate.num_handoffs
-            and not self.process.parts.table.num_open_tasks
-            and self.process.parts.engine.status().num_prefill_jobs == 0
+            and not self.process.opened.table.num_open_tasks
+            and self.process.opened.context.engine.status().num_prefill_jobs == 0
         )
 
     async def wait_baseline(self, timeout_s: float = TIMEOUT_S) -> None:
@@ -76,7 +76,7 @@ class Worker:
     def inject(self, transport: str, faults: dict[int, Fault]) -> FaultPlan:
         """Let frames that this worker sends from now on suffer ``faults``."""
         plan = FaultPlan(faults=faults)
-        transports = self.process.parts.transports
+        transports = self.process.opened.context.transports
         transports._senders[transport] = FaultySender(transports.sender(transport), plan)
         return plan
 
@@ -117,7 +117,7 @@ def environment_of(settings: WorkerSettings) -> dict[str, str]:
 def _make_engine(settings: WorkerSettings, change_fake: Callable[[FakeConfig], FakeConfig] | None) -> EngineCore:
     engine = make_engine(settings)
     if change_fake is not None:
-        runner = engine._runner
+        runner = engine.runner
         assert isinstance(runner, FakeRunner)
         runner.config = change_fake(runner.config)
     return engine

@@ -1,8 +1,22 @@
-"""One adapter version, as the registry hands it out."""
+"""One adapter version: as a request names it, and as the registry hands it out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterRef:
+    """The adapter of a request; without a digest the request runs on the base model."""
+
+    digest: str = ""
+    """SHA-256 (hex) over configuration and weights; what is trusted."""
+    uri: str = ""
+    """Folder in the object store; only says where to look."""
+
+
+BASE_MODEL = AdapterRef()
+"""No adapter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
-"""Names of KV blocks: a SHA-256 chain, so equal names mean equal prefixes under equal identity.
+"""Hashes of KV blocks: a SHA-256 chain, so equal hashes mean equal prefixes under equal identity.
 
     root      = H("stratos-kv-v1", salt, model digest, adapter digest, KV dtype, rope variant)
     block[i]  = H(block[i-1], token ids of block i as little-endian uint32)
 
-Only full blocks have a name.
+Only full blocks have a hash.
 """
 
 from __future__ import annotations
@@ -27,6 +27,13 @@ def chain_root(identity: KvIdentity, adapter_digest: str, cache_salt: bytes) -> 
     return digest.digest()
 
 
-def next_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Name of the block that holds ``token_ids`` behind ``parent``: 32 bytes."""
-    return hashlib.sha256(parent + array("I", token_ids).tobytes()).digest()
+def block_hashes(parent: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
+    """Hashes, 32 bytes each, of the full blocks of ``token_ids``, which follow the block with hash ``parent``.
+
+    7 tokens in blocks of 3 make 2 hashes: of tokens [0, 3) and [3, 6).
+    """
+    hashes = []
+    for end in range(block_size, len(token_ids) + 1, block_size):
+        parent = hashlib.sha256(parent + array("I", token_ids[end - block_size : end]).tobytes()).digest()
+        hashes.append(parent)
+    return hashes

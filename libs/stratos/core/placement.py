@@ -8,6 +8,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from stratos.core.trace import NO_TRACE, TraceContext
+
 
 class WorkerRole(enum.StrEnum):
     """What a worker process does."""
@@ -70,6 +72,7 @@ class PlacementRequest:
     """Journal recovery, drain move or Busy: head of its class, never shed."""
     deadline_ms: int | None = None
     """Milliseconds that are left; ``None`` means no deadline."""
+    trace: TraceContext = NO_TRACE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.contract.results import EngineStatus, Reservation, StepResult
 from stratos.engine.contract.runner import Runner
+from stratos.engine.inspection import EngineInspection, Queue, SequenceInspection
 from stratos.engine.kv_cache.audit import LedgerAudit
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.host_tier import make_tier
@@ -44,6 +45,7 @@ from stratos.engine.requests.grammars import GrammarBook
 from stratos.engine.requests.prefill_jobs import JobBook
 from stratos.engine.requests.reservations import ReservationBook
 from stratos.engine.scheduler.scheduler import Scheduler
+from stratos.engine.sequence import Sequence
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
 from stratos.engine.step_books import StepBooks
@@ -55,7 +57,7 @@ class EngineCore:
 
     def __init__(self, runner: Runner, config: SchedulerConfig, clock: Clock | None = None) -> None:
         self.info = runner.info
-        self._runner = runner
+        self.runner = runner
         clock = clock or SystemClock()
         if runner.info.num_sinks or runner.info.is_streaming:
             config = dataclasses.replace(config, enable_prefix_cache=False)  # streams of this mode share no blocks
@@ -157,8 +159,8 @@ class EngineCore:
     def match(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> int:
         """Tokens of the prompt, last one excluded, that the prefix cache holds now. References nothing."""
         with self._lock:
-            names = self._context.prompt_names(prompt_ids, adapter_digest, cache_salt)
-            return self._context.num_cached_blocks(names) * self._blocks.block_size
+            hashes = self._context.prompt_hashes(prompt_ids, adapter_digest, cache_salt)
+            return self._context.num_cached_blocks(hashes) * self._blocks.block_size
 
     def reserve(self, request: EngineRequest) -> Reservation | None:
         """Reference the cached prefix and take blocks for the rest of the prompt; ``None`` when there is no room."""
@@ -177,7 +179,7 @@ class EngineCore:
             state = self._reservations.check_range(key, kv_range)
             self._blocks.fence(state.reserved_blocks)
         try:
-            self._runner.scatter(state.block_table, kv_range, payload)
+            self.runner.scatter(state.block_table, kv_range, payload)
         finally:
             with self._changing():
                 self._blocks.unfence(state.reserved_blocks)
@@ -211,7 +213,7 @@ class EngineCore:
             table = list(state.sequence.block_table)
             self._blocks.fence(table)
         try:
-            return self._runner.gather(table, kv_range)
+            return self.runner.gather(table, kv_range)
         finally:
             with self._changing():
                 self._blocks.unfence(table)
@@ -251,13 +253,13 @@ class EngineCore:
     # -- the rest ----------------------------------------------------------------------------------
 
     def forget_blocks(self, hashes: list[bytes]) -> int:
-        """Drop blocks from the prefix cache by name; returns how many were known."""
+        """Drop blocks from the prefix cache by hash; returns how many were known."""
         with self._changing():
             return max(self._blocks.forget(hashes), self._scheduler.tier.forget(hashes))
 
     def load_adapter(self, files: AdapterFiles) -> None:
         """``Runner.load_adapter``; adapters with a pin are not evicted."""
-        self._runner.load_adapter(files, self._adapter_pins)  # live: what is pinned while it loads must stay too
+        self.runner.load_adapter(files, lambda digest: digest in self._adapter_pins)
         with self._changing():
             pass  # the snapshot shows it
 
@@ -265,7 +267,7 @@ class EngineCore:
         """Keep a loaded adapter from being evicted; ``False`` when it is not loaded. Pins count."""
         with self._lock:
             self._adapter_pins[digest] += 1  # before the look: a load in another thread may be choosing a victim
-            if digest in self._runner.resident_adapters():
+            if digest in self.runner.resident_adapters():
                 return True
             self.unpin_adapter(digest)
             return False
@@ -280,6 +282,37 @@ class EngineCore:
     def status(self) -> EngineStatus:
         """Snapshot after the last step or call."""
         return self._status
+
+    def inspect(self) -> EngineInspection:
+        """What the engine holds, queue by queue; for tests and diagnostics, since it copies everything."""
+        with self._lock:
+            scheduler, tier, window = self._scheduler, self._scheduler.tier, self._scheduler.tables.window
+            queues: tuple[tuple[Queue, list[Sequence]], ...] = (
+                ("waiting", scheduler.waiting),
+                ("ready", scheduler.ready),
+                ("running", scheduler.running),
+            )
+            in_flight = self._steps.in_flight
+            return EngineInspection(
+                sequences=tuple(SequenceInspection.of(name, s) for name, queue in queues for s in queue),
+                open_requests=self._requests.open,
+                open_reservations=self._reservations.open,
+                open_embeddings=self._embeddings.open,
+                open_jobs=self._jobs.open,
+                max_batch_slots=scheduler.most_seqs,
+                num_free_batch_slots=scheduler.num_free_seqs,
+                num_reserved_output_blocks=scheduler.num_promised_blocks,
+                expected_output_tokens=scheduler.admission.output_lengths.value,
+                max_window_blocks=window.max_blocks if window is not None else None,
+                cached_blocks=self._blocks.cache.blocks_by_hash(),
+                num_kept_blocks=tier.num_kept,
+                num_loading_blocks=tier.num_loading,
+                num_pending_copies=self._requests.num_pending_copies,
+                launched_copies=in_flight.plan.copies if in_flight is not None else (),
+                has_step_fences=scheduler.fences.is_pending,
+                adapter_pins=dict(self._adapter_pins),
+                num_compiled_grammars=self._context.grammars.num_compiled,
+            )
 
     def verify(self) -> None:
         """Recount the block ledger from scratch; for tests and for the audit."""
@@ -306,12 +339,12 @@ class EngineCore:
             num_running=len(running),
             num_queued_tokens=sum(s.remaining for s in prompts),
             num_prefill_jobs=len(self._jobs),
-            resident_adapters=self._runner.resident_adapters(),
+            resident_adapters=self.runner.resident_adapters(),
             tokens_by_tenant=dict(self._context.tokens_by_tenant),
             slow_step_s=self._slow_steps.slowest_s,
             num_preemptions=self._scheduler.num_preemptions,
             num_admission_refusals=self._scheduler.admission.num_refusals,
-            waiting_by_class=dict(Counter(s.priority_class for s in waiting)),
+            waiting_by_class=dict(Counter(s.terms.priority_class for s in waiting)),
             audits=self._audit.counts,
             cost_errors=self._scheduler.cost.errors,
             num_kv_tokens=sum(

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stratos.core.block_hash import next_hash
+from stratos.core.block_hash import block_hashes
 from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.records import ChoiceState, EngineRequest, PositionLogprobs, PrefillJob, RequestKey
+from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.engine.contract.results import RequestStats
 from stratos.engine.grammar.matcher import GrammarMatcher
 
@@ -23,17 +24,14 @@ class Sequence:
 
     With lag 1 a step of the sequence may be launched and not collected: its tokens are *in flight*, and the token
     that it samples exists but is *unknown*.  Scheduling goes by ``num_scheduled`` and ``remaining``; whatever reads
-    KV or names blocks goes by ``num_computed``, which counts collected steps only.
+    KV or offers blocks to the prefix cache goes by ``num_computed``, which counts collected steps only.
     """
 
     seq_id: int
     tokens: list[int]
     root: bytes
     """Root of its block-hash chain."""
-    adapter_digest: str = ""
-    priority_class: int = 0
-    arrival_s: float = 0.0
-    deadline_s: float | None = None
+    terms: RequestTerms = DEFAULT_TERMS
     output_blocks: int = 0
     """Blocks of output expected when it arrived, those of its siblings included; 0 when nothing is generated."""
     promised_blocks: int = 0
@@ -59,9 +57,9 @@ class Sequence:
     is_open: bool = True
     """Neither finished nor aborted."""
     block_table: list[int] = field(default_factory=list)
-    names: list[bytes] = field(default_factory=list)
-    """Block-hash chain over the full blocks of ``tokens`` as far as it was needed."""
-    num_named: int = 0
+    block_hashes: list[bytes] = field(default_factory=list)
+    """Of the full blocks of ``tokens``, as far as they were needed."""
+    num_hashed: int = 0
     """Blocks of the table that were offered to the prefix cache."""
     num_released: int = 0
     """Entries of the table that are ``RELEASED``: no token sees those blocks again."""
@@ -135,13 +133,13 @@ class Sequence:
         """It waits no more, for now."""
         self.past_wait_s, self.waiting_since_s, self.is_refused = self.waited_s(now), None, False
 
-    def chain(self, num_blocks: int, block_size: int) -> list[bytes]:
-        """Names of the first ``num_blocks`` full blocks."""
-        while len(self.names) < num_blocks:
-            begin = len(self.names) * block_size
-            parent = self.names[-1] if self.names else self.root
-            self.names.append(next_hash(parent, self.tokens[begin : begin + block_size]))
-        return self.names[:num_blocks]
+    def hash_chain(self, num_blocks: int, block_size: int) -> list[bytes]:
+        """Hashes of the first ``num_blocks`` full blocks."""
+        known = self.block_hashes
+        if len(known) < num_blocks:
+            missing = self.tokens[len(known) * block_size : num_blocks * block_size]
+            known += block_hashes(known[-1] if known else self.root, missing, block_size)
+        return known[:num_blocks]
 
 
 @dataclass(slots=True, eq=False)
@@ -205,7 +203,7 @@ class SwappedState:
     places: tuple[int, ...]
     """Their places in the block table, ascending; what is missing was released before."""
     num_tokens: int
-    num_named: int
+    num_hashed: int
 
 
 @dataclass(slots=True, eq=False)
@@ -225,6 +223,8 @@ class ReservedState:
     """A hand-off that is not committed: referenced prefix plus reserved blocks."""
 
     request: EngineRequest
+    block_hashes: list[bytes]
+    """Of the prompt's full blocks, its last token excluded."""
     prefix_blocks: list[int]
     reserved_blocks: list[int]
     num_skip_tokens: int

@@ -52,19 +52,20 @@ class StepLoop:
         self._slow_steps, self._clock = slow_steps, books.context.clock
         self._collected_s = self._clock.now()
         self._num_plans = 0
-        self._in_flight: LaunchedStep | None = None
+        self.in_flight: LaunchedStep | None = None
+        """Launched and not collected."""
 
     @property
     def is_in_flight(self) -> bool:
         """A launched step waits for being collected."""
-        return self._in_flight is not None
+        return self.in_flight is not None
 
     def step(self) -> StepResult:
         """Plan and launch a step; collect it, or with lag 1 the one before."""
         result = StepResult(step=self.num_retired)
         with self._changing():
             following = self._plan(result)
-        result.is_idle = following is None and self._in_flight is None
+        result.is_idle = following is None and self.in_flight is None
         self._run(following, result)
         with self._changing():
             jobs = self._books.jobs
@@ -83,7 +84,7 @@ class StepLoop:
         return step
 
     def _run(self, following: LaunchedStep | None, result: StepResult) -> None:
-        ahead, self._in_flight = self._in_flight, None
+        ahead, self.in_flight = self.in_flight, None
         is_launched = following is not None and self._launch(following)
         if ahead is not None and not self._collect(ahead, result):
             if following is not None:
@@ -96,7 +97,7 @@ class StepLoop:
         elif not is_launched or not self._sample(following):
             self._recover(following, result)
         elif self._lag:
-            self._in_flight = following
+            self.in_flight = following
         elif not self._collect(following, result):
             self._recover(following, result)
 
@@ -131,6 +132,7 @@ class StepLoop:
         began_s = max(step.began_s, self._collected_s)  # it waits on the device for the one before
         self._collected_s = self._clock.now()
         seconds = self._collected_s - began_s
+        result.began_s, result.ended_s = began_s, self._collected_s
         self._slow_steps.observe(seconds)
         scheduler = self._books.context.scheduler
         scheduler.tier.costs.observe_prefill(step.num_prompt_tokens, step.num_tokens, seconds - tokens.swap_s)
@@ -165,6 +167,7 @@ class StepLoop:
             tokens = self._run_now(dataclasses.replace(again.plan, rows=()))
         for launched in again.rows:
             self._run_alone(step.number, launched, tokens)
+        result.began_s, result.ended_s = step.began_s, self._clock.now()
         self._retire(again, tokens, result)
         if again.rows and len(tokens.errors) == len(again.rows):
             self._probe(step.number)

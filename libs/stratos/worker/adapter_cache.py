@@ -37,8 +37,11 @@ from stratos.common.errors import (
     WorkerLost,
 )
 from stratos.common.ids import new_id
+from stratos.core.adapter import AdapterRef
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles, read_adapter_files
+from stratos.store.settings import ObjectStoreConfig
+from stratos.store.urls import open_store
 from stratos.worker.config import AdapterCacheConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.metrics import WorkerMetrics
@@ -69,6 +72,24 @@ class AdapterStore(Protocol):
         ...
 
 
+class NoStore:
+    """Stands in where no object store is configured: adapters on disk still work."""
+
+    async def download_folder(
+        self, folder: str, destination: Path, *, names: Collection[str] | None = None, max_bytes: int = 0
+    ) -> None:
+        """Always refuses."""
+        raise DependencyDown("it is not in the cache of this worker, and OBJECT_STORE__URL is not set")
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def open_adapter_store(config: ObjectStoreConfig | None) -> AdapterStore:
+    """The store that is configured, or a stand-in that refuses; nothing is contacted yet."""
+    return open_store(config) if config is not None else NoStore()
+
+
 class AdapterCache:
     """Adapters on disk and in the engine. Belongs to the event loop."""
 
@@ -89,7 +110,7 @@ class AdapterCache:
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Held by who loads or waits to, so that it does not grow with every adapter ever seen."""
 
-    async def hold(self, digest: str, uri: str, stack: AsyncExitStack) -> None:
+    async def hold(self, adapter: AdapterRef, stack: AsyncExitStack) -> None:
         """Have an adapter in the engine until ``stack`` unwinds.
 
         Raises:
@@ -98,12 +119,13 @@ class AdapterCache:
             InvalidAdapter: it does not fit the model.
             Busy: every slot of the engine is in use.
         """
+        digest = adapter.digest
         for _ in range(MAX_PIN_TRIES):
             if await self._pin(digest):
                 stack.push_async_callback(self._engine.unpin_adapter, digest)
                 return
             with self._in_use(digest):
-                files = await self.fetch(digest, uri)
+                files = await self.fetch(digest, adapter.uri)
                 lock = self._loading.setdefault(digest, asyncio.Lock())
                 async with lock:
                     try:

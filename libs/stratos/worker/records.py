@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from stratos.common.errors import StratosError
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import ChoiceOutput, EngineRequest, FinishReason, PositionLogprobs, RequestKey
+from stratos.core.trace import NO_TRACE, TraceContext
 from stratos.engine.contract.results import RequestStats
 
 
@@ -34,9 +35,8 @@ class Submission:
 
     request: EngineRequest
     handoff_id: str = ""
-    adapter_uri: str = ""
     prefill_endpoints: tuple[WorkerRef, ...] = ()
-    traceparent: str = ""
+    trace: TraceContext = NO_TRACE
 
     def without_choices(self, indexes: tuple[int, ...]) -> Submission:
         """The same, with some choices finished: the engine runs the others alone."""
@@ -129,6 +129,9 @@ class RequestRecord:
         self.origin: PromptOrigin | None = None
         self.error: StratosError | None = None
         self.stats: RequestStats | None = None
+        self.first_token_s: float | None = None
+        """End of the engine's step that sampled it, in monotonic seconds."""
+        self.last_token_s: float | None = None
         self.prompt_logprobs: tuple[PositionLogprobs, ...] = ()
         self.orphan_since_s: float | None = None
         self.is_error_sent = False
@@ -140,6 +143,16 @@ class RequestRecord:
             for choice in submission.request.choices
             if not choice.finished
         }
+
+    @property
+    def label(self) -> str:
+        """For log lines."""
+        return self.submission.trace.label(self.key.request_id)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens that this attempt emitted, over all choices."""
+        return sum(len(choice.token_ids) for choice in self._choices.values())
 
     @property
     def is_ended(self) -> bool:
@@ -191,7 +204,7 @@ class RequestRecord:
         if not choices and error is None:
             return None
         self.is_error_sent = self.error is not None
-        receipt = self._receipt() if self.stats is not None and not self.is_receipt_sent else None
+        receipt = self.receipt() if self.stats is not None and not self.is_receipt_sent else None
         prompt_logprobs = self.prompt_logprobs if receipt is not None else ()
         self.is_receipt_sent = self.stats is not None
         return RequestDelta(
@@ -202,11 +215,12 @@ class RequestRecord:
         if all(choice.finish_reason is not None for choice in self._choices.values()):
             self.ended.set()
 
-    def _receipt(self) -> Receipt:
+    def receipt(self) -> Receipt:
+        """Where the prompt's KV came from; known from the first token on."""
         assert self.stats is not None
         origin = self.origin or PromptOrigin(path=PrefillPath.UNSPECIFIED)
         scheduled_s = self.stats.first_scheduled_s
-        queued_s = 0.0 if scheduled_s is None else max(scheduled_s - self.submission.request.arrival_s, 0.0)
+        queued_s = 0.0 if scheduled_s is None else max(scheduled_s - self.submission.request.terms.arrival_s, 0.0)
         return Receipt(
             num_prompt_tokens=self.stats.num_prompt_tokens,
             num_cached_tokens=self.stats.num_cached_tokens,

@@ -8,6 +8,7 @@ from stratos.common.clock import Clock
 from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.requests.terms import RequestTerms
 from stratos.engine.contract.results import StepResult
 from stratos.worker.engine_client.base import EngineClient
 
@@ -51,8 +52,7 @@ def _generation(num_tokens: int, now_s: float) -> EngineRequest:
         choices=(ChoiceState(index=0),),
         sampling=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
         seed=0,
-        cache_salt=WARM_UP_SALT,
-        arrival_s=now_s,
+        terms=RequestTerms(cache_salt=WARM_UP_SALT, arrival_s=now_s),
     )
 
 
@@ -61,6 +61,5 @@ def _embedding(num_tokens: int, now_s: float) -> EmbedRequest:
         key=WARM_UP_KEY,
         token_ids=(0,) * num_tokens,
         pooling=PoolingKind.LAST,
-        cache_salt=WARM_UP_SALT,
-        arrival_s=now_s,
+        terms=RequestTerms(cache_salt=WARM_UP_SALT, arrival_s=now_s),
     )

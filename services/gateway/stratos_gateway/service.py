@@ -119,6 +119,7 @@ class GatewayService(Service):
             clock=self._clock,
             metrics=metrics,
             placement_timeout_s=settings.placement_timeout_s,
+            tracing=self.tracing,
         )
         app = self._build_app(model, backends, platform, embeddings)
         limits = ConnectionLimits(
@@ -188,4 +189,4 @@ class GatewayService(Service):
             registry=self.metrics,
             not_ready_reason=self.not_ready_reason,
         )
-        return GatewayApp(routes, platform.metrics, Random())
+        return GatewayApp(routes, platform.metrics, Random(), self.tracing, settings.trace_sample_ratio)

@@ -26,7 +26,7 @@ class GatewaySettings(ServiceSettings):
     max_input_tokens: int = Field(4096, ge=1)
     """Longest prompt; longer ones get 400 context_length_exceeded."""
     max_stream_len: int = Field(0, ge=0)
-    """Longest sequence where the workers stream past the model's context (their attention_window); 0 is that context."""
+    """Longest sequence where workers stream past the model's context (their attention_window); 0 is that context."""
     default_max_tokens: int = Field(512, ge=1)
     """Output limit of a chat request that names none."""
     pooling: PoolingSetting = "auto"
@@ -77,6 +77,8 @@ class GatewaySettings(ServiceSettings):
     """A worker that says it computes and whose step stands still this long is hung (at least 4 of its slow steps)."""
     adapter_refresh_s: float = Field(1.0, gt=0)
     """Age up to which a tenant's list of adapters is used without asking the registry."""
+    trace_sample_ratio: float = Field(1.0, ge=0, le=1)
+    """Share of requests without a traceparent that get a trace; a traceparent says by itself whether it wants one."""
     health_interval_s: float = Field(5.0, gt=0)
     """/health runs at most one inference in this time."""
     health_timeout_s: float = Field(10.0, gt=0)

@@ -36,7 +36,7 @@ class RouterApp(Service):
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Add the servicer."""
-        router_pb2_grpc.add_RouterServiceServicer_to_server(RouterServicer(self._scheduler), server)
+        router_pb2_grpc.add_RouterServiceServicer_to_server(RouterServicer(self._scheduler, self.tracing), server)
         return [router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name]
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:

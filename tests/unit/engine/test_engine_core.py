@@ -44,7 +44,7 @@ def test_preemption_changes_nothing_but_time(make_engine):
     for arrival, (name, prompt) in enumerate(prompts.items()):
         engine.add(make_request(prompt, name, max_tokens=16, arrival_s=arrival))
     tokens = drain(engine).tokens
-    assert engine._scheduler.num_preemptions > 0
+    assert engine.status().num_preemptions > 0
     assert tokens == {(name, 0): expected(prompt, 16) for name, prompt in prompts.items()}
 
 
@@ -296,7 +296,7 @@ def test_queued_tokens_are_those_of_prompts_that_wait_or_run(make_engine):
 def test_the_slowest_step_is_known_and_fades(make_engine):
     clock = FakeClock()
     engine = make_engine(clock=clock)
-    runner = engine._runner
+    runner = engine.runner
     collect = runner.collect
 
     def slow_prompts(handle):

@@ -121,7 +121,7 @@ class EngineMachine(RuleBasedStateMachine):
                     request.prompt_ids, len(got), prefill_weight=prefill_weight, decode_weight=TARGET_WEIGHT
                 )
                 assert got == right
-            assert not exhausted or self.target._blocks.num_blocks * 4 <= len(request.prompt_ids) + len(got) + 4
+            assert not exhausted or self.target.info.num_blocks * 4 <= len(request.prompt_ids) + len(got) + 4
 
     @precondition(lambda self: any(leg["ready"] for leg in self.legs.values()))
     @rule(data=st.data())

@@ -17,7 +17,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common.errors import AdapterMismatch, AdapterUnavailable, BadRequest, DependencyDown
+from stratos.core.adapter import AdapterRef
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
+from stratos.core.requests.records import RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
@@ -54,7 +56,8 @@ class Bench:
         self.directory = tmp_path / "cache"
         self.registry = CollectorRegistry()
         self.store = CountingStore(self.root)
-        self.engine = ThreadEngine(EngineCore(FakeRunner(FakeConfig()), SchedulerConfig()))
+        self.core = EngineCore(FakeRunner(FakeConfig()), SchedulerConfig())
+        self.engine = ThreadEngine(self.core)
         self.max_bytes = max_bytes
         self.cache = self.new_cache()
 
@@ -89,20 +92,21 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 async def test_concurrent_uses_share_one_fetch_and_pins_count(bench: Bench) -> None:
     digest = bench.register("a", 1.0)
     async with AsyncExitStack() as stack:
-        await asyncio.gather(*[bench.cache.hold(digest, "a", stack) for _ in range(5)])
+        await asyncio.gather(*[bench.cache.hold(AdapterRef(digest=digest, uri="a"), stack) for _ in range(5)])
         assert bench.store.num_downloads == 1
-        assert bench.engine._engine._adapter_pins[digest] == 5  # type: ignore[attr-defined]
-    assert not bench.engine._engine._adapter_pins  # type: ignore[attr-defined]
+        assert bench.core.inspect().adapter_pins == {digest: 5}
+    assert not bench.core.inspect().adapter_pins
 
 
-async def test_who_is_cancelled_while_it_pins_leaves_no_pin(bench: Bench) -> None:
+async def test_who_is_cancelled_while_it_pins_leaves_no_pin(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine pins between two steps; the request may be gone by then."""
     digest = bench.register("a", 1.0)
     await bench.engine.load_adapter(read_adapter_files(bench.root / "a"))
     may_go_on = threading.Event()
-    bench.engine._run_between_steps(may_go_on.wait)  # a long step
+    monkeypatch.setattr(bench.core, "abort", lambda *_: may_go_on.wait())
+    bench.engine.abort(RequestKey("any", 0))  # keeps the thread of the steps busy
     async with AsyncExitStack() as stack:
-        tasks = [asyncio.create_task(bench.cache.hold(digest, "a", stack)) for _ in range(3)]
+        tasks = [asyncio.create_task(bench.cache.hold(AdapterRef(digest=digest, uri="a"), stack)) for _ in range(3)]
         await asyncio.sleep(0.01)
         for task in tasks[:2]:
             task.cancel()
@@ -110,7 +114,7 @@ async def test_who_is_cancelled_while_it_pins_leaves_no_pin(bench: Bench) -> Non
         may_go_on.set()
         await tasks[2]
     await bench.cache.close()
-    assert not bench.engine._engine._adapter_pins  # type: ignore[attr-defined]
+    assert not bench.core.inspect().adapter_pins
 
 
 async def test_one_waiter_that_leaves_does_not_stop_the_fetch(bench: Bench) -> None:
@@ -202,19 +206,19 @@ async def test_a_folder_that_is_being_loaded_is_not_evicted(bench: Bench) -> Non
     bench.max_bytes = sum(file.stat().st_size for file in (bench.root / "a").iterdir())
     cache = bench.new_cache()
     is_reading, may_go_on = threading.Event(), threading.Event()
-    runner = bench.engine._engine._runner  # type: ignore[attr-defined]
+    runner = bench.core.runner
     load = runner.load_adapter
 
-    def slow_load(files: AdapterFiles, pinned: Any = frozenset()) -> None:
+    def slow_load(files: AdapterFiles, *args: Any) -> None:
         if files.digest == first:
             is_reading.set()
             assert may_go_on.wait(20)
             assert read_adapter_files(files.path).digest == first, "the folder is still there, and whole"
-        load(files, pinned)
+        load(files, *args)
 
     runner.load_adapter = slow_load
     async with AsyncExitStack() as stack:
-        held = asyncio.create_task(cache.hold(first, "a", stack))
+        held = asyncio.create_task(cache.hold(AdapterRef(digest=first, uri="a"), stack))
         await asyncio.to_thread(is_reading.wait, 20)
         await cache.fetch(second, "b")
         may_go_on.set()
@@ -236,7 +240,7 @@ async def test_uses_and_evictions_at_once_never_break_a_fetch(bench: Bench) -> N
         for _ in range(15):
             index = rng.randrange(len(names))
             async with AsyncExitStack() as stack:
-                await cache.hold(digests[index], names[index], stack)
+                await cache.hold(AdapterRef(digest=digests[index], uri=names[index]), stack)
 
     await asyncio.gather(*(use(number) for number in range(4)))
     left = [path.name for path in bench.directory.iterdir() if path.name in digests]

@@ -9,6 +9,7 @@ from stratos.core.requests.records import ChoiceOutput, ChoiceState, EngineReque
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import RequestStats
 from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
+from tests.support.terms import make_terms
 
 KEY = RequestKey("r", 0)
 
@@ -20,7 +21,7 @@ def make_record(*choices: ChoiceState) -> RequestRecord:
         choices=choices or (ChoiceState(index=0),),
         sampling=SamplingParams(),
         seed=0,
-        arrival_s=10.0,
+        terms=make_terms(arrival_s=10.0),
     )
     return RequestRecord(Submission(request=request), "cpu")
 

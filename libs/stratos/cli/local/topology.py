@@ -73,6 +73,7 @@ def service_spec(
         "LISTEN": "127.0.0.1:0",
         "METRICS_LISTEN": "127.0.0.1:0",
         "LOG_LEVEL": options.log_level.upper(),
+        "OTLP_ENDPOINT": options.otlp_endpoint,
         "DRAIN_TIMEOUT_S": str(options.drain_timeout_s),
         "ADDRESS_FILE": str(address_file),
     }

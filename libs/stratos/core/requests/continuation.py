@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stratos.core.adapter import AdapterRef
 from stratos.core.kv import KvIdentity
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class ContinuationState:
     sampling: SamplingParams
     seed: int
     model_digest: str
-    adapter_digest: str
+    adapter: AdapterRef
     numerics_id: str
     """Elsewhere the continuation is right, but not bit by bit what would have come."""
 
@@ -63,7 +65,7 @@ class ContinuationState:
             sampling=replace(request.sampling, num_prompt_logprobs=None),  # they came with the first token
             seed=request.seed,
             model_digest=identity.model_digest,
-            adapter_digest=request.adapter_digest,
+            adapter=request.terms.adapter,
             numerics_id=identity.numerics_id,
         )
 
@@ -76,15 +78,13 @@ class ContinuationState:
         """An engine of this identity continues bit by bit."""
         return (self.model_digest, self.numerics_id) == (identity.model_digest, identity.numerics_id)
 
-    def request(self, key: RequestKey, *, cache_salt: bytes = b"", tenant: str = "") -> EngineRequest:
-        """The request that goes on; priority, arrival and deadline are the caller's to set."""
+    def request(self, key: RequestKey, terms: RequestTerms = DEFAULT_TERMS) -> EngineRequest:
+        """The request that goes on; of ``terms`` all but the adapter counts, which is that of the state."""
         return EngineRequest(
             key=key,
             prompt_ids=self.prompt_ids,
             choices=self.choices,
             sampling=self.sampling,
             seed=self.seed,
-            adapter_digest=self.adapter_digest,
-            cache_salt=cache_salt,
-            tenant=tenant,
+            terms=replace(terms, adapter=self.adapter),
         )

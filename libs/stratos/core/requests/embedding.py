@@ -10,6 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from stratos.core.requests.records import RequestKey
+from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 
 
 class PoolingKind(enum.StrEnum):
@@ -33,14 +34,7 @@ class EmbedRequest:
     """Scale the vector to length 1, after it was cut."""
     num_dimensions: int | None = None
     """Leading components that are kept; ``None`` keeps all."""
-    adapter_digest: str = ""
-    cache_salt: bytes = b""
-    tenant: str = ""
-    priority_class: int = 0
-    arrival_s: float = 0.0
-    """Monotonic seconds of this process."""
-    deadline_s: float | None = None
-    """Monotonic seconds of this process; ``None`` means no deadline."""
+    terms: RequestTerms = DEFAULT_TERMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 
 
 class RequestKey(NamedTuple):
@@ -50,14 +51,7 @@ class EngineRequest:
     choices: tuple[ChoiceState, ...]
     sampling: SamplingParams
     seed: int
-    adapter_digest: str = ""
-    cache_salt: bytes = b""
-    tenant: str = ""
-    priority_class: int = 0
-    arrival_s: float = 0.0
-    """Monotonic seconds of this process."""
-    deadline_s: float | None = None
-    """Monotonic seconds of this process; ``None`` means no deadline."""
+    terms: RequestTerms = DEFAULT_TERMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +61,8 @@ class PrefillJob:
     leg: str
     """Unique per Fetch stream; the key of the job."""
     token_ids: tuple[int, ...]
-    adapter_digest: str = ""
-    cache_salt: bytes = b""
     compute: bool = True
-    tenant: str = ""
-    priority_class: int = 0
-    arrival_s: float = 0.0
-    deadline_s: float | None = None
+    terms: RequestTerms = DEFAULT_TERMS
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,6 @@ class TritonPagedAttention(AttentionBackend):
         return min(MAX_PARTS, 1 << max(0, wanted - 1).bit_length()) if wanted > 1 else 1
 
     def prepare(self, rows: list[RowSpan]) -> TritonMetadata:
-        """See ``AttentionBackend.prepare``."""
         shape = self._shapes.exact if self._is_exact else self._shapes.prefill
         step = self._queries_per_block[shape]
         decode = [] if self._is_exact else [(index, 0) for index, row in enumerate(rows) if row.num_tokens == 1]
@@ -203,7 +202,6 @@ class TritonPagedAttention(AttentionBackend):
     def forward(
         self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: TritonMetadata
     ) -> Tensor:
-        """See ``AttentionBackend.forward``."""
         pages, scales = self._layer_pages[layer], None if self._scales is None else self._scales[layer]
         query = rotate_and_store(
             qkv,

@@ -39,7 +39,7 @@ another thread than the step loop, for blocks that no launched step writes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,20 +124,16 @@ class Runner(ABC):
         """
 
     @abstractmethod
-    def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
+    def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
         """Load a checked adapter so that plans may name its digest; may run beside a step. Loading it again is a no-op.
 
-        When every slot is taken the least recently used adapter that is not in ``pinned`` makes room. ``pinned`` is
-        looked at when that happens and may have changed since the call: loading takes a while.
+        When every slot is taken the least recently used adapter whose digest is not ``is_pinned`` makes room; it is
+        asked when that happens, from this thread: loading takes a while, and pins change.
 
         Raises:
             InvalidAdapter: its shapes do not fit this model.
             AdapterUnavailable: every slot is pinned.
         """
-
-    @abstractmethod
-    def unload_adapter(self, digest: str) -> None:
-        """Forget an adapter that no sequence uses; unknown digests are ignored."""
 
     @abstractmethod
     def resident_adapters(self) -> tuple[str, ...]:

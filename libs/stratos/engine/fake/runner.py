@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -309,13 +309,9 @@ class FakeRunner(Runner):
         for index, position in enumerate(range(kv_range.token_begin, kv_range.token_end)):
             self._pages[self._slot(block_table, position)] = values[index]
 
-    def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
+    def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
         """Remember the digest."""
         self._adapters[files.digest] = None
-
-    def unload_adapter(self, digest: str) -> None:
-        """Forget the digest."""
-        self._adapters.pop(digest, None)
 
     def resident_adapters(self) -> tuple[str, ...]:
         """Digests loaded."""

@@ -1,11 +1,11 @@
 """Owner of all KV blocks: who references which block, and what state each one is in.
 
-    FREE ──allocate──▶ ALLOCATED ──release──▶ CACHED (named) or FREE
+    FREE ──allocate──▶ ALLOCATED ──release──▶ CACHED (has a hash) or FREE
       └───reserve────▶ RESERVED ──publish──▶ ALLOCATED
     CACHED ──reference──▶ ALLOCATED,  CACHED ──evicted by allocate──▶ ALLOCATED
-    released under a fence ──▶ FENCED ──unfence──▶ CACHED (named) or FREE
+    released under a fence ──▶ FENCED ──unfence──▶ CACHED (has a hash) or FREE
 
-RESERVED blocks belong to a hand-off that is not committed: they are never named and never read.  A fence
+RESERVED blocks belong to a hand-off that is not committed: they never have a hash and are never read.  A fence
 says that a copy outside of the step loop touches the block; a fenced block is never given to anybody.
 Ledger law: ``free + cached + allocated + reserved + fenced == total``.
 """
@@ -39,7 +39,7 @@ class BlockManager:
         self.block_size = block_size
         self.cache = PrefixCache(enabled=enable_prefix_cache)
         self.on_evict: Callable[[bytes, int], None] | None = None
-        """Told the name and the id of a cached block that is about to get another owner."""
+        """Told the hash and the id of a cached block that is about to get another owner."""
         self._free = list(range(num_blocks - 1, -1, -1))
         self._refs = [0] * num_blocks
         self._fences = [0] * num_blocks
@@ -120,11 +120,11 @@ class BlockManager:
             if self._fences[block] == 0 and self._states[block] is BlockState.FENCED:
                 self._retire(block)
 
-    def forget(self, names: Iterable[bytes]) -> int:
-        """Drop blocks from the prefix cache by name; those in use stay in use. Returns how many were known."""
+    def forget(self, hashes: Iterable[bytes]) -> int:
+        """Drop blocks from the prefix cache by hash; those in use stay in use. Returns how many were known."""
         known = 0
-        for name in names:
-            block = self.cache.forget(name)
+        for block_hash in hashes:
+            block = self.cache.forget(block_hash)
             if block is None:
                 continue
             known += 1
@@ -149,19 +149,19 @@ class BlockManager:
         for block, state in enumerate(self._states):
             in_use = state in (BlockState.ALLOCATED, BlockState.RESERVED)
             assert (self._refs[block] > 0) == in_use, f"block {block}: {self._refs[block]} references, {state}"
-            assert state is not BlockState.CACHED or self.cache.is_named(block)
+            assert state is not BlockState.CACHED or self.cache.has_hash(block)
             assert state is not BlockState.FENCED or self._fences[block] > 0
 
     def _evict(self) -> int:
-        name, block = self.cache.evict()
+        block_hash, block = self.cache.evict()
         if self.on_evict is not None:
-            self.on_evict(name, block)
+            self.on_evict(block_hash, block)
         return block
 
     def _retire(self, block: int, *, is_oldest: bool = False) -> None:
         if self._fences[block]:
             self._move(block, BlockState.FENCED)
-        elif self.cache.is_named(block):
+        elif self.cache.has_hash(block):
             self._move(block, BlockState.CACHED)
             self.cache.mark_evictable(block, is_oldest=is_oldest)
         else:

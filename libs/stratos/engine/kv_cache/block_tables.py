@@ -57,8 +57,8 @@ class BlockTables:
             return self._restore(sequence, num_promised, growth)
         size, window = self.blocks.block_size, self.window_of(sequence)
         usable = len(sequence.tokens) - (1 if sequence.job is None else 0)  # the last token of a prompt is sampled
-        names = [] if sequence.bypasses_prefix_cache else sequence.chain(usable // size, size)
-        prefix = self._prefix(sequence, names, window)
+        hashes = [] if sequence.bypasses_prefix_cache else sequence.hash_chain(usable // size, size)
+        prefix = self._prefix(sequence, hashes, window)
         num_blocks = len(prefix.cached) + len(prefix.hosted)
         if sequence.job is None or sequence.job.job.compute:
             num_blocks = self.admission.table_blocks(len(sequence.tokens)) - prefix.first
@@ -72,20 +72,20 @@ class BlockTables:
             self.blocks.release(prefix.cached)
             self.tier.unmatch(prefix.hosted)
             return False
-        self.tier.load(prefix.hosted, taken, names[prefix.num_blocks - len(prefix.hosted) :])
+        self.tier.load(prefix.hosted, taken, hashes[prefix.num_blocks - len(prefix.hosted) :])
         sequence.block_table = [RELEASED] * prefix.first + prefix.cached + taken
-        sequence.num_released, sequence.num_named = prefix.first, prefix.num_blocks
+        sequence.num_released, sequence.num_hashed = prefix.first, prefix.num_blocks
         sequence.num_computed = prefix.num_blocks * size
         return True
 
-    def _prefix(self, sequence: Sequence, names: list[bytes], window: KvWindow | None) -> _Prefix:
+    def _prefix(self, sequence: Sequence, hashes: list[bytes], window: KvWindow | None) -> _Prefix:
         cache, may_wait = self.blocks.cache, sequence.job is None
         if window is None:
-            cached = cache.match(names)
-            hosted = self.tier.match(names[len(cached) :], may_wait=may_wait)
+            cached = cache.match(hashes)
+            hosted = self.tier.match(hashes[len(cached) :], may_wait=may_wait)
             return _Prefix(len(cached) + len(hosted), 0, cached, hosted)
-        end, cached = cache.match_end(names, window.needed)
-        hosted = self.tier.match(names[end:], may_wait=may_wait)
+        end, cached = cache.match_end(hashes, window.needed)
+        hosted = self.tier.match(hashes[end:], may_wait=may_wait)
         num_blocks = end + len(hosted)
         first = window.needed(num_blocks)
         self.tier.unmatch(hosted[: max(0, first - end)])

@@ -1,11 +1,11 @@
-"""Owner of the slots in host memory, the larger and slower tier of KV blocks: names, references, states.
+"""Owner of the slots in host memory, the larger and slower tier of KV blocks: hashes, references, states.
 
-    FREE ──take──▶ MOVING ──end_move──▶ HELD (referenced), CACHED (named) or FREE
+    FREE ──take──▶ MOVING ──end_move──▶ HELD (referenced), CACHED (has a hash) or FREE
     CACHED ──hold──▶ HELD ──release──▶ CACHED or FREE,  CACHED ──evicted by take──▶ MOVING
     HELD ──begin_move (a load reads it)──▶ MOVING
 
-A slot is MOVING while a copy writes or reads it; it is never given to anybody then.  Names are those of the device
-pool (``prefix_cache``), so one name says what a block holds in either tier.  Least recently used slots go first.
+A slot is MOVING while a copy writes or reads it; it is never given to anybody then.  Hashes are those of the device
+pool (``prefix_cache``), so one hash says what a block holds in either tier.  Least recently used slots go first.
 Ledger law: ``free + cached + held + moving == total``.
 """
 
@@ -41,22 +41,22 @@ class HostPool:
         self._counts = dict.fromkeys(SlotState, 0)
         self._counts[SlotState.FREE] = num_slots
         self._slot_of: dict[bytes, int] = {}
-        self._name_of: dict[int, bytes] = {}
+        self._hash_of: dict[int, bytes] = {}
 
     @property
     def num_available(self) -> int:
         """Slots that ``take`` could hand out now."""
         return len(self._free) + len(self._cached)
 
-    def find(self, name: bytes) -> int | None:
-        """The slot with this name, filled or about to be."""
-        return self._slot_of.get(name)
+    def find(self, block_hash: bytes) -> int | None:
+        """The slot with this hash, filled or about to be."""
+        return self._slot_of.get(block_hash)
 
     def is_filling(self, slot: int) -> bool:
         """The copy that fills the slot has not ended."""
         return slot in self._filling
 
-    def take(self, name: bytes | None) -> int | None:
+    def take(self, block_hash: bytes | None) -> int | None:
         """A slot for a copy to fill, the least recently used one if none is free; ``None`` when all are in use."""
         if self._free:
             slot = self._free.pop()
@@ -68,9 +68,9 @@ class HostPool:
         self._moves[slot] = 1
         self._set(slot, SlotState.MOVING)
         self._filling.add(slot)
-        if name is not None and name not in self._slot_of:
-            self._slot_of[name] = slot
-            self._name_of[slot] = name
+        if block_hash is not None and block_hash not in self._slot_of:
+            self._slot_of[block_hash] = slot
+            self._hash_of[slot] = block_hash
         return slot
 
     def hold(self, slots: Iterable[int]) -> None:
@@ -103,9 +103,9 @@ class HostPool:
             self._filling.discard(slot)
         self._settle(slot)
 
-    def forget(self, names: Iterable[bytes]) -> int:
-        """Take names away; held and moving content stays for its owners. Returns how many were known."""
-        slots = [slot for slot in (self._slot_of.get(name) for name in names) if slot is not None]
+    def forget(self, hashes: Iterable[bytes]) -> int:
+        """Take hashes away; held and moving content stays for its owners. Returns how many were known."""
+        slots = [slot for slot in (self._slot_of.get(block_hash) for block_hash in hashes) if slot is not None]
         for slot in slots:
             self._forget_slot(slot)
             self._settle(slot)
@@ -123,7 +123,7 @@ class HostPool:
         assert len(self._free) == len(set(self._free))
         assert set(self._free) == {s for s, state in enumerate(self._states) if state is SlotState.FREE}
         assert set(self._cached) == {s for s, state in enumerate(self._states) if state is SlotState.CACHED}
-        assert self._name_of == {slot: name for name, slot in self._slot_of.items()}
+        assert self._hash_of == {slot: block_hash for block_hash, slot in self._slot_of.items()}
         for slot, state in enumerate(self._states):
             assert state is self._state_now(slot), f"slot {slot} is {state}"
             assert slot not in self._filling or self._moves[slot]
@@ -133,7 +133,7 @@ class HostPool:
             return SlotState.MOVING
         if self._refs[slot]:
             return SlotState.HELD
-        return SlotState.CACHED if slot in self._name_of else SlotState.FREE
+        return SlotState.CACHED if slot in self._hash_of else SlotState.FREE
 
     def _settle(self, slot: int) -> None:
         before, now = self._states[slot], self._state_now(slot)
@@ -153,6 +153,6 @@ class HostPool:
         self._states[slot] = state
 
     def _forget_slot(self, slot: int) -> None:
-        name = self._name_of.pop(slot, None)
-        if name is not None:
-            del self._slot_of[name]
+        block_hash = self._hash_of.pop(slot, None)
+        if block_hash is not None:
+            del self._slot_of[block_hash]

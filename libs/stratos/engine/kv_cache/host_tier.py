@@ -2,7 +2,7 @@
 
 Two things live there.  A preempted sequence is *swapped out* when that beats computing it again: all its blocks are
 held in host memory until it is *restored* or ends.  A cached block that the device pool evicts is *kept* under its
-name, and a later prefix hit *loads* it.  Copies ride in step plans: a plan copies out, then in, then forks blocks
+hash, and a later prefix hit *loads* it.  Copies ride in step plans: a plan copies out, then in, then forks blocks
 (copy-on-write), then runs its rows, so whatever the same plan does with a block that was copied out comes after.
 
 ``is_fenced`` (lag 1) is for runners that copy beside the step loop.  A block that is copied out is then given to
@@ -44,11 +44,11 @@ class BlockOut:
 
 @dataclass(frozen=True, slots=True)
 class BlockIn:
-    """Host slot -> device block, which gets ``name`` when the copy may be relied on."""
+    """Host slot -> device block, which gets ``block_hash`` when the copy may be relied on."""
 
     slot: int
     block: int
-    name: bytes | None
+    block_hash: bytes | None
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class HostTier:
         self._loading: set[int] = set()
         self._plan: int | None = None
         """Number of the plan that is being made."""
-        self._num_kept = 0
+        self.num_kept = 0
         """Device blocks that pending copies of cached blocks reference."""
         self.num_swapped_out = self.num_restored = self.num_blocks_out = self.num_blocks_in = 0
         if num_slots:
@@ -95,7 +95,12 @@ class HostTier:
     @property
     def is_busy(self) -> bool:
         """Pending or launched copies hold references on device blocks."""
-        return bool(self._loading or self._num_kept)
+        return bool(self._loading or self.num_kept)
+
+    @property
+    def num_loading(self) -> int:
+        """Device blocks that pending or launched copies fill."""
+        return len(self._loading)
 
     @property
     def has_pending(self) -> bool:
@@ -132,32 +137,32 @@ class HostTier:
         if self._is_fenced and len(self._next.outs) > num_outs:
             sequence.last_plan = self._plan  # whoever releases its blocks now keeps them from everybody till then
         self._next.owners.append(sequence)
-        sequence.swapped = SwappedState(tuple(slots), tuple(places), sequence.num_computed, sequence.num_named)
+        sequence.swapped = SwappedState(tuple(slots), tuple(places), sequence.num_computed, sequence.num_hashed)
         self.num_swapped_out += 1
         return True
 
     def _slots_for(self, sequence: Sequence, places: list[int], table: list[int]) -> list[int] | None:
-        """Held slots for the blocks of a table; those with a known name are shared, the others are copied."""
-        names = self._names(sequence, places, sequence.num_named)
-        slots = [self.pool.find(name) if name else None for name in names]
+        """Held slots for the blocks of a table; those with a known hash are shared, the others are copied."""
+        hashes = self._hashes(sequence, places, sequence.num_hashed)
+        slots = [self.pool.find(block_hash) if block_hash else None for block_hash in hashes]
         known = [slot for slot in slots if slot is not None]
         self.pool.hold(known)
         if slots.count(None) > self.pool.num_available:
             self.pool.release(known)
             return None
         held = []
-        for block, name, slot in zip(table, names, slots, strict=True):
+        for block, block_hash, slot in zip(table, hashes, slots, strict=True):
             if slot is None:
-                slot = self._copy_out(block, name)
+                slot = self._copy_out(block, block_hash)
                 self.pool.hold([slot])
             held.append(slot)
         return held
 
-    def _names(self, sequence: Sequence, places: Series[int], num_named: int) -> list[bytes | None]:
-        """Names of blocks that may be found by name; the rest, the last one above all, are private."""
-        num_named = min(num_named, places[-1] + 1)
-        names = sequence.chain(num_named, self._blocks.block_size)
-        return [names[place] if place < num_named else None for place in places]
+    def _hashes(self, sequence: Sequence, places: Series[int], num_hashed: int) -> list[bytes | None]:
+        """Hashes of the blocks that others may share; ``None`` for private ones, the last above all."""
+        num_hashed = min(num_hashed, places[-1] + 1)
+        hashes = sequence.hash_chain(num_hashed, self._blocks.block_size)
+        return [hashes[place] if place < num_hashed else None for place in places]
 
     def resident(self, sequence: Sequence) -> list[int]:
         """Device blocks that hold parts of a swapped-out sequence already."""
@@ -166,8 +171,8 @@ class HostTier:
     def _hits(self, sequence: Sequence) -> list[int | None]:
         swapped = sequence.swapped
         assert swapped is not None
-        names = self._names(sequence, swapped.places, swapped.num_named)
-        return [self._blocks.cache.find(name) if name else None for name in names]
+        hashes = self._hashes(sequence, swapped.places, swapped.num_hashed)
+        return [self._blocks.cache.find(block_hash) if block_hash else None for block_hash in hashes]
 
     def restore(self, sequence: Sequence, num_blocks: int) -> bool:
         """Let a swapped-out sequence hold ``num_blocks``, and load what it had; or change nothing."""
@@ -181,14 +186,14 @@ class HostTier:
         if taken is None:
             self._blocks.release(found)
             return False
-        fresh, names = iter(taken), self._names(sequence, swapped.places, swapped.num_named)
+        fresh, hashes = iter(taken), self._hashes(sequence, swapped.places, swapped.num_hashed)
         table = [RELEASED] * (swapped.places[-1] + 1)
-        for place, slot, name, hit in zip(swapped.places, swapped.slots, names, hits, strict=True):
+        for place, slot, block_hash, hit in zip(swapped.places, swapped.slots, hashes, hits, strict=True):
             table[place] = hit if hit is not None else next(fresh)
             if hit is None:
-                self._copy_in(slot, table[place], name)
+                self._copy_in(slot, table[place], block_hash)
         sequence.block_table, sequence.num_released = [*table, *fresh], len(table) - len(swapped.places)
-        sequence.num_computed, sequence.num_named = swapped.num_tokens, swapped.num_named
+        sequence.num_computed, sequence.num_hashed = swapped.num_tokens, swapped.num_hashed
         self.drop(sequence)
         self.num_restored += 1
         return True
@@ -201,14 +206,14 @@ class HostTier:
 
     # -- cached blocks -----------------------------------------------------------------------------
 
-    def match(self, names: Series[bytes], *, may_wait: bool) -> list[int]:
-        """Slots of the longest known prefix of the chain ``names``, where loading them beats computing them.
+    def match(self, hashes: Series[bytes], *, may_wait: bool) -> list[int]:
+        """Slots of the longest known prefix of the chain ``hashes``, where loading them beats computing them.
 
         They are held until ``load`` or ``unmatch``.  ``may_wait``: the caller asks ``must_wait`` before it reads.
         """
         slots: list[int] = []
-        for name in names if self.is_enabled and (may_wait or not self._is_fenced) else ():
-            slot = self.pool.find(name)
+        for block_hash in hashes if self.is_enabled and (may_wait or not self._is_fenced) else ():
+            slot = self.pool.find(block_hash)
             if slot is None or self.pool.is_filling(slot):
                 break
             slots.append(slot)
@@ -221,10 +226,10 @@ class HostTier:
         """What was matched is not loaded."""
         self.pool.release(slots)
 
-    def load(self, slots: Series[int], blocks: Series[int], names: Series[bytes]) -> None:
+    def load(self, slots: Series[int], blocks: Series[int], hashes: Series[bytes]) -> None:
         """Fill the first of the device blocks, which the caller references, from matched slots."""
-        for slot, block, name in zip(slots, blocks, names, strict=False):
-            self._copy_in(slot, block, name)
+        for slot, block, block_hash in zip(slots, blocks, hashes, strict=False):
+            self._copy_in(slot, block, block_hash)
         self.unmatch(slots)
 
     def must_wait(self, table: Series[int]) -> bool:
@@ -235,17 +240,19 @@ class HostTier:
         """The pending or launched copy into some block of the table has not retired."""
         return bool(self._loading) and not self._loading.isdisjoint(table)
 
-    def forget(self, names: Series[bytes]) -> int:
-        """Drop kept blocks by name."""
-        return self.pool.forget(names)
+    def forget(self, hashes: Series[bytes]) -> int:
+        """Drop kept blocks by hash."""
+        return self.pool.forget(hashes)
 
-    def _keep_evicted(self, name: bytes, block: int) -> None:
+    def _keep_evicted(self, block_hash: bytes, block: int) -> None:
         """The device pool gives up a cached block: copy it out before its next owner writes.
 
         Only while a plan is being made: a block evicted at another time may be written before the next plan runs.
         """
-        if self._plan is not None and not self._is_fenced and self.pool.find(name) is None and self._is_keep_worth():
-            self._copy_out(block, name)
+        if self._plan is None or self._is_fenced or self.pool.find(block_hash) is not None:
+            return
+        if self._is_keep_worth():
+            self._copy_out(block, block_hash)
 
     def _keep_oldest(self) -> None:
         """Fenced: copy out the cached blocks that would be evicted next, while nobody may write them."""
@@ -253,10 +260,10 @@ class HostTier:
         if not (self._is_fenced and self.is_enabled) or blocks.num_free * KEEP_WHEN_FREE_BELOW >= blocks.num_blocks:
             return
         # no more than fit: else each copy would push out one that the next plan copies again
-        for block, name in blocks.cache.oldest(min(MAX_KEEP_BLOCKS, self.pool.num_available)):
-            if self.pool.find(name) is None and self._is_keep_worth():
+        for block, block_hash in blocks.cache.oldest(min(MAX_KEEP_BLOCKS, self.pool.num_available)):
+            if self.pool.find(block_hash) is None and self._is_keep_worth():
                 blocks.reference([block])
-                self._copy_out(block, name, is_referenced=True)
+                self._copy_out(block, block_hash, is_referenced=True)
 
     def _is_keep_worth(self) -> bool:
         return self.pool.num_available > 0 and (self._always or self.costs.is_keep_worth())
@@ -281,8 +288,8 @@ class HostTier:
             self.pool.end_move(copy.slot)
             self.pool.release([copy.slot])
             self._loading.discard(copy.block)
-            if self._is_fenced and copy.name is not None:
-                self._blocks.cache.insert(copy.name, copy.block)
+            if self._is_fenced and copy.block_hash is not None:
+                self._blocks.cache.insert(copy.block_hash, copy.block)
         self._blocks.release([copy.block for copy in swaps.ins])
         self.num_blocks_out += len(swaps.outs)
         self.num_blocks_in += len(swaps.ins)
@@ -299,25 +306,25 @@ class HostTier:
         for copy in swaps.outs:
             self.pool.end_move(copy.slot, is_valid=is_valid)
         referenced = [copy.block for copy in swaps.outs if copy.is_referenced]
-        self._num_kept -= len(referenced)
+        self.num_kept -= len(referenced)
         self._blocks.release(referenced, are_oldest=True)
 
-    def _copy_out(self, block: int, name: bytes | None, *, is_referenced: bool = False) -> int:
-        slot = self.pool.take(name)
+    def _copy_out(self, block: int, block_hash: bytes | None, *, is_referenced: bool = False) -> int:
+        slot = self.pool.take(block_hash)
         assert slot is not None
-        self._num_kept += is_referenced
+        self.num_kept += is_referenced
         self._next.outs.append(BlockOut(block, slot, is_referenced))
         return slot
 
-    def _copy_in(self, slot: int, block: int, name: bytes | None) -> None:
+    def _copy_in(self, slot: int, block: int, block_hash: bytes | None) -> None:
         """The destination and the source stay until the plan has retired, whatever becomes of the sequence."""
         self.pool.hold([slot])
         self.pool.begin_move(slot)
         self._blocks.reference([block])
         self._loading.add(block)
-        self._next.ins.append(BlockIn(slot, block, name))
-        if name is not None and not self._is_fenced:
-            self._blocks.cache.insert(name, block)
+        self._next.ins.append(BlockIn(slot, block, block_hash))
+        if block_hash is not None and not self._is_fenced:
+            self._blocks.cache.insert(block_hash, block)
 
 
 def make_tier(info: RunnerInfo, config: SchedulerConfig, blocks: BlockManager, *, is_fenced: bool) -> HostTier:

@@ -3,7 +3,7 @@
     load -> in a slot? else a host copy, else its folder -> laid out beside the steps -> published by one assignment
 
 So loading never disturbs a step: the lock is held for look-ups and the swap, never while something is read, converted
-or laid out.  The caller says which adapters have sequences (``pinned``); the least recently used of the others gives
+or laid out.  The caller says which adapters have sequences (``is_pinned``); the least recently used of the others gives
 up its slot and keeps its host copy.  Whoever wants to keep an adapter pins it first and looks then whether it is
 resident: victims are chosen under the same lock as ``digests`` reads.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
 from stratos.common.errors import AdapterUnavailable
 from stratos.core.files.adapter_files import AdapterFiles
@@ -43,7 +43,7 @@ class LoraStore:
         self._host: OrderedDict[str, HostAdapter] = OrderedDict()
         self._lock = threading.Lock()
 
-    def load(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
+    def load(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
         """Load an adapter, or only mark it as used when it is resident.
 
         Raises:
@@ -54,13 +54,13 @@ class LoraStore:
             if files.digest in self._slots:
                 self._slots.move_to_end(files.digest)
                 return
-            self._victim(pinned)
+            self._victim(is_pinned)
             copy = self._host.get(files.digest)
         if copy is None:
             copy = self._read(files)
         weights = self._lay_out(copy)
         with self._lock:
-            victim = None if files.digest in self._slots else self._victim(pinned)
+            victim = None if files.digest in self._slots else self._victim(is_pinned)
             if victim is not None:
                 del self._slots[victim]
             self._slots[files.digest] = weights
@@ -73,22 +73,16 @@ class LoraStore:
         while num_bytes > self._host_bytes:
             num_bytes -= self._host.popitem(last=False)[1].num_bytes
 
-    def _victim(self, pinned: Container[str]) -> str | None:
-        """Who makes room: ``None`` when a slot is free."""
+    def _victim(self, is_pinned: Callable[[str], bool]) -> str | None:
+        """The adapter that makes room; ``None`` when a slot is free."""
         if len(self._slots) < self._capacity:
             return None
         for digest in self._slots:
-            if digest not in pinned:
+            if not is_pinned(digest):
                 return digest
         raise AdapterUnavailable(
             f"all {self._capacity} adapter slots hold adapters in use; raise max_resident_adapters"
         )
-
-    def unload(self, digest: str) -> None:
-        """Forget an adapter; unknown digests are ignored. A running step keeps the tensors it has."""
-        with self._lock:
-            self._slots.pop(digest, None)
-            self._host.pop(digest, None)
 
     def touch(self, digest: str) -> LoraWeights | None:
         """The adapter, marked as used now; ``None`` when it is not resident."""

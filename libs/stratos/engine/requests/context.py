@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
 from stratos.common.errors import ContextLengthExceeded
-from stratos.core.block_hash import chain_root
+from stratos.core.block_hash import block_hashes, chain_root
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.requests.grammars import GrammarBook
@@ -50,26 +50,24 @@ class EngineContext:
         """Root of the block-hash chains of one adapter and tenant salt."""
         return chain_root(self.info.identity, adapter_digest, cache_salt)
 
-    def prompt_names(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> list[bytes]:
-        """Names of the full blocks of a prompt, its last token excluded."""
-        probe = Sequence(seq_id=-1, tokens=list(prompt_ids), root=self.root(adapter_digest, cache_salt))
-        size = self.blocks.block_size
-        return probe.chain((len(prompt_ids) - 1) // size, size)
+    def prompt_hashes(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> list[bytes]:
+        """Hashes of the full blocks of a prompt, its last token excluded."""
+        return block_hashes(self.root(adapter_digest, cache_salt), prompt_ids[:-1], self.blocks.block_size)
 
-    def num_cached_blocks(self, names: list[bytes]) -> int:
+    def num_cached_blocks(self, hashes: list[bytes]) -> int:
         """Blocks of the chain that the tiers hold for a hand-off to start from."""
-        num_blocks, tier = len(self.blocks.cache.match(names)), self.scheduler.tier
-        hosted = tier.match(names[num_blocks:], may_wait=False)
+        num_blocks, tier = len(self.blocks.cache.match(hashes)), self.scheduler.tier
+        hosted = tier.match(hashes[num_blocks:], may_wait=False)
         tier.unmatch(hosted)
         return num_blocks + len(hosted)
 
-    def name_blocks(self, sequence: Sequence) -> None:
+    def cache_full_blocks(self, sequence: Sequence) -> None:
         """Offer full, computed blocks of a sequence to the prefix cache."""
         size = self.blocks.block_size
         num_full = sequence.num_computed // size
-        if num_full <= sequence.num_named or not self.config.shares_prefixes:
+        if num_full <= sequence.num_hashed or not self.config.shares_prefixes:
             return
-        names = sequence.chain(num_full, size)
-        for index in range(sequence.num_named, num_full):
-            self.blocks.cache.insert(names[index], sequence.block_table[index])
-        sequence.num_named = num_full
+        hashes = sequence.hash_chain(num_full, size)
+        for index in range(sequence.num_hashed, num_full):
+            self.blocks.cache.insert(hashes[index], sequence.block_table[index])
+        sequence.num_hashed = num_full

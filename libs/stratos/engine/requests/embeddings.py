@@ -35,6 +35,11 @@ class EmbedBook:
     def __contains__(self, key: RequestKey) -> bool:
         return key in self._sequences
 
+    @property
+    def open(self) -> tuple[RequestKey, ...]:
+        """Keys of the requests in it."""
+        return tuple(self._sequences)
+
     def add(self, request: EmbedRequest) -> None:
         """Queue a request. Raises like ``EngineCore.add_embedding``."""
         context = self._context
@@ -44,11 +49,8 @@ class EmbedBook:
         sequence = Sequence(
             seq_id=next(context.seq_ids),
             tokens=list(request.token_ids),
-            root=context.root(request.adapter_digest, request.cache_salt),
-            adapter_digest=request.adapter_digest,
-            priority_class=request.priority_class,
-            arrival_s=request.arrival_s,
-            deadline_s=request.deadline_s,
+            root=context.root(request.terms.adapter.digest, request.terms.cache_salt),
+            terms=request.terms,
             computes_all=request.pooling is PoolingKind.MEAN,
             embedding=EmbedState(request),
         )
@@ -76,8 +78,8 @@ class EmbedBook:
         """Tokens from ``begin`` on are computed; ``part`` is what the row pooled."""
         state = sequence.embedding
         assert state is not None
-        self._context.tokens_by_tenant[state.request.tenant] += sequence.num_computed - begin
-        self._context.name_blocks(sequence)
+        self._context.tokens_by_tenant[state.request.terms.tenant] += sequence.num_computed - begin
+        self._context.cache_full_blocks(sequence)
         if state.total is None or begin == 0:
             state.num_cached_tokens = begin
             state.total = None

@@ -47,6 +47,16 @@ class RequestBook:
     def __contains__(self, key: RequestKey) -> bool:
         return key in self._states
 
+    @property
+    def open(self) -> tuple[RequestKey, ...]:
+        """Keys of the requests in it."""
+        return tuple(self._states)
+
+    @property
+    def num_pending_copies(self) -> int:
+        """Block copies that no plan has taken."""
+        return len(self._copies)
+
     # -- coming and going --------------------------------------------------------------------------
 
     def add(self, request: EngineRequest) -> None:
@@ -68,11 +78,11 @@ class RequestBook:
         assert state is not None
         state.num_cached_tokens = reservation.num_skip_tokens
         state.num_transferred_tokens = reservation.num_tokens - reservation.num_skip_tokens
-        lead.block_table = reservation.block_table
+        lead.block_hashes, lead.block_table = reservation.block_hashes, reservation.block_table
         lead.promised_blocks = len(lead.block_table) + lead.output_blocks
         lead.num_computed = reservation.num_tokens
-        lead.num_named = len(reservation.prefix_blocks)
-        self._context.name_blocks(lead)
+        lead.num_hashed = len(reservation.prefix_blocks)
+        self._context.cache_full_blocks(lead)
         self._context.scheduler.run_now(lead)
         self._fork_siblings(lead)
 
@@ -81,7 +91,7 @@ class RequestBook:
         open_choices = [choice for choice in request.choices if not choice.finished]
         if not open_choices:
             raise BadRequest("every choice of the request is finished already", param="choices")
-        state = RequestState(request, self._context.root(request.adapter_digest, request.cache_salt))
+        state = RequestState(request, self._context.root(request.terms.adapter.digest, request.terms.cache_salt))
         state.matchers = self._context.grammars.matchers(request)
         state.siblings = open_choices
         self._states[request.key] = state
@@ -101,10 +111,7 @@ class RequestBook:
             seq_id=next(self._context.seq_ids),
             tokens=[*request.prompt_ids, *choice.emitted_ids],
             root=state.root,
-            adapter_digest=request.adapter_digest,
-            priority_class=request.priority_class,
-            arrival_s=request.arrival_s,
-            deadline_s=request.deadline_s,
+            terms=request.terms,
             max_len=min(len(request.prompt_ids) + request.sampling.max_tokens, self._context.info.max_model_len),
             output_blocks=self._context.scheduler.admission.output_blocks(request, 1),
             request=state,
@@ -176,7 +183,7 @@ class RequestBook:
             token_ids=(*known, PREVIOUS_TOKEN) if continues else tuple(known),
             start=start,
             block_table=self._context.scheduler.tables.plan_table(sequence, start + count),
-            adapter_digest=sequence.adapter_digest,
+            adapter_digest=sequence.terms.adapter.digest,
             sample=_sample_spec(sequence, state) if state and count == sequence.remaining else None,
             pool=embedding.pooling(is_last_chunk=count == sequence.remaining) if embedding else None,
             targets=_prompt_targets(state, start, count) if state else None,
@@ -199,7 +206,7 @@ class RequestBook:
         state = sequence.request
         assert state is not None
         num_prompt = len(state.request.prompt_ids)
-        self._context.name_blocks(sequence)
+        self._context.cache_full_blocks(sequence)
         if sequence.num_computed >= num_prompt - 1:
             self._fork_siblings(sequence)
         self._context.scheduler.tables.release_passed(sequence)
@@ -230,11 +237,12 @@ class RequestBook:
                 blocks.reference([source])  # until the copy is done
                 self._copies.append(BlockCopy(source, private[0], sequence, sequence.epoch))
                 sequence.awaits_copy = True
+            sequence.block_hashes = lead.block_hashes[:num_shared]
             sequence.block_table, sequence.num_released = shared + private, lead.num_released
             sequence.promised_blocks = sequence.num_held + sequence.output_blocks
             lead.promised_blocks -= sequence.output_blocks
             sequence.num_computed = num_tokens
-            sequence.num_named = min(num_shared, lead.num_named)
+            sequence.num_hashed = min(num_shared, lead.num_hashed)
             scheduler.run_now(sequence)
         state.siblings = []
 
@@ -245,7 +253,7 @@ class RequestBook:
         if token.logprobs is not None:
             output.logprobs.append(token.logprobs)
         sequence.tokens.append(token.token_id)
-        self._context.tokens_by_tenant[request.tenant] += 1
+        self._context.tokens_by_tenant[request.terms.tenant] += 1
         output.finish_reason = self._finish_reason(sequence, request, token.token_id)
         result.outputs.append(output)
         if not state.has_started:

@@ -27,6 +27,11 @@ class GrammarBook:
         is_parallel = info.lag > 0 if is_parallel is None else is_parallel
         self._filler = MaskFiller(info.vocab_size, is_parallel=is_parallel, clock=clock)
 
+    @property
+    def num_compiled(self) -> int:
+        """Grammars kept for requests to come."""
+        return self._compiler.num_compiled
+
     def prepare(self, spec: GrammarSpec) -> None:
         """Compile a grammar ahead of the request that needs it; raises ``BadRequest``."""
         self._compiler.prepare(spec)

@@ -21,6 +21,11 @@ class JobBook:
     def __len__(self) -> int:
         return len(self._states)
 
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Legs of the jobs in it."""
+        return tuple(self._states)
+
     def __getitem__(self, leg: str) -> JobState:
         return self._states[leg]
 
@@ -36,11 +41,8 @@ class JobBook:
         sequence = Sequence(
             seq_id=next(context.seq_ids),
             tokens=list(job.token_ids),
-            root=context.root(job.adapter_digest, job.cache_salt),
-            adapter_digest=job.adapter_digest,
-            priority_class=job.priority_class,
-            arrival_s=job.arrival_s,
-            deadline_s=job.deadline_s,
+            root=context.root(job.terms.adapter.digest, job.terms.cache_salt),
+            terms=job.terms,
         )
         sequence.job = self._states[job.leg] = JobState(job, sequence)
         context.scheduler.enqueue(sequence)
@@ -63,9 +65,9 @@ class JobBook:
 
     def advance(self, state: JobState, num_tokens: int) -> None:
         """``num_tokens`` more tokens of the job are computed."""
-        self._context.name_blocks(state.sequence)
+        self._context.cache_full_blocks(state.sequence)
         state.num_available = state.sequence.num_computed
-        self._context.tokens_by_tenant[state.job.tenant] += num_tokens
+        self._context.tokens_by_tenant[state.job.terms.tenant] += num_tokens
         if state.num_available < len(state.sequence.tokens):
             self._emit(PrefillEventKind.CHUNK, state)
         else:

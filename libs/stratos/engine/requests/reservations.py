@@ -21,6 +21,11 @@ class ReservationBook:
     def __contains__(self, key: RequestKey) -> bool:
         return key in self._states
 
+    @property
+    def open(self) -> tuple[RequestKey, ...]:
+        """Keys of the requests in it."""
+        return tuple(self._states)
+
     def take(self, request: EngineRequest) -> Reservation | None:
         """Take everything a hand-off needs, or nothing."""
         context, blocks = self._context, self._context.blocks
@@ -31,8 +36,8 @@ class ReservationBook:
         if context.scheduler.must_yield(request):
             context.scheduler.admission.num_refusals += 1
             return None
-        names = context.prompt_names(request.prompt_ids, request.adapter_digest, request.cache_salt)
-        prefix = blocks.cache.match(names)
+        hashes = context.prompt_hashes(request.prompt_ids, request.terms.adapter.digest, request.terms.cache_salt)
+        prefix = blocks.cache.match(hashes)
         num_tokens = len(request.prompt_ids) - 1
         num_blocks = context.scheduler.admission.table_blocks(num_tokens)
         scheduler = context.scheduler
@@ -43,24 +48,26 @@ class ReservationBook:
         if blocks.num_available < missing:
             blocks.release(prefix)
             return None
-        loaded = self._load(names[len(prefix) :])
+        loaded = self._load(hashes[len(prefix) :])
         reserved = blocks.allocate(missing - len(loaded), reserved=True)
         assert reserved is not None
         prefix += loaded
         skip = len(prefix) * blocks.block_size
-        self._states[request.key] = state = ReservedState(request, prefix, reserved, skip, num_tokens, num_seats)
+        self._states[request.key] = state = ReservedState(
+            request, hashes, prefix, reserved, skip, num_tokens, num_seats
+        )
         state.num_output_blocks = scheduler.admission.output_blocks(request, num_choices)
         scheduler.num_reserved_seqs += num_seats
         scheduler.num_reserved_output_blocks += state.num_output_blocks
         return Reservation(key=request.key, num_skip_tokens=skip, num_tokens=num_tokens)
 
-    def _load(self, names: list[bytes]) -> list[int]:
+    def _load(self, hashes: list[bytes]) -> list[int]:
         """Blocks that the next plan fills from host memory; there is room for them."""
         tier = self._context.scheduler.tier
-        slots = tier.match(names, may_wait=False)
+        slots = tier.match(hashes, may_wait=False)
         taken = self._context.blocks.allocate(len(slots))
         assert taken is not None
-        tier.load(slots, taken, names)
+        tier.load(slots, taken, hashes)
         return taken
 
     def check_range(self, key: RequestKey, kv_range: KvRange) -> ReservedState:

@@ -41,7 +41,6 @@ class LayeredForward(Forward):
         self._decoder, self._attention = decoder, attention
 
     def run(self, inputs: StepInputs) -> ForwardResult:
-        """See ``Forward.run``."""
         metadata = self._attention.prepare(inputs.spans)
         hidden = self._decoder.forward(inputs.token_ids, inputs.positions, self._attention, metadata, inputs.lora)
         logits, tokens = None, inputs.sampled_tokens

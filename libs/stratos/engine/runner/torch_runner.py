@@ -8,7 +8,7 @@ is reported in ``StepTokens.errors``, whether it samples or not; its neighbours 
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -170,7 +170,6 @@ class TorchRunner(Runner):
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> StepHandle:
-        """See ``Runner.launch``."""
         swap_s = self._host.swap(plan.swap_outs, plan.swap_ins)
         if plan.copies:
             self._pages.copy_blocks(plan.copies)
@@ -198,7 +197,6 @@ class TorchRunner(Runner):
 
     @torch.inference_mode()
     def sample(self, handle: StepHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
-        """See ``Runner.sample``."""
         self._previous = {}
         if handle.inputs is None or handle.logits is None:
             return
@@ -215,35 +213,27 @@ class TorchRunner(Runner):
         self._previous = {token.seq_id: token.token_id for token in tokens.tokens}
 
     def collect(self, handle: StepHandle) -> StepTokens:
-        """See ``Runner.collect``."""
         return handle.tokens
 
     # -- KV ------------------------------------------------------------------------------------------
 
     def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
-        """See ``Runner.gather``."""
         with one_thread():
             return self._pages.gather(block_table, kv_range)
 
     def scatter(self, block_table: Sequence[int], kv_range: KvRange, payload: memoryview) -> None:
-        """See ``Runner.scatter``."""
         with one_thread():
             self._pages.scatter(block_table, kv_range, payload)
 
     # -- adapters ------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def load_adapter(self, files: AdapterFiles, pinned: Container[str] = frozenset()) -> None:
-        """See ``Runner.load_adapter``."""
+    def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
         with one_thread():
-            self._adapters.load(files, pinned)
-
-    def unload_adapter(self, digest: str) -> None:
-        """See ``Runner.unload_adapter``."""
-        self._adapters.unload(digest)
+            self._adapters.load(files, is_pinned)
 
     def resident_adapters(self) -> tuple[str, ...]:
-        """See ``Runner.resident_adapters``; least recently used first."""
+        """Least recently used first."""
         return self._adapters.digests()
 
 

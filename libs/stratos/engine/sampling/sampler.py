@@ -19,8 +19,8 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
 from stratos.engine.layers.ops import LayerOps, TorchOps
 from stratos.engine.sampling.counter_rng import gumbel, noise_keys
-from stratos.engine.sampling.edits import TokenMask, edit_row, needs_edit
 from stratos.engine.sampling.filters import candidate_counts, keep_top, min_p_
+from stratos.engine.sampling.logits_processors import TokenMask, edit_row, needs_edit
 from stratos.engine.sampling.logprobs import position_logprobs
 from stratos.engine.sampling.watermark import add_watermark
 

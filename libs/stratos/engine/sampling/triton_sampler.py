@@ -19,7 +19,7 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
 from stratos.engine.memory.copies import to_device
 from stratos.engine.sampling.counter_rng import noise_keys
-from stratos.engine.sampling.edits import TokenMask, banned_tokens
+from stratos.engine.sampling.logits_processors import TokenMask, banned_tokens
 from stratos.engine.sampling.logprobs import LogprobTensors, logprob_tensors, position_records
 from stratos.engine.sampling.sampler import NON_FINITE, Sampled
 from stratos.engine.sampling.watermark import add_watermark, marked_rows

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stratos.engine.contract.plan import SampleSpec
 from stratos.engine.memory.copies import to_device
-from stratos.engine.sampling.edits import TokenMask
+from stratos.engine.sampling.logits_processors import TokenMask
 from stratos.engine.sampling.sampler import Sampled, Sampler
 
 

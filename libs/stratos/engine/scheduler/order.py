@@ -44,11 +44,11 @@ class ServiceOrder:
 
     def key(self, sequence: Sequence, now: float, *, may_age: bool = True) -> OrderKey:
         """The order key at ``now`` (monotonic seconds); ``may_age`` is the quota's word on waiting sequences."""
-        own, arrival = sequence.priority_class, sequence.arrival_s
+        own, arrival, deadline = sequence.terms.priority_class, sequence.terms.arrival_s, sequence.terms.deadline_s
         reached = self._reached(sequence, now) if may_age else own
         if reached < own:
             return OrderKey(reached, False, arrival, arrival, sequence.seq_id)
-        due = arrival + IMPLIED_DEADLINE_S if sequence.deadline_s is None else sequence.deadline_s
+        due = arrival + IMPLIED_DEADLINE_S if deadline is None else deadline
         return OrderKey(own, True, due, arrival, sequence.seq_id)
 
     def admissions(self, waiting: Iterable[Sequence], now: float) -> Iterator[Sequence]:
@@ -57,8 +57,8 @@ class ServiceOrder:
         The quota is looked at anew for every sequence.  The caller stops at the first one that finds no room.
         """
         by_class = sorted(waiting, key=lambda s: self.key(s, now, may_age=False))
-        risen = [s for s in by_class if self._reached(s, now) < s.priority_class]
-        risen.sort(key=lambda s: s.arrival_s)
+        risen = [s for s in by_class if self._reached(s, now) < s.terms.priority_class]
+        risen.sort(key=lambda s: s.terms.arrival_s)
         taken: set[int] = set()
         for head in by_class:
             while head.seq_id not in taken:
@@ -69,13 +69,13 @@ class ServiceOrder:
 
     def count(self, sequence: Sequence, waiting: Iterable[Sequence]) -> None:
         """``sequence`` was admitted and ``waiting`` goes on waiting: it used the quota if it passed a higher class."""
-        self._quota.count(is_aged=any(other.priority_class < sequence.priority_class for other in waiting))
+        self._quota.count(is_aged=any(other.terms.priority_class < sequence.terms.priority_class for other in waiting))
 
     def _passes(self, sequence: Sequence, head: Sequence, now: float) -> bool:
         """The aged ``sequence`` may go before ``head``, the first by class."""
-        top = head.priority_class
-        has_risen = top < sequence.priority_class and self._reached(sequence, now) <= top
+        top = head.terms.priority_class
+        has_risen = top < sequence.terms.priority_class and self._reached(sequence, now) <= top
         return has_risen and self._quota.is_open
 
     def _reached(self, sequence: Sequence, now: float) -> int:
-        return effective_class(sequence.priority_class, sequence.waited_s(now), self._ageing_step_s)
+        return effective_class(sequence.terms.priority_class, sequence.waited_s(now), self._ageing_step_s)

@@ -129,7 +129,7 @@ class Scheduler:
         sequence.block_table, sequence.num_released = [], 0
         sequence.epoch += 1
         sequence.num_computed = sequence.num_in_flight = sequence.num_unknown = 0
-        sequence.num_named = 0
+        sequence.num_hashed = 0
 
     @property
     def most_seqs(self) -> int:
@@ -163,14 +163,7 @@ class Scheduler:
         if not self._is_short or is_return(request):
             return False
         now = self.clock.now()
-        asks = Sequence(
-            seq_id=sys.maxsize,
-            tokens=[],
-            root=b"",
-            priority_class=request.priority_class,
-            arrival_s=request.arrival_s,
-            deadline_s=request.deadline_s,
-        )
+        asks = Sequence(seq_id=sys.maxsize, tokens=[], root=b"", terms=request.terms)
         key = self.order.key(asks, now)
         return any(self.order.key(s, now) < key for s in self.waiting)
 
@@ -244,7 +237,7 @@ class Scheduler:
         return victim is not sequence
 
     def _expire(self, decision: Decision, now: float) -> None:
-        late = [s for s in self.waiting if s.deadline_s is not None and s.deadline_s <= now and not s.has_run]
+        late = [s for s in self.waiting if s.terms.left_s(now) == 0 and not s.has_run]
         for sequence in late:
             decision.failed.append((sequence, QueueTimeout("the deadline passed before the request could run")))
 

@@ -14,6 +14,7 @@ from stratos.core.fleet import Fleet
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.rpc.clients.channel import channel, translate_errors
 from stratos.rpc.codec.fleet import fleet_from_pb, ref_from_pb, work_to_pb
+from stratos.rpc.codec.trace import trace_to_pb
 
 __all__ = ["RouterClient"]
 
@@ -94,6 +95,7 @@ def _request_to_pb(request: PlacementRequest) -> router_pb2.ScheduleRequest:
         excluded_incarnations=sorted(request.excluded_incarnations),
         waited_ms=request.waited_ms,
         is_recovery=request.is_recovery,
+        trace=trace_to_pb(request.trace),
     )
     if request.deadline_ms is not None:
         message.deadline_ms = request.deadline_ms

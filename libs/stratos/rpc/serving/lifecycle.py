@@ -79,10 +79,10 @@ class Lifecycle:
     async def _run(self, stack: AsyncExitStack) -> None:
         service, settings = self._service, self._settings
         _log.info("settings: %s", " ".join(f"{k}={v}" for k, v in describe_settings(settings).items()))
-        tracing = open_tracing(settings.otlp_endpoint, service.name)
-        stack.push_async_callback(asyncio.to_thread, tracing.flush)
+        service.tracing = open_tracing(settings.otlp_endpoint, service.name)
+        stack.push_async_callback(asyncio.to_thread, service.tracing.flush)
         stack.callback(self._open_probes().close)
-        server = GrpcServer(service, tracing)
+        server = GrpcServer(service)
         stack.push_async_callback(self._close)
         self._spawn("heartbeat", self._beat(server))
         await self._race(service.open())

@@ -5,8 +5,9 @@ Only ``decode_servicer`` calls these functions; nothing behind them sees a proto
 
 from __future__ import annotations
 
-from stratos.api.worker.v1 import decode_pb2
+from stratos.api.worker.v1 import decode_pb2, embed_pb2
 from stratos.common.errors import BadRequest, ContextLengthExceeded, IdentityMismatch, QueueTimeout
+from stratos.core.adapter import AdapterRef
 from stratos.core.requests import limits
 from stratos.core.requests.grammar import check_grammar
 from stratos.core.requests.records import (
@@ -19,9 +20,11 @@ from stratos.core.requests.records import (
     TokenLogprob,
 )
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.requests.terms import RequestTerms
 from stratos.core.requests.watermark import Watermark, check_watermark
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.rpc.codec.fleet import ref_from_pb
+from stratos.rpc.codec.trace import trace_from_pb
 from stratos.rpc.errors import to_error_detail
 from stratos.worker.records import Receipt, RequestDelta, Submission
 
@@ -45,6 +48,29 @@ def check_id(value: str, param: str) -> str:
     return value
 
 
+def check_terms(message: decode_pb2.Submit | embed_pb2.EmbedRequest, now_s: float) -> RequestTerms:
+    """The terms of a request that arrives at ``now_s``.
+
+    Raises:
+        BadRequest: salt or class is out of range.
+        QueueTimeout: the deadline has passed already.
+    """
+    if len(message.cache_salt) > MAX_SALT_BYTES:
+        raise BadRequest(f"cache_salt may have at most {MAX_SALT_BYTES} bytes", param="cache_salt")
+    if message.priority_class >= limits.NUM_PRIORITY_CLASSES:
+        raise BadRequest(f"priority_class must be below {limits.NUM_PRIORITY_CLASSES}", param="priority_class")
+    if message.HasField("deadline_ms") and message.deadline_ms <= 0:
+        raise QueueTimeout("the request's deadline passed before it reached the worker")
+    return RequestTerms(
+        tenant=message.tenant[:MAX_ID_CHARS],
+        cache_salt=message.cache_salt,
+        priority_class=message.priority_class,
+        adapter=AdapterRef(digest=message.adapter_digest, uri=message.adapter_uri),
+        arrival_s=now_s,
+        deadline_s=now_s + message.deadline_ms / 1000 if message.HasField("deadline_ms") else None,
+    )
+
+
 def submission_from_pb(submit: decode_pb2.Submit, info: RunnerInfo, now_s: float) -> Submission:
     """Check a Submit completely and turn it into what the worker runs.
 
@@ -65,12 +91,7 @@ def submission_from_pb(submit: decode_pb2.Submit, info: RunnerInfo, now_s: float
     limits.check_prompt_length(len(prompt_ids), info.max_model_len, info.max_model_len, "prompt_ids")
     sampling = sampling_from_pb(submit.sampling, info.vocab_size)
     limits.check_prompt_logprobs(len(prompt_ids), sampling.num_prompt_logprobs, "num_prompt_logprobs")
-    if len(submit.cache_salt) > MAX_SALT_BYTES:
-        raise BadRequest(f"cache_salt may have at most {MAX_SALT_BYTES} bytes", param="cache_salt")
-    if submit.priority_class >= limits.NUM_PRIORITY_CLASSES:
-        raise BadRequest(f"priority_class must be below {limits.NUM_PRIORITY_CLASSES}", param="priority_class")
-    if submit.HasField("deadline_ms") and submit.deadline_ms <= 0:
-        raise QueueTimeout("the request's deadline passed before it reached the worker")
+    terms = check_terms(submit, now_s)
     return Submission(
         request=EngineRequest(
             key=key,
@@ -78,17 +99,11 @@ def submission_from_pb(submit: decode_pb2.Submit, info: RunnerInfo, now_s: float
             choices=_choices_from_pb(submit, sampling, info),
             sampling=sampling,
             seed=submit.seed,
-            adapter_digest=submit.adapter_digest,
-            cache_salt=submit.cache_salt,
-            tenant=submit.tenant[:MAX_ID_CHARS],
-            priority_class=submit.priority_class,
-            arrival_s=now_s,
-            deadline_s=now_s + submit.deadline_ms / 1000 if submit.HasField("deadline_ms") else None,
+            terms=terms,
         ),
         handoff_id=submit.handoff_id,
-        adapter_uri=submit.adapter_uri,
         prefill_endpoints=tuple(ref_from_pb(ref) for ref in submit.prefill_endpoints[:MAX_PREFILL_ENDPOINTS]),
-        traceparent=submit.traceparent,
+        trace=trace_from_pb(submit.trace),
     )
 
 

@@ -2,7 +2,7 @@
 
 Life of a request
     1. ``submit``: refused while draining, when it is known already, or when the table is full; a newer attempt
-       ends the older one.  Otherwise a task places it (``RequestPlacer``) and stays until it ended.
+       ends the older one.  Otherwise a task has its prompt computed (``PrefillPolicy``) and stays until it ended.
     2. engine steps append to the record's log and mark it at its session.
     3. it leaves the table when its last output was taken for sending, or when nobody attached within
        ``orphan_ttl_s`` after its session broke.
@@ -21,18 +21,20 @@ from stratos.common.errors import BadRequest, Draining, Internal, NotFound, Over
 from stratos.common.ids import new_id
 from stratos.core.requests.records import ChoiceOutput, RequestKey
 from stratos.engine.contract.results import StepResult
+from stratos.rpc.tracing import TRACING_OFF, SpanKind, Tracing
 from stratos.worker.decode.session import Session
+from stratos.worker.decode.spans import describe_decode
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.records import RequestRecord, Submission
 
 logger = logging.getLogger(__name__)
 
 
-class Placer(Protocol):
-    """Brings a request into the engine's batch."""
+class Prefill(Protocol):
+    """Has prompts computed; ``prefill_policy.PrefillPolicy`` is the one of a worker."""
 
-    async def place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
-        """Make the prompt's KV come to be here and let the request join the batch.
+    async def prefill(self, record: RequestRecord, stack: AsyncExitStack) -> None:
+        """Bring the prompt's KV to this worker and let the request join the batch.
 
         What must be given back when the request ends is pushed onto ``stack``. Sets ``record.origin``.
         """
@@ -44,20 +46,29 @@ class RequestTable:
 
     Args:
         engine: of this worker.
-        placer: brings a request into the engine's batch.
+        policy: has prompts computed.
         clock: of this worker.
+        tracing: where the spans of requests go.
         max_requests: more are refused.
         orphan_ttl_s: requests of a broken session are freed after this long.
     """
 
     def __init__(
-        self, engine: EngineClient, placer: Placer, clock: Clock, *, max_requests: int, orphan_ttl_s: float
+        self,
+        engine: EngineClient,
+        policy: Prefill,
+        clock: Clock,
+        tracing: Tracing = TRACING_OFF,
+        *,
+        max_requests: int,
+        orphan_ttl_s: float,
     ) -> None:
         self._engine = engine
-        self._placer = placer
+        self._policy = policy
         self._clock = clock
         self._max_requests = max_requests
         self._orphan_ttl_s = orphan_ttl_s
+        self._tracing = tracing
         self._records: dict[str, RequestRecord] = {}
         self._sessions: dict[RequestKey, Session] = {}
         self._tasks: dict[RequestKey, asyncio.Task[None]] = {}
@@ -159,7 +170,7 @@ class RequestTable:
         touched: dict[RequestKey, RequestRecord] = {}
         for key, stats in result.started_stats.items():
             if (record := self._find(key)) is not None:
-                record.stats = stats
+                record.stats, record.first_token_s = stats, result.ended_s
                 record.prompt_logprobs = result.prompt_logprobs.get(key, ())
         for output in result.outputs:
             if (record := self._find(output.key)) is not None:
@@ -170,6 +181,8 @@ class RequestTable:
                 record.fail(error)
                 touched[key] = record
         for record in touched.values():
+            if record.is_ended:
+                record.last_token_s = result.ended_s
             self._mark(record)
 
     def fail_all(self, error: StratosError) -> None:
@@ -203,7 +216,7 @@ class RequestTable:
             record.append(output)
         except AssertionError:  # whatever is wrong with this request, the others of the step go on
             error_id = new_id("err")
-            logger.exception("output of request %s cannot be taken, error id %s", record.key, error_id)
+            logger.exception("output of request %s cannot be taken, error id %s", record.label, error_id)
             record.fail(Internal(f"internal error {error_id}"))  # its task leaves the engine
 
     def _mark(self, record: RequestRecord) -> None:
@@ -218,11 +231,28 @@ class RequestTable:
             task.cancel()
 
     async def _serve(self, record: RequestRecord) -> None:
+        """Run the request to its end, inside its span."""
+        request_id, attempt = record.key
+        logger.debug("request %s, attempt %d, runs here", record.label, attempt)
+        with self._tracing.span(
+            "decode",
+            record.submission.trace,
+            kind=SpanKind.SERVER,
+            begin_s=record.submission.request.terms.arrival_s,
+            generation_id=request_id,
+            attempt=attempt,
+        ) as span:
+            try:
+                await self._run(record)
+            finally:
+                describe_decode(self._tracing, span, record)
+
+    async def _run(self, record: RequestRecord) -> None:
         """Hold everything the request needs until it ended."""
         try:
             async with AsyncExitStack() as stack:
                 try:
-                    await self._place(record, stack)
+                    await self._prefill(record, stack)
                     await record.ended.wait()
                 finally:
                     self._engine.abort(record.key)  # before the stack gives back the adapter that it runs with
@@ -233,24 +263,23 @@ class RequestTable:
             raise
         except Exception:
             error_id = new_id("err")
-            logger.exception("request failed by a bug, error id %s", error_id)
+            logger.exception("request %s failed by a bug, error id %s", record.label, error_id)
             record.fail(Internal(f"internal error {error_id}"))
         self._mark(record)
 
-    async def _place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
-        """Place the request, unless it ends meanwhile; its deadline bounds the placing."""
-        deadline_s = record.submission.request.deadline_s
-        left_s = None if deadline_s is None else max(deadline_s - self._clock.now(), 0.0)
-        placing = asyncio.ensure_future(self._placer.place(record, stack))
+    async def _prefill(self, record: RequestRecord, stack: AsyncExitStack) -> None:
+        """Have the prompt computed, unless the request ends first; its deadline bounds the time."""
+        left_s = record.submission.request.terms.left_s(self._clock.now())
+        prefilling = asyncio.ensure_future(self._policy.prefill(record, stack))
         ended = asyncio.ensure_future(record.ended.wait())
         try:
-            await asyncio.wait({placing, ended}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            if placing.done():
-                placing.result()
+            await asyncio.wait({prefilling, ended}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if prefilling.done():
+                prefilling.result()
             elif not record.is_ended:
                 raise QueueTimeout("the request's deadline passed while its prompt was being computed")
         finally:
             ended.cancel()
-            if not placing.done():
-                placing.cancel()
-                await asyncio.wait({placing})
+            if not prefilling.done():
+                prefilling.cancel()
+                await asyncio.wait({prefilling})

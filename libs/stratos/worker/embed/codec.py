@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stratos.api.worker.v1 import embed_pb2
-from stratos.common.errors import BadRequest, ContextLengthExceeded, IdentityMismatch, QueueTimeout
+from stratos.common.errors import BadRequest, ContextLengthExceeded, IdentityMismatch
 from stratos.core.requests import limits
 from stratos.core.requests.embedding import EmbeddingOutput, PoolingKind
+from stratos.core.requests.terms import RequestTerms
+from stratos.core.trace import TraceContext
 from stratos.engine.contract.runner import RunnerInfo
-from stratos.worker.decode.codec import MAX_ID_CHARS, MAX_SALT_BYTES, check_id
+from stratos.rpc.codec.trace import trace_from_pb
+from stratos.worker.decode.codec import check_id, check_terms
 
 _POOLING: dict[int, PoolingKind] = {
     embed_pb2.POOLING_LAST: PoolingKind.LAST,
@@ -23,17 +26,13 @@ class EmbedCall:
     """A checked call: what its inputs have in common, and the inputs."""
 
     request_id: str
+    attempt: int
+    trace: TraceContext
     inputs: tuple[tuple[int, ...], ...]
     pooling: PoolingKind
     normalizes: bool
     num_dimensions: int | None
-    adapter_digest: str
-    adapter_uri: str
-    cache_salt: bytes
-    tenant: str
-    priority_class: int
-    arrival_s: float
-    deadline_s: float | None
+    terms: RequestTerms
 
 
 def call_from_pb(message: embed_pb2.EmbedRequest, info: RunnerInfo, now_s: float) -> EmbedCall:
@@ -48,25 +47,16 @@ def call_from_pb(message: embed_pb2.EmbedRequest, info: RunnerInfo, now_s: float
         raise IdentityMismatch("this worker serves another base model; ask the router for a new placement")
     if message.pooling not in _POOLING:
         raise BadRequest(f"unknown pooling {message.pooling}", param="pooling")
-    if len(message.cache_salt) > MAX_SALT_BYTES:
-        raise BadRequest(f"cache_salt may have at most {MAX_SALT_BYTES} bytes", param="cache_salt")
-    if message.priority_class >= limits.NUM_PRIORITY_CLASSES:
-        raise BadRequest(f"priority_class must be below {limits.NUM_PRIORITY_CLASSES}", param="priority_class")
-    if message.HasField("deadline_ms") and message.deadline_ms <= 0:
-        raise QueueTimeout("the request's deadline passed before it reached the worker")
+    terms = check_terms(message, now_s)
     return EmbedCall(
         request_id=check_id(message.request_id, "request_id"),
+        attempt=message.attempt,
+        trace=trace_from_pb(message.trace),
         inputs=_inputs(message, info),
         pooling=_POOLING[message.pooling],
         normalizes=message.normalizes,
         num_dimensions=message.num_dimensions if message.HasField("num_dimensions") else None,
-        adapter_digest=message.adapter_digest,
-        adapter_uri=message.adapter_uri,
-        cache_salt=message.cache_salt,
-        tenant=message.tenant[:MAX_ID_CHARS],
-        priority_class=message.priority_class,
-        arrival_s=now_s,
-        deadline_s=now_s + message.deadline_ms / 1000 if message.HasField("deadline_ms") else None,
+        terms=terms,
     )
 
 

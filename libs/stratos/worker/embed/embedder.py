@@ -15,9 +15,8 @@ from stratos.common.errors import StratosError
 from stratos.core.requests.embedding import EmbeddingOutput, EmbedRequest
 from stratos.core.requests.records import RequestKey
 from stratos.engine.contract.results import StepResult
-from stratos.worker.adapter_cache import AdapterCache
+from stratos.worker.context import WorkerContext
 from stratos.worker.embed.codec import EmbedCall
-from stratos.worker.engine_client.base import EngineClient
 
 _KEY_PREFIX = "embedding"
 
@@ -26,13 +25,12 @@ class Embedder:
     """Open inputs by engine key. Belongs to the event loop.
 
     Args:
-        engine: subscribe ``on_step`` to it.
-        adapters: where adapters come from.
+        context: of the worker; subscribe ``on_step`` to its engine.
     """
 
-    def __init__(self, engine: EngineClient, adapters: AdapterCache) -> None:
-        self._engine = engine
-        self._adapters = adapters
+    def __init__(self, context: WorkerContext) -> None:
+        self._engine = context.engine
+        self._adapters = context.adapters
         self._waiting: dict[RequestKey, asyncio.Future[EmbeddingOutput]] = {}
         self._numbers = itertools.count()
 
@@ -46,8 +44,8 @@ class Embedder:
             StratosError: what ended the first input that failed.
         """
         async with AsyncExitStack() as stack:
-            if call.adapter_digest:
-                await self._adapters.hold(call.adapter_digest, call.adapter_uri, stack)
+            if call.terms.adapter.digest:
+                await self._adapters.hold(call.terms.adapter, stack)
             requests = [self._request(call, token_ids) for token_ids in call.inputs]
             loop = asyncio.get_running_loop()
             futures = {request.key: loop.create_future() for request in requests}
@@ -88,10 +86,5 @@ class Embedder:
             pooling=call.pooling,
             normalizes=call.normalizes,
             num_dimensions=call.num_dimensions,
-            adapter_digest=call.adapter_digest,
-            cache_salt=call.cache_salt,
-            tenant=call.tenant,
-            priority_class=call.priority_class,
-            arrival_s=call.arrival_s,
-            deadline_s=call.deadline_s,
+            terms=call.terms,
         )

@@ -69,6 +69,11 @@ class PayloadArena:
         """Bytes not handed out."""
         return sum(size for _, size in self._free)
 
+    @property
+    def num_lent_bytes(self) -> int:
+        """Bytes handed out."""
+        return self.memory.num_bytes - self.num_free_bytes
+
     async def take(self, size: int) -> int:
         """Offset of ``size`` bytes, once there is a hole; first come, first served.
 

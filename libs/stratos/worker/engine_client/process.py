@@ -167,6 +167,23 @@ class ProcessEngine(EngineClient):
     async def wait_failed(self) -> None:
         await asyncio.shield(self._failed)
 
+    # -- facts, for tests and diagnostics ------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """Of the child."""
+        return self._process.pid
+
+    @property
+    def num_open_calls(self) -> int:
+        """Calls without a reply."""
+        return len(self._calls)
+
+    @property
+    def num_lent_bytes(self) -> int:
+        """Shared memory in use for payloads."""
+        return self._arena.num_lent_bytes
+
     # -- messages ----------------------------------------------------------------------------------
 
     async def _read(self) -> None:

@@ -7,9 +7,12 @@ import dataclasses
 from stratos.api.common.v1 import common_pb2
 from stratos.api.kv.v1 import source_pb2
 from stratos.common.errors import BadRequest
+from stratos.core.adapter import AdapterRef
 from stratos.core.kv import KvGeometry, KvRange
+from stratos.core.requests.terms import RequestTerms
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from stratos.rpc.codec.fleet import identity_from_pb, identity_to_pb, ref_from_pb, ref_to_pb
+from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
 from stratos.rpc.errors import from_error_detail, to_error_detail
 from stratos.worker.handoff.records import (
     Abort,
@@ -31,11 +34,11 @@ from stratos.worker.handoff.records import (
 )
 
 
-def request_to_pb(message: ReceiverMessage) -> source_pb2.FetchRequest:
-    """What the receiver says, as a message."""
+def request_to_pb(message: ReceiverMessage, now_s: float) -> source_pb2.FetchRequest:
+    """What the receiver says at ``now_s``, as a message."""
     match message:
         case Intent():
-            return source_pb2.FetchRequest(intent=_intent_to_pb(message))
+            return source_pb2.FetchRequest(intent=_intent_to_pb(message, now_s))
         case Grant():
             return source_pb2.FetchRequest(
                 grant=source_pb2.Grant(
@@ -58,15 +61,15 @@ def request_to_pb(message: ReceiverMessage) -> source_pb2.FetchRequest:
             return source_pb2.FetchRequest(abort=source_pb2.Abort(reason=message.reason))
 
 
-def request_from_pb(message: source_pb2.FetchRequest) -> ReceiverMessage:
-    """What the receiver says, from a message.
+def request_from_pb(message: source_pb2.FetchRequest, now_s: float) -> ReceiverMessage:
+    """What the receiver says, from a message that arrives at ``now_s``.
 
     Raises:
         BadRequest: it is empty or malformed.
     """
     match message.WhichOneof("message"):
         case "intent":
-            return _intent_from_pb(message.intent)
+            return _intent_from_pb(message.intent, now_s)
         case "grant":
             offer = message.grant.offer
             return Grant(
@@ -186,7 +189,8 @@ def _header_from_pb(header: source_pb2.FrameHeader) -> FrameHeader:
     return FrameHeader(kv_range=kv_range, **others)
 
 
-def _intent_to_pb(intent: Intent) -> source_pb2.Intent:
+def _intent_to_pb(intent: Intent, now_s: float) -> source_pb2.Intent:
+    left_s = intent.terms.left_s(now_s)
     return source_pb2.Intent(
         handoff_id=intent.handoff_id,
         request_id=intent.request_id,
@@ -199,16 +203,16 @@ def _intent_to_pb(intent: Intent) -> source_pb2.Intent:
         geometry=_geometry_to_pb(intent.geometry),
         receiver=ref_to_pb(intent.receiver),
         transports=intent.transports,
-        cache_salt=intent.cache_salt,
-        deadline_ms=intent.deadline_ms,
-        tenant=intent.tenant,
-        priority_class=intent.priority_class,
-        adapter_uri=intent.adapter_uri,
-        traceparent=intent.traceparent,
+        cache_salt=intent.terms.cache_salt,
+        deadline_ms=None if left_s is None else max(round(left_s * 1000), 1),
+        tenant=intent.terms.tenant,
+        priority_class=intent.terms.priority_class,
+        adapter_uri=intent.terms.adapter.uri,
+        trace=trace_to_pb(intent.trace),
     )
 
 
-def _intent_from_pb(intent: source_pb2.Intent) -> Intent:
+def _intent_from_pb(intent: source_pb2.Intent, now_s: float) -> Intent:
     return Intent(
         handoff_id=intent.handoff_id,
         request_id=intent.request_id,
@@ -221,12 +225,15 @@ def _intent_from_pb(intent: source_pb2.Intent) -> Intent:
         geometry=_geometry_from_pb(intent.geometry),
         receiver=ref_from_pb(intent.receiver),
         transports=tuple(intent.transports),
-        cache_salt=intent.cache_salt,
-        deadline_ms=intent.deadline_ms if intent.HasField("deadline_ms") else None,
-        tenant=intent.tenant,
-        priority_class=intent.priority_class,
-        adapter_uri=intent.adapter_uri,
-        traceparent=intent.traceparent,
+        terms=RequestTerms(
+            tenant=intent.tenant,
+            cache_salt=intent.cache_salt,
+            priority_class=intent.priority_class,
+            adapter=AdapterRef(digest=intent.identity.adapter_digest, uri=intent.adapter_uri),
+            arrival_s=now_s,
+            deadline_s=now_s + intent.deadline_ms / 1000 if intent.HasField("deadline_ms") else None,
+        ),
+        trace=trace_from_pb(intent.trace),
     )
 
 

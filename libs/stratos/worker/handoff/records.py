@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from stratos.common.errors import StratosError
 from stratos.core.kv import KvGeometry, KvIdentity
 from stratos.core.placement import WorkerRef
+from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
+from stratos.core.trace import NO_TRACE, TraceContext
 from stratos.kv.transfer import FrameHeader, TransportOffer
 
 
@@ -37,12 +39,13 @@ class Intent:
     geometry: KvGeometry
     receiver: WorkerRef
     transports: tuple[str, ...]
-    cache_salt: bytes = b""
-    deadline_ms: int | None = None
-    tenant: str = ""
-    priority_class: int = 0
-    adapter_uri: str = ""
-    traceparent: str = ""
+    terms: RequestTerms = DEFAULT_TERMS
+    trace: TraceContext = NO_TRACE
+
+    @property
+    def label(self) -> str:
+        """The request's name for log lines."""
+        return self.trace.label(self.request_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,10 @@ def cause_of(error: StratosError) -> Cause | None:
 class AttemptOwner(Protocol):
     """The generation behind an attempt."""
 
+    @property
+    def label(self) -> str:
+        """The request's name for log lines."""
+
     def accept(
         self,
         index: int,
@@ -116,7 +120,7 @@ class Attempt:
             if self._owner.accept(index, offset, token_ids, logprobs, finish_reason):
                 self._session.cancel(self._key, (index,))
         except JournalConflict as error:
-            _log.error("attempt %d of %s: %s", self._key.attempt, self._key.request_id, error)
+            _log.error("attempt %d of %s: %s", self._key.attempt, self._owner.label, error)
             self._settle(Cause.CONFLICT)
 
     def on_prompt_logprobs(self, logprobs: Sequence[PositionLogprobs]) -> None:

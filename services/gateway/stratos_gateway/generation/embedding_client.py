@@ -11,8 +11,10 @@ from stratos.api.worker.v1 import embed_pb2, embed_pb2_grpc
 from stratos.common.errors import WorkerLost
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.embedding import PoolingKind
+from stratos.core.trace import NO_TRACE, TraceContext
 from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.channel_pool import ChannelPool
+from stratos.rpc.codec.trace import trace_to_pb
 from stratos_gateway.generation.generation import Caller
 from stratos_gateway.models.catalogue import ModelTarget
 
@@ -34,6 +36,7 @@ class EmbeddingSpec:
     pooling: PoolingKind
     normalizes: bool
     num_dimensions: int | None
+    trace: TraceContext = NO_TRACE
 
 
 class EmbeddingClient:
@@ -94,6 +97,7 @@ def _to_pb(spec: EmbeddingSpec, request_id: str, attempt: int, left_s: float) ->
         deadline_ms=max(round(left_s * 1000), 1),
         tenant=spec.caller.tenant,
         priority_class=spec.caller.priority_class,
+        trace=trace_to_pb(spec.trace),
     )
     if spec.num_dimensions is not None:
         message.num_dimensions = spec.num_dimensions

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from stratos.common.errors import Draining, Overloaded, QueueTimeout, StratosError, WorkerLost
 from stratos.common.ids import new_id
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
+from stratos.core.trace import TraceContext
+from stratos.rpc.tracing import Span, SpanKind
 from stratos_gateway.generation.attempt import Cause, cause_of
 from stratos_gateway.generation.embedding_client import EmbeddingClient, EmbeddingSpec, Unreachable
 from stratos_gateway.generation.generation import MAX_DEATHS, RETRY_WAIT_S
@@ -103,25 +105,38 @@ class GroupRun:
     async def _attempt(self, placement: Placement) -> list[bytes] | Cause:
         outcome = Outcome.CANCELLED
         left_s = self._deadline_s - self._platform.clock.now()
-        try:
-            vectors = await self._client.embed(placement.worker, self._spec, self._request_id, self._number, left_s)
-            outcome = Outcome.FINISHED
-            return vectors
-        except StratosError as error:
-            outcome = Outcome.FAILED
-            cause = Cause.UNREACHABLE if isinstance(error, Unreachable) else cause_of(error)
-            if cause is None:
-                raise
-            return cause
-        finally:
-            self._platform.completions.report(placement.handoff_id, outcome, 0)
+        with self._span("attempt") as span:
+            spec = dataclasses.replace(self._spec, trace=span.trace)
+            try:
+                vectors = await self._client.embed(placement.worker, spec, self._request_id, self._number, left_s)
+                outcome = Outcome.FINISHED
+                return vectors
+            except StratosError as error:
+                outcome = Outcome.FAILED
+                cause = Cause.UNREACHABLE if isinstance(error, Unreachable) else cause_of(error)
+                if cause is None:
+                    raise
+                span.set(cause=cause)
+                span.fail(cause)
+                return cause
+            finally:
+                self._platform.completions.report(placement.handoff_id, outcome, 0)
+                span.set(worker_id=placement.worker.worker_id, outcome=outcome)
 
     async def _place(self) -> Placement:
         """Ask the router until it answers; a router that is away counts as waiting."""
+        with self._span("place") as span:
+            return await self._ask_router(span.trace)
+
+    def _span(self, name: str) -> Span:
+        tracing, trace = self._platform.tracing, self._spec.trace
+        return tracing.span(name, trace, kind=SpanKind.CLIENT, generation_id=self._request_id, attempt=self._number)
+
+    async def _ask_router(self, trace: TraceContext) -> Placement:
         while True:
             try:
                 return await self._platform.router.schedule(
-                    self._placement_request(), timeout_s=self._platform.placement_timeout_s
+                    self._placement_request(trace), timeout_s=self._platform.placement_timeout_s
                 )
             except (WorkerLost, Draining):
                 await asyncio.sleep(RETRY_WAIT_S)
@@ -138,10 +153,11 @@ class GroupRun:
         if cause.excludes_worker:
             self._excluded.add(placement.worker.incarnation)
         self._platform.metrics.recoveries.labels(cause).inc()
-        _log.info("embeddings %s go on elsewhere: %s at %s", self._request_id, cause, placement.worker.worker_id)
+        label = self._spec.trace.label(self._request_id)
+        _log.info("embeddings %s go on elsewhere: %s at %s", label, cause, placement.worker.worker_id)
         await asyncio.sleep(RETRY_WAIT_S)
 
-    def _placement_request(self) -> PlacementRequest:
+    def _placement_request(self, trace: TraceContext) -> PlacementRequest:
         spec, now_s = self._spec, self._platform.clock.now()
         return PlacementRequest(
             request_id=self._request_id,
@@ -158,4 +174,5 @@ class GroupRun:
             waited_ms=round((now_s - self._started_s) * 1000),
             is_recovery=self._number > 0,
             deadline_ms=max(round((self._deadline_s - now_s) * 1000), 0),
+            trace=trace,
         )

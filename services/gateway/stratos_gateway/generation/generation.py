@@ -23,6 +23,8 @@ from stratos.common.ids import new_id
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.records import ChoiceState, FinishReason, PositionLogprobs, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.trace import NO_TRACE, TraceContext
+from stratos.rpc.tracing import Span, SpanKind
 from stratos_gateway.generation.attempt import Attempt, Cause
 from stratos_gateway.generation.journal import ChoiceJournal, JournalConflict
 from stratos_gateway.generation.platform import Platform
@@ -52,7 +54,7 @@ class GenerationSpec:
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     seed: int
-    traceparent: str = ""
+    trace: TraceContext = NO_TRACE
     continues_prompt: bool = False
     """The output's text goes on with the prompt's; else it stands by itself, as a chat message does."""
 
@@ -103,13 +105,22 @@ class Generation:
             self.error = error
         except Exception:
             error_id = new_id("err")
-            _log.exception("bug while generating, reported to the client as %s", error_id)
+            _log.exception("bug in request %s, reported to the client as %s", self.label, error_id)
             self.error = Internal(f"internal error {error_id}")
         finally:
             if self.error is None and not self._is_complete:
                 self.error = Draining("this gateway is leaving; try again")  # cancelled
             self.is_ended = True
             self._notify()
+
+    @property
+    def label(self) -> str:
+        """The request's name for log lines."""
+        return self.spec.trace.label(self.request_id)
+
+    def _span(self, name: str) -> Span:
+        tracing, trace = self._platform.tracing, self.spec.trace
+        return tracing.span(name, trace, kind=SpanKind.CLIENT, generation_id=self.request_id, attempt=self._number)
 
     @property
     def _is_complete(self) -> bool:
@@ -119,18 +130,23 @@ class Generation:
         placement = await self._place()
         self._num_placed_tokens = self.num_output_tokens
         outcome, cause = Outcome.CANCELLED, None
-        try:
-            cause = await self._execute(placement)
-            outcome = Outcome.FINISHED if cause is None else Outcome.FAILED
-        except StratosError:
-            outcome = Outcome.FAILED
-            raise
-        finally:
-            self._platform.completions.report(placement.handoff_id, outcome, self.num_output_tokens)
+        with self._span("attempt") as span:
+            try:
+                cause = await self._execute(placement, span.trace)
+                outcome = Outcome.FINISHED if cause is None else Outcome.FAILED
+            except StratosError:
+                outcome = Outcome.FAILED
+                raise
+            finally:
+                self._platform.completions.report(placement.handoff_id, outcome, self.num_output_tokens)
+                num_new = self.num_output_tokens - self._num_placed_tokens
+                span.set(worker_id=placement.worker.worker_id, outcome=outcome, cause=cause, output_tokens=num_new)
+            if cause is not None:
+                span.fail(cause)
         if cause is not None:
             await self._prepare_recovery(cause, placement)
 
-    async def _execute(self, placement: Placement) -> Cause | None:
+    async def _execute(self, placement: Placement, trace: TraceContext) -> Cause | None:
         """Run one attempt; returns why another one is due, if it is."""
         try:
             session = await self._platform.sessions.get(placement.worker)
@@ -139,7 +155,7 @@ class Generation:
         key = RequestKey(self.request_id, self._number)
         attempt = Attempt(self, session, key)
         try:
-            session.submit(self._submission(key, placement), attempt)
+            session.submit(self._submission(key, placement, trace), attempt)
             return await attempt.wait()
         except WorkerLost:
             return Cause.UNREACHABLE
@@ -148,11 +164,15 @@ class Generation:
 
     async def _place(self) -> Placement:
         """Ask the router until it answers; a router that is away counts as waiting."""
+        with self._span("place") as span:
+            return await self._ask_router(span.trace)
+
+    async def _ask_router(self, trace: TraceContext) -> Placement:
         while True:
             asked_s = self._platform.clock.now()
             try:
                 return await self._platform.router.schedule(
-                    self._placement_request(), timeout_s=self._platform.placement_timeout_s
+                    self._placement_request(trace), timeout_s=self._platform.placement_timeout_s
                 )
             except (WorkerLost, Draining) as error:
                 if self._waited_s > self._platform.placement_timeout_s:
@@ -176,14 +196,14 @@ class Generation:
         if cause.excludes_worker and not (cause is Cause.BROKEN and await self._platform.sessions.is_back(decode)):
             self._excluded.add(decode.incarnation)
         self._platform.metrics.recoveries.labels(cause).inc()
-        _log.info("request %s goes on elsewhere: %s at %s", self.request_id, cause, decode.worker_id)
+        _log.info("request %s goes on elsewhere: %s at %s", self.label, cause, decode.worker_id)
         if cause in (Cause.BUSY, Cause.UNREACHABLE):
             if self._waited_s > self._platform.placement_timeout_s:
                 raise QueueTimeout("no decode worker had room in time; try again")
             self._waited_s += RETRY_WAIT_S
             await asyncio.sleep(RETRY_WAIT_S)
 
-    def _placement_request(self) -> PlacementRequest:
+    def _placement_request(self, trace: TraceContext) -> PlacementRequest:
         spec, emitted = self.spec, self.num_output_tokens
         return PlacementRequest(
             request_id=self.request_id,
@@ -198,9 +218,10 @@ class Generation:
             excluded_incarnations=frozenset(self._excluded),
             waited_ms=round(self._waited_s * 1000),
             is_recovery=self._number > 0,
+            trace=trace,
         )
 
-    def _submission(self, key: RequestKey, placement: Placement) -> Submission:
+    def _submission(self, key: RequestKey, placement: Placement, trace: TraceContext) -> Submission:
         spec = self.spec
         return Submission(
             key=key,
@@ -218,7 +239,7 @@ class Generation:
             tenant=spec.caller.tenant,
             priority_class=spec.caller.priority_class,
             prefill=placement.prefill,
-            traceparent=spec.traceparent,
+            trace=trace,
         )
 
     # What an attempt reports; called by the session's reader, so nothing here may wait.

@@ -16,9 +16,11 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from stratos.common.errors import BadRequest
+from stratos.core.trace import TraceContext
 from stratos_gateway.generation.embedding_client import EmbeddingClient, EmbeddingSpec
 from stratos_gateway.generation.embedding_run import embed_all
 from stratos_gateway.generation.generation import Caller
+from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.embedding_requests import EmbeddingBody, embedding_answer, parse_embedding
@@ -51,9 +53,11 @@ class EmbeddingEndpoint(EdgeEndpoint):
     async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
         config = self._model.base.embedding
         parsed = parse_embedding(body, self._model.base.vocab_size, config)
-        spec = await self._spec(parsed, caller)
-        vectors = await embed_all(spec, self._edge.platform, self._client, self._timeout_s)
+        span = exchange_of(request).span
+        spec = await self._spec(parsed, caller, span.trace)
         num_tokens = sum(map(len, spec.inputs))
+        span.set(operation="embeddings", model=spec.target.name, input_tokens=num_tokens, inputs=len(spec.inputs))
+        vectors = await embed_all(spec, self._edge.platform, self._client, self._timeout_s)
         metrics = self._edge.platform.metrics
         metrics.tokens_in.labels(caller.tenant).inc(num_tokens)
         metrics.embedding_inputs.inc(len(vectors))
@@ -62,7 +66,7 @@ class EmbeddingEndpoint(EdgeEndpoint):
         answer = embedding_answer(*encode) if is_small else await asyncio.to_thread(embedding_answer, *encode)
         await Response(answer, media_type="application/json")(request.scope, request.receive, send)
 
-    async def _spec(self, body: EmbeddingBody, caller: Caller) -> EmbeddingSpec:
+    async def _spec(self, body: EmbeddingBody, caller: Caller, trace: TraceContext) -> EmbeddingSpec:
         target = await self._catalogue.resolve(caller.tenant, body.model)
         config = self._model.base.embedding
         if config is None:
@@ -74,4 +78,5 @@ class EmbeddingEndpoint(EdgeEndpoint):
             pooling=config.pooling,
             normalizes=config.normalizes,
             num_dimensions=body.num_dimensions,
+            trace=trace,
         )

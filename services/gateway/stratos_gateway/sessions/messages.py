@@ -9,6 +9,7 @@ from stratos.core.requests.records import FinishReason, PositionLogprobs, Reques
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
 from stratos.rpc.codec.fleet import ref_to_pb
+from stratos.rpc.codec.trace import trace_to_pb
 from stratos_gateway.sessions.records import Receipt, Submission
 
 FINISH_REASONS: dict[int, FinishReason] = {
@@ -52,7 +53,7 @@ def submit(submission: Submission) -> decode_pb2.SessionRequest:
         tenant=submission.tenant,
         priority_class=submission.priority_class,
         prefill_endpoints=[ref_to_pb(ref) for ref in submission.prefill],
-        traceparent=submission.traceparent,
+        trace=trace_to_pb(submission.trace),
     )
     return decode_pb2.SessionRequest(submit=message)
 

@@ -10,6 +10,7 @@ from stratos.common.errors import StratosError
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import ChoiceState, FinishReason, PositionLogprobs, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.trace import TraceContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Submission:
     tenant: str
     priority_class: int
     prefill: tuple[WorkerRef, ...]
-    traceparent: str
+    trace: TraceContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

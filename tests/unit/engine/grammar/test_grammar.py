@@ -136,7 +136,7 @@ def test_preemption_happens_and_keeps_the_grammar(alone: dict[Any, list[int]]) -
     token_bytes = core().info.geometry.token_bytes
     small = make_core(BASE_MODEL, kv_pool_bytes=20 * 4 * token_bytes, admission_mark=1.0, default_output_tokens=1)
     outcomes = run(small, *requests_of_all_kinds())
-    assert small._scheduler.num_preemptions > 3
+    assert small.status().num_preemptions > 3
     assert {key: outcome.ids for key, outcome in outcomes.choices.items()} == alone
 
 
@@ -253,10 +253,9 @@ def test_a_hiccup_of_the_machine_does_not_end_a_grammar() -> None:
 
 def test_compiled_grammars_are_bounded() -> None:
     engine = make_core(BASE_MODEL, max_compiled_grammars=2)
-    compiler = engine._context.grammars._compiler
     for count in range(1, 5):
         engine.prepare_grammar(GrammarSpec(GrammarKind.REGEX, f"a{{{count}}}"))
-    assert len(compiler._compiled) == 2
+    assert engine.inspect().num_compiled_grammars == 2
     assert generate(GrammarSpec(GrammarKind.REGEX, "a{1}"), engine)[0] == "a"
 
 

@@ -13,7 +13,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
     @initialize(enabled=st.booleans())
     def start(self, enabled):
         self.blocks = BlockManager(12, 4, enable_prefix_cache=enabled)
-        self.owned, self.reserved, self.fences, self.names = [], [], [], 0
+        self.owned, self.reserved, self.fences, self.hashes = [], [], [], 0
 
     @rule(count=st.integers(0, 13), reserved=st.booleans())
     def allocate(self, count, reserved):
@@ -25,24 +25,24 @@ class BlockManagerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.owned)
     @rule(data=st.data())
-    def name(self, data):
+    def give_hash(self, data):
         table = data.draw(st.sampled_from(self.owned))
-        self.names += 1
-        self.blocks.cache.insert(self.names.to_bytes(32, "little"), table[0])
+        self.hashes += 1
+        self.blocks.cache.insert(self.hashes.to_bytes(32, "little"), table[0])
 
-    @precondition(lambda self: self.names)
+    @precondition(lambda self: self.hashes)
     @rule(data=st.data())
     def share(self, data):
-        name = data.draw(st.integers(1, self.names)).to_bytes(32, "little")
-        hit = self.blocks.cache.match([name])
+        block_hash = data.draw(st.integers(1, self.hashes)).to_bytes(32, "little")
+        hit = self.blocks.cache.match([block_hash])
         self.blocks.reference(hit)
         if hit:
             self.owned.append(hit)
 
-    @precondition(lambda self: self.names)
+    @precondition(lambda self: self.hashes)
     @rule(data=st.data())
     def forget(self, data):
-        self.blocks.forget([data.draw(st.integers(1, self.names)).to_bytes(32, "little")])
+        self.blocks.forget([data.draw(st.integers(1, self.hashes)).to_bytes(32, "little")])
 
     @precondition(lambda self: self.owned or self.reserved)
     @rule(data=st.data())
@@ -90,7 +90,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
         assert not fenced & set(taken), "a fenced block was handed out"
         assert not in_use & set(taken), "a block has two owners"
         self.blocks.release(taken)
-        self.names = 0 if taken else self.names  # all evictable names are gone now
+        self.hashes = 0 if taken else self.hashes  # all evictable hashes are gone now
 
     def teardown(self):
         if not hasattr(self, "blocks"):

@@ -12,7 +12,7 @@ NUM_SLOTS = 5
 
 
 class HostPoolMachine(RuleBasedStateMachine):
-    """Slots are filled, held, read by loads, found by name and forgotten in any order."""
+    """Slots are filled, held, read by loads, found by hash and forgotten in any order."""
 
     def __init__(self):
         super().__init__()
@@ -20,20 +20,20 @@ class HostPoolMachine(RuleBasedStateMachine):
         self.filling, self.reading, self.held = [], [], []
         self.content = {}
 
-    def names(self):
+    def hashes(self):
         return st.sampled_from([bytes([i]) * 32 for i in range(8)])
 
-    @rule(data=st.data(), is_named=st.booleans())
-    def take(self, data, is_named):
-        name = data.draw(self.names()) if is_named else None
-        if name is not None and self.pool.find(name) is not None:
+    @rule(data=st.data(), has_hash=st.booleans())
+    def take(self, data, has_hash):
+        block_hash = data.draw(self.hashes()) if has_hash else None
+        if block_hash is not None and self.pool.find(block_hash) is not None:
             return
-        available, slot = self.pool.num_available, self.pool.take(name)
+        available, slot = self.pool.num_available, self.pool.take(block_hash)
         assert (slot is None) == (available == 0)
         if slot is not None:
             assert slot not in self.filling + self.reading + self.held, "a slot in use was handed out"
             self.filling.append(slot)
-            self.content[slot] = name
+            self.content[slot] = block_hash
 
     @precondition(lambda self: self.filling)
     @rule(data=st.data(), is_valid=st.booleans())
@@ -46,7 +46,7 @@ class HostPoolMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), is_load=st.booleans())
     def use(self, data, is_load):
-        slot = self.pool.find(data.draw(self.names()))
+        slot = self.pool.find(data.draw(self.hashes()))
         if slot is None or self.pool.is_filling(slot):
             return
         (self.pool.begin_move if is_load else lambda s: self.pool.hold([s]))(slot)
@@ -68,10 +68,10 @@ class HostPoolMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def forget(self, data):
-        name = data.draw(self.names())
-        is_known = self.pool.find(name) is not None
-        assert self.pool.forget([name]) == is_known
-        assert self.pool.find(name) is None
+        block_hash = data.draw(self.hashes())
+        is_known = self.pool.find(block_hash) is not None
+        assert self.pool.forget([block_hash]) == is_known
+        assert self.pool.find(block_hash) is None
 
     @invariant()
     def law(self):
@@ -80,9 +80,9 @@ class HostPoolMachine(RuleBasedStateMachine):
         moving = set(self.filling + self.reading)
         assert ledger.moving == len(moving)
         assert ledger.held == len(set(self.held) - moving)
-        for name in (bytes([i]) * 32 for i in range(8)):
-            slot = self.pool.find(name)
-            assert slot is None or self.content[slot] == name, "a name leads to other content"
+        for block_hash in (bytes([i]) * 32 for i in range(8)):
+            slot = self.pool.find(block_hash)
+            assert slot is None or self.content[slot] == block_hash, "a hash leads to other content"
 
 
 TestHostPool = HostPoolMachine.TestCase

@@ -13,7 +13,7 @@ from stratos.engine.kv_cache.prefix_cache import PrefixCache
 from stratos.engine.kv_cache.window import KvWindow
 from stratos.engine.settings import SchedulerConfig
 from tests.support.crowded_machine import CrowdedMachine
-from tests.support.engine_driver import CROWDED, Run, drain, expected, make_request
+from tests.support.engine_driver import CROWDED, Run, drain, expected, make_request, prompt_hashes
 
 
 @pytest.mark.parametrize("position", range(60))
@@ -35,7 +35,7 @@ def test_a_long_generation_holds_a_bounded_number_of_blocks(make_engine, num_sin
     run = drain(engine)
     assert not run.errors
     assert run.tokens == {("r", 0): expected(prompt, 300, window=10, num_sinks=num_sinks)}
-    bound = engine._scheduler.tables.window.max_blocks
+    bound = engine.inspect().max_window_blocks
     assert run.most_allocated <= bound < 10, "311 tokens are 78 blocks"
 
 
@@ -55,7 +55,7 @@ def test_a_long_prompt_is_released_chunk_by_chunk(make_engine):
     run = drain(engine)
     assert not run.errors
     assert run.tokens == {("r", i): expected(prompt, 20, window=10) for i in range(2)}
-    assert run.most_allocated <= 2 * engine._scheduler.tables.window.max_blocks
+    assert run.most_allocated <= 2 * engine.inspect().max_window_blocks
 
 
 def test_released_blocks_stay_in_the_prefix_cache(make_engine):
@@ -63,7 +63,7 @@ def test_released_blocks_stay_in_the_prefix_cache(make_engine):
     prompt = [i * 7 % 89 for i in range(41)]
     engine.add(make_request(prompt, "first", max_tokens=60))
     drain(engine)
-    assert engine.match(tuple(prompt), "", b"") == 40, "blocks that left the window are found by name"
+    assert engine.match(tuple(prompt), "", b"") == 40, "blocks that left the window are found by hash"
     longer = [*prompt, 5, 6, 7]
     engine.add(make_request(longer, "second", max_tokens=5))
     run = drain(engine)
@@ -76,8 +76,8 @@ def test_a_prefix_counts_as_cached_when_its_window_is(make_engine):
     prompt = [i * 7 % 89 for i in range(41)]
     engine.add(make_request(prompt, "first", max_tokens=2))
     drain(engine)
-    names = engine._context.prompt_names(tuple(prompt), "", b"")
-    assert engine.forget_blocks(names[:5]) == 5
+    hashes = prompt_hashes(engine, prompt)
+    assert engine.forget_blocks(hashes[:5]) == 5
     engine.add(make_request(prompt, "second", max_tokens=9))
     run = Run(engine)
     for _ in range(4):
@@ -92,15 +92,15 @@ def test_a_prefix_counts_as_cached_when_its_window_is(make_engine):
 
 
 def test_match_end_by_trying_every_end():
-    names = [bytes([i]) for i in range(12)]
+    hashes = [bytes([i]) for i in range(12)]
     window = KvWindow(size=7, num_sinks=0, block_size=4, max_step_tokens=4)
     for pattern in range(0, 1 << 12, 3):
         cache = PrefixCache()
         known = [i for i in range(12) if pattern >> i & 1]
         for i in known:
-            cache.insert(names[i], i)
+            cache.insert(hashes[i], i)
         right = max(end for end in range(13) if set(range(window.needed(end), end)) <= set(known))
-        assert cache.match_end(names, window.needed) == (right, list(range(window.needed(right), right)))
+        assert cache.match_end(hashes, window.needed) == (right, list(range(window.needed(right), right)))
 
 
 def test_jobs_keep_all_their_blocks(make_engine):

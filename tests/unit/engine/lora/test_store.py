@@ -64,7 +64,7 @@ def test_an_adapter_pinned_while_another_loads_stays() -> None:
 
     store = LoraStore(2, 8, read, lambda copy: LoraWeights(copy.digest, {}))
     for digest in ("a", "b", "c"):
-        store.load(adapter(digest), pinned)
+        store.load(adapter(digest), pinned.__contains__)
     assert set(store.digests()) == {"a", "c"}
 
 
@@ -79,9 +79,6 @@ def test_loading_again_touches_no_disk_while_there_is_a_host_copy() -> None:
     assert store.host_digests() == ("b", "c"), "the copy used longest ago went"
     store.load(adapter("a"))
     assert reads == ["a", "b", "c", "a"]
-    store.unload("a")
-    store.load(adapter("a"))
-    assert reads[-2:] == ["a", "a"], "an unloaded adapter leaves nothing behind"
     store.load(adapter("L"))
     assert store.host_digests() == ("L",), "memory is what counts"
 
@@ -100,11 +97,12 @@ class PinningRunner(FakeRunner):
 
     engine: EngineCore
 
-    def load_adapter(self, files: AdapterFiles, pinned=frozenset()) -> None:  # type: ignore[no-untyped-def]
+    def load_adapter(self, files: AdapterFiles, *args: Any) -> None:
         if files.digest == "b":
             assert self.engine.pin_adapter("a")
-            assert "a" in pinned
-        super().load_adapter(files, pinned)
+            (is_pinned,) = args
+            assert is_pinned("a")
+        super().load_adapter(files, *args)
 
 
 def test_the_engine_shows_pins_made_during_a_load() -> None:
@@ -114,7 +112,7 @@ def test_the_engine_shows_pins_made_during_a_load() -> None:
     engine.load_adapter(adapter("b"))
     engine.unpin_adapter("a")
     assert not engine.pin_adapter("unknown")
-    assert not engine._adapter_pins
+    assert not engine.inspect().adapter_pins
 
 
 class SlowReads:

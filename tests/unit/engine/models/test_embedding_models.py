@@ -20,6 +20,7 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.settings import SchedulerConfig
 from tests.support.plan_driver import load_runner
+from tests.support.terms import make_terms
 from tests.support.tiny_models import save_adapter, save_tiny
 
 LAST, MEAN = PoolingKind.LAST, PoolingKind.MEAN
@@ -54,7 +55,8 @@ def reference(body: Any, tokens: list[int], pooling: PoolingKind) -> torch.Tenso
 def embed(engine: EngineCore, inputs: list[list[int]], pooling: PoolingKind, adapter: str = "") -> list[torch.Tensor]:
     for index, tokens in enumerate(inputs):
         key = RequestKey(str(index), 0)
-        engine.add_embedding(EmbedRequest(key=key, token_ids=tuple(tokens), pooling=pooling, adapter_digest=adapter))
+        terms = make_terms(adapter_digest=adapter)
+        engine.add_embedding(EmbedRequest(key=key, token_ids=tuple(tokens), pooling=pooling, terms=terms))
     vectors: dict[str, torch.Tensor] = {}
     while engine.has_work:
         result = engine.step()

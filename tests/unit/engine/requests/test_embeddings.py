@@ -12,12 +12,14 @@ from stratos.engine.fake.pooling import EMBEDDING_SIZE, fake_embedding
 from stratos.engine.fake.runner import adapter_term, fake_generate, fake_kv
 from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import CROWDED, Run, drain, make_request
+from tests.support.terms import make_terms, pop_terms
 
 LAST, MEAN = PoolingKind.LAST, PoolingKind.MEAN
 
 
 def make_input(tokens, name="e", pooling=LAST, **fields):
-    return EmbedRequest(key=RequestKey(name, 0), token_ids=tuple(tokens), pooling=pooling, tenant="t", **fields)
+    terms = make_terms(pop_terms(fields), tenant="t")
+    return EmbedRequest(key=RequestKey(name, 0), token_ids=tuple(tokens), pooling=pooling, terms=terms, **fields)
 
 
 def expected(tokens, pooling=LAST, weight=1, **fields):
@@ -86,7 +88,7 @@ def test_a_preempted_input_starts_its_vector_again(make_engine, pooling):
     run.step()
     engine.add_embedding(make_input(range(50, 66), pooling=pooling, arrival_s=1.0))
     run.drain()
-    assert engine._scheduler.num_preemptions > 0
+    assert engine.status().num_preemptions > 0
     assert not run.errors
     assert run.vectors == {"e": expected(range(50, 66), pooling)}
 

@@ -78,7 +78,7 @@ def test_a_step_that_raised_changes_no_token(lag):
     while engine.has_work:
         for output in engine.step().outputs:
             tokens.setdefault((output.key.request_id, output.index), []).extend(output.token_ids)
-    assert engine._runner.is_broken
+    assert engine.runner.is_broken
     assert tokens == outputs()[0]
 
 

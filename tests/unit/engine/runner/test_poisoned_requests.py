@@ -6,7 +6,6 @@ without a culprit that joins in the middle, over a real model, with no step ahea
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,16 +18,18 @@ from stratos.common.errors import AdapterUnavailable, BadRequest, Internal, Stra
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
 from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
-from stratos.core.requests.records import RequestKey
+from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.grammar.masks import MaskFiller, fill_each
 from stratos.engine.grammar.matcher import GrammarMatcher
+from stratos.engine.requests.grammars import GrammarBook
 from stratos.engine.runner.step_inputs import StepInputs
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import SchedulerConfig
 from tests.support.core_driver import make_core, make_request
 from tests.support.paths import BASE_MODEL
 from tests.support.plan_driver import load_runner
+from tests.support.terms import with_terms
 from tests.support.tiny_models import save_adapter, save_tiny
 
 PROMPT = [(i * 37 + 11) % 89 for i in range(23)]
@@ -42,6 +43,8 @@ class World:
     path: Path
     runner: TorchRunner
     adapters: list[AdapterFiles]
+    intruder: AdapterFiles
+    """Takes the slot of the second adapter."""
 
     @property
     def digests(self) -> list[str]:
@@ -50,18 +53,18 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A runner that raises where token ``RAISING`` is in the batch, and two adapters."""
+    """A runner that raises where token ``RAISING`` is in the batch, and two adapters, which is all it holds."""
     root = tmp_path_factory.mktemp("world")
     model = save_tiny(root / "base", "Qwen2", tie_word_embeddings=False)
     adapters = []
-    for seed in (1, 2):
+    for seed in (1, 2, 3):
         save_adapter(root / str(seed), model, rank=4, targets=["q_proj", "up_proj"], seed=seed)
         adapters.append(read_adapter_files(root / str(seed)))
-    runner = load_runner(root / "base")
+    runner = load_runner(root / "base", max_resident_adapters=2)
     with torch.inference_mode():
         runner._decoder.embedding[OVERFLOWING] = 3e38
     poison(runner)
-    return World(root / "base", runner, adapters)
+    return World(root / "base", runner, adapters[:2], adapters[2])
 
 
 def poison(runner: TorchRunner) -> None:
@@ -96,7 +99,7 @@ def neighbours(core: EngineCore, digest: str) -> None:
     core.add(make_request(PROMPT[:9], "sampled", n=2, temperature=0.9, top_p=0.9, **common))
     core.add(make_request(PROMPT[2:], "penalised", temperature=0.7, frequency_penalty=1.1, min_tokens=4, **common))
     adapted = make_request(PROMPT[:14], "adapted", temperature=1.0, num_logprobs=0, **common)
-    core.add(dataclasses.replace(adapted, adapter_digest=digest))
+    core.add(with_terms(adapted, adapter_digest=digest))
     core.add_embedding(embedding("vector", PROMPT * 2))
 
 
@@ -133,7 +136,8 @@ def attempt(world: World, lag: int, culprit: Callable[[EngineCore], object] | No
     if culprit is not None:
         events[JOINS_AT] = lambda: culprit(core)
     if vanishing:
-        events[VANISHES_AT] = lambda: world.runner.unload_adapter(vanishing)
+        others = frozenset(world.digests) - {vanishing}
+        events[VANISHES_AT] = lambda: world.runner.load_adapter(world.intruder, others.__contains__)
     return drain(core, events)
 
 
@@ -141,7 +145,7 @@ def bad(prompt: list[int], adapter: int | None = None, **params: Any) -> Callabl
     def add(world: World, core: EngineCore) -> None:
         request = make_request(prompt, "bad", n=2, **{"max_tokens": 20, "temperature": 0.0, **params})
         digest = "" if adapter is None else [*world.digests, "f" * 64][adapter]
-        core.add(dataclasses.replace(request, adapter_digest=digest))
+        core.add(with_terms(request, adapter_digest=digest))
 
     return add
 
@@ -191,7 +195,7 @@ def test_the_culprit_ends_alone_and_nobody_elses_bits_change(world: World, clean
 def test_no_adapter_at_all_ends_in_no_cached_block(world: World) -> None:
     """What ran with the base model in an adapter's stead must not be found by the adapter's next request."""
     core = EngineCore(world.runner, SchedulerConfig())
-    core.add(dataclasses.replace(make_request(PROMPT, "bad"), adapter_digest="e" * 64))
+    core.add(with_terms(make_request(PROMPT, "bad"), adapter_digest="e" * 64))
     assert isinstance(drain(core, {}).errors["bad"], AdapterUnavailable)
     assert core.match(tuple(PROMPT), "e" * 64, b"") == 0
 
@@ -224,24 +228,31 @@ def test_a_grammar_that_fails_ends_its_request_alone(
     monkeypatch: pytest.MonkeyPatch, fails: str, lag: int, is_parallel: bool
 ) -> None:
     grammar = GrammarSpec(GrammarKind.REGEX, r"[0-9]{3}-[a-f]{2,4}")
-    original = MaskFiller._fill_batch
+    original = MaskFiller.fill_batch
 
     def fill(self: MaskFiller, batch: list[GrammarMatcher], rows: Any) -> None:
         # llguidance's threads take its own matchers only
         is_poisoned = any(isinstance(matcher.compiled, FailingMatcher) for matcher in batch)
         fill_each(batch, rows) if is_poisoned else original(self, batch, rows)
 
-    monkeypatch.setattr(MaskFiller, "_fill_batch", fill)
+    matchers_of = GrammarBook.matchers
+
+    def failing_matchers(self: GrammarBook, request: EngineRequest) -> dict[int, GrammarMatcher]:
+        matchers = matchers_of(self, request)
+        for matcher in matchers.values():
+            matcher.compiled = FailingMatcher(matcher.compiled, fails)  # type: ignore[assignment]
+        return matchers
+
+    monkeypatch.setattr(MaskFiller, "fill_batch", fill)
     got = []
     for is_poisoned in (False, True):
         core = make_core(BASE_MODEL, kv_pool_bytes=8 << 20, lag=lag, enable_parallel_grammar_masks=is_parallel)
         core.add(make_request([5, 6, 7], "grammar", grammar=grammar, max_tokens=12, n=2))
         core.add(make_request([5, 6, 8], "free", max_tokens=12, num_logprobs=2))
         if is_poisoned:
-            core.add(make_request([9, 6, 8], "bad", grammar=grammar, max_tokens=12))
-            (state,) = [s for key, s in core._requests._states.items() if key.request_id == "bad"]
-            matcher: GrammarMatcher = state.matchers[0]
-            matcher.compiled = FailingMatcher(matcher.compiled, fails)  # type: ignore[assignment]
+            with monkeypatch.context() as patch:
+                patch.setattr(GrammarBook, "matchers", failing_matchers)
+                core.add(make_request([9, 6, 8], "bad", grammar=grammar, max_tokens=12))
         got.append(drain(core, {}))
     assert set(got[1].errors) == {"bad"}
     assert isinstance(got[1].errors["bad"], Internal)

@@ -117,10 +117,10 @@ def test_kv_is_bounded_however_long_the_stream(tiny: tuple[Path, Any]) -> None:
         core.verify()
         count += sum(len(output.token_ids) for output in result.outputs)
         most = max(most, core.status().blocks.allocated)
-    window = core._scheduler.tables.window
     assert count == 400
-    assert window is not None
-    assert most <= window.max_blocks < 435 // 4
+    bound = core.inspect().max_window_blocks
+    assert bound is not None
+    assert most <= bound < 435 // 4
     ledger = core.status().blocks
     assert ledger.free == ledger.total, "blocks of such streams are not shared"
 

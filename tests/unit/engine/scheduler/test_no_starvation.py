@@ -19,6 +19,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import make_request
+from tests.support.terms import make_terms
 
 AGEING_S, CLASSES, QUOTA = 2.0, 4, 10
 
@@ -47,10 +48,9 @@ class Watched:
         self.most[name], self.moved_s[name] = 0, self.clock.now()
 
     def sequences(self):
-        scheduler = self.engine._scheduler
-        for sequence in [*scheduler.waiting, *scheduler.running]:
-            if sequence.request is not None:
-                yield sequence.request.key.request_id, sequence
+        for sequence in self.engine.inspect().sequences:
+            if sequence.key is not None:
+                yield sequence.key.request_id, sequence
 
     def step(self):
         self.clock.advance(self.step_s)
@@ -156,10 +156,10 @@ def run_out_of_room(seed, lag):
         watched.add(f"r{index}", rng.randrange(1, 20), rng.randrange(6, 30))
         watched.clock.advance(0.001)
     while watched.requests:
-        in_batch = {name for name, s in watched.sequences() if s.num_output and s.waiting_since_s is None}
+        in_batch = {name for name, s in watched.sequences() if s.num_output and s.queue != "waiting"}
         watched.step()
         for name, sequence in watched.sequences():
-            if sequence.waiting_since_s is not None and name in in_batch:
+            if sequence.queue == "waiting" and name in in_batch:
                 yield name, sequence.num_output
 
 
@@ -196,7 +196,9 @@ def test_a_waiting_request_gets_in_under_a_flood_of_hand_offs_and_jobs(lag, seed
         if len(legs) < 3:
             watched.engine.add_prefill(
                 PrefillJob(
-                    leg=f"leg{count}", token_ids=tuple(range(rng.randrange(2, 16))), arrival_s=watched.clock.now()
+                    leg=f"leg{count}",
+                    token_ids=tuple(range(rng.randrange(2, 16))),
+                    terms=make_terms(arrival_s=watched.clock.now()),
                 )
             )
             legs.add(f"leg{count}")

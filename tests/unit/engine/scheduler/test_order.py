@@ -13,6 +13,7 @@ from stratos.engine.scheduler.order import IMPLIED_DEADLINE_S, ServiceOrder
 from stratos.engine.sequence import Sequence
 from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import CROWDED, make_request
+from tests.support.terms import make_terms
 
 
 def make_sequence(seq_id, priority_class=0, arrival_s=0.0, deadline_s=None, since_s=0.0, past_s=0.0):
@@ -20,9 +21,7 @@ def make_sequence(seq_id, priority_class=0, arrival_s=0.0, deadline_s=None, sinc
         seq_id=seq_id,
         tokens=[1],
         root=b"",
-        priority_class=priority_class,
-        arrival_s=arrival_s,
-        deadline_s=deadline_s,
+        terms=make_terms(priority_class=priority_class, arrival_s=arrival_s, deadline_s=deadline_s),
         waiting_since_s=since_s,
         past_wait_s=past_s,
     )
@@ -110,7 +109,7 @@ def test_victim_is_who_would_be_admitted_last_and_comes_back_first(lag):
     engine.step()
     engine.add(sized_request("late", 7, 8, priority_class=2, arrival_s=now + 1))
     ended = list(itertools.chain.from_iterable(ended_in(engine.step()) for _ in range(60)))
-    assert engine._scheduler.num_preemptions
+    assert engine.status().num_preemptions
     assert ended == ["urgent", "normal", "batch", "late"]
 
 
@@ -174,5 +173,5 @@ def test_every_request_ends_within_the_work_there_is(lag, load, num_blocks, mark
         ended += ended_in(result)
         steps += 1
         work = sum(prompt + max_tokens for _, prompt, max_tokens in load)
-        assert steps <= work + engine._scheduler.num_preemptions * 32
+        assert steps <= work + engine.status().num_preemptions * 32
     assert len(ended) == len(load)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import pytest
 
@@ -21,23 +20,24 @@ from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.decode.session import Session, StepDeltas
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
+from tests.support.terms import with_terms
 
 PROMPT = tuple(range(10))
 
 
-class AddingPlacer:
+class AddingPolicy:
     """Puts every request into the engine, once it may."""
 
     def __init__(self, engine: ThreadEngine) -> None:
         self._engine = engine
-        self.may_place = asyncio.Event()
-        self.may_place.set()
+        self.may_add = asyncio.Event()
+        self.may_add.set()
         self.num_given_back = 0
         self.error: Exception | None = None
 
-    async def place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
+    async def prefill(self, record: RequestRecord, stack: AsyncExitStack) -> None:
         stack.callback(self._give_back)
-        await self.may_place.wait()
+        await self.may_add.wait()
         if self.error is not None:
             raise self.error
         record.origin = PromptOrigin(path=PrefillPath.LOCAL_NO_ENDPOINT)
@@ -53,9 +53,9 @@ class Bench:
     def __init__(self, **config: float) -> None:
         self.clock = FakeClock()
         self.engine = ThreadEngine(EngineCore(FakeRunner(FakeConfig(worker_weight=2)), SchedulerConfig()))
-        self.placer = AddingPlacer(self.engine)
+        self.policy = AddingPolicy(self.engine)
         values = {"max_requests": 8, "orphan_ttl_s": 5.0} | config
-        self.table = RequestTable(self.engine, self.placer, self.clock, **values)  # type: ignore[arg-type]
+        self.table = RequestTable(self.engine, self.policy, self.clock, **values)  # type: ignore[arg-type]
         self.engine.subscribe(self.table.on_step)
 
     def session(self) -> Session:
@@ -77,7 +77,7 @@ async def bench() -> AsyncIterator[Bench]:
     await made.engine.close()
 
 
-def submission(request_id: str = "r", attempt: int = 0, max_tokens: int = 3, n: int = 1, **fields: float) -> Submission:
+def submission(request_id: str = "r", attempt: int = 0, max_tokens: int = 3, n: int = 1, **terms: float) -> Submission:
     request = EngineRequest(
         key=RequestKey(request_id, attempt),
         prompt_ids=PROMPT,
@@ -85,7 +85,7 @@ def submission(request_id: str = "r", attempt: int = 0, max_tokens: int = 3, n: 
         sampling=SamplingParams(max_tokens=max_tokens),
         seed=0,
     )
-    return Submission(request=replace(request, **fields))  # type: ignore[arg-type]
+    return Submission(request=with_terms(request, **terms))
 
 
 async def read_tokens(session: Session) -> list[int]:
@@ -115,17 +115,17 @@ async def test_orphans_live_exactly_as_long_as_they_may(bench: Bench) -> None:
     bench.table.reap()
     assert len(bench.table) == 0
     await bench.until(lambda: bench.table.num_open_tasks == 0)
-    assert bench.placer.num_given_back == 1
+    assert bench.policy.num_given_back == 1
     await bench.until(lambda: bench.engine.status().blocks.allocated == 0)
 
 
 async def test_a_choice_cancelled_before_the_engine_knows_the_request_does_not_run(bench: Bench) -> None:
-    bench.placer.may_place.clear()
+    bench.policy.may_add.clear()
     session, key = bench.session(), RequestKey("r", 0)
     bench.table.submit(session, submission(n=3, max_tokens=3000))
     await asyncio.sleep(0)
     bench.table.cancel(key, (0, 2))
-    bench.placer.may_place.set()
+    bench.policy.may_add.set()
     await bench.until(lambda: bench.engine.status().step > 30)
     assert bench.engine.status().num_running == 1
     bench.table.cancel(key, (1,))
@@ -138,10 +138,10 @@ async def test_a_request_leaves_the_engine_before_what_it_runs_with_is_given_bac
     bench: Bench, monkeypatch: pytest.MonkeyPatch, is_placed: bool
 ) -> None:
     events: list[str] = []
-    monkeypatch.setattr(bench.placer, "_give_back", lambda: events.append("given back"))
+    monkeypatch.setattr(bench.policy, "_give_back", lambda: events.append("given back"))
     monkeypatch.setattr(bench.engine, "abort", lambda *_: events.append("aborted"))
     if not is_placed:
-        bench.placer.may_place.clear()
+        bench.policy.may_add.clear()
     bench.table.submit(bench.session(), submission(max_tokens=3000))
     await asyncio.sleep(0)
     if is_placed:
@@ -165,7 +165,7 @@ async def test_attached_orphan_is_not_reaped(bench: Bench) -> None:
 
 
 async def test_what_is_refused(bench: Bench) -> None:
-    bench.placer.may_place.clear()
+    bench.policy.may_add.clear()
     session = bench.session()
     for number in range(8):
         bench.table.submit(session, submission(f"r{number}", attempt=1))
@@ -181,7 +181,7 @@ async def test_what_is_refused(bench: Bench) -> None:
 
 
 async def test_deadline_bounds_the_placing(bench: Bench) -> None:
-    bench.placer.may_place.clear()
+    bench.policy.may_add.clear()
     session = bench.session()
     bench.table.submit(session, submission(deadline_s=bench.clock.now() + 0.02))
     await bench.until(lambda: bench.table.num_open_tasks == 0)
@@ -189,11 +189,11 @@ async def test_deadline_bounds_the_placing(bench: Bench) -> None:
     messages = [m async for m in session.messages() if isinstance(m, StepDeltas)]
     assert messages[0].deltas[0].error is not None
     assert messages[0].deltas[0].error.code == "queue_timeout"
-    assert bench.placer.num_given_back == 1
+    assert bench.policy.num_given_back == 1
 
 
 async def test_an_output_that_does_not_fit_ends_its_request_alone(bench: Bench) -> None:
-    bench.placer.may_place.clear()
+    bench.policy.may_add.clear()
     session = bench.session()
     for name in ("bad", "good"):
         bench.table.submit(session, submission(name, max_tokens=2))
@@ -211,7 +211,7 @@ async def test_an_output_that_does_not_fit_ends_its_request_alone(bench: Bench) 
 
 @pytest.mark.parametrize(("error", "code"), [(Busy("full"), "busy"), (ZeroDivisionError("bug"), "internal_error")])
 async def test_failed_placing_is_answered(bench: Bench, error: Exception, code: str) -> None:
-    bench.placer.error = error
+    bench.policy.error = error
     session = bench.session()
     bench.table.submit(session, submission())
     await bench.until(lambda: bench.table.num_open_tasks == 0)

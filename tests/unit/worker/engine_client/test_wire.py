@@ -40,6 +40,7 @@ from stratos.engine.contract.results import (
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.payload_arena import ALIGNMENT, PayloadArena, PayloadMemory
 from stratos.worker.engine_client.wire import METHODS, Call, Failure, FromEngine, Stepped, decode, encode
+from tests.support.terms import make_terms
 
 
 def test_every_method_of_the_client_has_types() -> None:
@@ -112,14 +113,15 @@ SAMPLING = SamplingParams(
     num_logprobs=2,
     num_prompt_logprobs=1,
 )
-COMMON = {
-    "adapter_digest": "a" * 64,
-    "cache_salt": b"\x00\xff",
-    "tenant": "t",
-    "priority_class": 2,
-    "arrival_s": 12.5,
-    "deadline_s": 99.25,
-}
+TERMS = make_terms(
+    adapter_digest="a" * 64,
+    adapter_uri="adapters/a",
+    cache_salt=b"\x00\xff",
+    tenant="t",
+    priority_class=2,
+    arrival_s=12.5,
+    deadline_s=99.25,
+)
 RECORDS: dict[str, list[object]] = {
     "arguments": [
         EngineRequest(
@@ -128,7 +130,7 @@ RECORDS: dict[str, list[object]] = {
             choices=(ChoiceState(index=0, emitted_ids=(4,), finished=True), ChoiceState(index=2)),
             sampling=SAMPLING,
             seed=2**64 - 1,
-            **COMMON,  # type: ignore[arg-type]
+            terms=TERMS,
         ),
         EmbedRequest(
             key=KEY,
@@ -136,15 +138,17 @@ RECORDS: dict[str, list[object]] = {
             pooling=PoolingKind.MEAN,
             normalizes=False,
             num_dimensions=8,
-            **COMMON,  # type: ignore[arg-type]
+            terms=TERMS,
         ),
-        PrefillJob(leg="leg", token_ids=(1, 2), compute=False, **COMMON),  # type: ignore[arg-type]
+        PrefillJob(leg="leg", token_ids=(1, 2), compute=False, terms=TERMS),
         GrammarSpec(GrammarKind.LARK, "start: X"),
     ],
     "results": [
         StepResult(
             step=5,
             num_rows=2,
+            began_s=1.5,
+            ended_s=2.5,
             is_idle=True,
             outputs=[ChoiceOutput(KEY, 1, 6, [7, 8], [LOGPROBS], FinishReason.GRAMMAR)],
             embeddings=[EmbeddingOutput(key=KEY, values=b"\x00\x01", num_cached_tokens=4)],

@@ -33,8 +33,10 @@ from stratos.worker.handoff.records import (
     SourceMessage,
     SourcePhase,
 )
-from stratos.worker.handoff.staging_slots import StagingRoom
+from stratos.worker.handoff.staging_slots import StagingSlots
+from tests.support.terms import make_terms
 
+NOW_S = 1000.0
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="default", numerics_id="cpu")
 SHAPE = KvGeometry(num_layers=2, num_kv_heads=1, head_dim=4, block_size=16, element_bytes=0)
 REF = WorkerRef(worker_id="w", incarnation="i", address="127.0.0.1:1", role=WorkerRole.DECODE)
@@ -65,20 +67,20 @@ def test_shared_memory_only_within_a_host() -> None:
 
 async def test_wait_for_a_slot_is_in_order_and_bounded() -> None:
     receiver = InprocReceiver("d", StagingConfig(slot_bytes=64, slots_per_pair=1), InprocHub())
-    room = StagingRoom(5.0)
-    offer, slots = await room.take(receiver, "p", 1, "a")
-    waiting = [asyncio.create_task(room.take(receiver, "p", 1, leg)) for leg in ("b", "c")]
-    elsewhere = await room.take(receiver, "q", 1, "x")
+    staging = StagingSlots(5.0)
+    offer, slots = await staging.allocate(receiver, "p", 1, "a")
+    waiting = [asyncio.create_task(staging.allocate(receiver, "p", 1, leg)) for leg in ("b", "c")]
+    elsewhere = await staging.allocate(receiver, "q", 1, "x")
     assert elsewhere[1] == [0], "another source's slots are its own"
     receiver.release_slot(offer.pair, slots[0])
-    room.freed()
+    staging.freed()
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     assert waiting[0].done()
     assert not waiting[1].done()
     waiting[1].cancel()
     await asyncio.wait(waiting)
     with pytest.raises(Busy):
-        await StagingRoom(0.01).take(receiver, "p", 1, "d")
+        await StagingSlots(0.01).allocate(receiver, "p", 1, "d")
 
 
 HEADER = FrameHeader(
@@ -108,8 +110,7 @@ HEADER = FrameHeader(
             geometry=SHAPE,
             receiver=REF,
             transports=("shm",),
-            cache_salt=b"s",
-            deadline_ms=5,
+            terms=make_terms(cache_salt=b"s", arrival_s=NOW_S, deadline_s=NOW_S + 5),
         ),
         Grant(num_skip_tokens=1, slots=(0, 1), offer=OFFER),
         NoRoom(reason="busy"),
@@ -120,7 +121,7 @@ HEADER = FrameHeader(
     ],
 )
 def test_receiver_messages_survive_the_wire(message: ReceiverMessage) -> None:
-    assert request_from_pb(request_to_pb(message)) == message
+    assert request_from_pb(request_to_pb(message, NOW_S), NOW_S) == message
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,14 @@ class WorkerRef(_message.Message):
     role: WorkerRole
     def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[_Union[WorkerRole, str]] = ...) -> None: ...
 
+class TraceContext(_message.Message):
+    __slots__ = ("traceparent", "http_request_id")
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    HTTP_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    traceparent: str
+    http_request_id: str
+    def __init__(self, traceparent: _Optional[str] = ..., http_request_id: _Optional[str] = ...) -> None: ...
+
 class BlockLedger(_message.Message):
     __slots__ = ("num_total", "num_free", "num_cached", "num_allocated", "num_reserved", "num_fenced")
     NUM_TOTAL_FIELD_NUMBER: _ClassVar[int]

@@ -60,7 +60,7 @@ class FetchResponse(_message.Message):
     def __init__(self, progress: _Optional[_Union[Progress, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., header: _Optional[_Union[FrameHeader, _Mapping]] = ..., sent: _Optional[_Union[Sent, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., abort_ack: _Optional[_Union[AbortAck, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
 
 class Intent(_message.Message):
-    __slots__ = ("handoff_id", "request_id", "attempt", "leg", "token_ids", "num_cached_tokens", "compute", "identity", "geometry", "receiver", "transports", "cache_salt", "deadline_ms", "tenant", "priority_class", "adapter_uri", "traceparent")
+    __slots__ = ("handoff_id", "request_id", "attempt", "leg", "token_ids", "num_cached_tokens", "compute", "identity", "geometry", "receiver", "transports", "cache_salt", "deadline_ms", "tenant", "priority_class", "adapter_uri", "trace")
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -77,7 +77,7 @@ class Intent(_message.Message):
     TENANT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_URI_FIELD_NUMBER: _ClassVar[int]
-    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     handoff_id: str
     request_id: str
     attempt: int
@@ -94,8 +94,8 @@ class Intent(_message.Message):
     tenant: str
     priority_class: int
     adapter_uri: str
-    traceparent: str
-    def __init__(self, handoff_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., leg: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_cached_tokens: _Optional[int] = ..., compute: _Optional[bool] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., geometry: _Optional[_Union[_common_pb2.KvGeometry, _Mapping]] = ..., receiver: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., cache_salt: _Optional[bytes] = ..., deadline_ms: _Optional[int] = ..., tenant: _Optional[str] = ..., priority_class: _Optional[int] = ..., adapter_uri: _Optional[str] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    trace: _common_pb2.TraceContext
+    def __init__(self, handoff_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., leg: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_cached_tokens: _Optional[int] = ..., compute: _Optional[bool] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., geometry: _Optional[_Union[_common_pb2.KvGeometry, _Mapping]] = ..., receiver: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., cache_salt: _Optional[bytes] = ..., deadline_ms: _Optional[int] = ..., tenant: _Optional[str] = ..., priority_class: _Optional[int] = ..., adapter_uri: _Optional[str] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("transport", "num_cached_tokens", "token_bytes", "source")

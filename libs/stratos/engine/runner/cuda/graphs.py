@@ -43,7 +43,7 @@ class CudaCapture:
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, work: Callable[[], DecodeOutputs]) -> tuple[Callable[[], object], DecodeOutputs]:
-        """See ``Capture``; runs ``work`` before, so that nothing is compiled or tuned while capturing."""
+        """Runs ``work`` before, so that nothing is compiled or tuned while capturing."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):

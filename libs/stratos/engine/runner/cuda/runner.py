@@ -121,7 +121,6 @@ class CudaRunner(TorchRunner):
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> CudaHandle:  # type: ignore[override]
-        """See ``Runner.launch``."""
         swap_s = self._host.swap(plan.swap_outs, plan.swap_ins)
         if plan.copies:
             self._pages.copy_blocks(plan.copies)
@@ -185,7 +184,6 @@ class CudaRunner(TorchRunner):
     def sample(  # type: ignore[override]
         self, handle: CudaHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None
     ) -> None:
-        """See ``Runner.sample``."""
         tensors: list[Tensor] = []
         if handle.logits is not None:
             complete = specs or {}
@@ -201,7 +199,6 @@ class CudaRunner(TorchRunner):
 
     @torch.inference_mode()
     def collect(self, handle: CudaHandle) -> StepTokens:  # type: ignore[override]
-        """See ``Runner.collect``."""
         tokens = handle.tokens
         if handle.copies is None:
             return tokens
@@ -224,7 +221,6 @@ class CudaRunner(TorchRunner):
                 tokens.tokens.append(SampledToken(seq_id, sampled.token_ids[row], sampled.logprobs.get(row)))
 
     def abandon(self) -> None:
-        """See ``Runner.abandon``."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self._tables.forget_tables()
