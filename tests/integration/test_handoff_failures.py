@@ -14,7 +14,7 @@ from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import BadRequest, StratosError, WorkerLost
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.fake.runner import fake_generate
-from stratos.kv.faults import Fault
+from tests.support.kv_faults import Fault
 from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, eventually, open_world
 
 PROMPT = [(7 * i) % 4096 for i in range(100)]

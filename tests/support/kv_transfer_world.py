@@ -1,6 +1,7 @@
 """What the KV transfer tests share: both ends of a transport, a leg to drive, senders in other processes."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import random
@@ -159,10 +160,10 @@ class PeerProcess:
         return json.loads(line) if line else {}
 
     async def connect(self, offer):
-        assert await self.order(do="connect", offer=_plain(offer)) == {"ok": True}
+        assert await self.order(do="connect", offer=dataclasses.asdict(offer)) == {"ok": True}
 
     async def send(self, header):
-        return await self.order(do="send", header=_plain(header))
+        return await self.order(do="send", header=dataclasses.asdict(header))
 
     async def returncode(self):
         async with asyncio.timeout(LONG_S):
@@ -175,7 +176,3 @@ class PeerProcess:
     def state(self):
         """One letter as ``ps`` shows it; "T" is stopped."""
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def _plain(record):
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}

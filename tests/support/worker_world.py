@@ -16,7 +16,6 @@ from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
-from stratos.kv.faults import Fault, FaultPlan, FaultySender
 from stratos.rpc.clients.channel import channel, wait_serving
 from stratos.rpc.codec.fleet import ref_to_pb
 from stratos.rpc.serving.process import serve_async
@@ -29,6 +28,7 @@ from stratos.worker.service import WorkerProcess, make_client
 from stratos.worker.settings import WorkerSettings
 from stratos_decode_worker.settings import DecodeWorkerSettings
 from stratos_prefill_worker.settings import PrefillWorkerSettings
+from tests.support.kv_faults import Fault, FaultPlan, FaultySender
 
 TIMEOUT_S = 20.0
 PREFILL_WEIGHT, DECODE_WEIGHT = 3, 5

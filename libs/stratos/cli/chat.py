@@ -31,7 +31,6 @@ class ChatClient:
         )
 
     def close(self) -> None:
-        """Close the connection."""
         self._http.close()
 
     def stream(self, messages: list[Message]) -> Iterator[str]:

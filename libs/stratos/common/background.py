@@ -33,7 +33,6 @@ class BackgroundTasks:
         future.add_done_callback(self._ended)
 
     def cancel(self) -> None:
-        """Cancel what is open."""
         for future in list(self._open):
             future.cancel()
 

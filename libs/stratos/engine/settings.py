@@ -73,6 +73,8 @@ class RunnerConfig:
 
     model_path: Path | None = None
     """Hugging Face model folder; required to load a model."""
+    model_digest: str = ""
+    """Digest of the model folder and state of its files, as `stratos up` hands it over; empty: computed at start."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute and KV type; float32 equals the reference implementation token by token."""
     kv_dtype: Literal["auto", "fp8"] = "auto"

@@ -58,7 +58,6 @@ class SlotLedger:
         self._free(slot)
 
     def state(self, slot: int) -> SlotState:
-        """State of a slot."""
         self._expect_known(slot)
         return self._states[slot]
 

@@ -193,5 +193,4 @@ class Sender(ABC):
         """Close one pair; unknown ones are ignored."""
 
     @abstractmethod
-    async def close(self) -> None:
-        """Close all pairs."""
+    async def close(self) -> None: ...

@@ -73,7 +73,6 @@ class ClassQueue:
 
     @property
     def num_recoveries(self) -> int:
-        """Recoveries that wait."""
         return len(self._recoveries)
 
     def tickets(self) -> Iterator[Ticket]:

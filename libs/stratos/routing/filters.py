@@ -38,7 +38,7 @@ def has_role(role: WorkerRole) -> Filter:
     """Workers of one role."""
 
     def check(view: WorkerView, ask: Ask) -> Rejection | None:
-        return None if view.worker.role is role else Rejection.ROLE
+        return None if view.ref.role is role else Rejection.ROLE
 
     return check
 
@@ -55,7 +55,7 @@ def serves_model(view: WorkerView, ask: Ask) -> Rejection | None:
 
 def is_not_excluded(view: WorkerView, ask: Ask) -> Rejection | None:
     """Not one of the incarnations that the gateway has had trouble with."""
-    return Rejection.EXCLUDED if view.worker.incarnation in ask.request.excluded_incarnations else None
+    return Rejection.EXCLUDED if view.ref.incarnation in ask.request.excluded_incarnations else None
 
 
 def pairs_with(identity: KvIdentity) -> Filter:

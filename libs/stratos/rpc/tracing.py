@@ -73,7 +73,6 @@ class Span:
             self._span.update_name(name)
 
     def fail(self, error_type: str) -> None:
-        """Mark it as failed."""
         if self._span is not None:
             from opentelemetry.trace import StatusCode
 

@@ -7,7 +7,6 @@ downloaded into a sibling of its destination and renamed, so a destination is co
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shutil
 import tempfile
@@ -79,12 +78,7 @@ class ObjectStore(ABC):
         """Store a file under ``key``, replacing what was there."""
 
     async def close(self) -> None:  # noqa: B027
-        """Close connections."""
-
-    async def put_folder(self, folder: str, path: Path) -> None:
-        """Store every file directly in ``path`` below ``folder``."""
-        for file in await asyncio.to_thread(_files_in, path):
-            await self.put(f"{check_key(folder)}/{file.name}", file)
+        ...
 
     async def download_folder(
         self,
@@ -126,10 +120,6 @@ class ObjectStore(ABC):
             _publish(part, destination)
         finally:
             shutil.rmtree(part, ignore_errors=True)
-
-
-def _files_in(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if p.is_file() and is_plain_key(p.name))
 
 
 def _publish(part: Path, destination: Path) -> None:

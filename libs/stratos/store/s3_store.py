@@ -54,7 +54,6 @@ class S3Store(ObjectStore):
         await self._call(self._put, check_key(key), path)
 
     async def close(self) -> None:
-        """Close connections."""
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
 

@@ -67,9 +67,7 @@ class AdapterStore(Protocol):
         """
         ...
 
-    async def close(self) -> None:
-        """Close connections."""
-        ...
+    async def close(self) -> None: ...
 
 
 class NoStore:
@@ -81,8 +79,7 @@ class NoStore:
         """Always refuses."""
         raise DependencyDown("it is not in the cache of this worker, and OBJECT_STORE__URL is not set")
 
-    async def close(self) -> None:
-        """Nothing to close."""
+    async def close(self) -> None: ...
 
 
 def open_adapter_store(config: ObjectStoreConfig | None) -> AdapterStore:

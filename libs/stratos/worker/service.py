@@ -90,7 +90,6 @@ class WorkerProcess(Service):
         )
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """See ``Service.register``."""
         source = SourceServicer(lambda: self.opened.context)
         source_pb2_grpc.add_KvSourceServiceServicer_to_server(source, server)
         status = StatusServicer(self._feed, self.status, self._start_drain)
@@ -126,11 +125,9 @@ class WorkerProcess(Service):
         engine.subscribe(lambda _: self._feed.notify())
 
     async def warm_up(self) -> None:
-        """See ``warm_up_engine``."""
         await warm_up_engine(self.opened.context.engine, self._clock, self._settings.scheduler.max_num_batched_tokens)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
-        """See ``Service.tasks``."""
         return {
             "step loop": self._watch_step_loop(),
             "housekeeping": self._do_housekeeping(),
@@ -138,7 +135,6 @@ class WorkerProcess(Service):
         }
 
     def not_ready_reason(self) -> str:
-        """See ``Service.not_ready_reason``."""
         now_s = self._clock.now()
         if self._opened is not None and self._watch.is_stalled(now_s, self._settings.step_stall_timeout_s):
             return f"the engine has work and its step counter has not moved for {self._watch.stalled_s(now_s):.1f} s"
@@ -149,7 +145,7 @@ class WorkerProcess(Service):
         opened, context = self.opened, self.opened.context
         engine, info = context.engine.status(), context.engine.info
         return WorkerStatus(
-            worker=self.me(),
+            ref=self.me(),
             engine_step=engine.step,
             is_computing=engine.is_computing,
             blocks=engine.blocks,
@@ -188,7 +184,6 @@ class WorkerProcess(Service):
         await self._sessions.close_sessions()
 
     async def close(self) -> None:
-        """See ``Service.close``."""
         if self._opened is not None:
             await self._opened.close()
 

@@ -131,13 +131,13 @@ class Scaler:
         return found
 
     def _observe(self, pool: _Pool, fleet: Fleet, workers: tuple[BackendWorker, ...]) -> PoolObservation:
-        shown = {worker.worker.worker_id for worker in fleet.workers}
+        shown = {worker.ref.worker_id for worker in fleet.workers}
         leaving = [w for w in workers if w.role is pool.role and w.is_draining and w.worker_id not in shown]
         return observe(fleet, pool.role, num_starting=len(pool.starts), num_leaving=len(leaving))
 
     def _reap(self, pool: _Pool, fleet: Fleet | None, now: float) -> None:
         """Starts that failed, and those whose worker the router shows, are over."""
-        shown = set() if fleet is None else {worker.worker.worker_id for worker in fleet.workers}
+        shown = set() if fleet is None else {worker.ref.worker_id for worker in fleet.workers}
         still = []
         for start in pool.starts:
             if not start.task.done():

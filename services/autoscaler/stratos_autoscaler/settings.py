@@ -57,7 +57,6 @@ class AutoscalerSettings(ServiceSettings):
         return self
 
     def pools(self) -> tuple[PoolSettings, ...]:
-        """The pools that are managed."""
         bounds = {
             WorkerRole.DECODE: (self.min_decode_workers, self.max_decode_workers),
             WorkerRole.PREFILL: (self.min_prefill_workers, self.max_prefill_workers),

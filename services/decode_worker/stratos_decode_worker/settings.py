@@ -6,8 +6,6 @@ from stratos.worker.settings import WorkerSettings
 
 
 class DecodeWorkerSettings(WorkerSettings):
-    """One decode worker."""
-
     env_prefix = "STRATOS_DECODE_WORKER_"
 
     worker_id: str = "decode-0"

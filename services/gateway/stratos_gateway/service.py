@@ -100,6 +100,7 @@ class GatewayService(Service):
             settings.pooling,
             settings.matryoshka,
             settings.max_stream_len,
+            settings.model_digest,
         )
         self._stack.callback(model.grammars.close)
         backends = await self._open_backends(settings, self._stack)

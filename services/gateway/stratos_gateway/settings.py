@@ -21,6 +21,8 @@ class GatewaySettings(ServiceSettings):
     """host:port of the OpenAI API; port 0 picks a free one."""
     model_path: Path
     """Folder of the base model: tokenizer, chat template, and the files that its digest is made of."""
+    model_digest: str = ""
+    """Digest of the model folder and state of its files, as `stratos up` hands it over; empty: computed at start."""
     model_name: str = ""
     """Name that clients use as "model"; empty takes the folder's name."""
     max_input_tokens: int = Field(4096, ge=1)

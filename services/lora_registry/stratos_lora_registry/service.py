@@ -37,7 +37,6 @@ class LoraRegistryService(Service):
         self._registrar = Registrar(self._catalogue, self._store, settings.registrar, time.time)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """Add the one servicer."""
         registry_pb2_grpc.add_RegistryServiceServicer_to_server(
             RegistryServicer(self._catalogue, self._registrar), server
         )

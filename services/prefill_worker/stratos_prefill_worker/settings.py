@@ -6,8 +6,6 @@ from stratos.worker.settings import WorkerSettings
 
 
 class PrefillWorkerSettings(WorkerSettings):
-    """One prefill worker."""
-
     env_prefix = "STRATOS_PREFILL_WORKER_"
 
     worker_id: str = "prefill-0"

@@ -59,7 +59,6 @@ class StaticDiscovery(Discovery):
         _check_unique(self._members)
 
     def poll(self) -> tuple[Member, ...]:
-        """The list."""
         return self._members
 
     @staticmethod

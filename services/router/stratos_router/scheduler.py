@@ -206,13 +206,13 @@ class Scheduler:
     def _book(self, choice: Choice, ask: Ask, ticket: Ticket, now: float) -> Placement:
         handoff_id = new_id("handoff")
         if choice.decode and choice.prefill:
-            self._prefill_memory.note(ask.request.request_id, choice.prefill[0].worker.incarnation)
+            self._prefill_memory.note(ask.request.request_id, choice.prefill[0].ref.incarnation)
         self._fleet.book(
             Booking(
                 handoff_id=handoff_id,
                 request=ask.request,
-                decode_incarnation=choice.worker.worker.incarnation,
-                prefill_incarnation=choice.prefill[0].worker.incarnation if choice.decode and choice.prefill else "",
+                decode_incarnation=choice.worker.ref.incarnation,
+                prefill_incarnation=choice.prefill[0].ref.incarnation if choice.decode and choice.prefill else "",
                 num_blocks=ask.num_blocks(choice.worker.status.block_size),
                 output_tokens=ticket.output_tokens,
                 at=now,
@@ -220,8 +220,8 @@ class Scheduler:
         )
         waited_before = ask.request.waited_ms / 1000
         return Placement(
-            decode=choice.decode.worker if choice.decode else None,
-            prefill=tuple(view.worker for view in choice.prefill),
+            decode=choice.decode.ref if choice.decode else None,
+            prefill=tuple(view.ref for view in choice.prefill),
             handoff_id=handoff_id,
             attempt=ask.request.attempt,
             queued_ms=round((now - ticket.arrived - waited_before) * 1000),

@@ -35,7 +35,6 @@ class RouterApp(Service):
         self._watcher = Watcher(self._discovery, fleet, self._scheduler, settings, clock)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """Add the servicer."""
         router_pb2_grpc.add_RouterServiceServicer_to_server(RouterServicer(self._scheduler, self.tracing), server)
         return [router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name]
 

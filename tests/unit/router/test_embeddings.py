@@ -45,7 +45,7 @@ class World:
 
     def status(self, name: str, **changes: Any) -> None:
         ref = WorkerRef(worker_id=name, incarnation=name, address="", role=WorkerRole(name.partition("-")[0]))
-        status = WorkerStatus(worker=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=4)
+        status = WorkerStatus(ref=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=4)
         self.fleet.on_status(name, dataclasses.replace(status, **changes), self.clock.now())
 
     async def call(self, work: Work = Work.EMBEDDING, **changes: Any) -> asyncio.Task[Any]:

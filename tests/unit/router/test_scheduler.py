@@ -45,7 +45,7 @@ class World:
     def status(self, name: str, incarnation: str = "", **changes: Any) -> None:
         role = WorkerRole(name.partition("-")[0])
         ref = WorkerRef(worker_id=name, incarnation=incarnation or name, address="", role=role)
-        status = WorkerStatus(worker=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=2)
+        status = WorkerStatus(ref=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=2)
         self.fleet.on_status(name, dataclasses.replace(status, **changes), self.clock.now())
 
     async def call(self, **changes: Any) -> asyncio.Task[Any]:

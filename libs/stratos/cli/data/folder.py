@@ -83,7 +83,6 @@ class RunDir:
 
     @property
     def run_id(self) -> str:
-        """Name of the run."""
         return self.path.name
 
     @property

@@ -27,9 +27,7 @@ class SupervisorSettings(ServiceSettings):
 class WorkerControl(Protocol):
     """What the servicer asks of the platform."""
 
-    def views(self) -> list[ProcessView]:
-        """Every process."""
-        ...
+    def views(self) -> list[ProcessView]: ...
 
     async def start_worker(self, role: str) -> ProcessView:
         """Start one; returns when it serves."""
@@ -47,7 +45,6 @@ class SupervisorServicer(supervisor_pb2_grpc.SupervisorServiceServicer):
         self._control = control
 
     async def ListProcesses(self, request: Any, context: Any) -> supervisor_pb2.ListProcessesResponse:
-        """Every process of the platform."""
         return supervisor_pb2.ListProcessesResponse(processes=[_message(view) for view in self._control.views()])
 
     async def StartWorker(self, request: Any, context: Any) -> supervisor_pb2.StartWorkerResponse:
@@ -61,7 +58,6 @@ class SupervisorServicer(supervisor_pb2_grpc.SupervisorServiceServicer):
         return supervisor_pb2.StartWorkerResponse(process=_message(await asyncio.shield(work)))
 
     async def DrainWorker(self, request: Any, context: Any) -> supervisor_pb2.DrainWorkerResponse:
-        """Drain one worker and end it."""
         await self._control.begin_drain(request.name)
         return supervisor_pb2.DrainWorkerResponse()
 
@@ -76,7 +72,6 @@ class SupervisorService(Service):
         self.is_listening = asyncio.Event()
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """Add the servicer."""
         supervisor_pb2_grpc.add_SupervisorServiceServicer_to_server(SupervisorServicer(self._control), server)
         return [supervisor_pb2.DESCRIPTOR.services_by_name["SupervisorService"].full_name]
 

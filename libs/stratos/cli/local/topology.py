@@ -43,7 +43,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Addresses known when a process is started; empty until then."""
+    """What the platform knows when a process is started, addresses above all; empty until then."""
 
     redis_url: str = field(default="", repr=False)
     object_store_url: str = ""
@@ -51,6 +51,8 @@ class Endpoints:
     registry: str = ""
     supervisor: str = ""
     pepper: str = field(default="", repr=False)
+    model_digest: str = ""
+    """Computed once in a run; processes hash the model themselves where it is empty or out of date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,9 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
         "WORKER_ID": name,
         "ENGINE": options.engine,
         "FAKE__MODEL_PATH": str(options.model_path),
+        "FAKE__MODEL_DIGEST": ends.model_digest,
         "RUNNER__MODEL_PATH": str(options.model_path),
+        "RUNNER__MODEL_DIGEST": ends.model_digest,
         "RUNNER__DTYPE": options.dtype,
         "RUNNER__NUM_THREADS": str(options.threads_per_worker),
         "TRANSPORT__NAMES": json.dumps([options.transport]),
@@ -122,6 +126,7 @@ def gateway_settings(options: UpOptions, ends: Endpoints, port: int) -> dict[str
         "REDIS_URL": ends.redis_url,
         "KEY_PEPPER": ends.pepper,
         "MODEL_PATH": str(options.model_path),
+        "MODEL_DIGEST": ends.model_digest,
         "MODEL_NAME": options.model_name,
     }
 

@@ -55,7 +55,7 @@ class FakeConfig:
     eos_token_ids: tuple[int, ...] = ()
     """Tokens that end an output, without a model folder."""
     model_digest: str = "fake"
-    """Digest that workers and gateway compare, without a model folder."""
+    """Digest that workers and gateway compare; with a model folder, as `stratos up` hands it over, else computed."""
     can_generate: bool = True
     """Off makes a model that embeds and has no output layer."""
     lag: Annotated[int, Interval(ge=0, le=1)] = 0
@@ -185,7 +185,7 @@ class FakeRunner(Runner):
         """
         if config.model_path is None:
             return cls(config)
-        files = read_model_files(config.model_path)
+        files = read_model_files(config.model_path, config.model_digest)
         model = replace(
             config,
             vocab_size=files.vocab_size,

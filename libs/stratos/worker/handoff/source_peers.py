@@ -113,5 +113,4 @@ class SourcePeers:
         return None if status is grpc.aio.EOF else str(status.worker.incarnation)
 
     async def close(self) -> None:
-        """Close all channels."""
         await self._channels.close()

@@ -23,7 +23,6 @@ class FetchStream:
         self._clock = clock
 
     async def send(self, message: ReceiverMessage) -> None:
-        """Write one message."""
         async with translate_errors(peer=self._peer):
             try:
                 await self._call.write(request_to_pb(message, self._clock.now()))
@@ -42,7 +41,6 @@ class FetchStream:
             await self._call.done_writing()
 
     def cancel(self) -> None:
-        """Break the stream."""
         self._call.cancel()
 
 
@@ -55,7 +53,6 @@ class SourceStream:
         self._writing = asyncio.Lock()
 
     async def send(self, message: SourceMessage) -> None:
-        """Write one message."""
         async with self._writing:
             try:
                 await self._context.write(response_to_pb(message))
