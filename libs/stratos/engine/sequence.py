@@ -33,9 +33,9 @@ class Sequence:
     """Root of its block-hash chain."""
     terms: RequestTerms = DEFAULT_TERMS
     output_blocks: int = 0
-    """Blocks of output expected when it arrived, those of its siblings included; 0 when nothing is generated."""
-    promised_blocks: int = 0
-    """Blocks it was admitted for, expected output included."""
+    """Blocks of output expected when it arrived, for choices that will fork from it, too; 0: nothing is generated."""
+    budget_blocks: int = 0
+    """Blocks it was admitted for: its table then, and the output expected of it."""
     waiting_since_s: float | None = None
     """When the wait under way began; ``None`` while it does not wait."""
     is_refused: bool = False
@@ -107,9 +107,9 @@ class Sequence:
         return len(self.tokens) - len(self.request.request.prompt_ids)
 
     @property
-    def num_promised_blocks(self) -> int:
-        """Blocks it was admitted for and has not taken yet."""
-        return max(0, self.promised_blocks - self.num_held)
+    def num_unused_budget_blocks(self) -> int:
+        """Blocks of the budget that it does not hold yet."""
+        return max(0, self.budget_blocks - self.num_held)
 
     @property
     def num_held(self) -> int:
@@ -152,9 +152,9 @@ class RequestState:
     """Live choices by index."""
     matchers: dict[int, GrammarMatcher] = field(default_factory=dict)
     """By choice, if the request has a grammar."""
-    siblings: list[ChoiceState] = field(default_factory=list)
+    pending_forks: list[ChoiceState] = field(default_factory=list)
     """Choices that fork from the first one when the prompt's KV is there."""
-    lead_choice: int = -1
+    parent_choice: int = -1
     """Index of the choice that computes the prompt for all."""
     num_cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache at the first admission."""
@@ -181,7 +181,7 @@ class RequestState:
     @property
     def num_open_choices(self) -> int:
         """Choices that will still produce tokens."""
-        return len(self.sequences) + len(self.siblings)
+        return len(self.sequences) + len(self.pending_forks)
 
     def stats(self) -> RequestStats:
         """What the receipt says."""
@@ -229,7 +229,7 @@ class ReservedState:
     reserved_blocks: list[int]
     num_skip_tokens: int
     num_tokens: int
-    num_seats: int
+    num_batch_slots: int
     num_output_blocks: int = 0
 
     @property

@@ -218,7 +218,7 @@ def test_no_room_is_said_and_takes_nothing(make_engine):
     before = engine.status().blocks
     assert (before.reserved, before.total) == (8, 20)
     assert engine.reserve(make_request(range(37), "no room for its output")) is None
-    assert engine.reserve(make_request(range(4), "no seats", n=2)) is None
+    assert engine.reserve(make_request(range(4), "no slots", n=2)) is None
     assert engine.status().blocks == before
     with pytest.raises(ContextLengthExceeded):
         engine.reserve(make_request(range(69), "never", max_tokens=1))

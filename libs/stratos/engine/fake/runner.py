@@ -67,7 +67,7 @@ class FakeConfig:
     swap_block_s: Annotated[float, Ge(0)] = 0.0
     """Duration of the copy of one block between the tiers."""
     step_s: Annotated[float, Ge(0)] = 0.0
-    """Least duration of a step."""
+    """Minimum duration of a step."""
     token_s: Annotated[float, Ge(0)] = 0.0
     """Duration added per token of a step, so that prefill takes time."""
     fail_at_step: int | None = None

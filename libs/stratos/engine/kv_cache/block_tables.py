@@ -48,13 +48,13 @@ class BlockTables:
         """The window, where the sequence may give up what it has passed."""
         return self.window if sequence.request is not None else None
 
-    def build(self, sequence: Sequence, num_promised: int, growth: int) -> bool:
+    def build(self, sequence: Sequence, num_budgeted: int, growth: int) -> bool:
         """Reference the known prefix and take blocks for the tokens behind it, or take nothing.
 
-        ``num_promised`` and ``growth``: see ``KvAdmission.admits_sequence``.
+        ``num_budgeted`` and ``growth``: see ``KvAdmission.admits_sequence``.
         """
         if sequence.swapped is not None:
-            return self._restore(sequence, num_promised, growth)
+            return self._restore(sequence, num_budgeted, growth)
         size, window = self.blocks.block_size, self.window_of(sequence)
         usable = len(sequence.tokens) - (1 if sequence.job is None else 0)  # the last token of a prompt is sampled
         hashes = [] if sequence.bypasses_prefix_cache else sequence.hash_chain(usable // size, size)
@@ -63,7 +63,7 @@ class BlockTables:
         if sequence.job is None or sequence.job.job.compute:
             num_blocks = self.admission.table_blocks(len(sequence.tokens)) - prefix.first
             num_blocks = num_blocks if window is None else min(num_blocks, window.max_blocks)
-        if not self.admission.admits_sequence(sequence, prefix.cached, num_blocks, num_promised, growth):
+        if not self.admission.admits_sequence(sequence, prefix.cached, num_blocks, num_budgeted, growth):
             self.tier.unmatch(prefix.hosted)
             return False
         self.blocks.reference(prefix.cached)
@@ -93,7 +93,7 @@ class BlockTables:
             num_blocks, first, cached[first - end + len(cached) :] if first < end else [], hosted[max(0, first - end) :]
         )
 
-    def _restore(self, sequence: Sequence, num_promised: int, growth: int) -> bool:
+    def _restore(self, sequence: Sequence, num_budgeted: int, growth: int) -> bool:
         swapped, window = sequence.swapped, self.window_of(sequence)
         assert swapped is not None
         num_swapped = len(swapped.places)
@@ -101,7 +101,7 @@ class BlockTables:
         if window is not None:
             num_blocks = max(num_swapped, min(num_blocks, window.max_blocks))
         found = self.tier.resident(sequence)
-        admits = self.admission.admits_sequence(sequence, found, num_blocks, num_promised, growth)
+        admits = self.admission.admits_sequence(sequence, found, num_blocks, num_budgeted, growth)
         return admits and self.tier.restore(sequence, num_blocks)
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:

@@ -271,11 +271,11 @@ class HostTier:
     # -- plans -------------------------------------------------------------------------------------
 
     def begin_plan(self, number: int) -> None:
-        """Plan ``number`` is being made, until ``take``."""
+        """Plan ``number`` is being made, until ``drain_swaps``."""
         self._plan = number
         self._keep_oldest()
 
-    def take(self) -> Swaps:
+    def drain_swaps(self) -> Swaps:
         """What the plan that is being made has to copy."""
         self._plan = None
         swaps, self._next = self._next, Swaps()
@@ -310,7 +310,7 @@ class HostTier:
         self._blocks.release(referenced, are_oldest=True)
 
     def _copy_out(self, block: int, block_hash: bytes | None, *, is_referenced: bool = False) -> int:
-        slot = self.pool.take(block_hash)
+        slot = self.pool.allocate(block_hash)
         assert slot is not None
         self.num_kept += is_referenced
         self._next.outs.append(BlockOut(block, slot, is_referenced))
