@@ -79,9 +79,9 @@ async def test_both_services_run_and_stop_on_sigterm(tmp_path: Path, world: Worl
     try:
         await eventually(lambda: all(p.is_serving for p in processes), "both serve")
         prefill, decode = [await p.status() for p in processes]
-        assert (prefill.worker.role, decode.worker.role) == (WorkerRole.PREFILL, WorkerRole.DECODE)
-        gateway = await world.gateway(decode.worker.address)
-        stream = await (await gateway.submit(PROMPT, prefill=(prefill.worker,))).over()
+        assert (prefill.ref.role, decode.ref.role) == (WorkerRole.PREFILL, WorkerRole.DECODE)
+        gateway = await world.gateway(decode.ref.address)
+        stream = await (await gateway.submit(PROMPT, prefill=(prefill.ref,))).over()
         assert stream.tokens[0] == fake_generate(PROMPT, 4, prefill_weight=PREFILL_WEIGHT, decode_weight=DECODE_WEIGHT)
         assert stream.receipt.num_transferred_tokens == len(PROMPT) - 1
         await gateway.close()
@@ -118,7 +118,7 @@ async def test_source_is_lost_in_the_middle(tmp_path: Path, world: World, number
     decode = await world.start(WorkerRole.DECODE)
     try:
         await eventually(lambda: prefill.is_serving, "the prefill worker serves")
-        source = (await prefill.status()).worker
+        source = (await prefill.status()).ref
         gateway = await world.gateway(decode)
         stream = await gateway.submit(PROMPT, prefill=(source,))
         received = {"direction": "received", "transport": "shm"}
