@@ -27,7 +27,7 @@ class WorkerSettings(ServiceSettings):
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the torch engine computes; cuda needs the extra stratosserve[gpu]."""
     engine: Literal["torch", "fake"] = "torch"
-    """"fake" is arithmetic by hand: a platform without a model, and tests that see who computed what."""
+    """"fake" is arithmetic by hand: a platform without a model, and tests that see which worker computed what."""
     engine_process: Literal["thread", "process"] = "thread"
     """Where the step loop runs: a thread of this process, or a process of its own that shares no interpreter lock."""
     step_lag: int | None = Field(None, ge=0, le=1)
@@ -35,19 +35,19 @@ class WorkerSettings(ServiceSettings):
     block_size: int = Field(16, ge=1, le=1024)
     """Tokens per KV block; smaller shares more, larger costs fewer table entries."""
     kv_pool_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)
-    """Bytes of the KV pool; fits a laptop beside the model."""
+    """Bytes of the KV pool; fits a laptop together with the model."""
     host_pool_bytes: int = Field(0, ge=0)
     """Bytes of host memory for evicted and preempted KV; 0 is off. Without a GPU grow the pool: it is host memory."""
     enable_host_tier: bool = True
     """Ablation switch: off leaves the host pool unused."""
     enable_swap_costs: bool = True
-    """Ablation switch: off copies to host memory whenever there is room, whatever computing again would cost."""
+    """Ablation switch: off copies to host memory whenever there is room, also where computing again would cost less."""
     enable_window_release: bool = True
     """Ablation switch: a model with a sliding window in every layer gives up KV blocks that left it; off keeps them."""
     attention_window: int = Field(0, ge=0)
     """StreamingLLM: tokens that a token sees up to itself; sequences may outgrow the model's context. 0 is off."""
     attention_sinks: int = Field(0, ge=0)
-    """StreamingLLM: first tokens of a sequence that every token sees besides the window; 4 do for most models."""
+    """StreamingLLM: first tokens of a sequence, seen by every token in addition to the window; 4 do for most."""
     max_stream_len: int = Field(1 << 20, ge=1)
     """StreamingLLM: longest sequence."""
     max_num_seqs: int = Field(64, ge=1)
@@ -66,7 +66,7 @@ class WorkerSettings(ServiceSettings):
     default_output_tokens: int = Field(256, ge=1)
     """Expected output of a choice, for admission, until enough choices have ended to know their 90th percentile."""
     enable_parallel_grammar_masks: bool | None = None
-    """Fill the masks of structured output in threads beside the forward pass; unset does so with a GPU only, since on
+    """Fill the masks of structured output in threads during the forward pass; unset does so with a GPU only, since on
     CPU those threads take cores from the forward pass."""
     enable_prefix_cache: bool = True
     """Share full blocks between requests with equal prefixes; off for comparison."""
@@ -97,7 +97,7 @@ class WorkerSettings(ServiceSettings):
     enable_triton_sampler: bool = True
     """On a GPU, sample without sort and without waiting for the device; off takes the portable sampler."""
     enable_cuda_graphs: bool = True
-    """On a GPU, capture decode steps once and replay them; off launches every kernel anew."""
+    """On a GPU, capture decode steps once and replay them; off launches every kernel again in every step."""
     enable_exact_kernels: bool = False
     """On a GPU, attention and matrix products whose results depend on neither batch nor chunk; slower."""
     max_graph_batch: int = Field(256, ge=1)
@@ -140,7 +140,7 @@ class WorkerSettings(ServiceSettings):
     step_stall_timeout_s: float = Field(5.0, gt=0)
     """Not ready when it computes and its step counter stands still for this long (at least 4 of its slow steps)."""
     fake_worker_weight: int = 1
-    """Fake engine: differs per worker, so that tokens tell who computed them."""
+    """Fake engine: differs per worker, so that tokens tell which worker computed them."""
     fake_num_blocks: int = Field(256, ge=1)
     """Fake engine: KV blocks."""
     fake_num_host_blocks: int = Field(0, ge=0)

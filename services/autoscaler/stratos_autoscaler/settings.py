@@ -20,7 +20,7 @@ class AutoscalerSettings(ServiceSettings):
     router_address: str
     """host:port of the router: queue depths and worker states come from it."""
     backend: Literal["local"] = "local"
-    """Who starts and drains workers; "local" asks the supervisor of ``stratos up``."""
+    """What starts and drains workers; "local" asks the supervisor of ``stratos up``."""
     supervisor_address: str
     """host:port of the supervisor."""
     poll_interval_s: float = 1.0

@@ -36,7 +36,7 @@ class FakeConfig:
     """Shape and behaviour of a fake runner."""
 
     worker_weight: int = 1
-    """Differs per worker, so that tokens tell who computed them."""
+    """Differs per worker, so that tokens tell which worker computed them."""
     num_blocks: int = 256
     block_size: int = 16
     vocab_size: int = 4096

@@ -1,4 +1,4 @@
-"""What both sides of hand-offs work with, besides what every part of the worker has; and their deadlines."""
+"""What both sides of hand-offs work with, in addition to the worker's own context; and their deadlines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ReceiverLegConfig:
     abort_timeout_s: float = 1.0
     """Longest wait for AbortAck, and for the source to leave after Ack."""
     slot_wait_s: float = 2.0
-    """Longest wait for a staging slot; those who hold one give it back within a transfer's time."""
+    """Longest wait for a staging slot; its holder gives it back within a transfer's time."""
     num_slots: int = 2
     """Credits asked for: one frame on the wire while the one before it is scattered."""
 
