@@ -39,17 +39,17 @@ from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.host_tier import make_tier
 from stratos.engine.kv_cache.window import make_window
 from stratos.engine.requests.context import EngineContext
-from stratos.engine.requests.embeddings import EmbedBook
-from stratos.engine.requests.generations import RequestBook
-from stratos.engine.requests.grammars import GrammarBook
-from stratos.engine.requests.prefill_jobs import JobBook
-from stratos.engine.requests.reservations import ReservationBook
+from stratos.engine.requests.embeddings import EmbeddingTable
+from stratos.engine.requests.generations import GenerationTable
+from stratos.engine.requests.grammars import RequestGrammars
+from stratos.engine.requests.prefill_jobs import PrefillJobTable
+from stratos.engine.requests.reservations import ReservationTable
 from stratos.engine.scheduler.scheduler import Scheduler
 from stratos.engine.sequence import Sequence
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
-from stratos.engine.step_books import StepBooks
 from stratos.engine.step_loop import StepLoop
+from stratos.engine.step_tracker import StepTracker
 
 
 class EngineCore:
@@ -79,17 +79,17 @@ class EngineCore:
             clock=clock,
             blocks=self._blocks,
             scheduler=self._scheduler,
-            grammars=GrammarBook(runner.info, config, clock),
+            grammars=RequestGrammars(runner.info, config, clock),
         )
-        self._requests = RequestBook(self._context)
-        self._reservations = ReservationBook(self._context)
-        self._jobs = JobBook(self._context)
-        self._embeddings = EmbedBook(self._context)
+        self._requests = GenerationTable(self._context)
+        self._reservations = ReservationTable(self._context)
+        self._jobs = PrefillJobTable(self._context)
+        self._embeddings = EmbeddingTable(self._context)
         self._adapter_pins: Counter[str] = Counter()
         self._slow_steps = SlowSteps()
         self._lock = threading.RLock()
-        books = StepBooks(self._context, self._requests, self._jobs, self._embeddings)
-        self._steps = StepLoop(runner, books, self._slow_steps, lag, self._changing)
+        tracker = StepTracker(self._context, self._requests, self._jobs, self._embeddings)
+        self._steps = StepLoop(runner, tracker, self._slow_steps, lag, self._changing)
         self._audit = LedgerAudit(self.verify, clock)
         self._status = self._snapshot()
 
@@ -166,7 +166,7 @@ class EngineCore:
         """Reference the cached prefix and take blocks for the rest of the prompt; ``None`` when there is no room."""
         with self._changing():
             self._check_new(request)
-            return self._reservations.take(request)
+            return self._reservations.reserve(request)
 
     def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
         """Write received KV into reserved blocks; an abort during the call leaves them fenced until it returns.
@@ -299,9 +299,9 @@ class EngineCore:
                 open_reservations=self._reservations.open,
                 open_embeddings=self._embeddings.open,
                 open_jobs=self._jobs.open,
-                max_batch_slots=scheduler.most_seqs,
+                max_batch_slots=scheduler.max_seqs,
                 num_free_batch_slots=scheduler.num_free_seqs,
-                num_reserved_output_blocks=scheduler.num_promised_blocks,
+                num_reserved_output_blocks=scheduler.num_unused_budget_blocks,
                 expected_output_tokens=scheduler.admission.output_lengths.value,
                 max_window_blocks=window.max_blocks if window is not None else None,
                 cached_blocks=self._blocks.cache.blocks_by_hash(),

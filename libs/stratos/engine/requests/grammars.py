@@ -16,7 +16,7 @@ from stratos.engine.sequence import Sequence
 from stratos.engine.settings import SchedulerConfig
 
 
-class GrammarBook:
+class RequestGrammars:
     """One per engine; ``prepare`` may be called from any thread."""
 
     def __init__(self, info: RunnerInfo, config: SchedulerConfig, clock: Clock) -> None:

@@ -9,7 +9,7 @@ from stratos.engine.requests.context import EngineContext
 from stratos.engine.sequence import JobState, Sequence
 
 
-class JobBook:
+class PrefillJobTable:
     """Prefill jobs by leg, and the events they cause."""
 
     def __init__(self, context: EngineContext) -> None:

@@ -36,7 +36,7 @@ def test_a_long_generation_holds_a_bounded_number_of_blocks(make_engine, num_sin
     assert not run.errors
     assert run.tokens == {("r", 0): expected(prompt, 300, window=10, num_sinks=num_sinks)}
     bound = engine.inspect().max_window_blocks
-    assert run.most_allocated <= bound < 10, "311 tokens are 78 blocks"
+    assert run.max_allocated <= bound < 10, "311 tokens are 78 blocks"
 
 
 def test_the_switch_keeps_every_block(make_engine):
@@ -45,7 +45,7 @@ def test_the_switch_keeps_every_block(make_engine):
     run = drain(engine)
     assert not run.errors
     assert run.tokens == {("r", 0): expected([7] * 5, 90, window=10)}
-    assert run.most_allocated == 24
+    assert run.max_allocated == 24
 
 
 def test_a_long_prompt_is_released_chunk_by_chunk(make_engine):
@@ -55,7 +55,7 @@ def test_a_long_prompt_is_released_chunk_by_chunk(make_engine):
     run = drain(engine)
     assert not run.errors
     assert run.tokens == {("r", i): expected(prompt, 20, window=10) for i in range(2)}
-    assert run.most_allocated <= 2 * engine.inspect().max_window_blocks
+    assert run.max_allocated <= 2 * engine.inspect().max_window_blocks
 
 
 def test_released_blocks_stay_in_the_prefix_cache(make_engine):
@@ -85,10 +85,10 @@ def test_a_prefix_counts_as_cached_when_its_window_is(make_engine):
         if run.stats:
             break
     assert run.stats["second"].num_cached_tokens == 40
-    run.most_allocated = 0
+    run.max_allocated = 0
     run.drain()
     assert run.tokens["second", 0] == expected(prompt, 9, window=10)
-    assert run.most_allocated < 6
+    assert run.max_allocated < 6
 
 
 def test_match_end_by_trying_every_end():

@@ -126,7 +126,7 @@ def test_choices_cancelled_while_their_kv_is_on_its_way_do_not_run(make_engine):
     assert held.num_reserved_output_blocks == 0
 
 
-def test_a_hand_off_of_more_choices_than_seats_is_not_refused_for_ever(make_engine):
+def test_a_hand_off_of_more_choices_than_batch_slots_is_not_refused_for_ever(make_engine):
     engine = make_engine(SchedulerConfig(max_num_seqs=2), block_size=4)
     source = make_engine(block_size=4)
     source.add_prefill(PrefillJob(leg="leg", token_ids=tuple(range(9))))
@@ -135,7 +135,7 @@ def test_a_hand_off_of_more_choices_than_seats_is_not_refused_for_ever(make_engi
     while source.has_work:
         source.step()
     assert engine.reserve(make_request(range(10), n=5)) is not None
-    assert engine.reserve(make_request([1, 2], "other")) is None, "both seats are taken"
+    assert engine.reserve(make_request([1, 2], "other")) is None, "both batch slots are taken"
     engine.abort(KEY, (4,))
     engine.scatter(KEY, KvRange(0, 9, 0, 1), source.gather("leg", KvRange(0, 9, 0, 1)))
     engine.commit(KEY)

@@ -22,7 +22,7 @@ from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.grammar.masks import MaskFiller, fill_each
 from stratos.engine.grammar.matcher import GrammarMatcher
-from stratos.engine.requests.grammars import GrammarBook
+from stratos.engine.requests.grammars import RequestGrammars
 from stratos.engine.runner.step_inputs import StepInputs
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import SchedulerConfig
@@ -235,9 +235,9 @@ def test_a_grammar_that_fails_ends_its_request_alone(
         is_poisoned = any(isinstance(matcher.compiled, FailingMatcher) for matcher in batch)
         fill_each(batch, rows) if is_poisoned else original(self, batch, rows)
 
-    matchers_of = GrammarBook.matchers
+    matchers_of = RequestGrammars.matchers
 
-    def failing_matchers(self: GrammarBook, request: EngineRequest) -> dict[int, GrammarMatcher]:
+    def failing_matchers(self: RequestGrammars, request: EngineRequest) -> dict[int, GrammarMatcher]:
         matchers = matchers_of(self, request)
         for matcher in matchers.values():
             matcher.compiled = FailingMatcher(matcher.compiled, fails)  # type: ignore[assignment]
@@ -251,7 +251,7 @@ def test_a_grammar_that_fails_ends_its_request_alone(
         core.add(make_request([5, 6, 8], "free", max_tokens=12, num_logprobs=2))
         if is_poisoned:
             with monkeypatch.context() as patch:
-                patch.setattr(GrammarBook, "matchers", failing_matchers)
+                patch.setattr(RequestGrammars, "matchers", failing_matchers)
                 core.add(make_request([9, 6, 8], "bad", grammar=grammar, max_tokens=12))
         got.append(drain(core, {}))
     assert set(got[1].errors) == {"bad"}
