@@ -241,7 +241,7 @@ async def test_offers_that_do_not_fit_are_refused(world):
 async def test_connecting_to_a_pair_that_ended_says_so(world):
     offer = await world.receiver.open_pair("inc-p")
     world.receiver.end_incarnation("inc-p")
-    with pytest.raises(WorkerLost, match=r"gone|no receiver|nobody listens"):
+    with pytest.raises(WorkerLost, match=r"gone|no receiver|no process listens"):
         await world.sender().connect(offer)
 
 

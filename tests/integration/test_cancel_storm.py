@@ -13,7 +13,6 @@ import pytest
 from stratos.api.worker.v1 import decode_pb2
 from stratos.core.files.adapter_files import read_adapter_files
 from stratos.core.placement import WorkerRole
-from stratos.engine.core import EngineCore
 from stratos.worker.engine_client.thread import ThreadEngine
 from tests.support.adapter_folders import write_adapter
 from tests.support.paths import BASE_MODEL
@@ -63,8 +62,7 @@ def _digest(worker: Worker) -> str:
 def _assert_no_pins(worker: Worker) -> None:
     client = worker.process.opened.context.engine
     if isinstance(client, ThreadEngine):
-        assert isinstance(client._engine, EngineCore)
-        assert not client._engine._adapter_pins
+        assert not client.inspect().adapter_pins
 
 
 async def _one(

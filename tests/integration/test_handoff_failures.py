@@ -214,7 +214,7 @@ async def test_cancel_that_a_slow_source_hears_late_is_no_error(world: World, ca
     await gateway.submit(PROMPT, prefill=(prefill,))
     await eventually(lambda: prefill.process.opened.context.engine.status().num_running, "it computes")
     await gateway.cancel("req-1")
-    await eventually(lambda: not decode.process._gate.num_handoffs, "the receiver has waited long enough")
+    await eventually(lambda: not decode.process.status().num_handoffs, "the receiver has waited long enough")
     assert prefill.process.opened.context.engine.status().num_prefill_jobs, "the source was in time: this shows nothing"
     await prefill.wait_baseline()
     await decode.wait_baseline()
@@ -234,7 +234,7 @@ async def test_cancel_while_decoding(world: World) -> None:
 
 async def test_source_that_drains_refuses_new_hand_offs(world: World) -> None:
     prefill, decode = await start_pair(world)
-    prefill.process._refuse_new_work()
+    prefill.process.refuse_new_work()
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
     assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_FALLBACK

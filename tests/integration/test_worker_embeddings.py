@@ -134,7 +134,7 @@ async def test_a_draining_worker_ends_its_calls_and_takes_no_more(world: World) 
     async with embedder(worker) as stub:
         call = stub.Embed(message(list(range(100))))
         await eventually(lambda: worker.process.opened.context.engine.status().num_running, "the input runs")
-        worker.process._start_drain(None)
+        worker.process.start_drain(None)
         with pytest.raises(StratosError) as caught:
             async with translate_errors():
                 await stub.Embed(message([1]))

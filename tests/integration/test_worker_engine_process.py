@@ -35,7 +35,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 def engine_of(worker: Worker) -> int:
     client = worker.process.opened.context.engine
     assert isinstance(client, ProcessEngine)
-    return client._process.pid
+    return client.pid
 
 
 def local(count: int, emitted: tuple[int, ...] = ()) -> list[int]:

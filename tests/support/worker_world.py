@@ -65,7 +65,7 @@ class Worker:
         return bool(
             blocks.free + blocks.cached == blocks.total
             and staging.free == staging.total
-            and not self.process._gate.num_handoffs
+            and not self.process.status().num_handoffs
             and not self.process.opened.table.num_open_tasks
             and self.process.opened.context.engine.status().num_prefill_jobs == 0
         )

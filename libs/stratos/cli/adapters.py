@@ -52,7 +52,7 @@ async def delete_adapter(facts: PlatformFacts, *, name: str, tenant: str) -> Non
 async def publish_shipped_adapters(
     model_path: Path, *, handed_digest: str, store_url: str, s3_endpoint_url: str, registry_address: str
 ) -> tuple[str, ...]:
-    """Offer the adapters that ship beside the base model to every tenant; returns their names."""
+    """Offer the adapters that ship with the base model to every tenant; returns their names."""
     folders = sorted(p.parent for p in (model_path.parent / SHIPPED_FOLDER).glob(f"*/{CONFIG_NAME}"))
     if not folders:
         return ()

@@ -49,7 +49,7 @@ class SchedulerConfig:
     enable_window_release: bool = True
     """Ablation switch: a model with a sliding window in every layer gives up KV blocks that left it; off keeps them."""
     enable_parallel_grammar_masks: bool | None = None
-    """Fill the masks of structured output in threads beside the forward pass; unset does so with a GPU only, since on
+    """Fill the masks of structured output in threads during the forward pass; unset does so with a GPU only, since on
     CPU those threads take cores from the forward pass."""
     enable_kv_cache: bool = True
     """Baseline for comparison: off computes the whole sequence again for every token, shares nothing, has lag 0."""
@@ -83,13 +83,13 @@ class RunnerConfig:
     block_size: Annotated[int, Interval(ge=1, le=1024)] = 16
     """Tokens per KV block; smaller shares more, larger costs fewer table entries."""
     kv_pool_bytes: Annotated[int, Ge(1024 * 1024)] = 256 * 1024 * 1024
-    """Bytes of the KV pool, from which the number of blocks follows; fits a laptop beside the model."""
+    """Bytes of the KV pool, from which the number of blocks follows; fits a laptop together with the model."""
     host_pool_bytes: Annotated[int, Ge(0)] = 0
     """Bytes of host memory for evicted and preempted KV; 0 is off. Without a GPU grow the pool: it is host memory."""
     attention_window: Annotated[int, Ge(0)] = 0
     """StreamingLLM: tokens that a token sees up to itself; sequences may outgrow the model's context. 0 is off."""
     attention_sinks: Annotated[int, Ge(0)] = 0
-    """StreamingLLM: first tokens of a sequence that every token sees besides the window; 4 do for most models."""
+    """StreamingLLM: first tokens of a sequence that every token sees in addition to the window; 4 do for most models."""
     max_stream_len: Annotated[int, Ge(1)] = 1 << 20
     """StreamingLLM: longest sequence; its KV is bounded, its list of tokens is not."""
     num_threads: Annotated[int, Ge(0)] = 0

@@ -1,4 +1,4 @@
-"""What every receiver has in common: pairs, their slot ledgers, announced frames and those who wait for them.
+"""What every receiver has in common: pairs, their slot ledgers, announced frames and their waiters.
 
 A transport brings a ``Ring``: the memory of one pair and its way of completing frames.
 
@@ -32,7 +32,7 @@ class Frame:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def fail(self, why: str) -> None:
-        """Wake those who wait, with an error."""
+        """Wake the waiters with an error."""
         self.failure = self.failure or why
         self.changed.set()
 

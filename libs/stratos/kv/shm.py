@@ -2,13 +2,13 @@
 
 The receiver makes one file per pair in a private directory (best under /dev/shm), allocates all of it, so that a full
 file system is an error here and not a SIGBUS later, and maps it.  The sender maps it too and unlinks it: from then on
-the memory lives as long as somebody maps it, and nothing is left behind however the processes end.
+the memory lives as long as a process maps it, and no file is left however the processes end.
 
-A receiver holds a file lock on its files.  At its start it removes files in the directory that nobody has locked:
+A receiver holds a file lock on its files.  At its start it removes files in the directory that are not locked:
 those of processes that died before a sender attached.  A lock, unlike a process id, also works when several
 containers share the directory.
 
-Not for peers of another user: who can write the directory can write the payloads.
+Not for peers of another user: a process that can write the directory can write the payloads.
 """
 
 from __future__ import annotations

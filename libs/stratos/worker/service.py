@@ -92,7 +92,7 @@ class WorkerProcess(Service):
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         source = SourceServicer(lambda: self.opened.context)
         source_pb2_grpc.add_KvSourceServiceServicer_to_server(source, server)
-        status = StatusServicer(self._feed, self.status, self._start_drain)
+        status = StatusServicer(self._feed, self.status, self.start_drain)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(status, server)
         files, names = [source_pb2, worker_pb2], []
         if self.role is WorkerRole.DECODE:
@@ -165,9 +165,23 @@ class WorkerProcess(Service):
             slow_step_s=engine.slow_step_s,
         )
 
+    def refuse_new_work(self) -> None:
+        """Take no submission and no hand-off from now on."""
+        self._gate.is_draining = True
+        self.opened.table.is_draining = True
+        self._feed.notify()
+
+    def start_drain(self, timeout_s: float | None) -> int:
+        """Refuse new work and let the process end; returns how many requests it still has."""
+        if timeout_s is not None:
+            self._drain_timeout_s = timeout_s
+        self.refuse_new_work()
+        self.request_stop()
+        return len(self.opened.table)
+
     async def drain(self) -> None:
         """Let what runs end; hand streams back to their gateways shortly before the time is over."""
-        self._refuse_new_work()
+        self.refuse_new_work()
         opened, left_s = self.opened, min(self._drain_timeout_s, self._settings.drain_timeout_s)
         if self._has_failed:
             lost = WorkerLost("this worker's engine failed; resume the request elsewhere")
@@ -188,18 +202,6 @@ class WorkerProcess(Service):
             await self._opened.close()
 
     # -- inside ------------------------------------------------------------------------------------
-
-    def _refuse_new_work(self) -> None:
-        self._gate.is_draining = True
-        self.opened.table.is_draining = True
-        self._feed.notify()
-
-    def _start_drain(self, timeout_s: float | None) -> int:
-        if timeout_s is not None:
-            self._drain_timeout_s = timeout_s
-        self._refuse_new_work()
-        self.request_stop()
-        return len(self.opened.table)
 
     async def _watch_step_loop(self) -> None:
         try:

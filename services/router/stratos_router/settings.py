@@ -28,7 +28,7 @@ class RouterSettings(ServiceSettings):
     status_interval_ms: int = 100
     """Longest silence asked of a worker's status stream; short, because placement is as good as its view."""
     redial_after_s: float = 5.0
-    """A stream that has been silent for so long is opened anew; the worker is out well before that."""
+    """A stream that has been silent for so long is opened again; the worker is out well before that."""
     silent_after_s: float = 1.5
     """A worker without a status for so long is out: 3 s is promised, stop to out."""
     hung_after_s: float = 2.0
@@ -47,7 +47,7 @@ class RouterSettings(ServiceSettings):
     ageing_step_s: float = 2.0
     """One class up at this age and at each further step."""
     hold_after_s: float = 1.0
-    """A request that has waited this long for room lets nobody of its class or below pass."""
+    """A request that has waited this long for room lets no request of its class or below pass."""
 
     kv_mark: float = 0.90
     """Share of a KV pool that admission may fill; 1.0 relies on preemption alone."""

@@ -76,12 +76,12 @@ class SupervisorService(Service):
         return [supervisor_pb2.DESCRIPTOR.services_by_name["SupervisorService"].full_name]
 
     async def warm_up(self) -> None:
-        """Tell whoever waits that ``address`` is known."""
+        """Wake the waiters: ``address`` is known."""
         self.is_listening.set()
 
 
 def _retrieve(work: asyncio.Task[Any]) -> None:
-    """Take the outcome, which nobody waits for any more once the caller is gone."""
+    """Retrieve the outcome: once the caller is gone, no other code does."""
     if not work.cancelled():
         work.exception()
 
@@ -99,7 +99,7 @@ def _message(view: ProcessView) -> supervisor_pb2.Process:
 
 
 def view_of(message: supervisor_pb2.Process) -> ProcessView:
-    """The record behind a message, for clients."""
+    """The record of a message, for clients."""
     role = next((name for name, number in _ROLES.items() if number == message.role), "")
     return ProcessView(
         name=message.name,

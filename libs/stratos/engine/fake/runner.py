@@ -1,10 +1,17 @@
 """A runner that is arithmetic by hand, and proves who computed what.
 
 The "KV" of the token ``t`` at position ``p``, computed by a worker of weight ``w``, is ``w * (t + 1) + p``.
-The next token behind position ``p`` is ``(sum of KV over positions 0..p + 31 * w) mod vocab_size`` with the
+The next token after position ``p`` is ``(sum of KV over positions 0..p + 31 * w) mod vocab_size`` with the
 weight ``w`` of the worker that samples, plus an adapter term.  So a different prefill worker, a different
-decode worker or one altered block changes the tokens; ``fake_generate`` computes what must come out.  A token that a
-penalised request has emitted already gives way to the next one that it has not, so a missing history changes tokens.
+decode worker or one altered block changes the tokens; ``fake_generate`` computes what must come out.  An example with
+a vocabulary of 100, the prompt 5, 7, 9, a prefill worker of weight 2 and a decode worker of weight 3:
+
+    handed off   KV of 5 at 0 is 2 * 6 + 0 = 12, of 7 at 1 is 2 * 8 + 1 = 17
+    first token  KV of 9 at 2 is 3 * 10 + 2 = 32; (12 + 17 + 32 + 31 * 3) mod 100 = 54
+    second       KV of 54 at 3 is 3 * 55 + 3 = 168; (12 + 17 + 32 + 168 + 31 * 3) mod 100 = 22
+
+A token that a penalised request has emitted already gives way to the next one that it has not, so a missing history
+changes tokens.
 With lag 1 every launched plan executes as late as the contract allows, when it is collected: a block that is
 given away under a launched plan is overwritten, and changes tokens.
 It has settable step time and fault injection, and ships so that a platform can be tried without a model.
@@ -39,7 +46,7 @@ class FakeConfig:
     """Shape and behaviour of a fake runner."""
 
     worker_weight: int = 1
-    """Differs per worker, so that tokens tell which one computed them."""
+    """Differs per worker, so that tokens tell which worker computed them."""
     model_path: Path | None = None
     """Model folder whose tokenizer grammars need; ``FakeRunner.load`` takes vocabulary, context and digest from it."""
     num_blocks: Annotated[int, Ge(1)] = 256

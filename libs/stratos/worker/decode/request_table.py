@@ -4,7 +4,7 @@ Life of a request
     1. ``submit``: refused while draining, when it is known already, or when the table is full; a newer attempt
        ends the older one.  Otherwise a task has its prompt computed (``PrefillPolicy``) and stays until it ended.
     2. engine steps append to the record's log and mark it at its session.
-    3. it leaves the table when its last output was taken for sending, or when nobody attached within
+    3. it leaves the table when its last output was taken for sending, or when no session attached within
        ``orphan_ttl_s`` after its session broke.
 Every path out cancels the task, and the task's end aborts the request in the engine and gives back its adapter.
 """
@@ -153,7 +153,7 @@ class RequestTable:
                 record.orphan_since_s = self._clock.now()
 
     def reap(self) -> None:
-        """Free orphans that nobody attached to in time; called often."""
+        """Free orphans that no session attached to in time; called often."""
         limit_s = self._clock.now() - self._orphan_ttl_s
         for record in list(self._records.values()):
             if record.orphan_since_s is not None and record.orphan_since_s <= limit_s:

@@ -1,4 +1,4 @@
-"""What both sides of hand-offs work with, besides what every part of the worker has."""
+"""What both sides of hand-offs work with, in addition to the worker's own context."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ Life of a leg
     credit back -> Finish and full coverage, in either order -> commit -> Ack.
 
 Nothing the source writes later can matter: slots are copied before they are checked, blocks are reserved and
-invisible until the commit, and whatever ends the leg early puts its slots into quarantine at once.  ``wind_down``
-then runs beside the request: it waits for the source's AbortAck, or leaves the slots to the probing of suspects.
+invisible until the commit, and a leg that ends early puts its slots into quarantine at once.  ``give_up``
+then runs in the background: it waits for the source's AbortAck, or leaves the slots to the probing of suspects.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from stratos.worker.handoff.target import HandoffTarget, TargetRefusedError
 
 GRACE_S = 0.05
 """After a timeout: what had arrived but was not yet delivered by a busy event loop gets its chance."""
-COPY_BESIDE_BYTES = 64 * 1024
+COPY_IN_THREAD_BYTES = 64 * 1024
 """Payloads from this size are copied and hashed in a thread."""
 
 
@@ -98,12 +98,12 @@ class ReceiverLeg:
                 self._is_over = self._is_settled = True
                 raise WorkerLost("the source ended the hand-off early")
             await self._handle(message)
-        assert self._source is not None, "frames come behind Ready"
+        assert self._source is not None, "frames come after Ready"
         assert self._finish is not None, "complete means finished"
         await self._target.commit(self._source, self._finish, self._context.clock.now() - self._granted_s)
 
     def give_up(self, reason: str, *, committed: bool = False) -> Awaitable[None]:
-        """Fence the leg off now; the awaitable does the rest and must be run, whatever becomes of the request."""
+        """Fence the leg off now; the awaitable does the rest and must be run, also when the request is cancelled."""
         if self._receiver is None or self._offer is None:
             return self._leave() if self._is_refused else self._break_stream()
         slots = self._receiver.slots_of(self._offer.pair, self._intent.leg)
@@ -196,8 +196,8 @@ class ReceiverLeg:
         header, pair = announced[0], self._offer.pair
         self._receiver.notify_sent(pair, header.leg, seq)
         slot = await self._receiver.wait(pair, header.leg, seq, timeout_s=self._context.config.frame_timeout_s)
-        beside = len(slot) >= COPY_BESIDE_BYTES
-        private, check = await asyncio.to_thread(_copy, slot) if beside else _copy(slot)
+        in_thread = len(slot) >= COPY_IN_THREAD_BYTES
+        private, check = await asyncio.to_thread(_copy, slot) if in_thread else _copy(slot)
         self._context.metrics.transfer_bytes.labels("received", self._offer.transport).inc(len(private))
         cause = self._find_damage(header, len(private), check)
         if cause:
@@ -251,7 +251,7 @@ class ReceiverLeg:
         await self._settle_pending()
 
     async def _acknowledge(self) -> None:
-        """Behind the commit, and not in the request's way: it may have ended by now."""
+        """Runs after the commit, in the background: the request may have ended by now."""
         with suppress(StratosError):
             await self._stream.send(Ack())
         await self._leave()
