@@ -89,7 +89,7 @@ class RunnerConfig:
     attention_window: Annotated[int, Ge(0)] = 0
     """StreamingLLM: tokens that a token sees up to itself; sequences may outgrow the model's context. 0 is off."""
     attention_sinks: Annotated[int, Ge(0)] = 0
-    """StreamingLLM: first tokens of a sequence that every token sees in addition to the window; 4 do for most models."""
+    """StreamingLLM: first tokens of a sequence that every token sees in addition to the window; 4 do for most."""
     max_stream_len: Annotated[int, Ge(1)] = 1 << 20
     """StreamingLLM: longest sequence; its KV is bounded, its list of tokens is not."""
     num_threads: Annotated[int, Ge(0)] = 0
