@@ -21,7 +21,8 @@ from stratos.rpc.binding import StartError
 
 EXPORT_INTERVAL_S = 1.0
 """Ended spans wait this long at most; those that wait are lost when the process is killed."""
-FLUSH_TIMEOUT_MS = 2000
+EXPORT_TIMEOUT_S = 2.0
+"""Longest time of one export, retries included; spans that a collector does not take by then are dropped."""
 _STANDARD_NAMES = {
     "http_method": "http.request.method",
     "http_route": "http.route",
@@ -138,9 +139,8 @@ class Tracing:
         return self._begin(name, trace, kind, begin_s, attributes)
 
     def flush(self) -> None:
-        """Send what is buffered and stop; blocks for some seconds at most."""
+        """Send what is buffered and stop; blocks for two exports at most."""
         if self._provider is not None:
-            self._provider.force_flush(FLUSH_TIMEOUT_MS)
             self._provider.shutdown()
 
     def _begin(
@@ -189,7 +189,9 @@ def open_tracing(otlp_endpoint: str, service: str) -> Tracing:
     provider = TracerProvider(
         resource=Resource.create({"service.name": f"stratos-{service}"}), sampler=ALWAYS_ON, shutdown_on_exit=False
     )
-    exporter = OTLPSpanExporter(endpoint=otlp_endpoint, insecure=not otlp_endpoint.startswith("https://"))
+    exporter = OTLPSpanExporter(
+        endpoint=otlp_endpoint, insecure=not otlp_endpoint.startswith("https://"), timeout=EXPORT_TIMEOUT_S
+    )
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=EXPORT_INTERVAL_S * 1000))
     return Tracing(provider)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import socket
 import time
 from typing import Any
 
@@ -111,6 +112,17 @@ def test_a_missing_exporter_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(builtins, "__import__", without_exporter)
     with pytest.raises(StartError, match=r"pip install 'stratosserve\[otlp\]'"):
         open_tracing("http://127.0.0.1:4317", "echo")
+
+
+def test_a_collector_that_is_away_holds_up_the_end_for_two_exports_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratos.rpc.tracing.EXPORT_TIMEOUT_S", 0.2)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nothing listens there
+        tracing = open_tracing(f"http://127.0.0.1:{taken.getsockname()[1]}", "echo")
+        tracing.start("POST", NO_TRACE, is_chosen=True).end()
+        begin_s = time.monotonic()
+        tracing.flush()
+    assert time.monotonic() - begin_s < 2.0
 
 
 @pytest.mark.parametrize("trace", [NO_TRACE, SAMPLED, UNSAMPLED, TraceContext(http_request_id="a")])

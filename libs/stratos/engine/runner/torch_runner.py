@@ -101,7 +101,7 @@ class TorchRunner(Runner):
         if config.num_threads:
             torch.set_num_threads(config.num_threads)
         target, dtype, clock = torch.device(device), DTYPES[config.dtype], clock or SystemClock()
-        files = read_model_files(config.model_path, config.model_digest)
+        files = read_model_files(config.model_folder(), config.model_digest)
         model = parse_decoder_config(files.config, has_lm_head=files.can_generate)
         streams = streaming(config, model, target)
         model = streams.model if streams else model

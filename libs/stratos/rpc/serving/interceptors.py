@@ -59,7 +59,7 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def handler(request: Any, context: Any) -> Any:
             self.num_unary_open += not is_stream
             try:
-                async with self._edge(method, context):
+                async with self._edge(method, context, _request_label(request)):
                     return await run(request, context)
             finally:
                 self.num_unary_open -= not is_stream
@@ -67,7 +67,7 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return handler
 
     @asynccontextmanager
-    async def _edge(self, method: str, context: Any) -> AsyncIterator[None]:
+    async def _edge(self, method: str, context: Any, label: str) -> AsyncIterator[None]:
         started, code = time.monotonic(), grpc.StatusCode.OK
         try:
             yield
@@ -82,7 +82,7 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             await _abort(context, error)
         except Exception:
             code = grpc.StatusCode.INTERNAL
-            await _abort(context, _log_bug(method))
+            await _abort(context, _log_bug(method, label))
         finally:
             self._metrics.observe(method, code.name, time.monotonic() - started)
 
@@ -96,10 +96,16 @@ def _write_all(generator: Callable[[Any, Any], Any]) -> _Handler:
     return handler
 
 
-def _log_bug(method: str) -> Internal:
+def _log_bug(method: str, label: str) -> Internal:
     error_id = new_id("err")
-    _log.exception("bug in %s, reported to the caller as %s", method, error_id)
+    _log.exception("bug in %s%s, reported to the caller as %s", method, label, error_id)
     return Internal(f"internal error {error_id}; the server's log has the details")
+
+
+def _request_label(request: Any) -> str:
+    """For log lines: the id of the HTTP request that a message belongs to, if it says so."""
+    request_id = getattr(getattr(request, "trace", None), "http_request_id", "")
+    return f" for request {request_id}" if request_id else ""
 
 
 async def _abort(context: Any, error: StratosError) -> None:

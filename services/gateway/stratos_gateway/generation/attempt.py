@@ -90,6 +90,11 @@ class Attempt:
         self._is_over_there = False
         self._end: asyncio.Future[Cause | None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def label(self) -> str:
+        """The request's name for log lines."""
+        return self._owner.label
+
     async def wait(self) -> Cause | None:
         """Wait for the end: ``None`` when all choices ended, else why another attempt is due.
 
@@ -120,7 +125,7 @@ class Attempt:
             if self._owner.accept(index, offset, token_ids, logprobs, finish_reason):
                 self._session.cancel(self._key, (index,))
         except JournalConflict as error:
-            _log.error("attempt %d of %s: %s", self._key.attempt, self._owner.label, error)
+            _log.error("attempt %d of %s: %s", self._key.attempt, self.label, error)
             self._settle(Cause.CONFLICT)
 
     def on_prompt_logprobs(self, logprobs: Sequence[PositionLogprobs]) -> None:

@@ -46,6 +46,10 @@ class Receipt:
 class AttemptSink(Protocol):
     """Where a session delivers the news of one attempt; called on the event loop, must not block."""
 
+    @property
+    def label(self) -> str:
+        """The request's name for log lines."""
+
     def on_delta(
         self,
         index: int,

@@ -165,7 +165,8 @@ class WorkerSession:
             _hand_over(output, sink)
         except Exception:
             error_id = new_id("err")
-            _log.exception("bug in an output of %s, reported to the client as %s", self.worker.worker_id, error_id)
+            worker_id, label = self.worker.worker_id, sink.label
+            _log.exception("bug in an output of %s for %s, reported to the client as %s", worker_id, label, error_id)
             sink.on_failure(Internal(f"internal error {error_id}"))
 
     def _break(self, cause: str, reason: str) -> None:
