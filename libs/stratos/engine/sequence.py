@@ -23,7 +23,7 @@ class Sequence:
     """Tokens that share one block table; ``num_computed`` catches up with ``len(tokens)``.
 
     With lag 1 a step of the sequence may be launched and not collected: its tokens are *in flight*, and the token
-    that it samples exists but is *unknown*.  Scheduling goes by ``num_scheduled`` and ``remaining``; whatever reads
+    that it samples exists but is *unknown*.  Scheduling goes by ``num_scheduled`` and ``remaining``; what reads
     KV or offers blocks to the prefix cache goes by ``num_computed``, which counts collected steps only.
     """
 
@@ -45,15 +45,18 @@ class Sequence:
     num_computed: int = 0
     """Tokens whose KV is complete."""
     num_in_flight: int = 0
-    """Tokens behind them that a launched step computes."""
+    """Tokens after them that a launched step computes."""
     num_unknown: int = 0
-    """Tokens behind ``tokens`` that a launched step samples: 0 or 1."""
+    """Tokens after ``tokens`` that a launched step samples: 0 or 1."""
     max_len: int = sys.maxsize
     """Tokens at which the sequence ends for its length; the last of them is never computed."""
     last_plan: int = -1
     """Number of the last plan that touches the sequence's blocks."""
     epoch: int = 0
-    """Counts how often the blocks were given up: results of launched rows of an older epoch move nothing."""
+    """Counts how often the blocks were given up: results of launched rows of an older epoch move nothing.
+
+    A row is launched in epoch 0; the sequence is preempted, which makes it epoch 1 and resets its counters, and gets
+    blocks again. When the row is collected its 0 is not 1: its token is dropped, ``num_in_flight`` is left alone."""
     is_open: bool = True
     """Neither finished nor aborted."""
     block_table: list[int] = field(default_factory=list)
@@ -71,7 +74,7 @@ class Sequence:
     choice: int = 0
     job: JobState | None = None
     grammar: GrammarMatcher | None = None
-    """Behind the last token of ``tokens``."""
+    """Its state after the last token of ``tokens``."""
     embedding: EmbedState | None = None
     computes_all: bool = False
     """Every token is computed here, because more than the KV of each is needed."""

@@ -21,6 +21,7 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.step_watch import PROGRESS_INTERVAL_S, StepWatch
 from stratos.rpc.serving.service import Service
+from stratos.store.settings import ObjectStoreConfig
 from stratos.worker.adapter_cache import AdapterStore, open_adapter_store, remove_leftovers
 from stratos.worker.decode.servicer import DecodeServicer
 from stratos.worker.drain_gate import DrainGate
@@ -59,7 +60,7 @@ class WorkerProcess(Service):
         settings: WorkerSettings,
         *,
         make_engine: Callable[[WorkerSettings], EngineClient],
-        make_store: Callable[[WorkerSettings], AdapterStore],
+        make_store: Callable[[ObjectStoreConfig | None], AdapterStore],
     ) -> None:
         self.name = f"{role.value}-worker"
         self.role = role
@@ -91,7 +92,7 @@ class WorkerProcess(Service):
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         source = SourceServicer(lambda: self.opened.context)
         source_pb2_grpc.add_KvSourceServiceServicer_to_server(source, server)
-        status = StatusServicer(self._feed, self.status, self._start_drain)
+        status = StatusServicer(self._feed, self.status, self.start_drain)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(status, server)
         files, names = [source_pb2, worker_pb2], []
         if self.role is WorkerRole.DECODE:
@@ -108,12 +109,12 @@ class WorkerProcess(Service):
     async def open(self) -> None:
         """Load the model, start the step loop, wire everything."""
         engine = await run_in_own_thread(self._make_engine, self._settings)
-        await asyncio.to_thread(remove_leftovers, self._settings.adapter_cache_dir)
+        await asyncio.to_thread(remove_leftovers, self._settings.adapter_cache.directory)
         await engine.start()
         self._opened = wire_worker(
             self._settings,
             engine,
-            self._make_store(self._settings),
+            self._make_store(self._settings.object_store),
             self.me,
             self.incarnation,
             registry=self.metrics,
@@ -124,7 +125,7 @@ class WorkerProcess(Service):
         engine.subscribe(lambda _: self._feed.notify())
 
     async def warm_up(self) -> None:
-        await warm_up_engine(self.opened.context.engine, self._clock, self._settings.max_num_batched_tokens)
+        await warm_up_engine(self.opened.context.engine, self._clock, self._settings.scheduler.max_num_batched_tokens)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         return {
@@ -160,13 +161,27 @@ class WorkerProcess(Service):
             resident_adapters=frozenset(engine.resident_adapters),
             tokens_by_tenant=engine.tokens_by_tenant,
             block_size=info.geometry.block_size,
-            max_num_seqs=self._settings.max_num_seqs,
+            max_num_seqs=self._settings.scheduler.max_num_seqs,
             slow_step_s=engine.slow_step_s,
         )
 
+    def refuse_new_work(self) -> None:
+        """Take no submission and no hand-off from now on."""
+        self._gate.is_draining = True
+        self.opened.table.is_draining = True
+        self._feed.notify()
+
+    def start_drain(self, timeout_s: float | None) -> int:
+        """Refuse new work and let the process end; returns how many requests it still has."""
+        if timeout_s is not None:
+            self._drain_timeout_s = timeout_s
+        self.refuse_new_work()
+        self.request_stop()
+        return len(self.opened.table)
+
     async def drain(self) -> None:
         """Let what runs end; hand streams back to their gateways shortly before the time is over."""
-        self._refuse_new_work()
+        self.refuse_new_work()
         opened, left_s = self.opened, min(self._drain_timeout_s, self._settings.drain_timeout_s)
         if self._has_failed:
             lost = WorkerLost("this worker's engine failed; resume the request elsewhere")
@@ -187,18 +202,6 @@ class WorkerProcess(Service):
             await self._opened.close()
 
     # -- inside ------------------------------------------------------------------------------------
-
-    def _refuse_new_work(self) -> None:
-        self._gate.is_draining = True
-        self.opened.table.is_draining = True
-        self._feed.notify()
-
-    def _start_drain(self, timeout_s: float | None) -> int:
-        if timeout_s is not None:
-            self._drain_timeout_s = timeout_s
-        self._refuse_new_work()
-        self.request_stop()
-        return len(self.opened.table)
 
     async def _watch_step_loop(self) -> None:
         try:
@@ -231,7 +234,7 @@ class WorkerProcess(Service):
 def make_client(settings: WorkerSettings) -> EngineClient:
     """The engine client that the settings name; a process of its own makes its engine in ``start``."""
     if settings.engine_process == "process":
-        arena_bytes = FRAMES_IN_FLIGHT * settings.staging_slot_bytes
+        arena_bytes = FRAMES_IN_FLIGHT * settings.transport.staging.slot_bytes
         return ProcessEngine(settings.model_dump_json().encode(), arena_bytes=arena_bytes)
     return ThreadEngine(make_engine(settings))
 
