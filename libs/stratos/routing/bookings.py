@@ -1,7 +1,7 @@
 """Placements that have not ended, per worker incarnation.
 
 A booking is provisional.  It goes when its attempt is reported as ended, when its worker shows fewer requests
-than are booked on it (an end that nobody reported), when its incarnation is gone, or after a lease.
+than are booked on it (an end that was not reported), when its incarnation is gone, or after a lease.
 """
 
 from __future__ import annotations

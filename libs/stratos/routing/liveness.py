@@ -29,7 +29,7 @@ class OutReason(enum.StrEnum):
 
 
 class Liveness:
-    """Verdict on one worker address; a new incarnation starts afresh."""
+    """Verdict on one worker address; a new incarnation starts without a history."""
 
     def __init__(self, settings: LivenessSettings) -> None:
         self._settings = settings

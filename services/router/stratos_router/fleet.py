@@ -29,7 +29,7 @@ class _Record:
         self.liveness = Liveness(settings)
         self.was_live = False
         self.view: WorkerView | None = None
-        """Made anew when the status, the bookings or the verdict changed."""
+        """Made again when the status, the bookings or the verdict changed."""
 
     def ref(self) -> WorkerRef:
         """Discovery's name and address, the worker's own incarnation and role."""
@@ -60,7 +60,7 @@ class FleetState:
         """Moves whenever placement could turn out differently."""
 
     def set_members(self, members: Sequence[Member]) -> None:
-        """Discovery has a new list. A member at another address starts afresh."""
+        """Discovery has a new list. A member at another address starts without a history."""
         self.version += 1
         wanted = {member.worker_id: member for member in members}
         for worker_id, record in list(self._records.items()):
