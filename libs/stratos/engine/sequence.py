@@ -44,7 +44,7 @@ class Wait:
 class Sequence:
     """Tokens that share one block table; ``num_computed`` catches up with ``len(tokens)``.
 
-    With lag 1 a step of the sequence may be launched and not collected: its tokens are *in flight*, and the token
+    With overlap a step of the sequence may be launched and not collected: its tokens are *in flight*, and the token
     that it samples exists but is *unknown*.  Scheduling goes by ``num_scheduled`` and ``remaining``; what reads
     KV or offers blocks to the prefix cache goes by ``num_computed``, which counts collected steps only.
     """

@@ -1,4 +1,4 @@
-"""The KV admission rule: ``blocks(prompt) + blocks(budget) + taken <= mark * total``.
+"""The KV admission rule: ``blocks(prompt) + blocks(budget) + taken <= watermark * total``.
 
 ``budget = min(max_tokens, p90 output length of the model so far)``, at least one block.  A recovery must get
 back in: it asks for one block of output and may fill the whole pool; the engine preempts if that was too much.
@@ -25,7 +25,7 @@ class Ask:
     request: PlacementRequest
     output_tokens: int
     """Expected output of one choice."""
-    kv_mark: float
+    kv_watermark: float
     max_waiting_per_worker: int
 
     def num_blocks(self, block_size: int) -> int:
@@ -35,12 +35,12 @@ class Ask:
 
     def never_fits(self, view: WorkerView) -> bool:
         """Not even an empty worker of this size could take it."""
-        return self.num_blocks(view.status.block_size) > self.kv_mark * view.status.blocks.total
+        return self.num_blocks(view.status.block_size) > self.kv_watermark * view.status.blocks.total
 
     def has_room(self, view: WorkerView) -> bool:
         """Admission holds now."""
         need = self.num_blocks(view.status.block_size)
-        return need + view.num_used_blocks <= self.kv_mark * view.status.blocks.total
+        return need + view.num_used_blocks <= self.kv_watermark * view.status.blocks.total
 
     def has_seat(self, view: WorkerView) -> bool:
         """The worker's batch, and its short queue, have a place; an empty worker always has."""
@@ -78,6 +78,6 @@ def make_ask(request: PlacementRequest, lengths: OutputLengths, settings: Admiss
     return Ask(
         request=request,
         output_tokens=1 if request.is_recovery else min(per_choice, lengths.p90(request.model_digest)),
-        kv_mark=1.0 if request.is_recovery else settings.kv_mark,
+        kv_watermark=1.0 if request.is_recovery else settings.kv_watermark,
         max_waiting_per_worker=settings.max_waiting_per_worker,
     )

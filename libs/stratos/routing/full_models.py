@@ -41,5 +41,5 @@ class FullModels:
             and ask.request.num_choices == refused.request.num_choices
             and ask.output_tokens <= refused.output_tokens
             and ask.request.num_prompt_tokens <= refused.request.num_prompt_tokens
-            and ask.kv_mark >= refused.kv_mark
+            and ask.kv_watermark >= refused.kv_watermark
         )

@@ -18,7 +18,7 @@ class ScorerWeights:
 class AdmissionSettings:
     """The KV admission rule and the bound on a worker's own queue."""
 
-    kv_mark: float = 0.90
+    kv_watermark: float = 0.90
     """Share of the KV pool that admission may fill; recoveries may fill all of it."""
     default_output_tokens: int = 256
     """Stands for a model's p90 output length until enough requests have ended."""

@@ -84,7 +84,7 @@ def test_a_worker_that_is_out_keeps_a_request_from_being_called_impossible() -> 
 def test_admission_is_the_formula_at_every_size(total, used, prompt, max_tokens, choices, mark) -> None:
     used = min(used, total)
     request = make_request(num_prompt_tokens=prompt, max_tokens=max_tokens, num_choices=choices)
-    ask = make_ask(request, OutputLengths(256), AdmissionSettings(kv_mark=mark))
+    ask = make_ask(request, OutputLengths(256), AdmissionSettings(kv_watermark=mark))
     view = make_view(blocks=ledger(total, allocated=used))
     budget = min(math.ceil(max_tokens / choices), 256)
     need = math.ceil(prompt / 16) + choices * max(1, math.ceil(budget / 16))

@@ -10,8 +10,8 @@ hash, and a later prefix hit *loads* it.  Copies ride in step plans: a plan copi
     plan 8   A is admitted again. Block 3 is still cached on the device: referenced. Blocks 6 and 2 are allocated:
              ins (slot 8 -> 6), (slot 9 -> 2); A's table is 3, 6, 2, its slots are released
 
-``is_fenced`` (lag 1) is for runners that copy beside the step loop.  A block that is copied out then has no new owner,
-and a block that is loaded has no reader, until the plan has retired; an evicted block cannot be copied any more, so
+``is_fenced`` (overlap) is for runners that copy while steps run.  A block that is copied out then has no new owner, and
+a block that is loaded has no reader, until the plan has retired; an evicted block cannot be copied any more, so
 cached blocks are copied before they are due (``_keep_oldest``).
 
 The destination of a load holds a reference of its own until the plan retires, so its sequence may end meanwhile.

@@ -12,7 +12,7 @@ more sequences than a step has tokens, and prompts go on before new requests are
 batch slot that a sequence before it waits for.  A preempted sequence is let in again only if the batch can grow until
 it has its next token, so that it is not preempted again for nothing.
 
-With lag 1 the step before this one may be launched and not collected.  A sequence in flight gives no memory when it
+With overlap the step before this one may be launched and not collected.  A sequence in flight gives no memory when it
 is preempted, since its blocks are fenced: the victim is held back from this step instead, and preempted in the next.
 
 The scheduler owns the queues and asks the block manager for memory; it knows no model and no torch.

@@ -127,7 +127,7 @@ class WindowMachine(CrowdedMachine):
         self.model = {"window": window, "num_sinks": num_sinks}
         fake = FakeConfig(
             num_blocks=13, block_size=4, window=window, num_sinks=num_sinks, num_host_blocks=num_host_blocks,
-            lag=self.lag,
+            overlap=self.overlap,
         )  # fmt: skip
         config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=4, enable_swap_costs=False, **CROWDED)
         self.engine = EngineCore(FakeRunner(fake), config)
@@ -146,10 +146,10 @@ class WindowMachine(CrowdedMachine):
             self.advance()
 
 
-class LaggingWindowMachine(WindowMachine):
-    lag = 1
+class OverlappingWindowMachine(WindowMachine):
+    overlap = True
 
 
 TestWindow = WindowMachine.TestCase
-TestLaggingWindow = LaggingWindowMachine.TestCase
-TestWindow.settings = TestLaggingWindow.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestOverlappingWindow = OverlappingWindowMachine.TestCase
+TestWindow.settings = TestOverlappingWindow.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
