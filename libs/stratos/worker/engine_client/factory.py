@@ -36,12 +36,12 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
 
 def _cuda_runner(config: RunnerConfig, max_num_seqs: int) -> Runner:
     try:
-        from stratos.engine.runner.cuda.runner import CudaRunner, most_sequences
+        from stratos.engine.runner.cuda.runner import CudaRunner, max_sequences
     except ModuleNotFoundError as error:
         raise InvalidCheckpoint(f"device cuda needs {error.name}: install the extra stratosserve[gpu]") from error
-    if max_num_seqs > most_sequences(config):
+    if max_num_seqs > max_sequences(config):
         raise InvalidCheckpoint(
-            f"max_num_seqs={max_num_seqs} is more than the {most_sequences(config)} that max_graph_batch="
+            f"max_num_seqs={max_num_seqs} is more than the {max_sequences(config)} that max_graph_batch="
             f"{config.max_graph_batch} allows; raise max_graph_batch to half of it"
         )
     return CudaRunner.load(config)
