@@ -1,5 +1,6 @@
 """One step ahead of the host: the same tokens, no memory given away too early, no row more than needed."""
 
+import itertools
 import random
 
 import pytest
@@ -38,7 +39,7 @@ def random_load(seed):
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("num_blocks", [26, 400])
-def test_outputs_are_equal_whatever_the_lag_of_engine_and_runner(seed, num_blocks):
+def test_outputs_are_equal_whatever_the_overlap_of_engine_and_runner(seed, num_blocks):
     outcomes = []
     for config_overlap, runner_overlap in itertools.product((False, True), repeat=2):
         config = SchedulerConfig(max_num_batched_tokens=33, max_num_seqs=9, enable_overlap=config_overlap)

@@ -1,4 +1,4 @@
-"""Tests of the engine's host wing that make an engine run with both lags."""
+"""Tests of the engine's host wing that make an engine run with and without overlap."""
 
 from __future__ import annotations
 

@@ -246,9 +246,8 @@ def test_a_grammar_that_fails_ends_its_request_alone(
     monkeypatch.setattr(MaskFiller, "fill_batch", fill)
     got = []
     for is_poisoned in (False, True):
-        core = make_core(
-            BASE_MODEL, kv_pool_bytes=8 << 20, enable_overlap=overlap, enable_parallel_grammar_masks=is_parallel
-        )
+        switches = {"enable_overlap": overlap, "enable_parallel_grammar_masks": is_parallel}
+        core = make_core(BASE_MODEL, kv_pool_bytes=8 << 20, **switches)
         core.add(make_request([5, 6, 7], "grammar", grammar=grammar, max_tokens=12, n=2))
         core.add(make_request([5, 6, 8], "free", max_tokens=12, num_logprobs=2))
         if is_poisoned:

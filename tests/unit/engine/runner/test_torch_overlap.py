@@ -1,4 +1,4 @@
-"""The torch runner continues rows with the token that the step before sampled: equal tokens in both lags."""
+"""The torch runner continues rows with the token that the step before sampled: the same tokens either way."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> TorchRunner:
 
 
 def generate(runner: TorchRunner, overlap: bool) -> dict[tuple[str, int], Outcome]:
-    engine = EngineCore(
-        runner, SchedulerConfig(enable_overlap=overlap, max_num_batched_tokens=17, enable_prefix_cache=False)
-    )
+    config = SchedulerConfig(enable_overlap=overlap, max_num_batched_tokens=17, enable_prefix_cache=False)
+    engine = EngineCore(runner, config)
     outcomes = run(engine, *mixed_requests(PARAMS, 12, n=2))
     assert not outcomes.errors
     return outcomes.choices
