@@ -269,7 +269,6 @@ class EngineCore:
                 del self._adapter_pins[digest]
 
     def status(self) -> EngineStatus:
-        """Snapshot after the last step or call."""
         return self._status
 
     def inspect(self) -> EngineInspection:

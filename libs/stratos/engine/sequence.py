@@ -30,7 +30,6 @@ class Wait:
     """It found no room in the wait under way; a refusal is counted once."""
 
     def seconds(self, now: float) -> float:
-        """So far."""
         return self.past_s + (0.0 if self.since_s is None else now - self.since_s)
 
     def begin(self, now: float) -> None:
@@ -117,7 +116,7 @@ class Sequence:
         """Tokens that no launched step computes; 1 means a decode row."""
         num_tokens = len(self.tokens) + self.num_unknown
         if self.num_unknown and num_tokens >= self.max_len:
-            return 0  # the token in flight is the last one, whatever it is
+            return 0  # the token in flight is the last one, whichever token it is
         return num_tokens - self.num_scheduled
 
     @property
@@ -183,7 +182,6 @@ class RequestState:
 
     @property
     def key(self) -> RequestKey:
-        """Id and epoch."""
         return self.request.key
 
     @property
@@ -192,7 +190,6 @@ class RequestState:
         return len(self.sequences) + len(self.pending_forks)
 
     def stats(self) -> RequestStats:
-        """What the receipt says."""
         return RequestStats(
             num_prompt_tokens=len(self.request.prompt_ids),
             num_cached_tokens=self.num_cached_tokens or 0,

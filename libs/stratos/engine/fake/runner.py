@@ -1,4 +1,4 @@
-"""A runner that is arithmetic by hand, and proves who computed what.
+"""A runner that is arithmetic by hand, and proves which worker computed what.
 
 The "KV" of the token ``t`` at position ``p``, computed by a worker of weight ``w``, is ``w * (t + 1) + p``.
 The next token after position ``p`` is ``(sum of KV over positions 0..p + 31 * w) mod vocab_size`` with the
@@ -297,7 +297,6 @@ class FakeRunner(Runner):
         return handle.tokens
 
     def abandon(self) -> None:
-        """Forget what is in flight."""
         self._pending.clear()
 
     def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
@@ -309,7 +308,6 @@ class FakeRunner(Runner):
         return payload.cast("B")
 
     def scatter(self, block_table: Sequence[int], kv_range: KvRange, payload: memoryview) -> None:
-        """Write KV of a token range."""
         if payload.nbytes != KV_BYTES * kv_range.num_tokens:
             raise ValueError(f"payload of {payload.nbytes} bytes for {kv_range.num_tokens} tokens")
         values = memoryview(bytes(payload)).cast("q")
@@ -317,11 +315,9 @@ class FakeRunner(Runner):
             self._pages[self._slot(block_table, position)] = values[index]
 
     def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
-        """Remember the digest."""
         self._adapters[files.digest] = None
 
     def resident_adapters(self) -> tuple[str, ...]:
-        """Digests loaded."""
         return tuple(self._adapters)
 
     def _slot(self, block_table: Sequence[int], position: int) -> int:

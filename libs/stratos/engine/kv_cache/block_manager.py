@@ -1,4 +1,4 @@
-"""Owner of all KV blocks: who references which block, and what state each one is in.
+"""Owner of all KV blocks: how often each is referenced, and what state each one is in.
 
     FREE ──allocate──▶ ALLOCATED ──release──▶ CACHED (has a hash) or FREE
       └───reserve────▶ RESERVED ──publish──▶ ALLOCATED
@@ -6,7 +6,7 @@
     released under a fence ──▶ FENCED ──unfence──▶ CACHED (has a hash) or FREE
 
 RESERVED blocks belong to a hand-off that is not committed: they never have a hash and are never read.  A fence
-says that a copy outside of the step loop touches the block; a fenced block is never given to anybody.
+says that a copy outside of the step loop touches the block; no allocation gets a fenced block.
 Ledger law: ``free + cached + allocated + reserved + fenced == total``.
 """
 
@@ -48,7 +48,6 @@ class BlockManager:
         self._counts[BlockState.FREE] = num_blocks
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold ``num_tokens`` tokens."""
         return -(-num_tokens // self.block_size)
 
     @property
@@ -58,7 +57,6 @@ class BlockManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that hold nothing."""
         return len(self._free)
 
     def is_in_use(self, block: int) -> bool:
@@ -97,7 +95,7 @@ class BlockManager:
     def release(self, blocks: Sequence[int], *, are_oldest: bool = False) -> None:
         """Take one reference from each block, last block first, so that suffixes are evicted before prefixes.
 
-        ``are_oldest``: those that nobody references then are the next to be evicted.
+        ``are_oldest``: those without a reference then are the next to be evicted.
         """
         for block in reversed(blocks):
             assert self._refs[block] > 0, f"block {block} released twice"
@@ -113,7 +111,7 @@ class BlockManager:
             self._fences[block] += 1
 
     def unfence(self, blocks: Iterable[int]) -> None:
-        """End one fence; a block nobody references becomes available."""
+        """End one fence; a block without references becomes available."""
         for block in blocks:
             assert self._fences[block] > 0
             self._fences[block] -= 1
@@ -135,7 +133,6 @@ class BlockManager:
         return known
 
     def ledger(self) -> BlockLedger:
-        """Counts of blocks by state."""
         counts = {state.value: count for state, count in self._counts.items()}
         return BlockLedger(total=self.num_blocks, **counts)
 

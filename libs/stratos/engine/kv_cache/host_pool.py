@@ -4,7 +4,7 @@
     CACHED ──hold──▶ HELD ──release──▶ CACHED or FREE,  CACHED ──evicted by allocate──▶ MOVING
     HELD ──begin_move (a load reads it)──▶ MOVING
 
-A slot is MOVING while a copy writes or reads it; it is never given to anybody then.  Hashes are those of the device
+A slot is MOVING while a copy writes or reads it; no allocation gets it then.  Hashes are those of the device
 pool (``prefix_cache``), so one hash says what a block holds in either tier.  Least recently used slots go first.
 Ledger law: ``free + cached + held + moving == total``.
 """
@@ -53,7 +53,6 @@ class HostPool:
         return self._slot_of.get(block_hash)
 
     def is_filling(self, slot: int) -> bool:
-        """The copy that fills the slot has not ended."""
         return slot in self._filling
 
     def allocate(self, block_hash: bytes | None) -> int | None:
@@ -112,7 +111,6 @@ class HostPool:
         return len(slots)
 
     def ledger(self) -> HostLedger:
-        """Counts of slots by state."""
         return HostLedger(total=self.num_slots, **{state.value: count for state, count in self._counts.items()})
 
     def verify(self) -> None:

@@ -14,7 +14,7 @@ hash, and a later prefix hit *loads* it.  Copies ride in step plans: a plan copi
 a block that is loaded has no reader, until the plan has retired; an evicted block cannot be copied any more, so
 cached blocks are copied before they are due (``_keep_oldest``).
 
-The destination of a load holds a reference of its own until the plan retires, so its sequence may end meanwhile.
+The destination of a load holds a reference of its own until the plan retires, so its sequence may end before.
 Owns the decisions and what is pending; slots belong to ``HostPool``, blocks to ``BlockManager``.
 """
 
@@ -89,7 +89,6 @@ class HostTier:
 
     @property
     def is_enabled(self) -> bool:
-        """There is host memory."""
         return self.pool.num_slots > 0
 
     @property
@@ -99,7 +98,6 @@ class HostTier:
 
     @property
     def num_loading(self) -> int:
-        """Device blocks that pending or launched copies fill."""
         return len(self._loading)
 
     @property
@@ -108,7 +106,6 @@ class HostTier:
         return bool(self._next)
 
     def status(self) -> HostTierStatus:
-        """Ledger and counters."""
         return HostTierStatus(
             slots=self.pool.ledger(),
             num_swapped_out=self.num_swapped_out,
@@ -241,7 +238,6 @@ class HostTier:
         return bool(self._loading) and not self._loading.isdisjoint(table)
 
     def forget(self, hashes: Series[bytes]) -> int:
-        """Drop kept blocks by hash."""
         return self.pool.forget(hashes)
 
     def _keep_evicted(self, block_hash: bytes, block: int) -> None:
@@ -318,7 +314,7 @@ class HostTier:
         return slot
 
     def _copy_in(self, slot: int, block: int, block_hash: bytes | None) -> None:
-        """The destination and the source stay until the plan has retired, whatever becomes of the sequence."""
+        """The destination and the source stay until the plan has retired, even when the sequence ends."""
         self.pool.hold([slot])  # the caller's hold ends with the plan's decision, this one when the plan retires
         self.pool.begin_move(slot)  # no copy may fill the slot while this one reads it
         self._blocks.reference([block])  # its sequence may be aborted before the copy is done

@@ -37,7 +37,6 @@ class SwapCosts:
     tokens_per_s: float | None = None
 
     def observe_copies(self, num_blocks: int, seconds: float) -> None:
-        """``num_blocks`` were copied in ``seconds``."""
         if num_blocks and seconds > 0:
             self.bytes_per_s = _blend(self.bytes_per_s, num_blocks * self.block_bytes / seconds)
 
@@ -55,7 +54,7 @@ class SwapCosts:
         return self._is_worth(num_blocks * self.block_size, num_moves=1)
 
     def is_keep_worth(self) -> bool:
-        """Copy a block that the device pool gives up, on the chance that somebody asks for it."""
+        """Copy a block that the device pool gives up, on the chance that a later prompt begins with it."""
         return self._is_worth(self.block_size, num_moves=2)
 
     def _is_worth(self, num_tokens: int, num_moves: int, num_blocks: int | None = None) -> bool:

@@ -49,12 +49,10 @@ class GenerationTable:
 
     @property
     def open(self) -> tuple[RequestKey, ...]:
-        """Keys of the requests in it."""
         return tuple(self._states)
 
     @property
     def num_pending_copies(self) -> int:
-        """Block copies that no plan has taken."""
         return len(self._copies)
 
     # -- coming and going --------------------------------------------------------------------------
@@ -144,7 +142,7 @@ class GenerationTable:
     def drain_copies(self, plan: int, *, has_rows: bool = True) -> list[BlockCopy]:
         """Copies that ``plan`` must do; each holds a reference on its source until ``end_copies``.
 
-        A plan without rows does none, but copies that nobody wants any more give their sources back.
+        A plan without rows does none, but copies that are not wanted any more give their sources back.
         """
         self._drop_dead_copies()
         if not has_rows:

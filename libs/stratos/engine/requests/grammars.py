@@ -29,7 +29,6 @@ class RequestGrammars:
 
     @property
     def num_compiled(self) -> int:
-        """Grammars kept for requests to come."""
         return self._compiler.num_compiled
 
     def prepare(self, spec: GrammarSpec) -> None:
@@ -37,7 +36,7 @@ class RequestGrammars:
         self._compiler.prepare(spec)
 
     def matchers(self, request: EngineRequest) -> dict[int, GrammarMatcher]:
-        """A matcher for each unfinished choice, behind what it has emitted; none without a grammar.
+        """A matcher for each unfinished choice, after what it has emitted; none without a grammar.
 
         Raises:
             BadRequest: the grammar cannot be compiled, or does not allow what was emitted.

@@ -77,7 +77,6 @@ class Scheduler:
     # -- queues ------------------------------------------------------------------------------------
 
     def enqueue(self, sequence: Sequence) -> None:
-        """Let a sequence wait for its turn."""
         sequence.wait.begin(self.clock.now())
         self.waiting.append(sequence)
 
@@ -86,7 +85,6 @@ class Scheduler:
         self.running.append(sequence)
 
     def grant(self, sequence: Sequence) -> None:
-        """Let a ready prefill job run."""
         self.ready.remove(sequence)
         self.running.append(sequence)
 
@@ -114,7 +112,6 @@ class Scheduler:
 
     @property
     def num_free_seqs(self) -> int:
-        """Sequences that the batch could take in now."""
         return self.max_seqs - len(self.running) - len(self.ready) - self.num_reserved_seqs
 
     @property
@@ -232,7 +229,7 @@ class Scheduler:
             try:
                 growth = self._growth_until_token(sequence)
                 has_room = self._tables.build(sequence, self.num_unused_budget_blocks, growth)
-            except Exception:  # whatever is wrong with this sequence, the others go on
+            except Exception:  # a bug in one sequence must not stop the others
                 _log.exception("a sequence cannot be admitted")
                 decision.failed.append((sequence, Internal("the request could not be scheduled")))
                 continue

@@ -1,6 +1,6 @@
 """Memory that a worker shares with its engine process: KV payloads lie in it, messages only name their place.
 
-The memory has no name in the file system, so nothing is left behind whatever kills the processes.  The worker alone
+The memory has no name in the file system, so nothing is left when the processes are killed.  The worker alone
 hands out places: for a ``scatter`` until the engine has read the payload, for a ``gather`` until the last view of
 the payload is gone.  When it is full callers wait, which slows transfers down and nothing else.
 """
@@ -66,12 +66,10 @@ class PayloadArena:
 
     @property
     def num_free_bytes(self) -> int:
-        """Bytes not handed out."""
         return sum(size for _, size in self._free)
 
     @property
     def num_lent_bytes(self) -> int:
-        """Bytes handed out."""
         return self.memory.num_bytes - self.num_free_bytes
 
     async def allocate(self, size: int) -> int:
@@ -96,7 +94,7 @@ class PayloadArena:
             raise
 
     def release(self, offset: int, size: int) -> None:
-        """Make a place free again and serve who waits for one."""
+        """Make a place free again and serve the callers that wait for one."""
         self._free = _merged(sorted([*self._free, (offset, _aligned(size))]))
         while self._waiting:
             wanted, future = self._waiting[0]
@@ -108,13 +106,13 @@ class PayloadArena:
                 future.set_result(found)
 
     def lend(self, offset: int, size: int) -> memoryview:
-        """The bytes of a place, which is given back when the last view of them is gone, in whatever thread."""
+        """The bytes of a place, which is given back when the last view of them is gone, in any thread."""
         holder = np.frombuffer(self.memory.view(offset, size), dtype=np.uint8)
         weakref.finalize(holder, self._returned, offset, size).atexit = False
         return holder.data
 
     def _returned(self, offset: int, size: int) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody left to lend to
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller is left
             self._loop.call_soon_threadsafe(self.release, offset, size)
 
     def _find(self, size: int) -> int | None:
