@@ -349,8 +349,7 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
             "router_address": "unused:1",
             "redis_url": "redis://unused",
             "key_pepper": "unused-unused-unused",
-            "silence_timeout_s": 5.0,
-            "step_timeout_s": 5.0,
+            "sessions": {"silence_timeout_s": 5.0, "step_timeout_s": 5.0},
             "drain_timeout_s": 2.0,
             **overrides,
         }

@@ -24,7 +24,7 @@ from stratos.core.requests.records import RequestKey
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.errors import from_error_detail
 from stratos_gateway.sessions import messages
-from stratos_gateway.sessions.liveness import Liveness, LivenessConfig
+from stratos_gateway.sessions.liveness import Liveness, SessionConfig
 from stratos_gateway.sessions.records import AttemptSink, Submission
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class WorkerSession:
         config: limits of liveness.
     """
 
-    def __init__(self, worker: WorkerRef, gateway_incarnation: str, clock: Clock, config: LivenessConfig) -> None:
+    def __init__(self, worker: WorkerRef, gateway_incarnation: str, clock: Clock, config: SessionConfig) -> None:
         self.worker = worker
         self.is_broken = False
         self._gateway_incarnation = gateway_incarnation
