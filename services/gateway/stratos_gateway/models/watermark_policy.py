@@ -18,7 +18,6 @@ from stratos.core.requests.watermark import (
     check_watermark,
 )
 
-
 _NO_KEY = SecretStr("")
 
 
