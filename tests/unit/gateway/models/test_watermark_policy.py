@@ -99,7 +99,7 @@ async def test_a_request_has_no_say(monkeypatch: pytest.MonkeyPatch, name: str, 
 def test_a_gateway_does_not_start_with_what_cannot_mark(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
 ) -> None:
-    with pytest.raises(InvalidSettings, match=f"WATERMARK_{name.upper()}: .*{message}") as caught:
+    with pytest.raises(InvalidSettings, match=f"WATERMARK__{name.upper()}: .*{message}") as caught:
         settings(monkeypatch, **{"key": KEY, name: value})
     assert KEY not in str(caught.value)
     assert "too short" not in str(caught.value)
