@@ -37,7 +37,7 @@ class ChatClient:
         """Pieces of the answer. Closing the iterator aborts the request.
 
         Raises:
-            DependencyDown: nobody answers. BadRequest: the gateway's own message.
+            DependencyDown: there is no answer. BadRequest: the gateway's own message.
         """
         body = {"model": self._model, "messages": messages, "max_tokens": self._max_tokens, "stream": True}
         try:

@@ -91,5 +91,5 @@ class Placement:
 
     @property
     def worker(self) -> WorkerRef:
-        """Who runs the attempt."""
+        """The worker that runs the attempt."""
         return self.decode or self.prefill[0]

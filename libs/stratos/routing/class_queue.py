@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from stratos.core.placement import PlacementRequest
 from stratos.routing.fairness import ServiceCounters
-from stratos.routing.settings import QueueSettings
+from stratos.routing.settings import QueueConfig
 
 T = TypeVar("T")
 MAX_SCAN = 32
@@ -57,7 +57,7 @@ Place = Callable[[Ticket], T | Verdict]
 class ClassQueue:
     """Waiting requests of one class; ``PlacementQueue`` bounds it."""
 
-    def __init__(self, settings: QueueSettings) -> None:
+    def __init__(self, settings: QueueConfig) -> None:
         self._settings = settings
         self._recoveries: dict[Ticket, None] = {}
         self._lanes: dict[str, dict[Ticket, None]] = {}
@@ -87,7 +87,7 @@ class ClassQueue:
             yield from islice(line, 1)
 
     def leaders(self) -> Iterator[Ticket]:
-        """Who may go first: the first recovery if there is one, else the first request of each tenant."""
+        """Candidates to go first: the first recovery if there is one, else the first request of each tenant."""
         yield from islice(self._recoveries, 1) if self._recoveries else self.heads()
 
     def add(self, ticket: Ticket) -> None:
@@ -103,7 +103,7 @@ class ClassQueue:
         self._count(ticket, +1)
 
     def remove(self, ticket: Ticket) -> None:
-        """Take a waiting request out, for whatever reason."""
+        """Remove a waiting request, for any reason."""
         ticket.is_waiting = False
         if ticket.request.is_recovery:
             del self._recoveries[ticket]

@@ -1,8 +1,8 @@
-"""Who may run a request. Each filter names why a worker may not, or passes it.
+"""Which workers may run a request. Each filter names why a worker may not, or passes it.
 
 Eligibility filters look at what the worker is; capacity filters at what it has left.  The difference matters
 to the queue: a request that waits for capacity keeps its place in line, one that no worker could take does not
-stand in anybody's way.
+stand in the way of others.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Choice:
 
     @property
     def worker(self) -> WorkerView:
-        """Who runs the request."""
+        """The worker that runs the request."""
         return self.decode or self.prefill[0]
 
 

@@ -26,7 +26,7 @@ MARKER = "stratos:key-store"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """Who pays, and what the platform derives from it."""
+    """The owner of a key, and what the platform derives from it."""
 
     name: str
     cache_salt: bytes = field(repr=False)

@@ -1,7 +1,7 @@
 """The object store contract: base weights, adapters and batch files by relative key.
 
 A key is a relative path of ordinary names joined by "/"; a folder is the common head of keys.  Stored objects
-are never trusted: sizes are bounded while reading, digests are checked by whoever knows them.  A folder is
+are never trusted: sizes are bounded while reading, digests are checked by the callers that know them.  A folder is
 downloaded into a sibling of its destination and renamed, so a destination is complete or absent.
 """
 
@@ -90,7 +90,7 @@ class ObjectStore(ABC):
     ) -> None:
         """Copy a folder to ``destination``, which appears complete or not at all.
 
-        A destination that another download made meanwhile stays; whoever trusts content checks its digest.
+        A destination that another download made first stays; a caller that trusts content checks its digest.
 
         Args:
             folder: key of the folder.

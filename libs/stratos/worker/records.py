@@ -1,6 +1,6 @@
 """What a worker keeps of a request: its submission, the log of what it emitted, how its prompt was made.
 
-The log is the buffer of a slow gateway.  ``RequestRecord.take`` returns what lies behind a cursor per choice,
+The log is the buffer of a slow gateway.  ``RequestRecord.take`` returns what lies after a cursor per choice,
 so deltas that could not be sent coalesce, and ``Attach`` is nothing but setting the cursors back.
 """
 
@@ -99,7 +99,7 @@ class ChoiceLog:
     is_finish_sent: bool = False
 
     def take(self) -> ChoiceOutput | None:
-        """What lies behind the cursor; moves it."""
+        """What lies after the cursor; moves it."""
         has_finish = self.finish_reason is not None and not self.is_finish_sent
         if self.num_sent == len(self.token_ids) and not has_finish:
             return None
@@ -115,7 +115,7 @@ class ChoiceLog:
         )
 
     def rewind(self, num_received: int) -> None:
-        """Set the cursor so that everything behind ``num_received`` emitted tokens is sent again."""
+        """Set the cursor so that everything after ``num_received`` emitted tokens is sent again."""
         self.num_sent = min(max(num_received - self.base, 0), len(self.token_ids))
         self.is_finish_sent = False
 
@@ -178,7 +178,7 @@ class RequestRecord:
         self._check_ended()
 
     def cancel_choices(self, indexes: tuple[int, ...]) -> None:
-        """End some choices on the gateway's wish; whoever places the request later places it without them."""
+        """End some choices on the gateway's wish; a request that is not in the engine yet joins it without them."""
         self.submission = self.submission.without_choices(indexes)
         for index in indexes:
             if (choice := self._choices.get(index)) and choice.finish_reason is None:

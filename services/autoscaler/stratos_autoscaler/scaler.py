@@ -84,7 +84,7 @@ class Scaler:
         self._problem = {"router": "", "supervisor": ""}
 
     def not_ready_reason(self) -> str:
-        """A peer that has not answered for long; decisions stand still meanwhile."""
+        """A peer that has not answered for long; there are no decisions until it does."""
         now = self._clock.now()
         for peer, heard_at in self._heard_at.items():
             if now - heard_at > self._settings.not_ready_after_s:

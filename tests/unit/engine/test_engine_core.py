@@ -29,6 +29,11 @@ def test_tokens_do_not_depend_on_chunks(make_engine, budget, length):
     assert engine.status().blocks.allocated == 0
 
 
+def test_the_worked_example_of_the_fake_runner_holds():
+    tokens = fake_generate([5, 7, 9], 2, prefill_weight=2, decode_weight=3, vocab_size=100)
+    assert tokens == [(12 + 17 + 32 + 31 * 3) % 100, (12 + 17 + 32 + 168 + 31 * 3) % 100] == [54, 22]
+
+
 def test_batch_of_many_equals_each_alone(make_engine):
     engine = make_engine(SchedulerConfig(max_num_batched_tokens=24, max_num_seqs=6), num_blocks=512)
     prompts = {f"r{i}": [i * 7 + j for j in range(1 + 9 * i)] for i in range(12)}

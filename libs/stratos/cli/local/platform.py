@@ -1,4 +1,4 @@
-"""One platform of ``stratos up``: who starts after whom, and the facts a user needs at the end.
+"""One platform of ``stratos up``: in which order its processes start, and the facts a user needs at the end.
 
 It composes ``topology`` (settings), ``supervisor`` (processes), the API key and the shipped adapters.  Everything
 that does not need an address of another process starts at once: importing torch is the longest part by far.
@@ -242,7 +242,7 @@ class Platform:
 
 
 def _first_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The failure worth telling: a process that did not start, else an error of ours, else whatever it was."""
+    """The failure worth telling: a process that did not start, else an error of ours, else the first one."""
     leaves: list[BaseException] = []
     for error in group.exceptions:
         leaves.append(_first_leaf(error) if isinstance(error, BaseExceptionGroup) else error)

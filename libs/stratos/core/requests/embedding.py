@@ -1,6 +1,6 @@
 """Records of embedding: what a worker is asked to compute, and what comes back.
 
-An embedding is one vector per input: the hidden states behind the model's last norm, pooled over the input's tokens,
+An embedding is one vector per input: the hidden states after the model's last norm, pooled over the input's tokens,
 cut to the dimensions asked for, and scaled to length 1 where the model wants that.  Nothing is sampled.
 """
 

@@ -3,11 +3,16 @@
 Two things live there.  A preempted sequence is *swapped out* when that beats computing it again: all its blocks are
 held in host memory until it is *restored* or ends.  A cached block that the device pool evicts is *kept* under its
 hash, and a later prefix hit *loads* it.  Copies ride in step plans: a plan copies out, then in, then forks blocks
-(copy-on-write), then runs its rows, so whatever the same plan does with a block that was copied out comes after.
+(copy-on-write), then runs its rows, so all that the same plan does with a block that was copied out comes after.
 
-``is_fenced`` (lag 1) is for runners that copy beside the step loop.  A block that is copied out is then given to
-nobody, and a block that is loaded is read by nobody, until the plan has retired; an evicted block cannot be copied any
-more, so cached blocks are copied before they are due (``keep_oldest``).
+    plan 7   sequence A in blocks 3, 4, 5 is preempted. Block 3 is known on the host in slot 1: shared, not copied.
+             outs (4 -> slot 8), (5 -> slot 9); A holds slots 1, 8, 9 and no block; rows of plan 7 may write 4 and 5
+    plan 8   A is admitted again. Block 3 is still cached on the device: referenced. Blocks 6 and 2 are allocated:
+             ins (slot 8 -> 6), (slot 9 -> 2); A's table is 3, 6, 2, its slots are released
+
+``is_fenced`` (lag 1) is for runners that copy beside the step loop.  A block that is copied out then has no new owner,
+and a block that is loaded has no reader, until the plan has retired; an evicted block cannot be copied any more, so
+cached blocks are copied before they are due (``_keep_oldest``).
 
 The destination of a load holds a reference of its own until the plan retires, so its sequence may end meanwhile.
 Owns the decisions and what is pending; slots belong to ``HostPool``, blocks to ``BlockManager``.
@@ -82,11 +87,6 @@ class HostTier:
         if num_slots:
             blocks.on_evict = self._keep_evicted
 
-    @classmethod
-    def disabled(cls, blocks: BlockManager) -> HostTier:
-        """A tier without host memory."""
-        return cls(blocks, 0, SwapCosts(block_bytes=0, block_size=blocks.block_size))
-
     @property
     def is_enabled(self) -> bool:
         """There is host memory."""
@@ -135,7 +135,7 @@ class HostTier:
         if slots is None:
             return False
         if self._is_fenced and len(self._next.outs) > num_outs:
-            sequence.last_plan = self._plan  # whoever releases its blocks now keeps them from everybody till then
+            sequence.last_plan = self._plan  # the release that follows fences its blocks until this plan has retired
         self._next.owners.append(sequence)
         sequence.swapped = SwappedState(tuple(slots), tuple(places), sequence.num_computed, sequence.num_hashed)
         self.num_swapped_out += 1
@@ -255,7 +255,7 @@ class HostTier:
             self._copy_out(block, block_hash)
 
     def _keep_oldest(self) -> None:
-        """Fenced: copy out the cached blocks that would be evicted next, while nobody may write them."""
+        """Fenced: copy out the cached blocks that would be evicted next, while no plan writes them."""
         blocks = self._blocks
         if not (self._is_fenced and self.is_enabled) or blocks.num_free * KEEP_WHEN_FREE_BELOW >= blocks.num_blocks:
             return
@@ -288,6 +288,7 @@ class HostTier:
             self.pool.end_move(copy.slot)
             self.pool.release([copy.slot])
             self._loading.discard(copy.block)
+            # without fences ``_copy_in`` did this: a row of the same plan may read the block
             if self._is_fenced and copy.block_hash is not None:
                 self._blocks.cache.insert(copy.block_hash, copy.block)
         self._blocks.release([copy.block for copy in swaps.ins])
@@ -318,9 +319,9 @@ class HostTier:
 
     def _copy_in(self, slot: int, block: int, block_hash: bytes | None) -> None:
         """The destination and the source stay until the plan has retired, whatever becomes of the sequence."""
-        self.pool.hold([slot])
-        self.pool.begin_move(slot)
-        self._blocks.reference([block])
+        self.pool.hold([slot])  # the caller's hold ends with the plan's decision, this one when the plan retires
+        self.pool.begin_move(slot)  # no copy may fill the slot while this one reads it
+        self._blocks.reference([block])  # its sequence may be aborted before the copy is done
         self._loading.add(block)
         self._next.ins.append(BlockIn(slot, block, block_hash))
         if block_hash is not None and not self._is_fenced:

@@ -1,6 +1,6 @@
 """Worker and fleet records <-> messages, both ways.
 
-Used by whoever serves or reads ``WatchStatus`` and ``GetFleet``; nothing else touches these pb2 types.
+Used by servers and readers of ``WatchStatus`` and ``GetFleet``; nothing else touches these pb2 types.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from stratos.rpc.tracing import TRACING_OFF, Tracing
 
 
 class Service(ABC):
-    """One process' worth of servicers and the resources behind them."""
+    """One process' worth of servicers and the resources that they use."""
 
     name: str
     """Name in logs, metrics and traces, e.g. "router"."""

@@ -1,6 +1,6 @@
 """Edge of a decode worker: Submit and outputs as frozen records, with every check of what comes in.
 
-Only ``decode_servicer`` calls these functions; nothing behind them sees a protobuf type.
+Only ``decode_servicer`` calls these functions; their callers see no protobuf type.
 """
 
 from __future__ import annotations

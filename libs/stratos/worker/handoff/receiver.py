@@ -1,7 +1,7 @@
 """One request's hand-off over up to two sources: the first that commits wins, what was verified is kept in between.
 
 Each try is a ``ReceiverLeg`` with a leg id of its own.  A source that is lost, hangs, refuses or sends damaged data
-is counted by outcome, and the next one continues behind the verified prefix.  When none is left the caller computes
+is counted by outcome, and the next one continues after the verified prefix.  When none is left the caller computes
 the prompt here.  No room on this side ends everything at once: the request goes back to the router.
 """
 

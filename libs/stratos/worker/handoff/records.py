@@ -26,7 +26,7 @@ class SourcePhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """Which KV is wanted, and who asks."""
+    """Which KV is wanted, and by which worker."""
 
     handoff_id: str
     request_id: str
@@ -100,7 +100,7 @@ class Progress:
     queue_position: int
     engine_step: int
     slow_step_s: float = 0.0
-    """Its slowest step of late."""
+    """The slowest of its recent steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

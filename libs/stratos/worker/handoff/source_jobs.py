@@ -34,7 +34,7 @@ class PrefillProgress:
         self.num_steps += 1
 
     def notify(self) -> None:
-        """Wake who waits."""
+        """Wake the waiters."""
         self._changed.set()
 
     async def wait_ready(self) -> None:

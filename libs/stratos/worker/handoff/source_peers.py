@@ -100,7 +100,7 @@ class SourcePeers:
             self._suspects.pop(incarnation, None)
 
     async def _ask_incarnation(self, ref: WorkerRef) -> str | None:
-        """Incarnation at the suspect's address; "" when nobody listens there, ``None`` when it is silent."""
+        """Incarnation at the suspect's address; "" when no process listens there, ``None`` when it is silent."""
         async with channel(ref.address) as fresh:
             stub = worker_pb2_grpc.WorkerServiceStub(fresh)
             call = stub.WatchStatus(worker_pb2.WatchStatusRequest(), timeout=PROBE_TIMEOUT_S)

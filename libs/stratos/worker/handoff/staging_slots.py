@@ -1,6 +1,6 @@
 """Waiting for a staging slot, for a bounded time and in order of arrival per source.
 
-Whoever holds slots is already granted and gives them back within a transfer's time, so this wait cannot deadlock;
+A leg that holds slots is already granted and gives them back within a transfer's time, so this wait cannot deadlock;
 past its bound the hand-off is refused and the request goes back to the router.
 """
 
@@ -14,7 +14,7 @@ from stratos.kv.transfer import Receiver, TransportOffer
 
 
 class StagingSlots:
-    """Slots of all sources of one worker, and who waits for them. Belongs to the event loop."""
+    """Slots of all sources of one worker, and the legs that wait for them. Belongs to the event loop."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

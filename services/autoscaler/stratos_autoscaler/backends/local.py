@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: asks the supervisor behind ``stratos up``."""
+"""Workers as processes of this machine: asks the supervisor of ``stratos up``."""
 
 from __future__ import annotations
 
