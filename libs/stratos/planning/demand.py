@@ -14,7 +14,7 @@ from stratos.planning.settings import PoolSettings
 class Reason(enum.StrEnum):
     """Why a decision was taken; the values are metric labels."""
 
-    SEATS = "seats"
+    BATCH_SLOTS = "batch_slots"
     KV_BLOCKS = "kv_blocks"
     QUEUE = "queue"
     PREFILL_TOKENS = "prefill_tokens"
@@ -58,10 +58,10 @@ def queue_demand(pool: PoolObservation, settings: PoolSettings) -> Demand:
 
 def _seat_demand(pool: PoolObservation, settings: PoolSettings, utilisation: float) -> Demand:
     live = [worker for worker in pool.staying if worker.is_live]
-    seats = [worker.max_num_seqs or settings.default_seats for worker in live]
-    per_worker = sum(seats) / len(seats) if seats else settings.default_seats
+    slots = [worker.max_num_seqs or settings.default_batch_slots for worker in live]
+    per_worker = sum(slots) / len(slots) if slots else settings.default_batch_slots
     load = sum(worker.num_seqs for worker in pool.workers) + pool.queue_depth
-    return Demand(math.ceil(load / (per_worker * utilisation)), Reason.SEATS)
+    return Demand(math.ceil(load / (per_worker * utilisation)), Reason.BATCH_SLOTS)
 
 
 def _block_demand(pool: PoolObservation, utilisation: float) -> Demand:

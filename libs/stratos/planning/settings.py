@@ -15,14 +15,14 @@ class PoolSettings:
     min_workers: int
     max_workers: int
     up_utilisation: float = 0.8
-    """Seats and KV blocks in use above which a worker more is wanted."""
+    """Batch slots and KV blocks in use above which a worker more is wanted."""
     down_utilisation: float = 0.6
     """The survivors of a scale-down must stay below this, or the pool would swing."""
     queue_per_worker: int = 1
     """Requests waiting at the router, per worker, that mean one worker more, also while batch slots are free."""
     prefill_tokens_per_worker: int = 8192
     """Prompt tokens one prefill worker may have queued."""
-    default_seats: int = 8
+    default_batch_slots: int = 8
     """Stands for ``max_num_seqs`` of a worker that does not report it."""
     quiet_s: float = 60.0
     """A smaller pool must have been enough for this long without a gap in the data."""

@@ -18,13 +18,13 @@ class ScorerWeights:
 class AdmissionSettings:
     """The KV admission rule and the bound on a worker's own queue."""
 
-    kv_mark: float = 0.90
+    kv_watermark: float = 0.90
     """Share of the KV pool that admission may fill; recoveries may fill all of it."""
     default_output_tokens: int = 256
     """Stands for a model's p90 output length until enough requests have ended."""
     max_waiting_per_worker: int = 2
-    """Sequences above ``max_num_seqs`` that a worker is given, so that a freed seat is not idle for a status interval.
-    The backlog itself waits in the router."""
+    """Sequences above ``max_num_seqs`` that a worker is given, so that a batch slot that gets free is not idle for a
+    status interval. The backlog itself waits in the router."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

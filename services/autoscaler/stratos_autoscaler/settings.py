@@ -36,7 +36,7 @@ class AutoscalerSettings(ServiceSettings):
     """Most prefill workers; 0 leaves the prefill pool alone."""
 
     up_utilisation: float = 0.8
-    """Seats or KV blocks in use above which a worker more is wanted."""
+    """Batch slots or KV blocks in use above which a worker more is wanted."""
     down_utilisation: float = 0.6
     """What the survivors of a scale-down must stay below."""
     queue_per_worker: int = 1

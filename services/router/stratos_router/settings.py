@@ -50,7 +50,7 @@ class RouterSettings(ServiceSettings):
     hold_after_s: float = 1.0
     """A request that has waited this long for room lets no request of its class or below pass."""
 
-    kv_mark: float = 0.90
+    kv_watermark: float = 0.90
     """Share of a KV pool that admission may fill; 1.0 relies on preemption alone."""
     default_output_tokens: int = 256
     """Stands for the p90 output length of a model before enough requests have ended."""
@@ -89,7 +89,7 @@ class RouterSettings(ServiceSettings):
     def admission_settings(self) -> AdmissionSettings:
         """The KV admission rule."""
         return AdmissionSettings(
-            kv_mark=self.kv_mark,
+            kv_watermark=self.kv_watermark,
             default_output_tokens=self.default_output_tokens,
             max_waiting_per_worker=self.max_waiting_per_worker,
         )
