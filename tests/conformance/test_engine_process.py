@@ -18,6 +18,7 @@ import pytest
 from stratos.common.errors import InvalidCheckpoint, WorkerLost
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
+from stratos.engine.settings import RunnerConfig
 from stratos.worker.engine_client import process as process_engine
 from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.service import make_client as client_of_settings
@@ -241,7 +242,9 @@ async def test_the_engine_ends_with_its_worker() -> None:
 
 
 async def test_an_engine_that_cannot_be_made_says_why(tmp_path: Path) -> None:
-    settings = WorkerSettings(engine="torch", engine_process="process", model_path=tmp_path / "nothing")
+    settings = WorkerSettings(
+        engine="torch", engine_process="process", runner=RunnerConfig(model_path=tmp_path / "nothing")
+    )
     client = client_of_settings(settings)
     with pytest.raises(InvalidCheckpoint, match="nothing"):
         await client.start()

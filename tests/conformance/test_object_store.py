@@ -11,6 +11,7 @@ import pytest
 
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestTooLarge, StratosError
 from stratos.store.object_store import MAX_FOLDER_FILES, ObjectStore
+from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 from tests.support.s3_server import BUCKET, s3_server
 
@@ -25,10 +26,10 @@ def s3_endpoint() -> Iterator[str]:
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
     if request.param == "local":
         (tmp_path / "store").mkdir()
-        opened = open_store(f"file://{tmp_path}/store")
+        opened = open_store(ObjectStoreConfig(url=f"file://{tmp_path}/store"))
     else:
         endpoint = request.getfixturevalue("s3_endpoint")
-        opened = open_store(f"s3://{BUCKET}/{tmp_path.name}", s3_endpoint_url=endpoint)
+        opened = open_store(ObjectStoreConfig(url=f"s3://{BUCKET}/{tmp_path.name}", s3_endpoint_url=endpoint))
     yield opened
     await opened.close()
 
@@ -123,7 +124,7 @@ async def test_a_folder_of_too_many_files_is_refused(tmp_path: Path) -> None:
     for i in range(MAX_FOLDER_FILES + 1):
         (tmp_path / "many" / str(i)).touch()
     with pytest.raises(RequestTooLarge):
-        await open_store(f"file://{tmp_path}").list_folder("many")
+        await open_store(ObjectStoreConfig(url=f"file://{tmp_path}")).list_folder("many")
 
 
 async def test_a_download_that_fails_half_way_shows_nothing(
@@ -155,7 +156,7 @@ async def test_a_link_out_of_the_local_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "store" / "a").mkdir(parents=True)
     (tmp_path / "secret").write_text("x")
     (tmp_path / "store" / "a" / "config.json").symlink_to(tmp_path / "secret")
-    store = open_store(f"file://{tmp_path}/store")
+    store = open_store(ObjectStoreConfig(url=f"file://{tmp_path}/store"))
     for call in (store.list_folder("a"), store.fetch("a/config.json", tmp_path / "got", 10)):
         with pytest.raises(BadRequest, match="leads out of the object store"):
             await call
@@ -164,7 +165,7 @@ async def test_a_link_out_of_the_local_store_is_refused(tmp_path: Path) -> None:
 
 async def test_a_full_disk_says_so(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 100)
-    store = open_store(f"file://{tmp_path}")
+    store = open_store(ObjectStoreConfig(url=f"file://{tmp_path}"))
     with pytest.raises(DependencyDown, match="no disk space is left"):
         await store.fetch("a", Path("/dev/full"), 1000)
 
@@ -184,7 +185,7 @@ async def test_a_store_that_is_down_says_so_within_a_second(
         closed.bind(("127.0.0.1", 0))
         refused = f"http://127.0.0.1:{closed.getsockname()[1]}"
         endpoint_url = {"moto": s3_endpoint, "refused": refused}.get(endpoint, "")
-        store = open_store(url, s3_endpoint_url=endpoint_url, num_attempts=1)
+        store = open_store(ObjectStoreConfig(url=url, s3_endpoint_url=endpoint_url), num_attempts=1)
         with pytest.raises(DependencyDown):  # opens the client, which takes time of its own
             await store.list_folder("a")
         started = time.monotonic()
@@ -197,7 +198,7 @@ async def test_a_store_that_is_down_says_so_within_a_second(
 @pytest.mark.parametrize("url", ["", "weights", "http://host/x", "s3://", "file://host/x", "gs://bucket"])
 def test_another_scheme_is_refused(url: str) -> None:
     with pytest.raises(StratosError, match=r"must be file:///folder or s3://bucket/prefix"):
-        open_store(url)
+        open_store(ObjectStoreConfig(url=url))
 
 
 def _visible(folder: Path) -> list[Path]:

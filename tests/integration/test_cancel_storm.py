@@ -33,14 +33,12 @@ async def test_nothing_is_left_of_cancelled_requests(world: World, tmp_path: Pat
     adapters = [write_adapter(tmp_path / "store" / name, fill=fill) for fill, name in enumerate("abc", 1)]
     common: dict[str, Any] = {
         "engine_process": kind,
-        "step_lag": lag,
-        "model_path": BASE_MODEL,
-        "object_store_url": f"file://{tmp_path / 'store'}",
-        "fake_step_s": 0.002,
-        "max_num_seqs": 6,
+        "object_store": {"url": f"file://{tmp_path / 'store'}"},
+        "scheduler": {"max_num_seqs": 6},
     }
-    prefill = await world.start(WorkerRole.PREFILL, **common)
-    decode = await world.start(WorkerRole.DECODE, fake_num_host_blocks=64, **common)
+    fake: dict[str, Any] = {"lag": lag, "model_path": BASE_MODEL, "step_s": 0.002}
+    prefill = await world.start(WorkerRole.PREFILL, fake=fake, **common)
+    decode = await world.start(WorkerRole.DECODE, fake={**fake, "num_host_blocks": 64}, **common)
     gateway = await world.gateway(decode)
     draw = random.Random(lag + len(kind))
     writing = asyncio.Lock()  # a stream takes one message at a time

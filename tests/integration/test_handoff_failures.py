@@ -50,7 +50,7 @@ async def start_pair(world: World, **decode_settings: object) -> tuple[Worker, W
 async def test_damaged_frames(
     world: World, faults: dict[int, Fault], is_computed_here: bool, num_failures: int
 ) -> None:
-    prefill, decode = await start_pair(world, staging_slots=2, staging_slot_bytes=4096)
+    prefill, decode = await start_pair(world, transport={"staging": {"slot_bytes": 4096, "slots_per_pair": 2}})
     plan = prefill.inject("shm", faults)
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(LONG_PROMPT, prefill=(prefill,))).over()
@@ -66,7 +66,7 @@ async def test_damaged_frames(
 
 
 async def test_frame_that_never_completes(world: World) -> None:
-    prefill, decode = await start_pair(world, fetch_frame_timeout_s=0.3)
+    prefill, decode = await start_pair(world, handoff={"frame_timeout_s": 0.3})
     plan = prefill.inject("shm", {0: Fault.HANG})
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
@@ -116,8 +116,8 @@ async def test_a_pair_that_the_source_lost_is_replaced(world: World) -> None:
 
 
 async def test_a_source_of_slow_steps_is_not_taken_for_a_hung_one(world: World) -> None:
-    prefill = await world.start(WorkerRole.PREFILL, fake_step_s=0.6)
-    decode = await world.start(WorkerRole.DECODE, fetch_stall_timeout_s=0.2)
+    prefill = await world.start(WorkerRole.PREFILL, fake={"step_s": 0.6})
+    decode = await world.start(WorkerRole.DECODE, handoff={"stall_timeout_s": 0.2})
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
     assert stream.tokens[0] == HANDED_OVER
@@ -138,10 +138,10 @@ async def test_dead_endpoint_and_the_second_takes_over(world: World) -> None:
 
 async def test_second_source_goes_on_behind_the_verified_prefix(world: World) -> None:
     prompt = [(13 * i) % 4096 for i in range(1800)]
-    blocks = {"fake_num_blocks": 160}
-    first = await world.start(WorkerRole.PREFILL, **blocks)
-    second = await world.start(WorkerRole.PREFILL, worker_id="prefill-1", fake_worker_weight=11, **blocks)
-    decode = await world.start(WorkerRole.DECODE, fetch_frame_timeout_s=0.3, staging_slot_bytes=4096, **blocks)
+    blocks, small = {"num_blocks": 160}, {"staging": {"slot_bytes": 4096}}
+    first = await world.start(WorkerRole.PREFILL, fake=blocks)
+    second = await world.start(WorkerRole.PREFILL, worker_id="prefill-1", fake={"worker_weight": 11, **blocks})
+    decode = await world.start(WorkerRole.DECODE, handoff={"frame_timeout_s": 0.3}, fake=blocks, transport=small)
     plan = first.inject("shm", {2: Fault.HANG})
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(prompt, prefill=(first, second))).over()
@@ -170,7 +170,7 @@ async def test_identity_mismatch_is_not_paired(world: World) -> None:
 
 
 async def test_no_room_is_busy_and_takes_nothing(world: World) -> None:
-    prefill, decode = await start_pair(world, fake_num_blocks=13, fake_step_s=0.02)
+    prefill, decode = await start_pair(world, fake={"num_blocks": 13, "step_s": 0.02})
     gateway = await world.gateway(decode)
     long = await gateway.submit(PROMPT, prefill=(prefill,), max_tokens=60, request_id="long")
     await long.wait_tokens(1)
@@ -191,7 +191,7 @@ PHASES: dict[str, Callable[[Worker, Worker], bool]] = {
 
 @pytest.mark.parametrize("phase", PHASES)
 async def test_cancel_in_each_phase_frees_both_workers(world: World, phase: str) -> None:
-    prefill = await world.start(WorkerRole.PREFILL, fake_step_s=0.03)
+    prefill = await world.start(WorkerRole.PREFILL, fake={"step_s": 0.03})
     decode = await world.start(WorkerRole.DECODE)
     prompt = [(7 * i) % 4096 for i in range(900)]
     gateway = await world.gateway(decode)
@@ -223,7 +223,7 @@ async def test_cancel_that_a_slow_source_hears_late_is_no_error(world: World, ca
 
 
 async def test_cancel_while_decoding(world: World) -> None:
-    prefill, decode = await start_pair(world, fake_step_s=0.005)
+    prefill, decode = await start_pair(world, fake={"step_s": 0.005})
     gateway = await world.gateway(decode)
     stream = await gateway.submit(PROMPT, prefill=(prefill,), max_tokens=500)
     await stream.wait_tokens(3)

@@ -32,7 +32,7 @@ def collector() -> Iterator[OtlpReceiver]:
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory, collector: OtlpReceiver) -> Iterator[PlatformProcess]:
     options = ("--engine", "fake", "--decode", "2", "--max-decode", "2", "--log-level", "debug")
-    env = {"STRATOS_DECODE_WORKER_FAKE_STEP_S": str(STEP_S)}
+    env = {"STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S)}
     data_dir = tmp_path_factory.mktemp("platform")
     with running_platform(data_dir, *options, "--otlp-endpoint", collector.endpoint, env=env) as running:
         yield running

@@ -119,7 +119,7 @@ async def test_a_poisoned_input_fails_its_call_and_no_other(world: World) -> Non
 
 
 async def test_a_caller_that_leaves_frees_everything(world: World) -> None:
-    worker = await world.start(WorkerRole.PREFILL, fake_step_s=0.02, max_num_batched_tokens=8)
+    worker = await world.start(WorkerRole.PREFILL, fake={"step_s": 0.02}, scheduler={"max_num_batched_tokens": 8})
     async with embedder(worker) as stub:
         call = stub.Embed(message(*[list(range(i, i + 100)) for i in range(5)]))
         await eventually(lambda: worker.process.opened.context.engine.status().num_running, "the inputs run")
@@ -130,7 +130,7 @@ async def test_a_caller_that_leaves_frees_everything(world: World) -> None:
 
 
 async def test_a_draining_worker_ends_its_calls_and_takes_no_more(world: World) -> None:
-    worker = await world.start(WorkerRole.PREFILL, fake_step_s=0.02, max_num_batched_tokens=8)
+    worker = await world.start(WorkerRole.PREFILL, fake={"step_s": 0.02}, scheduler={"max_num_batched_tokens": 8})
     async with embedder(worker) as stub:
         call = stub.Embed(message(list(range(100))))
         await eventually(lambda: worker.process.opened.context.engine.status().num_running, "the input runs")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from stratos.common.errors import StratosError
 from stratos.core.kv import KvRange
-from stratos.kv.gloo import GlooConfig
-from stratos.kv.registry import TransportConfig, make_sender
+from stratos.kv.registry import make_sender
+from stratos.kv.settings import GlooConfig, TransportConfig
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from tests.support.kv_faults import Fault, FaultPlan, FaultySender
 from tests.support.kv_transfer_world import payload_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.rpc.clients.channel import channel, wait_serving
 from stratos.rpc.codec.fleet import ref_to_pb
 from stratos.rpc.serving.process import serve_async
+from stratos.rpc.settings import env_name_of, settings_of
 from stratos.worker.adapter_cache import open_adapter_store
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.factory import make_engine
@@ -87,16 +89,29 @@ def make_settings(role: WorkerRole, tmp_path: Path, **overrides: Any) -> WorkerS
     values: dict[str, Any] = {
         "engine": "fake",
         "worker_id": f"{role.value}-0",
-        "fake_worker_weight": PREFILL_WEIGHT if is_prefill else DECODE_WEIGHT,
-        "fake_num_blocks": 72,
-        "kv_transports": ["shm"],
-        "shm_dir": tmp_path / "shm",
-        "adapter_cache_dir": tmp_path / f"adapters-{role.value}",
+        "fake": {"worker_weight": PREFILL_WEIGHT if is_prefill else DECODE_WEIGHT, "num_blocks": 72},
+        "transport": {"names": ["shm"], "shm_directory": tmp_path / "shm"},
+        "adapter_cache": {"directory": tmp_path / f"adapters-{role.value}"},
+        "scheduler": {"max_num_batched_tokens": 64},
         "drain_timeout_s": 5.0,
         "stop_grace_s": 0.2,
-        "max_num_batched_tokens": 64,
     }
-    return (PrefillWorkerSettings if is_prefill else DecodeWorkerSettings)(**(values | overrides))
+    for name, value in overrides.items():
+        values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
+    return (PrefillWorkerSettings if is_prefill else DecodeWorkerSettings)(**values)
+
+
+def environment_of(settings: WorkerSettings) -> dict[str, str]:
+    """The environment that makes a process read equal settings."""
+    cls, tree = type(settings), settings.model_dump(mode="json")
+    environ = {}
+    for setting in settings_of(cls):
+        value: Any = tree
+        for name in setting.path:
+            value = None if value is None else value[name]
+        if value is not None:
+            environ[env_name_of(cls, setting.path)] = value if isinstance(value, str) else json.dumps(value)
+    return environ
 
 
 def _make_engine(settings: WorkerSettings, change_fake: Callable[[FakeConfig], FakeConfig] | None) -> EngineCore:

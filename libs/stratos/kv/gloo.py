@@ -23,14 +23,14 @@ import hashlib
 import importlib
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from stratos.common.errors import Overloaded, WorkerLost
 from stratos.kv.blocking import BlockingThreads
-from stratos.kv.receiver import Frame, ReceiverConfig, Ring, RingReceiver
+from stratos.kv.receiver import Frame, Ring, RingReceiver
 from stratos.kv.sender import CachingSender, checked_payload
+from stratos.kv.settings import GlooConfig, StagingConfig
 from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
 
 _RECEIVER_RANK = 0
@@ -39,21 +39,6 @@ _HELLO = "sender-is-here"
 _NOBODY_SENDS_TAG = 2**31 - 1
 _POLL_S = (0.001, 0.02)
 """Shortest and longest pause between looks for the sender's hello."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlooConfig:
-    """Where to listen and how long to wait."""
-
-    host: str = "127.0.0.1"
-    """Address of this process that its peers can reach; nothing listens on another one."""
-    timeout_s: float = 10.0
-    """Bounds the rendezvous, and every frame once announced; passing it breaks the pair."""
-
-    @property
-    def timeout(self) -> timedelta:
-        """``timeout_s`` as torch takes it."""
-        return timedelta(seconds=self.timeout_s)
 
 
 def _tag(header: FrameHeader) -> int:
@@ -110,7 +95,7 @@ class _Torch:
 class _GlooRing(Ring):
     completes_on_sent = False
 
-    def __init__(self, torch: _Torch, config: ReceiverConfig, gloo: GlooConfig, pair: str) -> None:
+    def __init__(self, torch: _Torch, config: StagingConfig, gloo: GlooConfig, pair: str) -> None:
         self._torch = torch
         self._gloo = gloo
         self._pair = pair
@@ -199,8 +184,8 @@ class GlooReceiver(RingReceiver):
 
     transport = "gloo"
 
-    def __init__(self, config: ReceiverConfig, gloo: GlooConfig) -> None:
-        super().__init__(config)
+    def __init__(self, incarnation: str, config: StagingConfig, gloo: GlooConfig) -> None:
+        super().__init__(incarnation, config)
         self._gloo = gloo
         self._torch = _Torch()
 

@@ -17,22 +17,9 @@ from dataclasses import dataclass, field
 from stratos.common.background import BackgroundTasks
 from stratos.common.errors import Internal, Overloaded, WorkerLost
 from stratos.core.kv import StagingLedger
+from stratos.kv.settings import StagingConfig
 from stratos.kv.staging import SlotLedger, SlotState
 from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverConfig:
-    """Size of the staging memory; at most ``slot_bytes * slots_per_pair * max_pairs``, taken lazily."""
-
-    incarnation: str
-    """Of the receiving process."""
-    slot_bytes: int = 1024 * 1024
-    """A frame is at most this large; larger slots mean fewer frames and later overlap."""
-    slots_per_pair: int = 8
-    """Hand-offs that one source can have open at once, and frames in flight."""
-    max_pairs: int = 64
-    """Sources at once; the least recently opened idle pair makes room."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,9 +78,10 @@ class _Pair:
 class RingReceiver(Receiver):
     """``Receiver`` over one ``Ring`` per pair."""
 
-    def __init__(self, config: ReceiverConfig) -> None:
+    def __init__(self, incarnation: str, config: StagingConfig) -> None:
         if config.slot_bytes < 1 or config.max_pairs < 1:
             raise ValueError("slot_bytes and max_pairs must be positive")
+        self._incarnation = incarnation
         self._config = config
         self._pairs: dict[str, _Pair] = {}
         self._by_source: dict[str, str] = {}
@@ -234,7 +222,7 @@ class RingReceiver(Receiver):
     async def _open(self, source: str) -> TransportOffer:
         config = self._config
         self._generation += 1
-        name = f"{source}>{config.incarnation}#{self._generation}"
+        name = f"{source}>{self._incarnation}#{self._generation}"
         slots = SlotLedger(config.slots_per_pair)
         ring = await self._make_ring(name)
         offer = TransportOffer(

@@ -24,8 +24,9 @@ import stat
 from pathlib import Path
 
 from stratos.common.errors import Overloaded, WorkerLost
-from stratos.kv.receiver import ReceiverConfig, Ring, RingReceiver
+from stratos.kv.receiver import Ring, RingReceiver
 from stratos.kv.sender import CachingSender, checked_payload
+from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
 
 _NAME = re.compile(r"kv-[0-9a-f]{32}\.ring")
@@ -71,8 +72,8 @@ class ShmReceiver(RingReceiver):
 
     transport = "shm"
 
-    def __init__(self, config: ReceiverConfig, directory: Path) -> None:
-        super().__init__(config)
+    def __init__(self, incarnation: str, config: StagingConfig, directory: Path) -> None:
+        super().__init__(incarnation, config)
         self._directory = private_directory(directory)
         remove_leftovers(self._directory)
 

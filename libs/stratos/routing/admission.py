@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stratos.core.placement import PlacementRequest
 from stratos.core.quantile import RecentQuantile
-from stratos.routing.settings import AdmissionSettings
+from stratos.routing.settings import AdmissionConfig
 from stratos.routing.worker_view import WorkerView
 
 MAX_MODELS = 256
@@ -72,7 +72,7 @@ class OutputLengths:
         return self._default_tokens if lengths is None else lengths.value
 
 
-def make_ask(request: PlacementRequest, lengths: OutputLengths, settings: AdmissionSettings) -> Ask:
+def make_ask(request: PlacementRequest, lengths: OutputLengths, settings: AdmissionConfig) -> Ask:
     """What a request is allowed to take now."""
     per_choice = math.ceil(request.max_tokens / max(1, request.num_choices))
     return Ask(

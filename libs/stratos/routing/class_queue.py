@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from stratos.core.placement import PlacementRequest
 from stratos.routing.fairness import ServiceCounters
-from stratos.routing.settings import QueueSettings
+from stratos.routing.settings import QueueConfig
 
 T = TypeVar("T")
 MAX_SCAN = 32
@@ -57,7 +57,7 @@ Place = Callable[[Ticket], T | Verdict]
 class ClassQueue:
     """Waiting requests of one class; ``PlacementQueue`` bounds it."""
 
-    def __init__(self, settings: QueueSettings) -> None:
+    def __init__(self, settings: QueueConfig) -> None:
         self._settings = settings
         self._recoveries: dict[Ticket, None] = {}
         self._flows: dict[str, dict[Ticket, None]] = {}

@@ -15,7 +15,7 @@ from stratos.core.ageing import AgedQuota, effective_class
 from stratos.core.fleet import QueueDepth
 from stratos.core.placement import PlacementRequest, Work
 from stratos.routing.class_queue import ClassQueue, Dispatched, Place, T, Ticket, Verdict
-from stratos.routing.settings import QueueSettings
+from stratos.routing.settings import QueueConfig
 
 MAX_STALE_EXPIRIES = 256
 
@@ -23,7 +23,7 @@ MAX_STALE_EXPIRIES = 256
 class ModelQueue:
     """The classes of one model and kind of work: requests for one kind of worker do not wait for another."""
 
-    def __init__(self, settings: QueueSettings) -> None:
+    def __init__(self, settings: QueueConfig) -> None:
         self._settings = settings
         self.classes = [ClassQueue(settings) for _ in range(settings.num_classes)]
         self._quota = AgedQuota(settings.dispatches_per_aged)
@@ -75,7 +75,7 @@ class ModelQueue:
 class PlacementQueue:
     """Everything that waits in one router."""
 
-    def __init__(self, settings: QueueSettings) -> None:
+    def __init__(self, settings: QueueConfig) -> None:
         self._settings = settings
         self._models: dict[tuple[str, Work], ModelQueue] = {}
         self._expiries: list[tuple[float, int, Ticket]] = []

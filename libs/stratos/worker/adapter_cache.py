@@ -19,7 +19,6 @@ import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -41,10 +40,11 @@ from stratos.common.ids import new_id
 from stratos.core.adapter import AdapterRef
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles, read_adapter_files
+from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
+from stratos.worker.config import AdapterCacheConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.metrics import WorkerMetrics
-from stratos.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 _DIGEST = re.compile(r"^[0-9a-f]{64}$")
@@ -77,24 +77,14 @@ class NoStore:
         self, folder: str, destination: Path, *, names: Collection[str] | None = None, max_bytes: int = 0
     ) -> None:
         """Always refuses."""
-        raise DependencyDown("it is not in the cache of this worker, and OBJECT_STORE_URL is not set")
+        raise DependencyDown("it is not in the cache of this worker, and OBJECT_STORE__URL is not set")
 
     async def close(self) -> None: ...
 
 
-def open_adapter_store(settings: WorkerSettings) -> AdapterStore:
-    """The store that ``object_store_url`` names; nothing is contacted yet."""
-    if not settings.object_store_url:
-        return NoStore()
-    return open_store(settings.object_store_url, s3_endpoint_url=settings.s3_endpoint_url)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterCacheConfig:
-    """Where adapters are kept, and how much of them."""
-
-    directory: Path
-    max_bytes: int
+def open_adapter_store(config: ObjectStoreConfig | None) -> AdapterStore:
+    """The store that is configured, or a stand-in that refuses; nothing is contacted yet."""
+    return open_store(config) if config is not None else NoStore()
 
 
 class AdapterCache:

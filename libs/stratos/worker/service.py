@@ -21,6 +21,7 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.step_watch import PROGRESS_INTERVAL_S, StepWatch
 from stratos.rpc.serving.service import Service
+from stratos.store.settings import ObjectStoreConfig
 from stratos.worker.adapter_cache import AdapterStore, open_adapter_store, remove_leftovers
 from stratos.worker.decode.servicer import DecodeServicer
 from stratos.worker.drain_gate import DrainGate
@@ -59,7 +60,7 @@ class WorkerProcess(Service):
         settings: WorkerSettings,
         *,
         make_engine: Callable[[WorkerSettings], EngineClient],
-        make_store: Callable[[WorkerSettings], AdapterStore],
+        make_store: Callable[[ObjectStoreConfig | None], AdapterStore],
     ) -> None:
         self.name = f"{role.value}-worker"
         self.role = role
@@ -108,12 +109,12 @@ class WorkerProcess(Service):
     async def open(self) -> None:
         """Load the model, start the step loop, wire everything."""
         engine = await run_in_own_thread(self._make_engine, self._settings)
-        await asyncio.to_thread(remove_leftovers, self._settings.adapter_cache_dir)
+        await asyncio.to_thread(remove_leftovers, self._settings.adapter_cache.directory)
         await engine.start()
         self._opened = wire_worker(
             self._settings,
             engine,
-            self._make_store(self._settings),
+            self._make_store(self._settings.object_store),
             self.me,
             self.incarnation,
             registry=self.metrics,
@@ -124,7 +125,7 @@ class WorkerProcess(Service):
         engine.subscribe(lambda _: self._feed.notify())
 
     async def warm_up(self) -> None:
-        await warm_up_engine(self.opened.context.engine, self._clock, self._settings.max_num_batched_tokens)
+        await warm_up_engine(self.opened.context.engine, self._clock, self._settings.scheduler.max_num_batched_tokens)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         return {
@@ -160,7 +161,7 @@ class WorkerProcess(Service):
             resident_adapters=frozenset(engine.resident_adapters),
             tokens_by_tenant=engine.tokens_by_tenant,
             block_size=info.geometry.block_size,
-            max_num_seqs=self._settings.max_num_seqs,
+            max_num_seqs=self._settings.scheduler.max_num_seqs,
             slow_step_s=engine.slow_step_s,
         )
 
@@ -233,7 +234,7 @@ class WorkerProcess(Service):
 def make_client(settings: WorkerSettings) -> EngineClient:
     """The engine client that the settings name; a process of its own makes its engine in ``start``."""
     if settings.engine_process == "process":
-        arena_bytes = FRAMES_IN_FLIGHT * settings.staging_slot_bytes
+        arena_bytes = FRAMES_IN_FLIGHT * settings.transport.staging.slot_bytes
         return ProcessEngine(settings.model_dump_json().encode(), arena_bytes=arena_bytes)
     return ThreadEngine(make_engine(settings))
 

@@ -9,17 +9,16 @@ from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
-from stratos.kv.gloo import GlooConfig
-from stratos.kv.receiver import ReceiverConfig
-from stratos.kv.registry import TransportConfig, make_receiver, make_sender
+from stratos.kv.registry import make_receiver, make_sender
+from stratos.kv.settings import TransportConfig
 from stratos.rpc.tracing import Tracing
-from stratos.worker.adapter_cache import AdapterCache, AdapterCacheConfig, AdapterStore
-from stratos.worker.decode.prefill_policy import PrefillPolicy, PrefillPolicyConfig
-from stratos.worker.decode.request_table import RequestTable, RequestTableConfig
+from stratos.worker.adapter_cache import AdapterCache, AdapterStore
+from stratos.worker.decode.prefill_policy import PrefillPolicy
+from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.embed.embedder import Embedder
 from stratos.worker.engine_client.base import EngineClient
-from stratos.worker.handoff.context import HandoffContext, ReceiverLegConfig
+from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.receiver import HandoffReceiver
 from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
@@ -65,11 +64,14 @@ def wire_worker(
         settings, engine, store, me, incarnation, registry=registry, clock=clock, gate=gate, tracing=tracing
     )
     receiver, embedder = HandoffReceiver(context), Embedder(context)
-    policy_config = PrefillPolicyConfig(local_prefill_max_tokens=settings.local_prefill_max_tokens)
-    table_config = RequestTableConfig(
-        max_requests=settings.max_num_seqs + settings.max_num_waiting, orphan_ttl_s=settings.orphan_ttl_s
+    table = RequestTable(
+        engine,
+        PrefillPolicy(context, receiver, settings.handoff),
+        clock,
+        tracing,
+        max_requests=settings.scheduler.max_num_seqs + settings.scheduler.max_num_waiting,
+        orphan_ttl_s=settings.orphan_ttl_s,
     )
-    table = RequestTable(engine, PrefillPolicy(context, receiver, policy_config), clock, table_config, tracing)
     for subscriber in (context.jobs.on_step, table.on_step, embedder.on_step):
         engine.subscribe(subscriber)
     return OpenWorker(context=context, receiver=receiver, table=table, embedder=embedder)
@@ -87,18 +89,12 @@ def _context(
     gate: DrainGate,
     tracing: Tracing,
 ) -> HandoffContext:
-    metrics, transports = WorkerMetrics(registry), Transports(_factories(settings, incarnation))
-    cache_config = AdapterCacheConfig(directory=settings.adapter_cache_dir, max_bytes=settings.adapter_cache_bytes)
-    receiver_config = ReceiverLegConfig(
-        progress_timeout_s=settings.fetch_progress_timeout_s,
-        stall_timeout_s=settings.fetch_stall_timeout_s,
-        frame_timeout_s=settings.fetch_frame_timeout_s,
-    )
-    staging = StagingSlots(receiver_config.slot_wait_s)
+    metrics, transports = WorkerMetrics(registry), Transports(_factories(settings.transport, incarnation))
+    staging = StagingSlots(settings.handoff.slot_wait_s)
     return HandoffContext(
         me=me,
         engine=engine,
-        adapters=AdapterCache(store, engine, cache_config, metrics),
+        adapters=AdapterCache(store, engine, settings.adapter_cache, metrics),
         gate=gate,
         metrics=metrics,
         clock=clock,
@@ -107,19 +103,15 @@ def _context(
         peers=SourcePeers(transports, staging, clock),
         staging=staging,
         jobs=PrefillJobs(),
-        receiver_config=receiver_config,
+        config=settings.handoff,
     )
 
 
-def _factories(settings: WorkerSettings, incarnation: str) -> dict[str, TransportFactory]:
-    ring = ReceiverConfig(
-        incarnation=incarnation, slot_bytes=settings.staging_slot_bytes, slots_per_pair=settings.staging_slots
-    )
-    config = TransportConfig(shm_directory=settings.shm_dir, gloo=GlooConfig(host=settings.gloo_host))
+def _factories(config: TransportConfig, incarnation: str) -> dict[str, TransportFactory]:
     return {
         name: TransportFactory(
-            receiver=lambda name=name: make_receiver(name, ring, config),  # type: ignore[misc]
+            receiver=lambda name=name: make_receiver(name, incarnation, config),  # type: ignore[misc]
             sender=lambda name=name: make_sender(name, config),  # type: ignore[misc]
         )
-        for name in settings.kv_transports
+        for name in config.names
     }

@@ -126,7 +126,7 @@ class GatewayService(Service):
         limits = ConnectionLimits(
             head_timeout_s=settings.head_timeout_s, max_message_bytes=FRAMING_ROOM * settings.max_body_bytes
         )
-        self._http = HttpServer(app, settings.http_listen, env_name_of(settings, "http_listen"), limits)
+        self._http = HttpServer(app, settings.http_listen, env_name_of(type(settings), ("http_listen",)), limits)
         self._stack.callback(self._http.close)
         _log.info("model %s, digest %s", model.base.name, model.base.digest)
 

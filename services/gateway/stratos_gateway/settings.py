@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import SettingsConfigDict
 
 from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
 from stratos.core.requests.limits import MAX_BODY_BYTES
@@ -16,7 +15,7 @@ from stratos.rpc.settings import ServiceSettings
 class GatewaySettings(ServiceSettings):
     """One gateway process, one base model."""
 
-    model_config = SettingsConfigDict(env_prefix="STRATOS_GATEWAY_")
+    env_prefix = "STRATOS_GATEWAY_"
 
     http_listen: str = "127.0.0.1:8000"
     """host:port of the OpenAI API; port 0 picks a free one."""
@@ -29,7 +28,7 @@ class GatewaySettings(ServiceSettings):
     max_input_tokens: int = Field(4096, ge=1)
     """Longest prompt; longer ones get 400 context_length_exceeded."""
     max_stream_len: int = Field(0, ge=0)
-    """Longest sequence where the workers stream past the model's context (ATTENTION_WINDOW); 0 is that context."""
+    """Longest sequence where workers stream past the model's context (their attention_window); 0 is that context."""
     default_max_tokens: int = Field(512, ge=1)
     """Output limit of a chat request that names none."""
     pooling: PoolingSetting = "auto"

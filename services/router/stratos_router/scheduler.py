@@ -66,10 +66,10 @@ class Scheduler:
     ) -> None:
         self._fleet = fleet
         self._bookings = bookings
-        self._queue = PlacementQueue(settings.queue_settings())
-        self._admission = settings.admission_settings()
-        self._weights = settings.weights()
-        self.output_lengths = OutputLengths(settings.default_output_tokens)
+        self._queue = PlacementQueue(settings.queue)
+        self._admission = settings.admission
+        self._weights = settings.weights
+        self.output_lengths = OutputLengths(settings.admission.default_output_tokens)
         """Learnt from the ends of requests."""
         self._metrics = metrics
         self._clock = clock

@@ -17,9 +17,9 @@ from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.planning.demand import Reason
 from stratos.planning.observation import PoolObservation, WorkerLoad, observe
 from stratos.planning.planner import Decision, Direction, PoolPlanner
-from stratos.planning.settings import PoolSettings
+from stratos.planning.settings import PoolConfig
 
-SETTINGS = PoolSettings(role=WorkerRole.DECODE, min_workers=1, max_workers=4)
+SETTINGS = PoolConfig(role=WorkerRole.DECODE, min_workers=1, max_workers=4)
 UP, DOWN, HOLD = Direction.UP, Direction.DOWN, Direction.HOLD
 
 
@@ -38,7 +38,9 @@ class World:
 
     def __init__(self, **changes: Any) -> None:
         self.clock = FakeClock()
-        self.planner = PoolPlanner(dataclasses.replace(SETTINGS, **changes))
+        bounds = {name: changes.pop(name) for name in list(changes) if name in ("role", "min_workers", "max_workers")}
+        planner = dataclasses.replace(SETTINGS.planner, **changes)
+        self.planner = PoolPlanner(dataclasses.replace(SETTINGS, planner=planner, **bounds))
 
     def decide(self, observation: PoolObservation | None, *, after_s: float = 1.0) -> Decision:
         self.clock.advance(after_s)
@@ -205,7 +207,7 @@ def test_a_square_wave_changes_the_pool_at_most_once_in_a_quiet_window() -> None
 
 def test_settings_with_impossible_bounds_are_refused() -> None:
     with pytest.raises(ValueError, match="min 3 <= max 2"):
-        PoolSettings(role=WorkerRole.DECODE, min_workers=3, max_workers=2)
+        PoolConfig(role=WorkerRole.DECODE, min_workers=3, max_workers=2)
 
 
 observations = st.one_of(

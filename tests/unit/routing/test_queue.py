@@ -16,7 +16,7 @@ from stratos.core.ageing import effective_class
 from stratos.routing.class_queue import Ticket, Verdict
 from stratos.routing.fairness import ServiceCounters
 from stratos.routing.queue import PlacementQueue
-from stratos.routing.settings import QueueSettings
+from stratos.routing.settings import QueueConfig
 from tests.support.fleet_samples import MODEL, make_request
 
 
@@ -25,7 +25,7 @@ class World:
 
     def __init__(self, **changes: Any) -> None:
         self.clock = FakeClock()
-        self.queue = PlacementQueue(QueueSettings(**changes))
+        self.queue = PlacementQueue(QueueConfig(**changes))
         self.count = 0
 
     def push(self, **changes: Any) -> Ticket:

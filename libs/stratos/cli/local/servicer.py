@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 import grpc.aio
-from pydantic_settings import SettingsConfigDict
 
 from stratos.api.common.v1 import common_pb2
 from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
@@ -22,7 +21,7 @@ _ROLES = {"prefill": common_pb2.WORKER_ROLE_PREFILL, "decode": common_pb2.WORKER
 class SupervisorSettings(ServiceSettings):
     """The supervisor has no settings of its own beyond the common ones."""
 
-    model_config = SettingsConfigDict(env_prefix="STRATOS_SUPERVISOR_", extra="forbid", frozen=True)
+    env_prefix = "STRATOS_SUPERVISOR_"
 
 
 class WorkerControl(Protocol):

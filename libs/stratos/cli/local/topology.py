@@ -88,8 +88,8 @@ def registry_settings(options: UpOptions, ends: Endpoints, paths: RunPaths) -> d
     """Settings of the lora-registry."""
     return {
         "REDIS_URL": ends.redis_url,
-        "RESERVED_NAMES": json.dumps([options.model_name]),
-        "WORK_FOLDER": str(paths.work_path),
+        "REGISTRAR__RESERVED_NAMES": json.dumps([options.model_name]),
+        "REGISTRAR__WORK_FOLDER": str(paths.work_path),
         **_object_store(options, ends),
     }
 
@@ -103,14 +103,16 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
     """Settings of a prefill or decode worker."""
     return {
         "WORKER_ID": name,
-        "MODEL_PATH": str(options.model_path),
-        "MODEL_DIGEST": ends.model_digest,
         "ENGINE": options.engine,
-        "DTYPE": options.dtype,
-        "KV_TRANSPORTS": json.dumps([options.transport]),
-        "SHM_DIR": str(paths.shm_path),
-        "ADAPTER_CACHE_DIR": str(paths.work_path / f"adapters-{name}"),
-        "NUM_THREADS": str(options.threads_per_worker),
+        "FAKE__MODEL_PATH": str(options.model_path),
+        "FAKE__MODEL_DIGEST": ends.model_digest,
+        "RUNNER__MODEL_PATH": str(options.model_path),
+        "RUNNER__MODEL_DIGEST": ends.model_digest,
+        "RUNNER__DTYPE": options.dtype,
+        "RUNNER__NUM_THREADS": str(options.threads_per_worker),
+        "TRANSPORT__NAMES": json.dumps([options.transport]),
+        "TRANSPORT__SHM_DIRECTORY": str(paths.shm_path),
+        "ADAPTER_CACHE__DIRECTORY": str(paths.work_path / f"adapters-{name}"),
         **_object_store(options, ends),
     }
 
@@ -130,9 +132,8 @@ def gateway_settings(options: UpOptions, ends: Endpoints, port: int) -> dict[str
 
 
 def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
-    """Settings of the autoscaler with its local backend."""
+    """Settings of the autoscaler, which asks this supervisor for workers."""
     return {
-        "BACKEND": "local",
         "SUPERVISOR_ADDRESS": ends.supervisor,
         "ROUTER_ADDRESS": ends.router,
         "MIN_DECODE_WORKERS": str(options.decode),
@@ -141,7 +142,7 @@ def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
 
 
 def _object_store(options: UpOptions, ends: Endpoints) -> dict[str, str]:
-    settings = {"OBJECT_STORE_URL": ends.object_store_url}
+    settings = {"OBJECT_STORE__URL": ends.object_store_url}
     if options.s3_endpoint_url:
-        settings["S3_ENDPOINT_URL"] = options.s3_endpoint_url
+        settings["OBJECT_STORE__S3_ENDPOINT_URL"] = options.s3_endpoint_url
     return settings

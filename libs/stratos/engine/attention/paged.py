@@ -42,7 +42,7 @@ class DecodeGroup:
     pages: Tensor
     """Page rows of layer 0, int64 [2, rows, kv_heads, blocks]."""
     length: int
-    """Most tokens that a row gathers, from the first block that it sees."""
+    """Maximum number of tokens that a row gathers, from the first block that it sees."""
     mask: Tensor | None
     """Additive, [rows, 1, 1, length]; ``None`` when every row sees all of them."""
 

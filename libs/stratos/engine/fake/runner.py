@@ -23,11 +23,14 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Self
+
+from annotated_types import Ge, Interval
 
 from stratos.core.files.adapter_files import AdapterFiles
+from stratos.core.files.model_files import read_model_files
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.requests.records import PositionLogprobs, TokenLogprob
 from stratos.engine.contract.plan import PlanRow, PooledRow, SampledToken, SampleSpec, StepPlan, StepTokens
@@ -44,29 +47,36 @@ class FakeConfig:
 
     worker_weight: int = 1
     """Differs per worker, so that tokens tell which worker computed them."""
-    num_blocks: int = 256
-    block_size: int = 16
-    vocab_size: int = 4096
-    max_model_len: int = 4096
-    eos_token_ids: tuple[int, ...] = ()
-    model_digest: str = "fake"
     model_path: Path | None = None
-    """Folder of a tokenizer, which grammars need."""
+    """Model folder whose tokenizer grammars need; ``FakeRunner.load`` takes vocabulary, context and digest from it."""
+    num_blocks: Annotated[int, Ge(1)] = 256
+    """KV blocks."""
+    num_host_blocks: Annotated[int, Ge(0)] = 0
+    """KV blocks in host memory."""
+    block_size: Annotated[int, Interval(ge=1, le=1024)] = 16
+    """Tokens per KV block."""
+    vocab_size: Annotated[int, Ge(2)] = 4096
+    """Vocabulary, without a model folder."""
+    max_model_len: Annotated[int, Ge(2)] = 4096
+    """Context, without a model folder."""
+    eos_token_ids: tuple[int, ...] = ()
+    """Tokens that end an output, without a model folder."""
+    model_digest: str = "fake"
+    """Digest that workers and gateway compare; with a model folder, as `stratos up` hands it over, else computed."""
     can_generate: bool = True
-    lag: Literal[0, 1] = 0
+    """Off makes a model that embeds and has no output layer."""
+    lag: Annotated[int, Interval(ge=0, le=1)] = 0
     """1 executes a plan when it is collected, and lets the scheduler run one step ahead."""
-    window: int = 0
+    window: Annotated[int, Ge(0)] = 0
     """Positions that a token sums over, up to its own; 0: all."""
-    num_sinks: int = 0
+    num_sinks: Annotated[int, Ge(0)] = 0
     """With a window: first positions that it sums over, too."""
-    num_host_blocks: int = 0
-    """Slots in host memory."""
-    swap_block_s: float = 0.0
+    swap_block_s: Annotated[float, Ge(0)] = 0.0
     """Duration of the copy of one block between the tiers."""
-    step_s: float = 0.0
+    step_s: Annotated[float, Ge(0)] = 0.0
     """Minimum duration of a step."""
-    token_s: float = 0.0
-    """Added per token of a step: makes prefill take time."""
+    token_s: Annotated[float, Ge(0)] = 0.0
+    """Duration added per token of a step, so that prefill takes time."""
     fail_at_step: int | None = None
     """Raise in ``launch`` of this step: the step loop dies."""
     poison_token: int | None = None
@@ -172,6 +182,25 @@ class FakeRunner(Runner):
             num_sinks=config.num_sinks,
             lag=config.lag,
         )
+
+    @classmethod
+    def load(cls, config: FakeConfig) -> Self:
+        """A runner with the vocabulary, context, end tokens and digest of the model folder, where one is given.
+
+        Raises:
+            InvalidCheckpoint: the folder cannot be read.
+        """
+        if config.model_path is None:
+            return cls(config)
+        files = read_model_files(config.model_path, config.model_digest)
+        model = replace(
+            config,
+            vocab_size=files.vocab_size,
+            max_model_len=files.max_model_len,
+            eos_token_ids=files.eos_token_ids,
+            model_digest=files.digest,
+        )
+        return cls(model)
 
     def launch(self, plan: StepPlan) -> _Handle:
         """Copy blocks, write KV of all rows."""

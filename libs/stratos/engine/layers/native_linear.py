@@ -23,7 +23,7 @@ class NativeLinear:
         library: the compiled kernels.
         weight: [out_features, in_features]; copied into panels.
         bias: [out_features], or ``None``.
-        is_float: results are float32, whatever the type of the weight: the sums as they are, not rounded.
+        is_float: results are float32 for every type of the weight: the sums as they are, not rounded.
     """
 
     __slots__ = ("_bias", "_dtype", "_library", "_out_dtype", "_packed", "_pointer", "argument")
@@ -44,7 +44,6 @@ class NativeLinear:
         self._pointer = ctypes.byref(self.argument)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply to [tokens, in_features]."""
         x = x.contiguous()
         assert (x.dtype, x.shape[1]) == (self._dtype, self.argument.k)
         out = x.new_empty(x.shape[0], self.argument.n, dtype=self._out_dtype)

@@ -19,7 +19,7 @@ class ForwardResult:
     """What one pass computed; valid until the next pass."""
 
     hidden: Tensor
-    """Hidden states before the last norm, [at least T, H]; what lies behind T means nothing."""
+    """Hidden states before the last norm, [at least T, H]; rows from T on are undefined."""
     logits: Tensor | None
     """float32 [sampled rows, vocab]; ``None`` when nothing is sampled."""
     is_finite: np.ndarray

@@ -1,11 +1,13 @@
-"""Changes to the logits of single rows, before temperature: logit bias, penalties, bans, grammar masks.
+"""Changes to the logits of single rows, before temperature: logit bias, penalties, bans, allowed tokens, grammar masks.
 
-Rows that need none are never touched; the functions edit one row [vocab] in place.
+``row_changes`` finds on the host what a request and its grammar ask for; it is the one place that knows the parameters.
+``apply_changes`` makes them to one row in torch; the GPU's sampler turns those of all rows into flat index lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +21,20 @@ TokenMask = npt.NDArray[np.int32]
 """Allowed tokens of one row: bit ``t % 32`` of word ``t // 32``."""
 
 
-def needs_edit(spec: SampleSpec) -> bool:
-    """Some edit applies to this row."""
+@dataclass(frozen=True, slots=True)
+class RowChanges:
+    """What happens to one row, in this order; a watermark comes between penalties and bans, for all rows at once."""
+
+    bias: Mapping[int, float]
+    penalties: tuple[float, float, float] | None
+    """Repetition, frequency, presence; ``None`` where none is on."""
+    banned: list[int]
+    allowed: TokenMask | None
+    """The grammar's mask, the request's allowed tokens, or what both allow."""
+
+
+def needs_processing(spec: SampleSpec) -> bool:
+    """Some logits processor but a grammar applies to this row."""
     params = spec.params
     return bool(
         params.logit_bias
@@ -32,30 +46,36 @@ def needs_edit(spec: SampleSpec) -> bool:
     )
 
 
-def edit_row(row: Tensor, spec: SampleSpec, eos_token_ids: Sequence[int], mask: TokenMask | None = None) -> None:
-    """Apply everything that ``spec`` and its grammar ask for to float32 logits [vocab], in place.
-
-    A watermark is not among it: ``watermark`` adds to what is not banned, for all rows at once.
-    """
+def row_changes(
+    spec: SampleSpec, eos_token_ids: Sequence[int], vocab_size: int, mask: TokenMask | None = None
+) -> RowChanges:
+    """Everything that ``spec`` and its grammar's ``mask`` ask for at this position."""
     params = spec.params
-    if params.logit_bias:
-        ids = torch.tensor(list(params.logit_bias), device=row.device)
-        row.index_add_(0, ids, torch.tensor(list(params.logit_bias.values()), dtype=row.dtype, device=row.device))
-    if params.has_penalties:
+    penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+    return RowChanges(
+        bias=params.logit_bias,
+        penalties=penalties if params.has_penalties else None,
+        banned=_banned_tokens(spec, eos_token_ids, mask),
+        allowed=_allowed_tokens(params.allowed_token_ids, vocab_size, mask),
+    )
+
+
+def apply_changes(row: Tensor, changes: RowChanges, spec: SampleSpec) -> None:
+    """Make ``changes`` to float32 logits [vocab], in place."""
+    if changes.bias:
+        ids = torch.tensor(list(changes.bias), device=row.device)
+        row.index_add_(0, ids, torch.tensor(list(changes.bias.values()), dtype=row.dtype, device=row.device))
+    if changes.penalties is not None:
         _penalise(row, spec)
-    if banned := banned_tokens(spec, eos_token_ids, mask):
-        row[torch.tensor(banned, dtype=torch.int64, device=row.device)] = -torch.inf
-    if params.allowed_token_ids:
-        ids = torch.tensor(params.allowed_token_ids, dtype=torch.int64, device=row.device)
-        kept = row[ids]
-        row.fill_(-torch.inf)
-        row[ids] = kept
-    if mask is not None:
-        apply_mask(row, mask)
+    if changes.banned:
+        row[torch.tensor(changes.banned, dtype=torch.int64, device=row.device)] = -torch.inf
+    if changes.allowed is not None:
+        bits = np.unpackbits(changes.allowed.view(np.uint8), bitorder="little")[: row.shape[0]]
+        row.masked_fill_(torch.from_numpy(bits == 0).to(row.device), -torch.inf)
 
 
-def banned_tokens(spec: SampleSpec, eos_token_ids: Sequence[int], mask: TokenMask | None = None) -> list[int]:
-    """Tokens that ``min_tokens`` and bad sequences ban at this position.
+def _banned_tokens(spec: SampleSpec, eos_token_ids: Sequence[int], mask: TokenMask | None) -> list[int]:
+    """Tokens that ``min_tokens`` and bad sequences ban.
 
     Where the grammar's ``mask`` allows nothing but the ends that ``min_tokens`` would ban, they are not banned.
     """
@@ -68,7 +88,7 @@ def banned_tokens(spec: SampleSpec, eos_token_ids: Sequence[int], mask: TokenMas
 
 
 def _allows_more(mask: TokenMask, token_ids: Sequence[int]) -> bool:
-    """Some bit besides those of ``token_ids`` is set."""
+    """Some bit other than those of ``token_ids`` is set."""
     rest = mask.view(np.uint32).copy()
     for token_id in token_ids:
         rest[token_id // 32] &= np.uint32(0xFFFFFFFF ^ (1 << token_id % 32))
@@ -79,6 +99,18 @@ def _would_complete(sequence: tuple[int, ...], output_ids: tuple[int, ...]) -> b
     """The output ends with all tokens of ``sequence`` but its last."""
     num_before = len(sequence) - 1
     return num_before == 0 or output_ids[-num_before:] == sequence[:-1]
+
+
+def _allowed_tokens(token_ids: Sequence[int], vocab_size: int, mask: TokenMask | None) -> TokenMask | None:
+    num_words = -(-vocab_size // 32)
+    own = None if mask is None else np.ascontiguousarray(mask[:num_words])
+    if not token_ids:
+        return own
+    bits = np.zeros(vocab_size, dtype=np.uint8)
+    bits[list(token_ids)] = 1
+    # whole words of 32 bits, as a grammar's mask has them
+    words = np.packbits(np.pad(bits, (0, num_words * 32 - vocab_size)), bitorder="little").view(np.int32)
+    return words if own is None else words & own
 
 
 def _penalise(row: Tensor, spec: SampleSpec) -> None:
@@ -95,9 +127,3 @@ def _penalise(row: Tensor, spec: SampleSpec) -> None:
             torch.from_numpy(counts).to(row.device, row.dtype) * params.frequency_penalty + params.presence_penalty
         )
         row.index_add_(0, torch.from_numpy(output_ids).to(row.device), -penalty)
-
-
-def apply_mask(row: Tensor, mask: TokenMask) -> None:
-    """Ban every token whose bit is not set, in place."""
-    bits = np.unpackbits(np.ascontiguousarray(mask).view(np.uint8), bitorder="little")[: row.shape[0]]
-    row.masked_fill_(torch.from_numpy(bits == 0).to(row.device), -torch.inf)

@@ -1,4 +1,4 @@
-"""The portable sampler behind the contract of the GPU's: sorts, and waits for the device before the next launch.
+"""The portable sampler with the contract of the GPU's: sorts, and waits for the device before the next launch.
 
 It is what the sort-free sampler is compared with, and what a GPU can fall back to.
 """
@@ -40,10 +40,8 @@ class WaitingSampler:
     def start(
         self, logits: Tensor, specs: Sequence[SampleSpec], masks: Mapping[int, TokenMask] | None = None
     ) -> FinishedSample:
-        """Sample; see ``Sampler.sample``."""
         sampled = self._sampler.sample(logits, specs, masks)
         return FinishedSample(to_device(np.array(sampled.token_ids, dtype=np.int64), self._device), sampled)
 
     def finish(self, pending: FinishedSample, tensors: Sequence[Tensor], specs: Sequence[SampleSpec]) -> Sampled:
-        """What ``start`` found."""
         return pending.sampled

@@ -105,13 +105,13 @@ class Lifecycle:
         try:
             probes = ProbeServer(listen, self._readiness, self._service.metrics)
         except OSError as error:
-            raise explain_bind_failure(listen, env_name_of(self._settings, "metrics_listen"), error) from None
+            raise explain_bind_failure(listen, env_name_of(type(self._settings), ("metrics_listen",)), error) from None
         self._metrics_port = probes.port
         return probes
 
     async def _listen(self, server: GrpcServer) -> None:
         settings = self._settings
-        port = await server.listen(settings.listen, env_name_of(settings, "listen"))
+        port = await server.listen(settings.listen, env_name_of(type(settings), ("listen",)))
         self._service.address = join_address(settings.advertise_host or split_address(settings.listen)[0], port)
         metrics_host = settings.advertise_host or split_address(settings.metrics_listen)[0]
         self._service.metrics_address = join_address(metrics_host, self._metrics_port)

@@ -9,24 +9,17 @@ otherwise                                 -> hand-off; when every source fails, 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
+from stratos.worker.config import HandoffConfig
 from stratos.worker.context import WorkerContext
 from stratos.worker.handoff.receiver import HandoffReceiver
 from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillPolicyConfig:
-    """The policy's one number."""
-
-    local_prefill_max_tokens: int
-
-
 class PrefillPolicy:
     """Decides where the prompt of a request is computed, and has it computed there."""
 
-    def __init__(self, context: WorkerContext, receiver: HandoffReceiver, config: PrefillPolicyConfig) -> None:
+    def __init__(self, context: WorkerContext, receiver: HandoffReceiver, config: HandoffConfig) -> None:
         self._context = context
         self._receiver = receiver
         self._config = config

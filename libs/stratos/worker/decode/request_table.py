@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Protocol
 
 from stratos.common.clock import Clock
@@ -31,14 +30,6 @@ from stratos.worker.records import RequestRecord, Submission
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestTableConfig:
-    """Bounds of the table."""
-
-    max_requests: int
-    orphan_ttl_s: float
-
-
 class Prefill(Protocol):
     """Has prompts computed; ``prefill_policy.PrefillPolicy`` is the one of a worker."""
 
@@ -51,20 +42,32 @@ class Prefill(Protocol):
 
 
 class RequestTable:
-    """All open requests by request id. Belongs to the event loop."""
+    """All open requests by request id. Belongs to the event loop.
+
+    Args:
+        engine: of this worker.
+        policy: has prompts computed.
+        clock: of this worker.
+        tracing: where the spans of requests go.
+        max_requests: more are refused.
+        orphan_ttl_s: requests of a broken session are freed after this long.
+    """
 
     def __init__(
         self,
         engine: EngineClient,
         policy: Prefill,
         clock: Clock,
-        config: RequestTableConfig,
         tracing: Tracing = TRACING_OFF,
+        *,
+        max_requests: int,
+        orphan_ttl_s: float,
     ) -> None:
         self._engine = engine
         self._policy = policy
         self._clock = clock
-        self._config = config
+        self._max_requests = max_requests
+        self._orphan_ttl_s = orphan_ttl_s
         self._tracing = tracing
         self._records: dict[str, RequestRecord] = {}
         self._sessions: dict[RequestKey, Session] = {}
@@ -104,7 +107,7 @@ class RequestTable:
             )
         if known is not None:
             self._remove(known)
-        if len(self._records) >= self._config.max_requests or len(self._tasks) >= 2 * self._config.max_requests:
+        if len(self._records) >= self._max_requests or len(self._tasks) >= 2 * self._max_requests:
             raise Overloaded(f"this worker has {len(self._records)} open requests, its limit")
         record = RequestRecord(submission, self._engine.info.identity.numerics_id)
         self._records[key.request_id] = record
@@ -151,7 +154,7 @@ class RequestTable:
 
     def reap(self) -> None:
         """Free orphans that no session attached to in time; called often."""
-        limit_s = self._clock.now() - self._config.orphan_ttl_s
+        limit_s = self._clock.now() - self._orphan_ttl_s
         for record in list(self._records.values()):
             if record.orphan_since_s is not None and record.orphan_since_s <= limit_s:
                 self._remove(record)

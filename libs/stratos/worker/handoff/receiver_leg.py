@@ -121,7 +121,7 @@ class ReceiverLeg:
         """The next message, or ``WorkerLost`` when the source is silent, hangs or leaves a frame unfinished."""
         if self._pending is None:
             self._pending = asyncio.ensure_future(self._stream.receive())
-        timeout_s = self._context.receiver_config.progress_timeout_s
+        timeout_s = self._context.config.progress_timeout_s
         if not (await asyncio.wait({self._pending}, timeout=timeout_s))[0]:
             await asyncio.wait({self._pending}, timeout=GRACE_S)
         if not self._pending.done():
@@ -132,7 +132,7 @@ class ReceiverLeg:
         except StratosError:
             self._is_over = True
             raise
-        overdue_s = self._context.clock.now() - self._context.receiver_config.frame_timeout_s
+        overdue_s = self._context.clock.now() - self._context.config.frame_timeout_s
         if any(announced_s < overdue_s for _, announced_s in self._headers.values()):
             raise WorkerLost("the source announced a frame and did not finish it")
         return message
@@ -160,7 +160,7 @@ class ReceiverLeg:
     def _check_alive(self, progress: Progress) -> None:
         now_s, is_computing = self._context.clock.now(), progress.phase is SourcePhase.COMPUTING
         self._steps.observe(progress.engine_step, now_s, is_computing=is_computing, slow_step_s=progress.slow_step_s)
-        if self._steps.is_stalled(now_s, self._context.receiver_config.stall_timeout_s):
+        if self._steps.is_stalled(now_s, self._context.config.stall_timeout_s):
             raise WorkerLost("the source says that it computes, and its step counter stands still")
 
     async def _answer_ready(self, ready: Ready) -> None:
@@ -170,7 +170,7 @@ class ReceiverLeg:
         try:
             num_tokens = await self._target.reserve()
             receiver = context.transports.receiver(ready.transport)
-            num_slots = context.receiver_config.num_slots
+            num_slots = context.config.num_slots
             offer, slots = await context.staging.allocate(receiver, ready.source.incarnation, num_slots, leg)
         except StratosError as error:
             self._is_refused = True
@@ -195,7 +195,7 @@ class ReceiverLeg:
             raise DamagedFrameError("order")
         header, pair = announced[0], self._offer.pair
         self._receiver.notify_sent(pair, header.leg, seq)
-        slot = await self._receiver.wait(pair, header.leg, seq, timeout_s=self._context.receiver_config.frame_timeout_s)
+        slot = await self._receiver.wait(pair, header.leg, seq, timeout_s=self._context.config.frame_timeout_s)
         in_thread = len(slot) >= COPY_IN_THREAD_BYTES
         private, check = await asyncio.to_thread(_copy, slot) if in_thread else _copy(slot)
         self._context.metrics.transfer_bytes.labels("received", self._offer.transport).inc(len(private))
@@ -259,7 +259,7 @@ class ReceiverLeg:
     async def _leave(self) -> None:
         """Let the source end the stream."""
         with suppress(StratosError, TimeoutError):
-            async with asyncio.timeout(self._context.receiver_config.abort_timeout_s):
+            async with asyncio.timeout(self._context.config.abort_timeout_s):
                 await self._stream.finish()
                 while await self._stream.receive() is not None:
                     pass
@@ -271,7 +271,7 @@ class ReceiverLeg:
         is_settled = self._is_settled
         if not self._is_over:
             with suppress(StratosError, TimeoutError):
-                async with asyncio.timeout(self._context.receiver_config.abort_timeout_s):
+                async with asyncio.timeout(self._context.config.abort_timeout_s):
                     await self._stream.send(Abort(reason=reason))
                     is_settled = await self._read_abort_ack(receiver, offer)
         self._stream.cancel()

@@ -97,7 +97,7 @@ class SourceLeg:
         await asyncio.gather(*tasks, return_exceptions=True)  # the first one's error is raised by ``run``
         if self._sending is not None:
             # The payload is a copy: the blocks are free already while the frame is completed.
-            await asyncio.wait({self._sending}, timeout=self._context.source_config.receiver_timeout_s)
+            await asyncio.wait({self._sending}, timeout=self._context.config.receiver_timeout_s)
             self._sending.cancel()
             await asyncio.wait({self._sending})
             if not self._sending.cancelled():
@@ -242,7 +242,7 @@ class SourceLeg:
 
     async def _wait_for(self, condition: Callable[[], bool], what: str) -> None:
         try:
-            async with asyncio.timeout(self._context.source_config.receiver_timeout_s):
+            async with asyncio.timeout(self._context.config.receiver_timeout_s):
                 while not condition():
                     self._changed.clear()
                     await self._changed.wait()

@@ -1,4 +1,4 @@
-"""Residency of adapters while others load beside it, and steps that go on meanwhile."""
+"""Residency of adapters while others load, and steps that go on at the same time."""
 
 from __future__ import annotations
 
@@ -119,10 +119,10 @@ class SlowReads:
     """Stands before the store's reader: every read stops until it may go on."""
 
     def __init__(self, store: LoraStore) -> None:
-        self._read: Any = store._read
+        self._read: Any = store.read
         self.num_begun = 0
         self.begun, self.may_go_on = threading.Semaphore(0), threading.Event()
-        store._read = self
+        store.read = self
 
     def __call__(self, files: AdapterFiles) -> HostAdapter:
         self.begun.release()
@@ -137,7 +137,7 @@ async def test_steps_and_transfers_go_on_while_adapters_load_from_a_slow_disk(tm
         save_adapter(tmp_path / str(index), model, rank=4, targets=["q_proj"], seed=index)
         files.append(read_adapter_files(tmp_path / str(index)))
     runner = load_runner(tmp_path / "base")
-    slow = SlowReads(runner._adapters)
+    slow = SlowReads(runner.adapters)
     engine = ThreadEngine(EngineCore(runner, SchedulerConfig()))
     results: list[StepResult] = []
     seen = asyncio.Event()

@@ -62,14 +62,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         adapters.append(read_adapter_files(root / str(seed)))
     runner = load_runner(root / "base", max_resident_adapters=2)
     with torch.inference_mode():
-        runner._decoder.embedding[OVERFLOWING] = 3e38
+        runner.decoder.embedding[OVERFLOWING] = 3e38
     poison(runner)
     return World(root / "base", runner, adapters[:2], adapters[2])
 
 
 def poison(runner: TorchRunner) -> None:
-    """Raise where ``RAISING`` is in the batch; make the logits behind ``NAN_LOGITS`` NaN."""
-    run = runner._forward.run
+    """Raise where ``RAISING`` is in the batch; make the logits after ``NAN_LOGITS`` NaN."""
+    run = runner.forward.run
 
     def poisoned(inputs: StepInputs) -> Any:
         if bool((inputs.token_ids == RAISING).any()):
@@ -80,7 +80,7 @@ def poison(runner: TorchRunner) -> None:
             result.logits[sampled == NAN_LOGITS] = float("nan")
         return result
 
-    runner._forward.run = poisoned  # type: ignore[method-assign]
+    runner.forward.run = poisoned  # type: ignore[method-assign]
 
 
 @dataclass
@@ -182,7 +182,7 @@ def test_the_neighbours_are_not_trivial(clean: Got) -> None:
 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("name", POISONS)
-def test_the_culprit_ends_alone_and_nobody_elses_bits_change(world: World, clean: Got, name: str, lag: int) -> None:
+def test_the_culprit_ends_alone_and_no_other_bits_change(world: World, clean: Got, name: str, lag: int) -> None:
     add, error_class = POISONS[name]
     vanishing = world.digests[1] if "vanishes" in name else ""
     got = attempt(world, lag, lambda core: add(world, core), vanishing)

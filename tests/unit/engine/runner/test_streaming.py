@@ -38,7 +38,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 class DenseReference:
-    """One sequence, token by token, in float64: a rolling cache of keys as projected, rotated anew for every query.
+    """One sequence, token by token, in float64: a rolling cache of keys as projected, rotated again for every query.
 
     Positions are places in the cache, as the paper says: 0 to the number of its entries - 1.
     """
@@ -73,7 +73,7 @@ class DenseReference:
         return self.weights[f"{prefix}.o_proj.weight"] @ (weights[..., None] * values).sum(0).flatten()
 
     def logprobs(self, token: int) -> Tensor:
-        """Log probabilities behind the next token."""
+        """Log probabilities after the next token."""
         x = self.weights["model.embed_tokens.weight"][token]
         for layer in range(len(self.caches)):
             name = f"model.layers.{layer}"

@@ -16,7 +16,7 @@ from stratos.engine.contract.results import StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
-from stratos.worker.decode.request_table import RequestTable, RequestTableConfig
+from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.decode.session import Session, StepDeltas
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
@@ -55,7 +55,7 @@ class Bench:
         self.engine = ThreadEngine(EngineCore(FakeRunner(FakeConfig(worker_weight=2)), SchedulerConfig()))
         self.policy = AddingPolicy(self.engine)
         values = {"max_requests": 8, "orphan_ttl_s": 5.0} | config
-        self.table = RequestTable(self.engine, self.policy, self.clock, RequestTableConfig(**values))  # type: ignore[arg-type]
+        self.table = RequestTable(self.engine, self.policy, self.clock, **values)  # type: ignore[arg-type]
         self.engine.subscribe(self.table.on_step)
 
     def session(self) -> Session:

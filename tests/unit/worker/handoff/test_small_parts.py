@@ -11,7 +11,7 @@ from stratos.common.errors import Busy, IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.kv.inproc import InprocHub, InprocReceiver
-from stratos.kv.receiver import ReceiverConfig
+from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from stratos.worker.handoff.codec import request_from_pb, request_to_pb, response_from_pb, response_to_pb
 from stratos.worker.handoff.pairing import check_pairing, choose_transport
@@ -66,7 +66,7 @@ def test_shared_memory_only_within_a_host() -> None:
 
 
 async def test_wait_for_a_slot_is_in_order_and_bounded() -> None:
-    receiver = InprocReceiver(ReceiverConfig(incarnation="d", slot_bytes=64, slots_per_pair=1), InprocHub())
+    receiver = InprocReceiver("d", StagingConfig(slot_bytes=64, slots_per_pair=1), InprocHub())
     staging = StagingSlots(5.0)
     offer, slots = await staging.allocate(receiver, "p", 1, "a")
     waiting = [asyncio.create_task(staging.allocate(receiver, "p", 1, leg)) for leg in ("b", "c")]
