@@ -13,6 +13,7 @@ from stratos.core.kv import KvRange
 from stratos.kv.inproc import InprocHub, InprocReceiver, InprocSender
 from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader
+from tests.support.examples import examples
 
 NUM_SLOTS = 5
 
@@ -155,5 +156,5 @@ class HandOffs(RuleBasedStateMachine):
         return random.Random(f"{header.leg}/{header.seq}").randbytes(16)
 
 
-HandOffs.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+HandOffs.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 TestHandOffs = HandOffs.TestCase

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from stratos.kv.staging import SlotLedger, SlotState
+from tests.support.examples import examples
 
 LEGS = st.sampled_from(["a", "b", "c"])
 SLOTS = st.integers(0, 5)
@@ -71,7 +72,7 @@ class SlotHistory(RuleBasedStateMachine):
         assert counts.quarantined == len(self._in_state(SlotState.QUARANTINED))
 
 
-SlotHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+SlotHistory.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestSlotHistory = SlotHistory.TestCase
 
 

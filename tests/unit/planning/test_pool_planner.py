@@ -18,6 +18,7 @@ from stratos.planning.demand import Reason
 from stratos.planning.observation import PoolObservation, WorkerLoad, observe
 from stratos.planning.planner import Decision, Direction, PoolPlanner
 from stratos.planning.settings import PoolConfig
+from tests.support.examples import examples
 
 SETTINGS = PoolConfig(role=WorkerRole.DECODE, min_workers=1, max_workers=4)
 UP, DOWN, HOLD = Direction.UP, Direction.DOWN, Direction.HOLD
@@ -223,7 +224,7 @@ observations = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     steps=st.lists(st.tuples(observations, st.sampled_from([0.5, 1.0, 7.0, 70.0])), max_size=40),
     least=st.integers(0, 3),
