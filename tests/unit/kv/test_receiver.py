@@ -70,7 +70,7 @@ class HandOffs(RuleBasedStateMachine):
         self.current = offer.pair
         self.pairs[offer.pair] = self._run(self.sender.connect(offer))
         leg = _Leg(len(self.every_leg), offer.pair)
-        leg.credits = set(self.receiver.take_slots(leg.pair, want, leg=leg.name))
+        leg.credits = set(self.receiver.allocate_slots(leg.pair, want, leg=leg.name))
         assert not leg.credits & self._others_may_write(leg), "a slot was granted that another leg may still write"
         if not leg.credits:
             return multiple()

@@ -24,9 +24,9 @@ class SlotHistory(RuleBasedStateMachine):
         return [slot for slot, (s, _) in self.model.items() if s is state]
 
     @rule(want=st.integers(-1, 8), leg=LEGS)
-    def take(self, want, leg):
+    def allocate(self, want, leg):
         free = self._in_state(SlotState.FREE)
-        taken = self.ledger.take(want, leg)
+        taken = self.ledger.allocate(want, leg)
         assert len(set(taken)) == len(taken)
         assert set(taken) <= set(free), "a slot that somebody may still write was granted"
         assert len(taken) <= max(0, want)

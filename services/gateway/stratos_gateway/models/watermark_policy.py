@@ -10,10 +10,10 @@ from annotated_types import Gt, Interval, Le
 from pydantic import AfterValidator, SecretStr
 
 from stratos.core.requests.watermark import (
-    LEAST_KEY_BYTES,
     MAX_CONTEXT_TOKENS,
     MAX_DELTA,
     MAX_KEY_BYTES,
+    MIN_KEY_BYTES,
     Watermark,
     check_watermark,
 )
@@ -23,8 +23,8 @@ _NO_KEY = SecretStr("")
 
 def _check_key(key: SecretStr) -> SecretStr:
     size = len(key.get_secret_value().encode())
-    if size and not LEAST_KEY_BYTES <= size <= MAX_KEY_BYTES:
-        raise ValueError(f"must have {LEAST_KEY_BYTES} to {MAX_KEY_BYTES} bytes, or be empty")
+    if size and not MIN_KEY_BYTES <= size <= MAX_KEY_BYTES:
+        raise ValueError(f"must have {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes, or be empty")
     return key
 
 
