@@ -185,7 +185,7 @@ def open_tracing(otlp_endpoint: str, service: str) -> Tracing:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-    # Whether a request is traced is settled before a span is asked for, so the SDK's own sampling has no say.
+    # ``Tracing`` decides which requests are traced and asks for no span otherwise: the SDK must not sample once more.
     provider = TracerProvider(
         resource=Resource.create({"service.name": f"stratos-{service}"}), sampler=ALWAYS_ON, shutdown_on_exit=False
     )

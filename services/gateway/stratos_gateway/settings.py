@@ -80,7 +80,7 @@ class GatewaySettings(ServiceSettings):
     adapter_refresh_s: float = Field(1.0, gt=0)
     """Age up to which a tenant's list of adapters is used without asking the registry."""
     trace_sample_ratio: float = Field(1.0, ge=0, le=1)
-    """Share of requests without a traceparent that get a trace; a traceparent says by itself whether it wants one."""
+    """Share of requests without a traceparent that get a trace; a traceparent has a flag for it."""
     health_interval_s: float = Field(5.0, gt=0)
     """/health runs at most one inference in this time."""
     health_timeout_s: float = Field(10.0, gt=0)
