@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
 from stratos.core.requests.limits import MAX_BODY_BYTES
-from stratos.core.requests.watermark import LEAST_KEY_BYTES, MAX_CONTEXT_TOKENS, MAX_DELTA, MAX_KEY_BYTES
+from stratos.core.requests.watermark import MAX_CONTEXT_TOKENS, MAX_DELTA, MAX_KEY_BYTES, MIN_KEY_BYTES
 from stratos.rpc.settings import ServiceSettings
 
 
@@ -80,7 +80,7 @@ class GatewaySettings(ServiceSettings):
     adapter_refresh_s: float = Field(1.0, gt=0)
     """Age up to which a tenant's list of adapters is used without asking the registry."""
     trace_sample_ratio: float = Field(1.0, ge=0, le=1)
-    """Share of requests without a traceparent that get a trace; a traceparent says by itself whether it wants one."""
+    """Share of requests without a traceparent that get a trace; a traceparent has a flag for it."""
     health_interval_s: float = Field(5.0, gt=0)
     """/health runs at most one inference in this time."""
     health_timeout_s: float = Field(10.0, gt=0)
@@ -90,6 +90,6 @@ class GatewaySettings(ServiceSettings):
     @classmethod
     def _check_watermark_key(cls, key: SecretStr) -> SecretStr:
         size = len(key.get_secret_value().encode())
-        if size and not LEAST_KEY_BYTES <= size <= MAX_KEY_BYTES:
-            raise ValueError(f"must have {LEAST_KEY_BYTES} to {MAX_KEY_BYTES} bytes, or be empty")
+        if size and not MIN_KEY_BYTES <= size <= MAX_KEY_BYTES:
+            raise ValueError(f"must have {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes, or be empty")
         return key
