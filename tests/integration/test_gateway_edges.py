@@ -176,7 +176,7 @@ async def test_probes_and_metrics(world: World) -> None:
     text = (await world.http.get("/metrics")).text
     assert 'stratos_requests_total{route="/v1/completions",status="200"} 1.0' in text
     assert world.metric("stratos_output_tokens_total", tenant="one") > 0
-    assert "tenant" not in text, "the API port names tenants to anybody"
+    assert "tenant" not in text, "the API port names tenants to every client"
     assert "stratos_request_ttft_seconds_count 1.0" in text
     assert "gen-" not in text
 

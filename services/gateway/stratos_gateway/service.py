@@ -43,7 +43,7 @@ _DRAIN_POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backends:
-    """The services and stores behind the gateway."""
+    """The services and stores that the gateway calls."""
 
     router: Router
     registry: AdapterSource | None
@@ -60,7 +60,7 @@ class GatewayService(Service):
 
     Args:
         settings: of the process.
-        open_backends: connects to what is behind; called inside the event loop.
+        open_backends: connects to them; called inside the event loop.
     """
 
     name = "gateway"

@@ -1,8 +1,8 @@
-"""uvicorn's HTTP protocol with the bounds that it lacks, since whoever can connect may use them up.
+"""uvicorn's HTTP protocol with the bounds that it lacks, since any client that can connect may use them up.
 
     head (request line and headers)   at most ``MAX_HEAD_BYTES``, complete within ``head_timeout_s``, from the
                                       moment of connecting or, on a kept connection, from its first byte
-    a whole message                   at most ``max_message_bytes``, whatever its framing adds to the body
+    a whole message                   at most ``max_message_bytes``, with what its framing adds to the body
     what follows an early answer      the rest of a request that was answered before it was read gets
                                       ``head_timeout_s`` as well, then the connection ends
 

@@ -1,6 +1,6 @@
 """Whether a decode worker still moves, judged from what its session says.
 
-Two rules: silence (workers speak every 250 ms, whatever they do), and a step counter that stands still while
+Two rules: silence (workers speak every 250 ms in any state), and a step counter that stands still while
 the worker says that it computes.  The worker says how long its steps take, and a worker of slow steps gets more time.
 """
 

@@ -57,7 +57,7 @@ class WorkerSession:
         """Connect and exchange Hello and Welcome.
 
         Raises:
-            WorkerLost: nobody answers in time, or another process does.
+            WorkerLost: there is no answer in time, or another process does.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -81,7 +81,7 @@ class WorkerSession:
         """Start an attempt; its news go to ``sink`` until it ends, is cancelled or lost.
 
         Raises:
-            WorkerLost: the session broke meanwhile.
+            WorkerLost: the session has broken.
             Overloaded: the worker does not take messages.
         """
         if self.is_broken:

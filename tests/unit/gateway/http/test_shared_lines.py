@@ -20,7 +20,7 @@ WORKER = WorkerRef(worker_id="w", incarnation="i", address="127.0.0.1:9", role=W
 
 
 class Sink:
-    """Takes news of one attempt; ``is_broken`` stands for a bug behind it."""
+    """Takes news of one attempt; ``is_broken`` stands for a bug in it."""
 
     label = "gen-1"
 

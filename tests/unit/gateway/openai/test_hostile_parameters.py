@@ -1,6 +1,6 @@
-"""Whatever a client puts into a parameter, it gets one clear 400 that names it, or is served: never a bug of ours.
+"""For any value of a parameter the client gets one clear 400 that names it, or is served: never a bug of ours.
 
-The router behind the gateway is full, so a request that was accepted is answered with 503.
+The gateway's router is full, so a request that was accepted is answered with 503.
 """
 
 from __future__ import annotations
