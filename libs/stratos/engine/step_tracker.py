@@ -143,7 +143,7 @@ class StepTracker:
                 continue
             try:
                 rows.append(LaunchedRow(self.requests.row(sequence, count), sequence, sequence.epoch))
-            except Exception:  # a bug in one row must not stop the others
+            except Exception:  # an error of this row must not end the others
                 _log.exception("a row cannot be planned")
                 self.fail(sequence, Internal(RAISED), result)
         rows = [launched for launched in rows if launched.is_current]
@@ -208,7 +208,7 @@ class StepTracker:
                     self.requests.advance(sequence, begin, sampled.get(sequence.seq_id), result)
             except StratosError as refusal:
                 self.fail(sequence, refusal, result)
-            except Exception:  # a bug in one row must not stop the others
+            except Exception:  # an error of this row must not end the others
                 _log.exception("a row cannot be retired")
                 self.fail(sequence, Internal(RAISED), result)
 

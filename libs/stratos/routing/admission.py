@@ -42,12 +42,12 @@ class Ask:
         need = self.num_blocks(view.status.block_size)
         return need + view.num_used_blocks <= self.kv_watermark * view.status.blocks.total
 
-    def has_seat(self, view: WorkerView) -> bool:
+    def has_batch_slot(self, view: WorkerView) -> bool:
         """The worker's batch, and its short queue, have a place; an empty worker always has."""
-        most = view.status.max_num_seqs
-        if most == 0 or view.num_seqs == 0:
+        max_num_seqs = view.status.max_num_seqs
+        if max_num_seqs == 0 or view.num_seqs == 0:
             return True
-        return view.num_seqs + max(1, self.request.num_choices) <= most + self.max_waiting_per_worker
+        return view.num_seqs + max(1, self.request.num_choices) <= max_num_seqs + self.max_waiting_per_worker
 
 
 class OutputLengths:

@@ -14,6 +14,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import assert_at_rest, make_request
+from tests.support.examples import examples
 
 SOURCE_WEIGHT, TARGET_WEIGHT = 5, 2
 
@@ -24,7 +25,7 @@ BASELINES = [{}, {}, {"enable_kv_cache": False}, {"batching": "static"}, {"sched
 class EngineMachine(RuleBasedStateMachine):
     """Local requests and hand-offs come, run, are granted, committed and aborted in any order.
 
-    Tokens are checked in hand-off runs without prefix sharing, where arithmetic knows who computed each
+    Tokens are checked in hand-off runs without prefix sharing, where arithmetic knows which worker computed each
     position; with sharing on, only the ledgers are checked.
     """
 
@@ -198,4 +199,6 @@ class OverlappingEngineMachine(EngineMachine):
 
 TestEngine = EngineMachine.TestCase
 TestOverlappingEngine = OverlappingEngineMachine.TestCase
-TestEngine.settings = TestOverlappingEngine.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestEngine.settings = TestOverlappingEngine.settings = settings(
+    max_examples=examples(120), stateful_step_count=40, deadline=None
+)

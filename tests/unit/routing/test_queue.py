@@ -1,4 +1,4 @@
-"""The queues: fair, bounded, aged, recoveries first; nothing lost, nothing twice, nobody waits for ever."""
+"""The queues: fair, bounded, aged, recoveries first; nothing lost, nothing twice, none waits for ever."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from stratos.routing.class_queue import Ticket, Verdict
 from stratos.routing.fairness import ServiceCounters
 from stratos.routing.queue import PlacementQueue
 from stratos.routing.settings import QueueConfig
+from tests.support.examples import examples
 from tests.support.fleet_samples import MODEL, make_request
 
 
@@ -254,13 +255,13 @@ def test_depths_count_what_waits() -> None:
     assert (found[MODEL, 1].num_requests, found[MODEL, 1].num_tokens, found[MODEL, 1].oldest_s) == (2, 15, 3.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     arrivals=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.booleans()), min_size=1, max_size=60),
     service_s=st.floats(0.05, 1.0),
 )
 def test_nobody_waits_for_ever_under_a_saturating_high_class(arrivals, service_s) -> None:
-    """Whoever is queued is dispatched or expires within its time to live, whatever else arrives."""
+    """A queued request is dispatched or expires within its time to live, under any load."""
     world = World(ttl_s=15.0, recovery_ttl_s=15.0)
     waiting = [
         world.push(priority_class=priority, tenant=tenant, is_recovery=is_recovery)
@@ -377,5 +378,5 @@ class QueueMachine(RuleBasedStateMachine):
             assert tokens <= 400 or len(ordinary) == 1
 
 
-QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+QueueMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 test_queue_machine = QueueMachine.TestCase

@@ -314,7 +314,7 @@ class HostTier:
         return slot
 
     def _copy_in(self, slot: int, block: int, block_hash: bytes | None) -> None:
-        """The destination and the source stay until the plan has retired, even when the sequence ends."""
+        """The destination and the source stay until the plan has retired, also when the sequence ends first."""
         self.pool.hold([slot])  # the caller's hold ends with the plan's decision, this one when the plan retires
         self.pool.begin_move(slot)  # no copy may fill the slot while this one reads it
         self._blocks.reference([block])  # its sequence may be aborted before the copy is done

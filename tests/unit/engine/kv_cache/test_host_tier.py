@@ -1,4 +1,4 @@
-"""The host tier over the fake runner: tokens are those of arithmetic, whatever is swapped, kept, loaded or fails."""
+"""The host tier over the fake runner: tokens stay right when blocks are swapped, kept, loaded or fail."""
 
 import itertools
 
@@ -16,6 +16,7 @@ from stratos.engine.kv_cache.swap_costs import SwapCosts
 from stratos.engine.settings import SchedulerConfig
 from tests.support.crowded_machine import CrowdedMachine
 from tests.support.engine_driver import CROWDED, assert_at_rest, drained_tokens, expected, make_request, prompt_hashes
+from tests.support.examples import examples
 
 ALWAYS = SchedulerConfig(enable_swap_costs=False, **CROWDED)
 
@@ -255,6 +256,6 @@ class OverlappingHostTierMachine(HostTierMachine):
 
 
 TestHostTier = HostTierMachine.TestCase
-TestHostTier.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestHostTier.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestOverlappingHostTier = OverlappingHostTierMachine.TestCase
-TestOverlappingHostTier.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestOverlappingHostTier.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -1,4 +1,4 @@
-"""Nobody starves: the time between two signs of progress of any request is bounded by ageing, whatever else arrives.
+"""No request starves: the time between two signs of progress is bounded by ageing, under any load.
 
 Progress is one more token of KV or output than ever before.  The bound, in seconds of the engine's clock, has the
 same three parts everywhere: the ageing that lifts a request to the top, the admissions of others that the quota lets
@@ -19,6 +19,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import make_request
+from tests.support.examples import examples
 from tests.support.terms import make_terms
 
 AGEING_S, CLASSES, QUOTA = 2.0, 4, 10
@@ -87,7 +88,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     num_slots=st.integers(2, 4),
@@ -117,7 +118,7 @@ def test_every_class_goes_on_under_a_flood_of_the_highest(overlap, seed, num_slo
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("budget", [3, 8])
 def test_a_long_prompt_in_the_batch_goes_on_beside_prompts_of_a_higher_class_that_keep_coming(overlap, budget):
-    """It gets what is left of a step before anybody new is admitted: it waits at most for who is in the batch."""
+    """It gets what is left of a step before a new request is admitted: it waits at most for those in the batch."""
     watched = Watched(overlap, 0.1, 400, max_num_seqs=6, max_num_batched_tokens=budget)
     watched.add("long", 120, 3, CLASSES - 1)
     watched.step()
@@ -147,7 +148,7 @@ def test_streams_that_come_by_hand_off_leave_tokens_and_a_batch_slot_to_prompts(
 
 
 def run_out_of_room(seed, overlap):
-    """A random load in a pool that is too small for it; yields every preemption of somebody who has a token."""
+    """A random load in a pool that is too small for it; yields every preemption of a sequence that has a token."""
     rng = random.Random(seed)
     watched = Watched(
         overlap, 0.1, rng.randrange(14, 40), max_num_seqs=rng.choice([6, 10]),
@@ -178,7 +179,7 @@ def test_whoever_is_preempted_twice_has_got_a_token_in_between(overlap):
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_a_waiting_request_gets_in_under_a_flood_of_hand_offs_and_jobs(overlap, seed):
     """Hand-offs and prefill jobs take blocks past the waiting queue's head only as far as their class allows."""

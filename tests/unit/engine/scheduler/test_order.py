@@ -1,4 +1,4 @@
-"""Order of service: classes, ageing and its quota, deadlines; nobody starves, and the preempted keep their place."""
+"""Order of service: classes, ageing and its quota, deadlines; none starves, and the preempted keep their place."""
 
 import itertools
 
@@ -13,6 +13,7 @@ from stratos.engine.scheduler.order import IMPLIED_DEADLINE_S, ServiceOrder
 from stratos.engine.sequence import Sequence, Wait
 from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import CROWDED, make_request
+from tests.support.examples import examples
 from tests.support.terms import make_terms
 
 
@@ -113,7 +114,7 @@ def test_victim_is_who_would_be_admitted_last_and_comes_back_first(overlap):
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     low=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 30), st.integers(1, 5)), min_size=1, max_size=6),
     num_slots=st.integers(1, 3),
@@ -144,7 +145,7 @@ def test_nobody_starves_under_an_endless_flood_of_the_highest_class(overlap, low
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     load=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 20), st.integers(1, 12)), min_size=1, max_size=10),
     num_blocks=st.integers(9, 20),
