@@ -24,7 +24,6 @@ class StoredKeys:
         self._store = store
 
     async def authenticate(self, key: str) -> Caller:
-        """See ``Authenticator``."""
         tenant = (await self._store.authenticate(key)).tenant
         return Caller(tenant=tenant.name, cache_salt=tenant.cache_salt, priority_class=tenant.priority_class)
 
