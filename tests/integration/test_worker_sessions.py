@@ -179,9 +179,8 @@ async def test_progress_and_status_show_life(world: World) -> None:
         assert busy.blocks.allocated > 0
         await gateway.cancel("req-1")
         async with asyncio.timeout(10):
-            while (quiet := status_from_pb(await watch.read())).num_running:
+            while status_from_pb(await watch.read()).num_running:
                 continue
-        assert quiet.tokens_by_tenant["t"] >= 1
     await eventually(lambda: gateway.num_progress >= 2, "progress without work")
 
 

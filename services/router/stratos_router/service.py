@@ -27,6 +27,7 @@ class RouterApp(Service):
     name = "router"
 
     def __init__(self, settings: RouterSettings, clock: Clock, rng: Random) -> None:
+        self._clock = clock
         metrics = RouterMetrics(self.metrics)
         bookings = BookingLedger(settings.booking_settings())
         fleet = FleetState(settings.liveness_settings(), bookings, metrics)
@@ -36,7 +37,7 @@ class RouterApp(Service):
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Add the servicer."""
-        router_pb2_grpc.add_RouterServiceServicer_to_server(RouterServicer(self._scheduler), server)
+        router_pb2_grpc.add_RouterServiceServicer_to_server(RouterServicer(self._scheduler, self._clock), server)
         return [router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name]
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:

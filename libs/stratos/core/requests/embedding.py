@@ -38,6 +38,20 @@ class EmbedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedCall:
+    """Inputs that a worker embeds together: what they have in common, and the inputs."""
+
+    inputs: tuple[tuple[int, ...], ...]
+    model_digest: str
+    pooling: PoolingKind
+    normalizes: bool
+    num_dimensions: int | None
+    terms: RequestTerms = DEFAULT_TERMS
+    request_id: str = ""
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingOutput:
     """The vector of one input."""
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from stratos.core.generation import PrefillPath
 from stratos.worker.adapter_cache import AdapterCache
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.handoff.receiver import HandoffReceiver
 from stratos.worker.metrics import WorkerMetrics
-from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord
+from stratos.worker.records import PromptOrigin, RequestRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +51,12 @@ class PromptPlacer:
         terms = request.terms
         num_cached = await self._engine.match(request.prompt_ids, terms.adapter.digest, terms.cache_salt)
         path = self._local_reason(record, len(request.prompt_ids) - 1 - num_cached)
-        if path is None and await self._receiver.receive(record, num_cached, stack):
+        if path is None and await self._receiver.receive(record, stack):
             return
         await self._compute_here(record, path or PrefillPath.LOCAL_FALLBACK, stack)
 
     def _local_reason(self, record: RequestRecord, num_tail_tokens: int) -> PrefillPath | None:
-        if not record.submission.prefill_endpoints:
+        if not record.submission.prefill:
             return PrefillPath.LOCAL_NO_ENDPOINT
         if record.submission.request.sampling.num_prompt_logprobs is not None:
             return PrefillPath.LOCAL_PROMPT_LOGPROBS
@@ -67,6 +68,6 @@ class PromptPlacer:
         request = record.submission.request
         if request.terms.adapter.digest:
             await self._adapters.hold(request.terms.adapter, stack)
-        self._metrics.local_prefills.labels(path.name.lower()).inc()
+        self._metrics.local_prefills.labels(path).inc()
         record.origin = PromptOrigin(path=path)
         await self._engine.add(record.submission.request)  # without choices cancelled meanwhile

@@ -17,14 +17,15 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
+from stratos.common.bugs import report_bug
 from stratos.common.clock import Clock
-from stratos.common.errors import BadRequest, Draining, Internal, NotFound, Overloaded, QueueTimeout, StratosError
-from stratos.common.ids import new_id
+from stratos.common.errors import BadRequest, Draining, NotFound, Overloaded, QueueTimeout, StratosError
+from stratos.core.generation import Submission
 from stratos.core.requests.records import ChoiceOutput, RequestKey
 from stratos.engine.contract.results import StepResult
 from stratos.worker.decode.session import Session
 from stratos.worker.engine_client.base import EngineClient
-from stratos.worker.records import RequestRecord, Submission
+from stratos.worker.records import RequestRecord
 
 logger = logging.getLogger(__name__)
 
@@ -200,9 +201,7 @@ class RequestTable:
         try:
             record.append(output)
         except AssertionError:  # whatever is wrong with this request, the others of the step go on
-            error_id = new_id("err")
-            logger.exception("output of request %s cannot be taken, error id %s", record.key, error_id)
-            record.fail(Internal(f"internal error {error_id}"))  # its task leaves the engine
+            record.fail(report_bug(logger, f"in an output of request {record.key}"))  # its task leaves the engine
 
     def _mark(self, record: RequestRecord) -> None:
         if (session := self._sessions.get(record.key)) is not None:
@@ -230,9 +229,7 @@ class RequestTable:
             record.ended.set()
             raise
         except Exception:
-            error_id = new_id("err")
-            logger.exception("request failed by a bug, error id %s", error_id)
-            record.fail(Internal(f"internal error {error_id}"))
+            record.fail(report_bug(logger, f"in request {record.key}"))
         self._mark(record)
 
     async def _place(self, record: RequestRecord, stack: AsyncExitStack) -> None:

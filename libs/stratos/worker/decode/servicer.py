@@ -16,8 +16,9 @@ from stratos.common.errors import BadRequest, StratosError
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import RequestKey
 from stratos.rpc.codec.fleet import ref_to_pb
+from stratos.rpc.codec.generation import delta_to_pb, submit_from_pb
 from stratos.worker.decode import session as sessions
-from stratos.worker.decode.codec import output_to_pb, submission_from_pb
+from stratos.worker.decode.checks import check_submission
 from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.decode.session import StepDeltas, StepProgress
 from stratos.worker.engine_client.base import EngineClient
@@ -89,7 +90,8 @@ def _handle(parts: DecodeParts, session: sessions.Session, message: decode_pb2.S
         case "submit":
             submit = message.submit
             try:
-                parts.table.submit(session, submission_from_pb(submit, parts.engine.info, parts.clock.now()))
+                submission = submit_from_pb(submit, parts.clock.now())
+                parts.table.submit(session, check_submission(submission, parts.engine.info))
             except StratosError as error:
                 session.refuse(RequestKey(submit.request_id, submit.attempt), error)
         case "cancel":
@@ -116,6 +118,6 @@ def _to_pb(message: StepDeltas | StepProgress) -> decode_pb2.SessionResponse:
         return decode_pb2.SessionResponse(progress=progress)
     return decode_pb2.SessionResponse(
         step_outputs=decode_pb2.StepOutputs(
-            engine_step=message.step, outputs=[output_to_pb(delta) for delta in message.deltas]
+            engine_step=message.step, outputs=[delta_to_pb(delta) for delta in message.deltas]
         )
     )

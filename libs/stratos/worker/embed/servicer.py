@@ -10,8 +10,9 @@ from typing import Any
 from stratos.api.worker.v1 import embed_pb2, embed_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.common.errors import Draining, StratosError
+from stratos.rpc.codec.embedding import call_from_pb, response_to_pb
 from stratos.worker.drain_gate import DrainGate
-from stratos.worker.embed.codec import call_from_pb, response_to_pb
+from stratos.worker.embed.checks import check_call
 from stratos.worker.embed.embedder import Embedder
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.metrics import WorkerMetrics
@@ -42,7 +43,7 @@ class EmbedServicer(embed_pb2_grpc.EmbedServiceServicer):
             if self._gate.is_draining:
                 raise Draining("this worker is leaving; ask the router for a new placement")
             with self._gate.embed_call():
-                call = call_from_pb(request, parts.engine.info, parts.clock.now())
+                call = check_call(call_from_pb(request, parts.clock.now()), parts.engine.info)
                 outputs = await parts.embedder.run(call)
             outcome = "finished"
         except StratosError as error:

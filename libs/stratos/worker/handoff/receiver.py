@@ -7,7 +7,6 @@ the prompt here.  No room on this side ends everything at once: the request goes
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
@@ -16,6 +15,7 @@ from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
 from stratos.common.errors import Busy, Draining, StratosError, WorkerLost
 from stratos.common.ids import new_id
+from stratos.core.generation import PrefillPath, Submission
 from stratos.core.kv import KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.contract.results import Reservation
@@ -25,7 +25,7 @@ from stratos.worker.drain_gate import DrainGate
 from stratos.worker.handoff.receiver_leg import DamagedFrameError, ReceiverLeg, TargetRefusedError
 from stratos.worker.handoff.receiver_parts import ReceiverParts
 from stratos.worker.handoff.records import Finish, Intent
-from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
+from stratos.worker.records import PromptOrigin, RequestRecord
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class HandoffReceiver:
         self._clock = clock
         self._winding_down = BackgroundTasks()
 
-    async def receive(self, record: RequestRecord, num_cached_tokens: int, stack: AsyncExitStack) -> bool:
+    async def receive(self, record: RequestRecord, stack: AsyncExitStack) -> bool:
         """Get the prompt's KV from a source and commit it.
 
         Returns:
@@ -118,12 +118,11 @@ class HandoffReceiver:
             Draining, AdapterUnavailable, AdapterMismatch, ...: the request cannot run here.
         """
         target = HandoffTarget(self._parts, self._adapters, self._gate, record, stack)
-        for source in record.submission.prefill_endpoints:
+        for source in record.submission.prefill:
             if self._parts.peers.is_avoided(source):
                 self._count("avoided")
                 continue
-            have = max(num_cached_tokens, target.num_verified_tokens)
-            if await self._try_source(source, record, target, have):
+            if await self._try_source(source, record, target):
                 return True
         if target.reservation is not None:
             self._parts.engine.abort(record.key)
@@ -133,10 +132,8 @@ class HandoffReceiver:
         """Wait for legs that are being wound down; each is bounded."""
         await self._winding_down.close()
 
-    async def _try_source(
-        self, source: WorkerRef, record: RequestRecord, target: HandoffTarget, num_cached_tokens: int
-    ) -> bool:
-        intent, request_id = self._intent(source, record.submission, num_cached_tokens), record.key.request_id
+    async def _try_source(self, source: WorkerRef, record: RequestRecord, target: HandoffTarget) -> bool:
+        intent, request_id = self._intent(source, record.submission), record.key.request_id
         try:
             leg = ReceiverLeg(self._parts, self._parts.peers.open_fetch(source), intent, target)
         except WorkerLost as error:
@@ -179,7 +176,7 @@ class HandoffReceiver:
     def _count(self, outcome: str) -> None:
         self._parts.metrics.handoffs.labels("receiver", outcome).inc()
 
-    def _intent(self, source: WorkerRef, submission: Submission, num_cached_tokens: int) -> Intent:
+    def _intent(self, source: WorkerRef, submission: Submission) -> Intent:
         request, info = submission.request, self._parts.engine.info
         return Intent(
             handoff_id=submission.handoff_id,
@@ -187,9 +184,8 @@ class HandoffReceiver:
             attempt=request.key.attempt,
             leg=new_id("leg"),
             token_ids=request.prompt_ids[:-1],
-            num_cached_tokens=num_cached_tokens,
             compute=source.role is WorkerRole.PREFILL,
-            identity=dataclasses.replace(info.identity, adapter_digest=request.terms.adapter.digest),
+            identity=info.identity,
             geometry=info.geometry,
             receiver=self._parts.me(),
             transports=self._parts.transports.names,

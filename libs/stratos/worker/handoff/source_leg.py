@@ -174,8 +174,6 @@ class SourceLeg:
         await self._stream.send(
             Ready(
                 transport=self._transport,
-                num_cached_tokens=job.num_cached_tokens,
-                token_bytes=self._parts.engine.info.geometry.token_bytes,
                 source=self._parts.me(),
             )
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -87,8 +86,7 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
             or len(intent.token_ids) > info.max_model_len
         ):
             raise BadRequest("token_ids must be a prompt of this model", param="token_ids")
-        mine = dataclasses.replace(info.identity, adapter_digest=intent.identity.adapter_digest)
-        check_pairing(mine, intent.identity, info.geometry, intent.geometry)
+        check_pairing(info.identity, intent.identity, info.geometry, intent.geometry)
         transport = choose_transport(
             parts.transports.names, intent.transports, parts.me().address, intent.receiver.address
         )

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from stratos.common.errors import StratosError
+from stratos.core.tenant import Tenant
 from stratos_gateway.generation.fanout import Fanout
-from stratos_gateway.generation.generation import Caller
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
@@ -29,7 +29,7 @@ from stratos_gateway.routes.preparation import Prepared
 _log = logging.getLogger(__name__)
 _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
 
-Prepare = Callable[[dict[str, Any], Caller, str], Awaitable[Prepared]]
+Prepare = Callable[[dict[str, Any], Tenant, str], Awaitable[Prepared]]
 
 
 class GenerationEndpoint(EdgeEndpoint):
@@ -44,9 +44,9 @@ class GenerationEndpoint(EdgeEndpoint):
         super().__init__(edge)
         self._prepare = prepare
 
-    async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
+    async def _answer(self, request: Request, body: dict[str, Any], tenant: Tenant, send: Send) -> None:
         traceparent = request.headers.get("traceparent", "")
-        prepared = await self._prepare(body, caller, traceparent if _TRACEPARENT.match(traceparent) else "")
+        prepared = await self._prepare(body, tenant, traceparent if _TRACEPARENT.match(traceparent) else "")
         options = prepared.options
         stop = (options.stop, options.include_stop)
         fanout = Fanout(prepared.specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
@@ -59,7 +59,7 @@ class GenerationEndpoint(EdgeEndpoint):
                     response = OrjsonResponse(prepared.renderer.body(chunks, _usage(fanout)))
                     await response(request.scope, request.receive, send)
         finally:
-            self._count(caller, fanout)
+            self._count(tenant, fanout)
 
     async def _stream(self, fanout: Fanout, prepared: Prepared, send: Send) -> None:
         """Errors before the first event have a status of their own; later ones are the last event."""
@@ -76,10 +76,10 @@ class GenerationEndpoint(EdgeEndpoint):
             await stream.write(encode_events([error_body(error)]))
         await stream.end()
 
-    def _count(self, caller: Caller, fanout: Fanout) -> None:
+    def _count(self, tenant: Tenant, fanout: Fanout) -> None:
         metrics = self._edge.platform.metrics
-        metrics.tokens_in.labels(caller.tenant).inc(fanout.num_prompt_tokens)
-        metrics.tokens_out.labels(caller.tenant).inc(fanout.num_output_tokens)
+        metrics.tokens_in.labels(tenant.name).inc(fanout.num_prompt_tokens)
+        metrics.tokens_out.labels(tenant.name).inc(fanout.num_output_tokens)
 
 
 def _usage(fanout: Fanout) -> Usage:
