@@ -1,7 +1,9 @@
 # StratosServe: one command each for installing, running, checking and testing. `make help` lists them.
 SHELL := /bin/bash
 PYTHON ?= python3
-# More arguments for pip, for example an index that has a CPU build of torch.
+# Installs in seconds where it is on the path; `make run UV=` takes pip all the same.
+UV ?= $(shell command -v uv)
+# More arguments for `uv pip install` or `pip install`, for example an index that has a CPU build of torch.
 PIP_ARGS ?=
 # Arguments for `stratos up`, for example: make run UP="--decode 2 --port 9000"
 UP ?=
@@ -11,9 +13,15 @@ XDIST ?= -n 2 --dist loadfile
 
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# What running needs, and what tests and checks need: named after the extras of pyproject.toml.
+LOCAL := $(VENV)/.installed-local
+DEV := $(VENV)/.installed-dev
 NATIVE := libs/stratos/engine/native
+NATIVE_SOURCES := $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.h $(NATIVE)/build.py $(NATIVE)/isa.py)
+# The fastest kernels that this machine can run, and those of every instruction set.
 KERNELS := $(VENV)/.kernels
+ALL_KERNELS := $(VENV)/.kernels-all
+BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 
 .PHONY: help setup run test test-unit test-integration pytest check fmt proto proto-check bench clean
 .DEFAULT_GOAL := help
@@ -21,16 +29,23 @@ KERNELS := $(VENV)/.kernels
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
-setup: $(STAMP) $(KERNELS) ## Create .venv and install everything into it (only when something changed)
+setup: $(DEV) $(ALL_KERNELS) ## Create .venv and install everything into it (only when something changed)
 
-$(STAMP): pyproject.toml constraints.txt scripts/setup_env.sh
-	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" bash scripts/setup_env.sh $(VENV) $(STAMP)
+$(BIN)/python:
+	@PYTHON="$(PYTHON)" UV="$(UV)" bash scripts/setup_env.sh $(VENV)
 
-$(KERNELS): $(STAMP) $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.h $(NATIVE)/*.py)
-	@echo "==> compiling the engine's kernels"
-	@$(BIN)/python -m stratos.engine.native.build && touch $@
+$(LOCAL) $(DEV): $(VENV)/.installed-%: pyproject.toml constraints.txt scripts/setup_env.sh | $(BIN)/python
+	@PYTHON="$(PYTHON)" UV="$(UV)" PIP_ARGS="$(PIP_ARGS)" bash scripts/setup_env.sh $(VENV) $*
 
-run: setup ## Start the whole platform on this machine (Ctrl-C stops it)
+# Needs no installed package, so `run` compiles while it installs.
+$(KERNELS): $(NATIVE_SOURCES) | $(BIN)/python
+	@$(BUILD_KERNELS) && touch $@
+
+$(ALL_KERNELS): $(NATIVE_SOURCES) | $(BIN)/python
+	@$(BUILD_KERNELS) --all && touch $@ $(KERNELS)
+
+run: ## Start the whole platform on this machine (Ctrl-C stops it); installs what running needs
+	@$(MAKE) --no-print-directory -j2 $(LOCAL) $(KERNELS)
 	@exec $(BIN)/stratos up $(UP)
 
 test: setup check pytest ## Everything that must pass: checks, then all tests

@@ -111,7 +111,7 @@ def serve(config: dict[str, Any]) -> None:
 
     model_path = Path(config["runner"].pop("model_path"))
     runner = TorchRunner.load(RunnerConfig(model_path=model_path, **config["runner"]))
-    engine = EngineCore(runner, SchedulerConfig(**config["scheduler"]))
+    engine = EngineCore(runner, SchedulerConfig(**{"step_time_budget_ms": 0.0, **config["scheduler"]}))
     for folder in sorted(Path(config["adapters"]).iterdir()):
         engine.load_adapter(read_adapter_files(folder))
     WORKLOADS["decode-1"].run(engine, random.Random(-1))

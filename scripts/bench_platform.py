@@ -76,7 +76,9 @@ def engine_alone(concurrency: int, num_requests: int, seed: int) -> dict[str, fl
     from stratos.engine.runner.torch_runner import TorchRunner
     from stratos.engine.settings import RunnerConfig, SchedulerConfig
 
-    engine = EngineCore(TorchRunner.load(RunnerConfig(model_path=MODEL, num_threads=1)), SchedulerConfig())
+    engine = EngineCore(
+        TorchRunner.load(RunnerConfig(model_path=MODEL, num_threads=1)), SchedulerConfig(step_time_budget_ms=0.0)
+    )
     rng = random.Random(seed)
     params = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUT, ignore_eos=True)
 

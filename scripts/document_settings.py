@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import importlib
 import inspect
 import re
 import sys
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import PydanticUndefined
-
-from stratos.rpc.settings import ServiceSettings
+from stratos.rpc.settings import ServiceSettings, Setting, settings_of
 from stratos.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,19 +39,40 @@ def docstrings(cls: type[Any]) -> dict[str, str]:
     return found
 
 
-def own_fields(cls: type[ServiceSettings]) -> list[str]:
-    """Names that the class itself declares, in order."""
-    return [name for name in cls.__annotations__ if name in cls.model_fields]
+def text_of(cls: type[Any], name: str) -> str:
+    """The docstring of a field; a subclass may repeat the field with another default and text."""
+    texts = (docstrings(base).get(name) for base in cls.__mro__ if issubclass(base, ServiceSettings) or base is cls)
+    return next(text for text in texts if text)
 
 
-def default_of(cls: type[ServiceSettings], name: str) -> str:
+def service_class(service: str) -> type[ServiceSettings]:
+    """The settings class of a service."""
+    module = importlib.import_module(f"stratos_{service}.settings")
+    (cls,) = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, ServiceSettings) and value.__module__ == module.__name__
+    ]
+    return cls
+
+
+def chart_path(setting: Setting) -> str:
+    """The setting in the values of a chart, below ``<service>.config``."""
+    return ".".join(re.sub(r"_(\w)", lambda match: match[1].upper(), name) for name in setting.path)
+
+
+def default_of(setting: Setting) -> str:
     """The default as the environment would hold it."""
-    field = cls.model_fields[name]
-    if field.is_required():
+    value = setting.default
+    if value is dataclasses.MISSING:
         return "required"
-    value = field.get_default(call_default_factory=True)
-    assert value is not PydanticUndefined
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
     text = re.sub(r"stratos-\d+$", "stratos-UID", str(value))
+    if setting.is_json:
+        text = "[" + ", ".join(f'"{item}"' if isinstance(item, str) else str(item) for item in value) + "]"
     return f"`{text}`" if text else "empty"
 
 
@@ -60,32 +81,43 @@ def cell(text: str) -> str:
     return text.replace("``", "`").replace("|", "\\|")
 
 
-def table(cls: type[ServiceSettings], fields: list[str]) -> str:
-    """A table of some fields of a class."""
-    texts = docstrings(cls)
-    rows = [f"| `{name.upper()}` | {default_of(cls, name)} | {cell(texts[name])} |" for name in fields]
+def table(cls: type[ServiceSettings], settings: Iterable[Setting]) -> str:
+    """A table of values."""
+    rows = []
+    for setting in settings:
+        owner = cls if len(setting.path) == 1 else setting.owner
+        text = cell(text_of(owner, setting.path[-1]))
+        rows.append(f"| `{'__'.join(setting.path).upper()}` | {default_of(setting)} | {text} |")
     return "\n".join(["| name | default | meaning |", "|---|---|---|", *rows])
+
+
+def tables(cls: type[ServiceSettings], without: type[ServiceSettings] | None = None) -> str:
+    """The values of a class that ``without`` does not have or that differ, then its groups."""
+    shared = {(setting.path, str(setting.default)) for setting in settings_of(without)} if without else set()
+    own = [setting for setting in settings_of(cls) if (setting.path, str(setting.default)) not in shared]
+    single = [setting for setting in own if len(setting.path) == 1]
+    parts = [table(cls, single)] if single else []
+    for name in dict.fromkeys(setting.path[0] for setting in own if len(setting.path) > 1):
+        group = [setting for setting in own if setting.path[0] == name and len(setting.path) > 1]
+        summary = str(inspect.getdoc(group[0].owner)).partition("\n")[0]
+        parts.append(f"`{name}`: {cell(summary)}\n\n{table(cls, group)}")
+    return "\n\n".join(parts)
 
 
 def section(service: str) -> str:
     """The part of one service."""
-    module = importlib.import_module(f"stratos_{service}.settings")
-    (cls,) = [
-        value
-        for value in vars(module).values()
-        if inspect.isclass(value) and issubclass(value, ServiceSettings) and value.__module__ == module.__name__
-    ]
-    prefix = cls.model_config["env_prefix"]
-    more = ", those of both workers" if issubclass(cls, WorkerSettings) else ""
-    head = f"### {service.replace('_', '-')}: `{prefix}*`\n\nThe common ones{more}, and:\n\n"
-    return head + table(cls, own_fields(cls))
+    cls = service_class(service)
+    is_worker = issubclass(cls, WorkerSettings)
+    more = ", those of both workers" if is_worker else ""
+    head = f"### {service.replace('_', '-')}: `{cls.env_prefix}*`\n\nThe common ones{more}, and:\n\n"
+    return head + tables(cls, WorkerSettings if is_worker else ServiceSettings)
 
 
 def generated() -> str:
     """Everything between the markers."""
     parts = [
-        "### Common to all services\n\n" + table(ServiceSettings, own_fields(ServiceSettings)),
-        "### Common to both workers\n\n" + table(WorkerSettings, own_fields(WorkerSettings)),
+        "### Common to all services\n\n" + tables(ServiceSettings),
+        "### Common to both workers\n\n" + tables(WorkerSettings, ServiceSettings),
         *(section(service) for service in SERVICES),
     ]
     return "\n\n".join([BEGIN, *parts, END])

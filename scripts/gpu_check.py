@@ -140,7 +140,7 @@ def _run_all(arguments: argparse.Namespace) -> int:
 
 
 def _outcome(name: str, left_s: float, is_rehearsal: bool) -> dict[str, Any]:
-    """Run one section in a process; what it had recorded counts whatever becomes of it."""
+    """Run one section in a process; what it had recorded counts even if it fails."""
     if name not in SECTIONS:
         return {"status": f"no such section; there are {', '.join(SECTIONS)}"}
     limit = min(left_s, SECTIONS[name].limit_s * (3 if is_rehearsal else 1))

@@ -78,17 +78,17 @@ class _Bench:
         """One launch per layer."""
         blocks = torch.tensor(query_blocks, dtype=torch.int32, device=self.query.device)
         rows = replace(self.rows, query_blocks=blocks)
-        parts = self.kernel._parts(len(query_blocks)) if is_split else None
-        scales = self.kernel._scales
+        parts = self.kernel.parts(len(query_blocks)) if is_split else None
+        scales = self.kernel.kv_scales
 
         pieces = [None]
-        if self.kernel._is_exact:
-            pieces = self.kernel._slices([(row, 1, self.context) for row, _ in query_blocks])
+        if self.kernel.is_exact:
+            pieces = self.kernel.exact_slices([(row, 1, self.context) for row, _ in query_blocks])
 
         def work(layer: int) -> None:
             layer_scales = None if scales is None else scales[layer]
             for piece in pieces:
-                self.kernel._attend(self.out, self.query, layer, rows, shape, layer_scales, parts, piece)
+                self.kernel.attend_rows(self.out, self.query, layer, rows, shape, layer_scales, parts, piece)
 
         return [lambda layer=layer: work(layer) for layer in range(self.layers)]
 
@@ -98,7 +98,7 @@ def _decode(
 ) -> dict[str, float]:
     bench = _Bench(rig, batch, 1, context, **options)
     is_exact = options.get("is_exact", False)
-    chosen = bench.kernel._shapes.exact if is_exact else bench.kernel._shapes.decode
+    chosen = bench.kernel.shapes.exact if is_exact else bench.kernel.shapes.decode
     if shape is not None:
         chosen = TileShape(chosen.rows, *shape)
     seconds = rig.seconds(bench.works(chosen, [(row, 0) for row in range(batch)], not is_exact))
@@ -112,7 +112,7 @@ def _decode(
 
 def _prefill(rig: Rig, tokens: int, shape: TileShape | None) -> dict[str, float]:
     bench = _Bench(rig, 1, tokens, tokens)
-    chosen = shape or bench.kernel._shapes.prefill
+    chosen = shape or bench.kernel.shapes.prefill
     per_block = chosen.rows // (2 if rig.is_rehearsal else HEADS // KV_HEADS)
     seconds = rig.seconds(bench.works(chosen, [(0, first) for first in range(0, tokens, per_block)], False)[:2])
     return {"us": round(seconds * 1e6, 1), "tflop_per_s": round(bench.flops / seconds / 1e12, 1)}

@@ -107,8 +107,8 @@ class Bench:
             enqueue_s = self._run(runner, plans[warm_up:], lag)
             best = min(best, (time.perf_counter() - begin) / steps)
             enqueued = min(enqueued, enqueue_s / steps)
-        assert runner._decoding is not None
-        graphs, size = runner._decoding, runner._decoding.padded(batch)
+        assert runner.decoding is not None
+        graphs, size = runner.decoding, runner.decoding.padded(batch)
         with torch.inference_mode():
             forward = self._rig.event_seconds(lambda: graphs.step(size))
         context = self._context + warm_up + steps / 2

@@ -20,8 +20,8 @@ import pytest
 from stratos.core.kv import KvRange
 from stratos.kv.framing import checksum
 from stratos.kv.inproc import InprocHub
-from stratos.kv.receiver import ReceiverConfig
-from stratos.kv.registry import TRANSPORTS, TransportConfig, make_receiver, make_sender
+from stratos.kv.registry import TRANSPORTS, make_receiver, make_sender
+from stratos.kv.settings import StagingConfig, TransportConfig
 from stratos.kv.transfer import FrameHeader
 
 pytestmark = pytest.mark.bench
@@ -39,9 +39,10 @@ def shm_directory():
 
 @pytest.mark.parametrize("name", TRANSPORTS)
 async def test_rate_of_one_pair(name, shm_directory):
-    settings = TransportConfig(shm_directory=shm_directory, hub=InprocHub())
-    receiver = make_receiver(name, ReceiverConfig(incarnation="inc-d", slot_bytes=FRAME_BYTES), settings)
-    sender = make_sender(name, settings)
+    staging, hub = StagingConfig(slot_bytes=FRAME_BYTES, slots_per_pair=8), InprocHub()
+    settings = TransportConfig(shm_directory=shm_directory, staging=staging)
+    receiver = make_receiver(name, "inc-d", settings, hub=hub)
+    sender = make_sender(name, settings, hub=hub)
     offer = await receiver.open_pair("inc-p")
     pair = await sender.connect(offer)
     payload = bytearray(os.urandom(FRAME_BYTES))

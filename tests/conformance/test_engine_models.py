@@ -16,7 +16,9 @@ from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
 from stratos.core.requests.watermark import Watermark
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.text.tokenizer import Tokenizer
+from stratos.worker.config import AdapterCacheConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.service import make_client
 from stratos.worker.settings import WorkerSettings
@@ -41,13 +43,15 @@ def settings_of(kind: str, tmp_path: Path) -> WorkerSettings:
     return WorkerSettings(
         engine="torch",
         engine_process=kind,  # type: ignore[arg-type]
-        model_path=MODELS / "base",
-        kv_pool_bytes=4 * 1024 * 1024,
-        host_pool_bytes=1024 * 1024,
-        max_resident_adapters=2,
-        max_num_batched_tokens=16,
-        num_threads=1,
-        adapter_cache_dir=tmp_path / kind,
+        runner=RunnerConfig(
+            model_path=MODELS / "base",
+            kv_pool_bytes=4 * 1024 * 1024,
+            host_pool_bytes=1024 * 1024,
+            max_resident_adapters=2,
+            num_threads=1,
+        ),
+        scheduler=SchedulerConfig(max_num_batched_tokens=16),
+        adapter_cache=AdapterCacheConfig(directory=tmp_path / kind),
     )
 
 

@@ -18,6 +18,7 @@ import pytest
 from stratos.common.errors import InvalidCheckpoint, WorkerLost
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
+from stratos.engine.settings import RunnerConfig
 from stratos.worker.engine_client import process as process_engine
 from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.service import make_client as client_of_settings
@@ -85,7 +86,7 @@ async def test_a_crash_is_told_with_its_exit_code_and_ends_open_calls(start: Cal
         (STRANGE_TOKEN, "not part of the engine's messages"),
     ],
 )
-async def test_an_engine_that_talks_nonsense_or_hangs_up_is_ended(
+async def test_an_engine_that_sends_no_message_or_hangs_up_is_ended(
     start: Callable[..., Any], token: int, reason: str
 ) -> None:
     client, outputs = await start()
@@ -95,7 +96,7 @@ async def test_an_engine_that_talks_nonsense_or_hangs_up_is_ended(
         await client.add(make_request([token], "bad"))
     with pytest.raises(RuntimeError, match=reason):
         await asyncio.wait_for(client.wait_failed(), TIMEOUT_S)
-    assert not is_running(client._process.pid)
+    assert not is_running(client.pid)
     with pytest.raises(WorkerLost):
         await client.match((1, 2), "", b"")
     assert outputs.tokens["good", 0] == expected([1, 2, 3], 4000)[: len(outputs.tokens["good", 0])]
@@ -107,33 +108,33 @@ async def test_a_kill_is_told_by_the_name_of_the_signal(start: Callable[..., Any
     await until(lambda: client.status().is_computing)
     calls = [asyncio.create_task(client.match((1, 2), "", b"")) for _ in range(3)]
     await asyncio.sleep(0)
-    os.kill(client._process.pid, signal.SIGKILL)
+    os.kill(client.pid, signal.SIGKILL)
     with pytest.raises(RuntimeError, match="killed by SIGKILL"):
         await asyncio.wait_for(client.wait_failed(), TIMEOUT_S)
     for call in calls:
         with pytest.raises(WorkerLost):
             await call
-    assert client._arena.num_free_bytes == client._arena.memory.num_bytes
+    assert client.num_lent_bytes == 0
 
 
 async def test_a_hang_shows_as_a_step_counter_that_stands_still(start: Callable[..., Any]) -> None:
     client, outputs = await start({"step_s": 0.005})
     await client.add(make_request([1, 2, 3], max_tokens=400))
     await until(lambda: outputs.tokens)
-    os.kill(client._process.pid, signal.SIGSTOP)
+    os.kill(client.pid, signal.SIGSTOP)
     was = -1
     while client.status().step != was:  # what is on its way still arrives
         was = client.status().step
         await asyncio.sleep(0.1)
     assert client.status().is_computing
-    os.kill(client._process.pid, signal.SIGCONT)
+    os.kill(client.pid, signal.SIGCONT)
     await until(lambda: client.status().step > was)
     await until(lambda: ended(outputs))
     await until(lambda: not client.status().is_computing)
-    os.kill(client._process.pid, signal.SIGSTOP)
+    os.kill(client.pid, signal.SIGSTOP)
     waiting = asyncio.create_task(client.match((1, 2), "", b""))
     await until(lambda: client.status().is_computing)  # nothing runs, yet a call waits: the hang must show
-    os.kill(client._process.pid, signal.SIGCONT)
+    os.kill(client.pid, signal.SIGCONT)
     assert await waiting == 0
 
 
@@ -160,22 +161,22 @@ async def test_payloads_share_the_arena_and_wait_for_each_other(start: Callable[
     with pytest.raises(KeyError):
         await client.gather("unknown", KvRange(0, 10, 0, 1))
     gc.collect()
-    await until(lambda: client._arena.num_free_bytes == 16 * 1024)
+    await until(lambda: client.num_lent_bytes == 0)
 
 
 async def test_who_gives_up_waiting_for_a_copy_does_not_free_its_place(start: Callable[..., Any]) -> None:
     client, _ = await start()
     request = make_request(range(3000))
     await client.reserve(request)
-    os.kill(client._process.pid, signal.SIGSTOP)
+    os.kill(client.pid, signal.SIGSTOP)
     task = asyncio.create_task(client.scatter(request.key, KvRange(0, 2000, 0, 1), memoryview(bytes(16_000))))
-    await until(lambda: client._calls)
+    await until(lambda: client.num_open_calls)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert client._arena.num_free_bytes == client._arena.memory.num_bytes - 16_000
-    os.kill(client._process.pid, signal.SIGCONT)
-    await until(lambda: client._arena.num_free_bytes == client._arena.memory.num_bytes)
+    assert client.num_lent_bytes == 16_000
+    os.kill(client.pid, signal.SIGCONT)
+    await until(lambda: client.num_lent_bytes == 0)
 
 
 async def test_nothing_is_left_behind(start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,14 +205,14 @@ async def _life(end: signal.Signals | None) -> int:
     await until(lambda: len(events(outputs)) == 2)
     payload = await client.gather("leg", KvRange(0, 3, 0, 1))
     if end is not None:
-        os.kill(client._process.pid, end)
+        os.kill(client.pid, end)
     if end is signal.SIGKILL:
         with pytest.raises(RuntimeError, match="SIGKILL"):
             await client.wait_failed()
     await client.close()
     assert payload.nbytes == 24, "a payload outlives the engine"
     assert len(bytes(payload)) == 24
-    pid = client._process.pid
+    pid = client.pid
     del payload
     await asyncio.sleep(0)  # its place is given back in the loop
     return pid
@@ -224,7 +225,7 @@ async def test_the_engine_ends_with_its_worker() -> None:
         "async def main():\n"
         "    client = make_client('process', {'step_s': 0.01}, {})\n"
         "    await client.start()\n"
-        "    print(client._process.pid, flush=True)\n"
+        "    print(client.pid, flush=True)\n"
         "    await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
     )
@@ -241,7 +242,9 @@ async def test_the_engine_ends_with_its_worker() -> None:
 
 
 async def test_an_engine_that_cannot_be_made_says_why(tmp_path: Path) -> None:
-    settings = WorkerSettings(engine="torch", engine_process="process", model_path=tmp_path / "nothing")
+    settings = WorkerSettings(
+        engine="torch", engine_process="process", runner=RunnerConfig(model_path=tmp_path / "nothing")
+    )
     client = client_of_settings(settings)
     with pytest.raises(InvalidCheckpoint, match="nothing"):
         await client.start()

@@ -10,9 +10,8 @@ import pytest
 from stratos.common.errors import Internal, Overloaded, WorkerLost
 from stratos.core.kv import StagingLedger
 from stratos.kv.framing import checksum
-from stratos.kv.gloo import GlooConfig
-from stratos.kv.receiver import ReceiverConfig
-from stratos.kv.registry import TransportConfig, make_receiver
+from stratos.kv.registry import make_receiver
+from stratos.kv.settings import GlooConfig, TransportConfig
 from tests.support.kv_transfer_world import LONG_S, SLOT_BYTES, World, header_of, payload_of, until
 
 TRANSPORTS = ["inproc", "shm", "gloo"]
@@ -242,7 +241,7 @@ async def test_offers_that_do_not_fit_are_refused(world):
 async def test_connecting_to_a_pair_that_ended_says_so(world):
     offer = await world.receiver.open_pair("inc-p")
     world.receiver.end_incarnation("inc-p")
-    with pytest.raises(WorkerLost, match=r"gone|no receiver|nobody listens"):
+    with pytest.raises(WorkerLost, match=r"gone|no receiver|no process listens"):
         await world.sender().connect(offer)
 
 
@@ -345,7 +344,7 @@ def _num_descriptors():
 
 async def test_gloo_on_an_address_of_another_machine_says_so():
     settings = TransportConfig(gloo=GlooConfig(host="192.0.2.1"))
-    receiver = make_receiver("gloo", ReceiverConfig(incarnation="inc-d"), settings)
+    receiver = make_receiver("gloo", "inc-d", settings)
     with pytest.raises(Overloaded, match=r"cannot listen on 192\.0\.2\.1"):
         await receiver.open_pair("inc-p")
     assert receiver.ledger() == StagingLedger()

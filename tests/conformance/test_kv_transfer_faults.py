@@ -7,9 +7,9 @@ import pytest
 
 from stratos.common.errors import WorkerLost
 from stratos.core.kv import StagingLedger
-from stratos.kv.faults import Fault, FaultPlan, FaultySender
 from stratos.kv.framing import checksum
 from stratos.kv.registry import make_sender
+from tests.support.kv_faults import Fault, FaultPlan, FaultySender
 from tests.support.kv_transfer_world import (
     LONG_S,
     SHORT_S,

@@ -11,6 +11,7 @@ import pytest
 
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestTooLarge, StratosError
 from stratos.store.object_store import MAX_FOLDER_FILES, ObjectStore
+from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 from tests.support.s3_server import BUCKET, s3_server
 
@@ -25,10 +26,10 @@ def s3_endpoint() -> Iterator[str]:
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
     if request.param == "local":
         (tmp_path / "store").mkdir()
-        opened = open_store(f"file://{tmp_path}/store")
+        opened = open_store(ObjectStoreConfig(url=f"file://{tmp_path}/store"))
     else:
         endpoint = request.getfixturevalue("s3_endpoint")
-        opened = open_store(f"s3://{BUCKET}/{tmp_path.name}", s3_endpoint_url=endpoint)
+        opened = open_store(ObjectStoreConfig(url=f"s3://{BUCKET}/{tmp_path.name}", s3_endpoint_url=endpoint))
     yield opened
     await opened.close()
 
@@ -43,9 +44,14 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
+async def put_folder(store: ObjectStore, folder: str, path: Path) -> None:
+    for file in _visible(path):
+        await store.put(f"{folder}/{file.name}", file)
+
+
 async def test_a_folder_comes_back_as_it_was_put(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
-    await store.put_folder("adapters/one", folder)
-    await store.put_folder("adapters/one-more", folder)
+    await put_folder(store, "adapters/one", folder)
+    await put_folder(store, "adapters/one-more", folder)
     listed = await store.list_folder("adapters/one")
     assert [(i.key, i.num_bytes) for i in listed] == [
         ("adapters/one/config.json", 8),
@@ -58,7 +64,7 @@ async def test_a_folder_comes_back_as_it_was_put(store: ObjectStore, folder: Pat
 
 
 async def test_only_the_names_asked_for(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
-    await store.put_folder("a", folder)
+    await put_folder(store, "a", folder)
     await store.download_folder("a", tmp_path / "got", names=("config.json", "absent.json"))
     assert [p.name for p in (tmp_path / "got").iterdir()] == ["config.json"]
     with pytest.raises(NotFound, match=r"none of absent\.json"):
@@ -105,7 +111,7 @@ async def test_a_key_that_is_no_plain_path_is_refused(store: ObjectStore, key: s
 
 
 async def test_sizes_are_bounded_and_leave_nothing_behind(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
-    await store.put_folder("a", folder)
+    await put_folder(store, "a", folder)
     with pytest.raises(RequestTooLarge, match="larger than 1000000 bytes"):
         await store.download_folder("a", tmp_path / "cache" / "got", max_bytes=1_000_000)
     with pytest.raises(RequestTooLarge, match="larger than 1000000 bytes"):
@@ -118,13 +124,13 @@ async def test_a_folder_of_too_many_files_is_refused(tmp_path: Path) -> None:
     for i in range(MAX_FOLDER_FILES + 1):
         (tmp_path / "many" / str(i)).touch()
     with pytest.raises(RequestTooLarge):
-        await open_store(f"file://{tmp_path}").list_folder("many")
+        await open_store(ObjectStoreConfig(url=f"file://{tmp_path}")).list_folder("many")
 
 
 async def test_a_download_that_fails_half_way_shows_nothing(
     store: ObjectStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await store.put_folder("a", folder)
+    await put_folder(store, "a", folder)
     real_fetch = store.fetch
 
     async def fail_at_weights(key: str, path: Path, max_bytes: int) -> int:
@@ -139,7 +145,7 @@ async def test_a_download_that_fails_half_way_shows_nothing(
 
 
 async def test_a_destination_made_meanwhile_stays(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
-    await store.put_folder("a", folder)
+    await put_folder(store, "a", folder)
     (tmp_path / "got").mkdir()
     (tmp_path / "got" / "mine").touch()
     await store.download_folder("a", tmp_path / "got")
@@ -150,7 +156,7 @@ async def test_a_link_out_of_the_local_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "store" / "a").mkdir(parents=True)
     (tmp_path / "secret").write_text("x")
     (tmp_path / "store" / "a" / "config.json").symlink_to(tmp_path / "secret")
-    store = open_store(f"file://{tmp_path}/store")
+    store = open_store(ObjectStoreConfig(url=f"file://{tmp_path}/store"))
     for call in (store.list_folder("a"), store.fetch("a/config.json", tmp_path / "got", 10)):
         with pytest.raises(BadRequest, match="leads out of the object store"):
             await call
@@ -159,7 +165,7 @@ async def test_a_link_out_of_the_local_store_is_refused(tmp_path: Path) -> None:
 
 async def test_a_full_disk_says_so(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 100)
-    store = open_store(f"file://{tmp_path}")
+    store = open_store(ObjectStoreConfig(url=f"file://{tmp_path}"))
     with pytest.raises(DependencyDown, match="no disk space is left"):
         await store.fetch("a", Path("/dev/full"), 1000)
 
@@ -179,7 +185,7 @@ async def test_a_store_that_is_down_says_so_within_a_second(
         closed.bind(("127.0.0.1", 0))
         refused = f"http://127.0.0.1:{closed.getsockname()[1]}"
         endpoint_url = {"moto": s3_endpoint, "refused": refused}.get(endpoint, "")
-        store = open_store(url, s3_endpoint_url=endpoint_url, num_attempts=1)
+        store = open_store(ObjectStoreConfig(url=url, s3_endpoint_url=endpoint_url), num_attempts=1)
         with pytest.raises(DependencyDown):  # opens the client, which takes time of its own
             await store.list_folder("a")
         started = time.monotonic()
@@ -192,7 +198,7 @@ async def test_a_store_that_is_down_says_so_within_a_second(
 @pytest.mark.parametrize("url", ["", "weights", "http://host/x", "s3://", "file://host/x", "gs://bucket"])
 def test_another_scheme_is_refused(url: str) -> None:
     with pytest.raises(StratosError, match=r"must be file:///folder or s3://bucket/prefix"):
-        open_store(url)
+        open_store(ObjectStoreConfig(url=url))
 
 
 def _visible(folder: Path) -> list[Path]:

@@ -156,7 +156,7 @@ def test_logits_of_captured_steps_are_bitwise_those_of_uncaptured_ones(base: dic
     for name in ("captured", "uncaptured"):
         runner = base[name]
         with torch.inference_mode():
-            runner._pages.tensor.zero_()
+            runner.pages.tensor.zero_()
         generate(runner, PROMPTS, 1, lag=0)
         rows = [_row(i, [5], len(prompt), SamplingParams(temperature=0.0)) for i, prompt in enumerate(PROMPTS)]
         handle = runner.launch(StepPlan(step=0, rows=tuple(rows)))
@@ -184,8 +184,8 @@ def test_exact_logits_depend_on_neither_chunk_nor_batch(base: dict[str, Any]) ->
 def test_freed_rows_of_padding_write_nothing(base: dict[str, Any]) -> None:
     runner = base["captured"]
     generate(runner, PROMPTS[:3], 2, lag=0)
-    before = runner._pages.tensor.clone()
+    before = runner.pages.tensor.clone()
     rows = [_row(i, [5], len(prompt) + 1, SamplingParams(temperature=0.0)) for i, prompt in enumerate(PROMPTS[:3])]
     _collected(runner, _launched(runner, rows))
-    changed = {int(block) for block in (runner._pages.tensor != before).flatten(1).any(1).nonzero()}
+    changed = {int(block) for block in (runner.pages.tensor != before).flatten(1).any(1).nonzero()}
     assert changed == {row.block_table[row.start // BLOCK] for row in rows}

@@ -13,7 +13,6 @@ import pytest
 from stratos.api.worker.v1 import decode_pb2
 from stratos.core.files.adapter_files import read_adapter_files
 from stratos.core.placement import WorkerRole
-from stratos.engine.core import EngineCore
 from stratos.worker.engine_client.thread import ThreadEngine
 from tests.support.adapter_folders import write_adapter
 from tests.support.paths import BASE_MODEL
@@ -34,14 +33,12 @@ async def test_nothing_is_left_of_cancelled_requests(world: World, tmp_path: Pat
     adapters = [write_adapter(tmp_path / "store" / name, fill=fill) for fill, name in enumerate("abc", 1)]
     common: dict[str, Any] = {
         "engine_process": kind,
-        "step_lag": lag,
-        "model_path": BASE_MODEL,
-        "object_store_url": f"file://{tmp_path / 'store'}",
-        "fake_step_s": 0.002,
-        "max_num_seqs": 6,
+        "object_store": {"url": f"file://{tmp_path / 'store'}"},
+        "scheduler": {"max_num_seqs": 6},
     }
-    prefill = await world.start(WorkerRole.PREFILL, **common)
-    decode = await world.start(WorkerRole.DECODE, fake_num_host_blocks=64, **common)
+    fake: dict[str, Any] = {"lag": lag, "model_path": BASE_MODEL, "step_s": 0.002}
+    prefill = await world.start(WorkerRole.PREFILL, fake=fake, **common)
+    decode = await world.start(WorkerRole.DECODE, fake={**fake, "num_host_blocks": 64}, **common)
     gateway = await world.gateway(decode)
     draw = random.Random(lag + len(kind))
     writing = asyncio.Lock()  # a stream takes one message at a time
@@ -51,7 +48,7 @@ async def test_nothing_is_left_of_cancelled_requests(world: World, tmp_path: Pat
     assert any(stream.tokens for stream in streams), "some were cancelled while they ran"
     for worker in (decode, prefill):
         await worker.wait_baseline()
-        status = worker.process.parts.engine.status()
+        status = worker.process.opened.context.engine.status()
         assert (status.num_running, status.num_waiting, status.is_computing) == (0, 0, False)
         _assert_no_pins(worker)
     last = await gateway.submit([5] * 40, request_id="last", prefill=(prefill,), model_digest=_digest(decode))
@@ -59,14 +56,13 @@ async def test_nothing_is_left_of_cancelled_requests(world: World, tmp_path: Pat
 
 
 def _digest(worker: Worker) -> str:
-    return str(worker.process.parts.engine.info.identity.model_digest)
+    return str(worker.process.opened.context.engine.info.identity.model_digest)
 
 
 def _assert_no_pins(worker: Worker) -> None:
-    client = worker.process.parts.engine
+    client = worker.process.opened.context.engine
     if isinstance(client, ThreadEngine):
-        assert isinstance(client._engine, EngineCore)
-        assert not client._engine._adapter_pins
+        assert not client.inspect().adapter_pins
 
 
 async def _one(

@@ -73,7 +73,7 @@ class ScriptedEmbedder(ScriptedWorker, embed_pb2_grpc.EmbedServiceServicer):
 async def platform(tmp_path: Path) -> AsyncIterator[World]:
     """A gateway over one prefill worker with a fake engine."""
     async with open_world(tmp_path) as workers, gateway_world() as world:
-        worker = await workers.start(WorkerRole.PREFILL, model_path=MODEL_PATH, fake_num_blocks=1024)
+        worker = await workers.start(WorkerRole.PREFILL, fake={"model_path": MODEL_PATH, "num_blocks": 1024})
         world.router.embedders = [worker.ref]
         yield world
         await worker.wait_baseline()

@@ -29,8 +29,8 @@ def expected(prompt: list[int], count: int, num_prefilled: int | None = None) ->
 
 @pytest.mark.parametrize("transport", ["shm", "gloo"])
 async def test_p_prefills_and_d_decodes(world: World, transport: str) -> None:
-    prefill = await world.start(WorkerRole.PREFILL, kv_transports=[transport])
-    decode = await world.start(WorkerRole.DECODE, kv_transports=[transport])
+    prefill = await world.start(WorkerRole.PREFILL, transport={"names": [transport]})
+    decode = await world.start(WorkerRole.DECODE, transport={"names": [transport]})
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(PROMPT, prefill=(prefill,), max_tokens=6)).over()
     assert stream.error is None
@@ -58,8 +58,8 @@ async def test_control_a_local_prefill_gives_other_tokens(world: World) -> None:
 
 async def test_long_prompt_travels_in_chunks_and_small_frames(world: World) -> None:
     prompt = [(11 * i + 3) % 4096 for i in range(700)]
-    prefill = await world.start(WorkerRole.PREFILL, fake_token_s=0.0001)
-    decode = await world.start(WorkerRole.DECODE, staging_slot_bytes=4096, staging_slots=2)
+    prefill = await world.start(WorkerRole.PREFILL, fake={"token_s": 0.0001})
+    decode = await world.start(WorkerRole.DECODE, transport={"staging": {"slot_bytes": 4096, "slots_per_pair": 2}})
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(prompt, prefill=(prefill,))).over()
     assert stream.tokens[0] == expected(prompt, 4)
@@ -96,7 +96,10 @@ async def test_several_choices_share_one_hand_off(world: World) -> None:
 
 
 async def test_many_hand_offs_at_once(world: World) -> None:
-    prefill, decode = await world.start(WorkerRole.PREFILL), await world.start(WorkerRole.DECODE, fake_num_blocks=512)
+    prefill, decode = (
+        await world.start(WorkerRole.PREFILL),
+        await world.start(WorkerRole.DECODE, fake={"num_blocks": 512}),
+    )
     gateway = await world.gateway(decode)
     prompts = [[(3 * i + 17 * n) % 4096 for i in range(60 + n)] for n in range(24)]
     streams = [await gateway.submit(p, prefill=(prefill,), request_id=f"r{n}") for n, p in enumerate(prompts)]
@@ -118,7 +121,7 @@ async def test_resumed_request_goes_on_where_it_was(world: World) -> None:
 
 
 async def test_decode_worker_is_a_source_of_what_it_has(world: World) -> None:
-    first = await world.start(WorkerRole.DECODE, worker_id="decode-a", fake_worker_weight=9)
+    first = await world.start(WorkerRole.DECODE, worker_id="decode-a", fake={"worker_weight": 9})
     second = await world.start(WorkerRole.DECODE, worker_id="decode-b")
     await (await (await world.gateway(first)).submit(PROMPT)).over()
     prompt = PROMPT[:97]

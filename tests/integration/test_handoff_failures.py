@@ -14,7 +14,7 @@ from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import BadRequest, StratosError, WorkerLost
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.fake.runner import fake_generate
-from stratos.kv.faults import Fault
+from tests.support.kv_faults import Fault
 from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, eventually, open_world
 
 PROMPT = [(7 * i) % 4096 for i in range(100)]
@@ -50,7 +50,7 @@ async def start_pair(world: World, **decode_settings: object) -> tuple[Worker, W
 async def test_damaged_frames(
     world: World, faults: dict[int, Fault], is_computed_here: bool, num_failures: int
 ) -> None:
-    prefill, decode = await start_pair(world, staging_slots=2, staging_slot_bytes=4096)
+    prefill, decode = await start_pair(world, transport={"staging": {"slot_bytes": 4096, "slots_per_pair": 2}})
     plan = prefill.inject("shm", faults)
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(LONG_PROMPT, prefill=(prefill,))).over()
@@ -66,7 +66,7 @@ async def test_damaged_frames(
 
 
 async def test_frame_that_never_completes(world: World) -> None:
-    prefill, decode = await start_pair(world, fetch_frame_timeout_s=0.3)
+    prefill, decode = await start_pair(world, handoff={"frame_timeout_s": 0.3})
     plan = prefill.inject("shm", {0: Fault.HANG})
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
@@ -85,16 +85,16 @@ async def test_what_the_own_engine_refuses_is_not_blamed_on_a_source(
 ) -> None:
     prefill, decode = await start_pair(world)
     other = await world.start(WorkerRole.PREFILL, worker_id="prefill-1")
-    parts = decode.process.parts
+    context = decode.process.opened.context
 
     async def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(parts.engine, method, refuse)
+    monkeypatch.setattr(context.engine, method, refuse)
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(PROMPT, prefill=(prefill, other))).over()
     assert stream.error.code == error.code
-    assert not any(parts.receiver._parts.peers.is_avoided(source.ref) for source in (prefill, other))
+    assert not any(context.peers.is_avoided(source.ref) for source in (prefill, other))
     assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome=error.code) == 1
     assert decode.metric("stratos_local_prefills_total", reason="local_fallback") == 0
     for worker in (prefill, other, decode):
@@ -109,15 +109,15 @@ async def test_a_pair_that_the_source_lost_is_replaced(world: World) -> None:
     assert plan.injected[Fault.DIE] == 1
     assert first.tokens[0] == COMPUTED_HERE
     await decode.wait_baseline()
-    decode.process.parts.peers.report_committed(prefill.ref)  # its breaker is not the subject here
+    decode.process.opened.context.peers.report_committed(prefill.ref)  # its breaker is not the subject here
     again = await gateway.submit(PROMPT, request_id="again", prefill=(prefill,), cache_salt=b"another tenant")
     assert (await again.over()).tokens[0] == HANDED_OVER
     await decode.wait_baseline()
 
 
 async def test_a_source_of_slow_steps_is_not_taken_for_a_hung_one(world: World) -> None:
-    prefill = await world.start(WorkerRole.PREFILL, fake_step_s=0.6)
-    decode = await world.start(WorkerRole.DECODE, fetch_stall_timeout_s=0.2)
+    prefill = await world.start(WorkerRole.PREFILL, fake={"step_s": 0.6})
+    decode = await world.start(WorkerRole.DECODE, handoff={"stall_timeout_s": 0.2})
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
     assert stream.tokens[0] == HANDED_OVER
@@ -138,10 +138,10 @@ async def test_dead_endpoint_and_the_second_takes_over(world: World) -> None:
 
 async def test_second_source_goes_on_behind_the_verified_prefix(world: World) -> None:
     prompt = [(13 * i) % 4096 for i in range(1800)]
-    blocks = {"fake_num_blocks": 160}
-    first = await world.start(WorkerRole.PREFILL, **blocks)
-    second = await world.start(WorkerRole.PREFILL, worker_id="prefill-1", fake_worker_weight=11, **blocks)
-    decode = await world.start(WorkerRole.DECODE, fetch_frame_timeout_s=0.3, staging_slot_bytes=4096, **blocks)
+    blocks, small = {"num_blocks": 160}, {"staging": {"slot_bytes": 4096}}
+    first = await world.start(WorkerRole.PREFILL, fake=blocks)
+    second = await world.start(WorkerRole.PREFILL, worker_id="prefill-1", fake={"worker_weight": 11, **blocks})
+    decode = await world.start(WorkerRole.DECODE, handoff={"frame_timeout_s": 0.3}, fake=blocks, transport=small)
     plan = first.inject("shm", {2: Fault.HANG})
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(prompt, prefill=(first, second))).over()
@@ -160,7 +160,7 @@ async def test_second_source_goes_on_behind_the_verified_prefix(world: World) ->
 
 async def test_identity_mismatch_is_not_paired(world: World) -> None:
     prefill, decode = await start_pair(world)
-    engine = prefill.process.parts.engine
+    engine = prefill.process.opened.context.engine
     other = dataclasses.replace(engine.info.identity, numerics_id="another instruction set")
     engine.info = dataclasses.replace(engine.info, identity=other)
     gateway = await world.gateway(decode)
@@ -170,7 +170,7 @@ async def test_identity_mismatch_is_not_paired(world: World) -> None:
 
 
 async def test_no_room_is_busy_and_takes_nothing(world: World) -> None:
-    prefill, decode = await start_pair(world, fake_num_blocks=13, fake_step_s=0.02)
+    prefill, decode = await start_pair(world, fake={"num_blocks": 13, "step_s": 0.02})
     gateway = await world.gateway(decode)
     long = await gateway.submit(PROMPT, prefill=(prefill,), max_tokens=60, request_id="long")
     await long.wait_tokens(1)
@@ -182,8 +182,8 @@ async def test_no_room_is_busy_and_takes_nothing(world: World) -> None:
 
 
 PHASES: dict[str, Callable[[Worker, Worker], bool]] = {
-    "at once": lambda p, d: d.process.parts.table.num_open_tasks == 1,
-    "queued": lambda p, d: p.process.parts.engine.status().num_prefill_jobs == 1,
+    "at once": lambda p, d: d.process.opened.table.num_open_tasks == 1,
+    "queued": lambda p, d: p.process.opened.context.engine.status().num_prefill_jobs == 1,
     "granted": lambda p, d: d.blocks.reserved > 0,
     "receiving": lambda p, d: d.metric("stratos_kv_transfer_bytes_total", direction="received", transport="shm") > 0,
 }
@@ -191,7 +191,7 @@ PHASES: dict[str, Callable[[Worker, Worker], bool]] = {
 
 @pytest.mark.parametrize("phase", PHASES)
 async def test_cancel_in_each_phase_frees_both_workers(world: World, phase: str) -> None:
-    prefill = await world.start(WorkerRole.PREFILL, fake_step_s=0.03)
+    prefill = await world.start(WorkerRole.PREFILL, fake={"step_s": 0.03})
     decode = await world.start(WorkerRole.DECODE)
     prompt = [(7 * i) % 4096 for i in range(900)]
     gateway = await world.gateway(decode)
@@ -199,7 +199,7 @@ async def test_cancel_in_each_phase_frees_both_workers(world: World, phase: str)
     await eventually(lambda: PHASES[phase](prefill, decode), phase)
     await gateway.cancel("req-1")
     begun_s = time.monotonic()
-    await eventually(lambda: not decode.process.parts.table.num_open_tasks, "the request's end")
+    await eventually(lambda: not decode.process.opened.table.num_open_tasks, "the request's end")
     await prefill.wait_baseline()
     await decode.wait_baseline()
     assert time.monotonic() - begun_s < 2.0  # 0.2 s on an idle machine
@@ -212,10 +212,10 @@ async def test_cancel_that_a_slow_source_hears_late_is_no_error(world: World, ca
     decode = await world.start(WorkerRole.DECODE)
     gateway = await world.gateway(decode)
     await gateway.submit(PROMPT, prefill=(prefill,))
-    await eventually(lambda: prefill.process.parts.engine.status().num_running, "it computes")
+    await eventually(lambda: prefill.process.opened.context.engine.status().num_running, "it computes")
     await gateway.cancel("req-1")
-    await eventually(lambda: not decode.process._gate.num_handoffs, "the receiver has waited long enough")
-    assert prefill.process.parts.engine.status().num_prefill_jobs, "the source was in time: this shows nothing"
+    await eventually(lambda: not decode.process.status().num_handoffs, "the receiver has waited long enough")
+    assert prefill.process.opened.context.engine.status().num_prefill_jobs, "the source was in time: this shows nothing"
     await prefill.wait_baseline()
     await decode.wait_baseline()
     gc.collect()
@@ -223,7 +223,7 @@ async def test_cancel_that_a_slow_source_hears_late_is_no_error(world: World, ca
 
 
 async def test_cancel_while_decoding(world: World) -> None:
-    prefill, decode = await start_pair(world, fake_step_s=0.005)
+    prefill, decode = await start_pair(world, fake={"step_s": 0.005})
     gateway = await world.gateway(decode)
     stream = await gateway.submit(PROMPT, prefill=(prefill,), max_tokens=500)
     await stream.wait_tokens(3)
@@ -234,7 +234,7 @@ async def test_cancel_while_decoding(world: World) -> None:
 
 async def test_source_that_drains_refuses_new_hand_offs(world: World) -> None:
     prefill, decode = await start_pair(world)
-    prefill.process._close_door()
+    prefill.process.refuse_new_work()
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
     assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_FALLBACK

@@ -35,7 +35,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, guard_dir: Path) -> Itera
     env = {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(GUARD), os.environ.get("PYTHONPATH")))),
         "NETWORK_GUARD_DIR": str(guard_dir),
-        "STRATOS_DECODE_WORKER_FAKE_STEP_S": str(STEP_S),
+        "STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S),
     }
     data_dir = tmp_path_factory.mktemp("platform")
     with running_platform(data_dir, "--engine", "fake", "--decode", "2", "--max-decode", "2", env=env) as running:

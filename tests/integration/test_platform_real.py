@@ -30,7 +30,7 @@ EXAMPLES = ROOT / "examples"
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
     env = {
-        "STRATOS_DECODE_WORKER_MAX_NUM_SEQS": "3",
+        "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS": "3",
         "STRATOS_AUTOSCALER_POLL_INTERVAL_S": "0.2",
         "STRATOS_AUTOSCALER_DOWN_UTILISATION": "0.75",
         "STRATOS_AUTOSCALER_QUIET_S": "1.5",

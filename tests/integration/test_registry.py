@@ -29,7 +29,7 @@ async def registry(folder: Path, redis_url: str) -> AsyncIterator[RegistryClient
         env={
             **os.environ,
             "STRATOS_LORA_REGISTRY_REDIS_URL": redis_url,
-            "STRATOS_LORA_REGISTRY_OBJECT_STORE_URL": f"file://{folder}/store",
+            "STRATOS_LORA_REGISTRY_OBJECT_STORE__URL": f"file://{folder}/store",
             "STRATOS_LORA_REGISTRY_ADDRESS_FILE": str(address_file),
         },
     )  # fmt: skip

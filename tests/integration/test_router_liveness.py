@@ -83,7 +83,7 @@ async def test_a_killed_process_is_out_at_once_and_a_restart_replaces_it(tmp_pat
     (killed, address), (_, other) = two_processes
     async with router_process(tmp_path, f"static://decode@{address},decode@{other}") as client:
         await until_live(client, address, other)
-        old = by_id(await client.fleet())[address].worker.incarnation
+        old = by_id(await client.fleet())[address].ref.incarnation
         begin = time.monotonic()
         killed.kill()
         took_s, reason = await _seconds_until_out(client, address, begin, other)
@@ -93,7 +93,7 @@ async def test_a_killed_process_is_out_at_once_and_a_restart_replaces_it(tmp_pat
         again, _ = start_worker_process("decode-0", WorkerRole.DECODE, int(address.rpartition(":")[2]))
         try:
             await until_live(client, address, other)
-            new = by_id(await client.fleet())[address].worker.incarnation
+            new = by_id(await client.fleet())[address].ref.incarnation
             assert new != old
             assert new.endswith(str(again.pid))
         finally:

@@ -42,7 +42,7 @@ async def test_placement_follows_live_load_and_pairs_by_identity(tmp_path: Path)
         make_status("prefill-2", PREFILL, identity=other),
     ]
     async with fake_workers(*statuses) as workers:
-        static = "static://" + ",".join(f"{w.status.worker.role}@{w.address}" for w in workers)
+        static = "static://" + ",".join(f"{w.status.ref.role}@{w.address}" for w in workers)
         address = {worker.worker_id: worker.address for worker in workers}
         async with router_process(tmp_path, static) as client:
             await until_live(client, *address.values())

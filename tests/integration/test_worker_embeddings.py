@@ -60,11 +60,11 @@ def vectors(answer: embed_pb2.EmbedResponse) -> list[list[float]]:
 async def test_many_inputs_of_mixed_lengths_come_back_in_order_from_shared_steps(world: World) -> None:
     worker = await world.start(WorkerRole.PREFILL, max_num_batched_tokens=256)
     inputs = [list(range(i, 2 * i + 1 + i % 7)) for i in range(1, 25)]
-    step = worker.process.parts.engine.status().step
+    step = worker.process.opened.context.engine.status().step
     async with embedder(worker) as stub:
         answer = await stub.Embed(message(*inputs))
         assert vectors(answer) == [expected(ids) for ids in inputs]
-        steps = worker.process.parts.engine.status().step - step
+        steps = worker.process.opened.context.engine.status().step - step
         assert steps < len(inputs) / 2, "inputs of one call share steps"
         mean = await stub.Embed(message(*inputs[:3], pooling=embed_pb2.POOLING_MEAN, num_dimensions=4))
         assert vectors(mean) == [expected(ids, PoolingKind.MEAN, num_dimensions=4) for ids in inputs[:3]]
@@ -116,26 +116,26 @@ async def test_a_poisoned_input_fails_its_call_and_no_other(world: World) -> Non
             await stub.Embed(message(list(range(80)), [1, 99], [5]))
         assert vectors(await bystander) == [expected(list(range(60))), expected(list(range(90)))]
     await worker.wait_baseline()
-    assert len(worker.process.parts.embed.embedder) == 0
+    assert len(worker.process.opened.embedder) == 0
 
 
 async def test_a_caller_that_leaves_frees_everything(world: World) -> None:
-    worker = await world.start(WorkerRole.PREFILL, fake_step_s=0.02, max_num_batched_tokens=8)
+    worker = await world.start(WorkerRole.PREFILL, fake={"step_s": 0.02}, scheduler={"max_num_batched_tokens": 8})
     async with embedder(worker) as stub:
         call = stub.Embed(message(*[list(range(i, i + 100)) for i in range(5)]))
-        await eventually(lambda: worker.process.parts.engine.status().num_running, "the inputs run")
+        await eventually(lambda: worker.process.opened.context.engine.status().num_running, "the inputs run")
         call.cancel()
         await worker.wait_baseline()
-        await eventually(lambda: worker.process.parts.engine.status().num_waiting == 0, "nothing waits")
+        await eventually(lambda: worker.process.opened.context.engine.status().num_waiting == 0, "nothing waits")
     assert worker.metric("stratos_embed_calls_total", outcome="cancelled") == 1
 
 
 async def test_a_draining_worker_ends_its_calls_and_takes_no_more(world: World) -> None:
-    worker = await world.start(WorkerRole.PREFILL, fake_step_s=0.02, max_num_batched_tokens=8)
+    worker = await world.start(WorkerRole.PREFILL, fake={"step_s": 0.02}, scheduler={"max_num_batched_tokens": 8})
     async with embedder(worker) as stub:
         call = stub.Embed(message(list(range(100))))
-        await eventually(lambda: worker.process.parts.engine.status().num_running, "the input runs")
-        worker.process._start_drain(None)
+        await eventually(lambda: worker.process.opened.context.engine.status().num_running, "the input runs")
+        worker.process.start_drain(None)
         with pytest.raises(StratosError) as caught:
             async with translate_errors():
                 await stub.Embed(message([1]))

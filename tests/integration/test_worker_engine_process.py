@@ -33,9 +33,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 def engine_of(worker: Worker) -> int:
-    client = worker.process.parts.engine
+    client = worker.process.opened.context.engine
     assert isinstance(client, ProcessEngine)
-    return client._process.pid
+    return client.pid
 
 
 def local(count: int, emitted: tuple[int, ...] = ()) -> list[int]:
@@ -49,7 +49,7 @@ async def is_serving(worker: Worker) -> bool:
 
 
 async def test_a_killed_engine_is_told_at_once_and_its_worker_leaves(world: World) -> None:
-    worker = await world.start(WorkerRole.DECODE, engine_process="process", step_lag=1, fake_step_s=0.01)
+    worker = await world.start(WorkerRole.DECODE, engine_process="process", fake={"lag": 1, "step_s": 0.01})
     gateway = await world.gateway(worker)
     streams = [await gateway.submit(PROMPT, request_id=f"r{i}", max_tokens=2000) for i in range(3)]
     placing = await gateway.submit([9] * 700, request_id="long", max_tokens=2000)  # its prompt takes longer
@@ -65,12 +65,12 @@ async def test_a_killed_engine_is_told_at_once_and_its_worker_leaves(world: Worl
         assert stream.tokens[0] == local(len(stream.tokens[0])), "a successor goes on from what was told"
     await eventually(worker.exit_code.done, "the process' end")
     assert worker.exit_code.result() == 1
-    assert worker.process.parts.table.num_open_tasks == 0
+    assert worker.process.opened.table.num_open_tasks == 0
 
 
 async def test_requests_of_a_killed_engine_go_on_elsewhere_token_by_token(world: World) -> None:
-    dying = await world.start(WorkerRole.DECODE, engine_process="process", fake_step_s=0.01)
-    other = await world.start(WorkerRole.DECODE, engine_process="process", worker_id="decode-1", step_lag=1)
+    dying = await world.start(WorkerRole.DECODE, engine_process="process", fake={"step_s": 0.01})
+    other = await world.start(WorkerRole.DECODE, engine_process="process", worker_id="decode-1", fake={"lag": 1})
     gateway, successor = await world.gateway(dying), await world.gateway(other)
     stream = await gateway.submit(PROMPT, max_tokens=120)
     await stream.wait_tokens(7)
@@ -85,7 +85,7 @@ async def test_requests_of_a_killed_engine_go_on_elsewhere_token_by_token(world:
 
 async def test_a_hung_engine_makes_its_worker_unready_and_shows_in_every_sign_of_life(world: World) -> None:
     worker = await world.start(
-        WorkerRole.DECODE, engine_process="process", fake_step_s=0.01, step_stall_timeout_s=STALL_S
+        WorkerRole.DECODE, engine_process="process", fake={"step_s": 0.01}, step_stall_timeout_s=STALL_S
     )
     gateway = await world.gateway(worker)
     stream = await gateway.submit(PROMPT, max_tokens=2000)
@@ -120,7 +120,7 @@ async def _until_serving(worker: Worker, wanted: bool) -> None:
 
 
 async def test_a_hand_off_survives_the_engine_of_its_source(world: World) -> None:
-    source = await world.start(WorkerRole.PREFILL, engine_process="process", fake_token_s=0.002)
+    source = await world.start(WorkerRole.PREFILL, engine_process="process", fake={"token_s": 0.002})
     target = await world.start(WorkerRole.DECODE, engine_process="process")
     gateway = await world.gateway(target)
     prompt = [(7 * i) % 4096 for i in range(900)]
@@ -128,7 +128,7 @@ async def test_a_hand_off_survives_the_engine_of_its_source(world: World) -> Non
     weights = {"prefill_weight": PREFILL_WEIGHT, "decode_weight": DECODE_WEIGHT}
     assert whole.tokens[0] == fake_generate(prompt[:200], 4, **weights)
     stream = await gateway.submit(prompt, request_id="broken", prefill=(source,))
-    await eventually(lambda: source.process.parts.engine.status().num_prefill_jobs, "the source computes")
+    await eventually(lambda: source.process.opened.context.engine.status().num_prefill_jobs, "the source computes")
     os.kill(engine_of(source), signal.SIGKILL)
     await stream.over()
     assert stream.error is None

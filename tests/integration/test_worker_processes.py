@@ -20,7 +20,15 @@ from stratos.core.placement import WorkerRole
 from stratos.engine.fake.runner import fake_generate
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.codec.fleet import status_from_pb
-from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, World, eventually, make_settings, open_world
+from tests.support.worker_world import (
+    DECODE_WEIGHT,
+    PREFILL_WEIGHT,
+    World,
+    environment_of,
+    eventually,
+    make_settings,
+    open_world,
+)
 
 PROMPT = [(7 * i) % 4096 for i in range(900)]
 
@@ -30,11 +38,7 @@ class Process:
 
     def __init__(self, role: WorkerRole, tmp_path: Path, **overrides: Any) -> None:
         self._address_file = tmp_path / f"{role.value}.json"
-        fields = make_settings(role, tmp_path, address_file=str(self._address_file), **overrides).model_dump(
-            mode="json", exclude_unset=True
-        )
-        prefix = f"STRATOS_{role.value.upper()}_WORKER_"
-        environ = {f"{prefix}{k.upper()}": v if isinstance(v, str) else json.dumps(v) for k, v in fields.items()}
+        environ = environment_of(make_settings(role, tmp_path, address_file=str(self._address_file), **overrides))
         self.popen = subprocess.Popen(
             [sys.executable, "-m", f"stratos_{role.value}_worker"], env=os.environ | environ, stderr=subprocess.PIPE
         )
@@ -75,9 +79,9 @@ async def test_both_services_run_and_stop_on_sigterm(tmp_path: Path, world: Worl
     try:
         await eventually(lambda: all(p.is_serving for p in processes), "both serve")
         prefill, decode = [await p.status() for p in processes]
-        assert (prefill.worker.role, decode.worker.role) == (WorkerRole.PREFILL, WorkerRole.DECODE)
-        gateway = await world.gateway(decode.worker.address)
-        stream = await (await gateway.submit(PROMPT, prefill=(prefill.worker,))).over()
+        assert (prefill.ref.role, decode.ref.role) == (WorkerRole.PREFILL, WorkerRole.DECODE)
+        gateway = await world.gateway(decode.ref.address)
+        stream = await (await gateway.submit(PROMPT, prefill=(prefill.ref,))).over()
         assert stream.tokens[0] == fake_generate(PROMPT, 4, prefill_weight=PREFILL_WEIGHT, decode_weight=DECODE_WEIGHT)
         assert stream.receipt.num_transferred_tokens == len(PROMPT) - 1
         await gateway.close()
@@ -92,7 +96,7 @@ async def test_both_services_run_and_stop_on_sigterm(tmp_path: Path, world: Worl
 
 async def test_a_signal_behind_the_drain_rpc_does_not_cut_streams(tmp_path: Path, world: World) -> None:
     """An orchestrator asks for the drain and then sends SIGTERM as for every process."""
-    process = Process(WorkerRole.DECODE, tmp_path, fake_step_s=0.01)
+    process = Process(WorkerRole.DECODE, tmp_path, fake={"step_s": 0.01})
     try:
         await eventually(lambda: process.is_serving, "it serves")
         gateway = await world.gateway(process.address)
@@ -110,11 +114,11 @@ async def test_a_signal_behind_the_drain_rpc_does_not_cut_streams(tmp_path: Path
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_source_is_lost_in_the_middle(tmp_path: Path, world: World, number: signal.Signals) -> None:
-    prefill = Process(WorkerRole.PREFILL, tmp_path, fake_step_s=0.1)
+    prefill = Process(WorkerRole.PREFILL, tmp_path, fake={"step_s": 0.1})
     decode = await world.start(WorkerRole.DECODE)
     try:
         await eventually(lambda: prefill.is_serving, "the prefill worker serves")
-        source = (await prefill.status()).worker
+        source = (await prefill.status()).ref
         gateway = await world.gateway(decode)
         stream = await gateway.submit(PROMPT, prefill=(source,))
         received = {"direction": "received", "transport": "shm"}
@@ -128,10 +132,10 @@ async def test_source_is_lost_in_the_middle(tmp_path: Path, world: World, number
         )
         assert decode.metric("stratos_kv_handoffs_total", side="receiver", outcome="worker_lost") == 1
         if number is signal.SIGSTOP:
-            await eventually(lambda: decode.process.parts.transports.ledger().quarantined > 0, "quarantine")
+            await eventually(lambda: decode.process.opened.context.transports.ledger().quarantined > 0, "quarantine")
             prefill.popen.send_signal(signal.SIGCONT)
         await decode.wait_baseline()
-        assert decode.process.parts.peers.num_suspects == 0
+        assert decode.process.opened.context.peers.num_suspects == 0
         if number is signal.SIGSTOP:
             async with asyncio.timeout(20):
                 while (status := await prefill.status()).num_handoffs:
@@ -144,11 +148,11 @@ async def test_source_is_lost_in_the_middle(tmp_path: Path, world: World, number
 async def test_bad_settings_say_what_to_do(tmp_path: Path) -> None:
     for environ, text in (
         (
-            {"STRATOS_DECODE_WORKER_MODEL_PATH": str(tmp_path / "none")},
+            {"STRATOS_DECODE_WORKER_RUNNER__MODEL_PATH": str(tmp_path / "none")},
             f"is {tmp_path / 'none'} a Hugging Face model folder",
         ),
         ({}, "needs a model"),
-        ({"STRATOS_DECODE_WORKER_MODEL_PAHT": "x"}, "did you mean STRATOS_DECODE_WORKER_MODEL_PATH"),
+        ({"STRATOS_DECODE_WORKER_RUNNER__MODEL_PAHT": "x"}, "did you mean STRATOS_DECODE_WORKER_RUNNER__MODEL_PATH"),
     ):
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "stratos_decode_worker", env=os.environ | environ, stderr=asyncio.subprocess.PIPE

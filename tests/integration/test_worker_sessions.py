@@ -75,7 +75,7 @@ async def test_bad_submit_is_answered_and_harms_nobody(
 
 
 async def test_duplicate_attempt_is_refused_and_a_newer_one_takes_over(world: World) -> None:
-    decode = await world.start(WorkerRole.DECODE, fake_step_s=0.005)
+    decode = await world.start(WorkerRole.DECODE, fake={"step_s": 0.005})
     gateway, other = await world.gateway(decode), await world.gateway(decode)
     old = await gateway.submit(PROMPT, max_tokens=3000)
     await old.wait_tokens(2)
@@ -88,13 +88,13 @@ async def test_duplicate_attempt_is_refused_and_a_newer_one_takes_over(world: Wo
 
 
 async def test_attach_replays_what_a_broken_session_missed(world: World) -> None:
-    decode = await world.start(WorkerRole.DECODE, fake_step_s=0.005)
+    decode = await world.start(WorkerRole.DECODE, fake={"step_s": 0.005})
     first, second = await world.gateway(decode), await world.gateway(decode)
     stream = await first.submit(PROMPT, max_tokens=40)
     await stream.wait_tokens(5)
     received = stream.tokens[0][:2]
     first.call.cancel()
-    await eventually(lambda: decode.process.parts.table.num_orphans == 1, "an orphan")
+    await eventually(lambda: decode.process.opened.table.num_orphans == 1, "an orphan")
     attached = await (await second.attach("req-1", received)).over()
     assert attached.tokens[0] == local(PROMPT, 40)
     assert attached.receipt.num_prompt_tokens == len(PROMPT)
@@ -103,17 +103,17 @@ async def test_attach_replays_what_a_broken_session_missed(world: World) -> None
 
 
 async def test_orphans_are_freed_when_nobody_attaches(world: World) -> None:
-    decode = await world.start(WorkerRole.DECODE, fake_step_s=0.005, orphan_ttl_s=0.1)
+    decode = await world.start(WorkerRole.DECODE, fake={"step_s": 0.005}, orphan_ttl_s=0.1)
     gateway = await world.gateway(decode)
     stream = await gateway.submit(PROMPT, max_tokens=3000)
     await stream.wait_tokens(2)
     gateway.call.cancel()
     await decode.wait_baseline()
-    assert len(decode.process.parts.table) == 0
+    assert len(decode.process.opened.table) == 0
 
 
 async def test_one_choice_can_be_cancelled(world: World) -> None:
-    decode = await world.start(WorkerRole.DECODE, fake_step_s=0.002)
+    decode = await world.start(WorkerRole.DECODE, fake={"step_s": 0.002})
     gateway = await world.gateway(decode)
     choices = [decode_pb2.ChoiceState(index=i) for i in range(2)]
     stream = await gateway.submit(PROMPT, choices=choices, max_tokens=100)
@@ -144,7 +144,7 @@ async def test_dead_step_loop_ends_the_process(world: World) -> None:
 
 
 async def test_drain_refuses_new_work_and_hands_streams_back(world: World) -> None:
-    decode = await world.start(WorkerRole.DECODE, fake_step_s=0.005, drain_timeout_s=3.0)
+    decode = await world.start(WorkerRole.DECODE, fake={"step_s": 0.005}, drain_timeout_s=3.0)
     gateway = await world.gateway(decode)
     stream = await gateway.submit(PROMPT, max_tokens=4000, request_id="long")
     await stream.wait_tokens(2)
@@ -161,7 +161,7 @@ async def test_drain_refuses_new_work_and_hands_streams_back(world: World) -> No
 
 
 async def test_progress_and_status_show_life(world: World) -> None:
-    decode = await world.start(WorkerRole.DECODE, fake_step_s=0.005)
+    decode = await world.start(WorkerRole.DECODE, fake={"step_s": 0.005})
     gateway = await world.gateway(decode)
     assert gateway.worker.worker_id == "decode-0"
     async with channel(decode.process.address) as peer:
@@ -200,8 +200,8 @@ def write_adapter(folder: Path, rank: int = 2) -> str:
 async def start_with_store(world: World, root: Path) -> tuple[Worker, Worker]:
     url = f"file://{root}"
     return (
-        await world.start(WorkerRole.PREFILL, object_store_url=url),
-        await world.start(WorkerRole.DECODE, object_store_url=url),
+        await world.start(WorkerRole.PREFILL, object_store={"url": url}),
+        await world.start(WorkerRole.DECODE, object_store={"url": url}),
     )
 
 
@@ -215,7 +215,7 @@ async def test_adapter_is_fetched_by_both_workers_and_used(world: World, tmp_pat
     assert stream.tokens[0] == tokens
     assert stream.receipt.num_transferred_tokens == len(PROMPT) - 1
     for worker in (prefill, decode):
-        assert worker.process.parts.engine.status().resident_adapters == (digest,)
+        assert worker.process.opened.context.engine.status().resident_adapters == (digest,)
         assert worker.metric("stratos_adapter_loads_total", outcome="fetched") == 1
     (tmp_path / "store").rename(tmp_path / "gone")
     cached = await (await gateway.submit(PROMPT[:20], request_id="cached", **adapter)).over()
@@ -227,10 +227,10 @@ async def test_a_job_leaves_the_engine_before_its_adapter_is_given_back(
 ) -> None:
     digest = write_adapter(tmp_path / "store/adapters/a")
     url = f"file://{tmp_path / 'store'}"
-    prefill = await world.start(WorkerRole.PREFILL, object_store_url=url, fake_token_s=0.005)
-    decode = await world.start(WorkerRole.DECODE, object_store_url=url)
+    prefill = await world.start(WorkerRole.PREFILL, object_store={"url": url}, fake={"token_s": 0.005})
+    decode = await world.start(WorkerRole.DECODE, object_store={"url": url})
     gateway = await world.gateway(decode)
-    engine, calls = prefill.process.parts.engine, []
+    engine, calls = prefill.process.opened.context.engine, []
     for name in ("release_prefill", "unpin_adapter"):
         original = getattr(engine, name)
 

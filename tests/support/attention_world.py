@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from tests.support.triton_interpreter import DEVICE  # before anything that imports Triton
-from stratos.engine.triton_kernels import attention, reference
+from stratos.engine.triton_kernels import attention
 from stratos.engine.triton_kernels.attention import AttentionRows, ExactSlice, Parts, TileShape, attend
+from tests.support import attention_reference
 
 BLOCK, LAYER, LAYERS = 4, 1, 2
 
@@ -87,7 +88,7 @@ class World:
         return ExactSlice(0, len(self.rows(shape).query_blocks), 0, tokens, num_parts, acc, stats)
 
     def expected(self, window: int | None = None) -> torch.Tensor:
-        return reference.attend(
+        return attention_reference.attend(
             self.query,
             self.pages[:, LAYER],
             self.spans,

@@ -66,7 +66,7 @@ def _layer(dtype: torch.dtype) -> None:
 def _sampling() -> None:
     logits, rows = torch.zeros(8, VOCAB), torch.zeros(8, dtype=torch.int32)
     keys = torch.zeros(8, 2, dtype=torch.int32)
-    sampling.sample(logits, torch.zeros(8, 3, dtype=torch.float64), torch.zeros(8), keys)
+    sampling.sample(logits, torch.zeros(8, 4, dtype=torch.float64), keys)
     sampling.penalise(logits, rows, rows, torch.zeros(8, 3), torch.zeros(8, VOCAB, dtype=torch.int32))
     sampling.mask(logits, rows, torch.zeros(8, VOCAB // 32, dtype=torch.int32))
 

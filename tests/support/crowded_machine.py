@@ -9,11 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.engine.core import EngineCore
-from tests.support.engine_driver import MOST_STEPS, assert_at_rest, expected, make_request
+from tests.support.engine_driver import MAX_STEPS, assert_at_rest, expected, make_request
 
 
 class CrowdedMachine(RuleBasedStateMachine):
-    """Tokens are checked at every step, the books after every rule, and that nothing is held at the end.
+    """Tokens are checked at every step, the ledgers after every rule, and that nothing is held at the end.
 
     A subclass makes ``engine`` in its initializing rule, and has rules that call ``come`` and ``advance``.
     """
@@ -60,7 +60,7 @@ class CrowdedMachine(RuleBasedStateMachine):
 
     @invariant()
     def law(self) -> None:
-        """The books are right."""
+        """The ledgers are right."""
         if self.engine is not None:
             self.engine.verify()
 
@@ -68,7 +68,7 @@ class CrowdedMachine(RuleBasedStateMachine):
         """What is left ends."""
         if self.engine is None:
             return
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             if not self.engine.has_work:
                 break
             self.advance()

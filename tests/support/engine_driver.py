@@ -1,4 +1,4 @@
-"""Drives engines over the fake runner: requests, what comes out of the steps, and the books at rest.
+"""Drives engines over the fake runner: requests, what comes out of the steps, and the ledgers at rest.
 
 Tokens are checked against ``expected``, which is arithmetic done apart from the engine.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import StratosError
+from stratos.core.block_hash import block_hashes, chain_root
 from stratos.core.requests.records import ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import StepResult
@@ -21,7 +22,7 @@ from tests.support.terms import pop_terms
 
 CROWDED: dict[str, Any] = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
 """Settings that admit whatever fits now, so that a small pool runs full and sequences are preempted."""
-MOST_STEPS = 5000
+MAX_STEPS = 5000
 
 
 def make_request(
@@ -58,7 +59,7 @@ def expected(prompt: Iterable[int], num_tokens: int = 8, weight: int = 1, **mode
 
 
 class Run:
-    """Steps an engine and keeps what comes out of requests that began after it; verifies the books at every step."""
+    """Steps an engine and keeps what comes out of requests that began after it; verifies the ledgers at every step."""
 
     def __init__(self, engine: EngineCore) -> None:
         self.engine = engine
@@ -71,7 +72,7 @@ class Run:
         self.errors: dict[str, StratosError] = {}
         """By request id or leg."""
         self.results: list[StepResult] = []
-        self.most_allocated = 0
+        self.max_allocated = 0
         """Blocks after any step."""
 
     def step(self) -> StepResult:
@@ -83,7 +84,7 @@ class Run:
         assert not self.stats.keys() & {key.request_id for key in result.started_stats}, "a request starts once"
         self.stats |= {key.request_id: stats for key, stats in result.started_stats.items()}
         self.vectors |= {output.key.request_id: list(array("f", output.values)) for output in result.embeddings}
-        self.most_allocated = max(self.most_allocated, self.engine.status().blocks.allocated)
+        self.max_allocated = max(self.max_allocated, self.engine.status().blocks.allocated)
         for output in result.outputs:
             place = (output.key.request_id, output.index)
             assert place not in self.reasons, "a token behind the end"
@@ -94,7 +95,7 @@ class Run:
                 self.reasons[place] = output.finish_reason
         return result
 
-    def drain(self, limit: int = MOST_STEPS) -> Run:
+    def drain(self, limit: int = MAX_STEPS) -> Run:
         """Step until nothing is left to do."""
         for _ in range(limit):
             if not self.engine.has_work:
@@ -113,6 +114,12 @@ def drained_tokens(engine: EngineCore) -> dict[tuple[str, int], list[int]]:
     run = drain(engine)
     assert not run.errors
     return run.tokens
+
+
+def prompt_hashes(engine: EngineCore, prompt: Iterable[int]) -> list[bytes]:
+    """Hashes of a prompt's full blocks, its last token excluded; no adapter, no salt."""
+    root = chain_root(engine.info.identity, "", b"")
+    return block_hashes(root, tuple(prompt)[:-1], engine.info.geometry.block_size)
 
 
 def assert_at_rest(engine: EngineCore) -> None:

@@ -24,16 +24,14 @@ def ledger(total: int, allocated: int = 0, cached: int = 0, reserved: int = 0, f
 
 def make_status(name: str = "decode-0", role: WorkerRole = WorkerRole.DECODE, **changes: Any) -> WorkerStatus:
     ref = WorkerRef(worker_id=name, incarnation=f"inc-{name}", address=f"host:{name}", role=role)
-    status = WorkerStatus(worker=ref, blocks=ledger(1000), identity=IDENTITY, max_num_seqs=8)
+    status = WorkerStatus(ref=ref, blocks=ledger(1000), identity=IDENTITY, max_num_seqs=8)
     return dataclasses.replace(status, **changes)
 
 
 def make_view(name: str = "decode-0", role: WorkerRole = WorkerRole.DECODE, **changes: Any) -> WorkerView:
     of_view = {field.name for field in dataclasses.fields(WorkerView)}
     status = make_status(name, role, **{key: value for key, value in changes.items() if key not in of_view})
-    return WorkerView(
-        worker=status.worker, status=status, **{key: value for key, value in changes.items() if key in of_view}
-    )
+    return WorkerView(ref=status.ref, status=status, **{key: value for key, value in changes.items() if key in of_view})
 
 
 def make_request(request_id: str = "req-1", **changes: Any) -> PlacementRequest:

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 from stratos.common.errors import StratosError
-from stratos.kv.faults import Fault, FaultPlan, FaultySender
-from stratos.kv.gloo import GlooConfig
-from stratos.kv.registry import TransportConfig, make_sender
+from stratos.core.kv import KvRange
+from stratos.kv.registry import make_sender
+from stratos.kv.settings import GlooConfig, TransportConfig
 from stratos.kv.transfer import FrameHeader, TransportOffer
+from tests.support.kv_faults import Fault, FaultPlan, FaultySender
 from tests.support.kv_transfer_world import payload_of
 
 
@@ -29,7 +30,8 @@ async def _obey(sender, pairs, order):
         offer = TransportOffer(**order["offer"])
         pairs[offer.pair] = await sender.connect(offer)
         return
-    header = FrameHeader(**order["header"])
+    fields = order["header"]
+    header = FrameHeader(**{**fields, "kv_range": KvRange(**fields["kv_range"])})
     pair = list(pairs.values())[-1]
     await pair.send(header, payload_of(header.seq, header.num_bytes))
 

@@ -1,6 +1,7 @@
 """What the KV transfer tests share: both ends of a transport, a leg to drive, senders in other processes."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import random
@@ -11,10 +12,9 @@ from pathlib import Path
 
 from stratos.core.kv import KvRange
 from stratos.kv.framing import checksum
-from stratos.kv.gloo import GlooConfig
 from stratos.kv.inproc import InprocHub
-from stratos.kv.receiver import ReceiverConfig
-from stratos.kv.registry import TransportConfig, make_receiver, make_sender
+from stratos.kv.registry import make_receiver, make_sender
+from stratos.kv.settings import GlooConfig, StagingConfig, TransportConfig
 from stratos.kv.transfer import FrameHeader
 
 SLOT_BYTES = 64 * 1024
@@ -50,17 +50,17 @@ class World:
         self.transport = transport
         self.directory = directory
         self.gloo_timeout_s = gloo_timeout_s
+        self.hub = InprocHub()
         self.settings = TransportConfig(
-            shm_directory=directory, hub=InprocHub(), gloo=GlooConfig(timeout_s=gloo_timeout_s)
+            shm_directory=directory,
+            staging=StagingConfig(slot_bytes=SLOT_BYTES, slots_per_pair=num_slots, max_pairs=max_pairs),
+            gloo=GlooConfig(timeout_s=gloo_timeout_s),
         )
-        config = ReceiverConfig(
-            incarnation="inc-d", slot_bytes=SLOT_BYTES, slots_per_pair=num_slots, max_pairs=max_pairs
-        )
-        self.receiver = make_receiver(transport, config, self.settings)
+        self.receiver = make_receiver(transport, "inc-d", self.settings, hub=self.hub)
         self.senders = []
 
     def sender(self):
-        made = make_sender(self.transport, self.settings)
+        made = make_sender(self.transport, self.settings, hub=self.hub)
         self.senders.append(made)
         return made
 
@@ -160,10 +160,10 @@ class PeerProcess:
         return json.loads(line) if line else {}
 
     async def connect(self, offer):
-        assert await self.order(do="connect", offer=_plain(offer)) == {"ok": True}
+        assert await self.order(do="connect", offer=dataclasses.asdict(offer)) == {"ok": True}
 
     async def send(self, header):
-        return await self.order(do="send", header=_plain(header))
+        return await self.order(do="send", header=dataclasses.asdict(header))
 
     async def returncode(self):
         async with asyncio.timeout(LONG_S):
@@ -176,7 +176,3 @@ class PeerProcess:
     def state(self):
         """One letter as ``ps`` shows it; "T" is stopped."""
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def _plain(record):
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}

@@ -34,7 +34,7 @@ def make_status(worker_id: str, role: WorkerRole, **changes: Any) -> WorkerStatu
     """An idle worker with 1000 blocks and 8 seats."""
     ref = WorkerRef(worker_id=worker_id, incarnation=f"inc-{worker_id}", address="", role=role)
     blocks = BlockLedger(total=1000, free=1000, cached=0, allocated=0, reserved=0, fenced=0)
-    return dataclasses.replace(WorkerStatus(worker=ref, blocks=blocks, identity=IDENTITY, max_num_seqs=8), **changes)
+    return dataclasses.replace(WorkerStatus(ref=ref, blocks=blocks, identity=IDENTITY, max_num_seqs=8), **changes)
 
 
 def ask(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
@@ -56,7 +56,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     @property
     def worker_id(self) -> str:
-        return self.status.worker.worker_id
+        return self.status.ref.worker_id
 
     def set(self, **changes: Any) -> None:
         self.status = dataclasses.replace(self.status, **changes)
@@ -103,7 +103,7 @@ def write_discovery(path: Path, *entries: Mapping[str, str]) -> None:
 
 
 def entry(worker: FakeWorker) -> dict[str, str]:
-    return {"worker_id": worker.worker_id, "address": worker.address, "role": worker.status.worker.role.value}
+    return {"worker_id": worker.worker_id, "address": worker.address, "role": worker.status.ref.role.value}
 
 
 @asynccontextmanager
@@ -159,7 +159,7 @@ async def until(
 
 
 def by_id(fleet: Fleet) -> dict[str, FleetWorker]:
-    return {worker.worker.worker_id: worker for worker in fleet.workers}
+    return {worker.ref.worker_id: worker for worker in fleet.workers}
 
 
 async def until_live(client: RouterClient, *worker_ids: str) -> None:
@@ -167,7 +167,7 @@ async def until_live(client: RouterClient, *worker_ids: str) -> None:
 
     async def are_live() -> bool:
         fleet = await client.fleet()
-        return {worker.worker.worker_id for worker in fleet.workers if worker.is_live} == set(worker_ids)
+        return {worker.ref.worker_id for worker in fleet.workers if worker.is_live} == set(worker_ids)
 
     await until(are_live)
 
@@ -186,8 +186,8 @@ def start_worker_process(worker_id: str, role: WorkerRole, port: int = 0) -> tup
 
 async def _main(worker_id: str, role: str, port: int) -> None:
     status = make_status(worker_id, WorkerRole(role), is_computing=True)
-    ref = dataclasses.replace(status.worker, incarnation=f"inc-{worker_id}-{os.getpid()}")
-    worker = FakeWorker(dataclasses.replace(status, worker=ref))
+    ref = dataclasses.replace(status.ref, incarnation=f"inc-{worker_id}-{os.getpid()}")
+    worker = FakeWorker(dataclasses.replace(status, ref=ref))
     await worker.start(port)
     print(worker.address, flush=True)
     while True:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import SecretStr
-from pydantic_settings import SettingsConfigDict
 
 from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
@@ -21,7 +20,7 @@ REGISTRY = "stratos.api.lora.v1.RegistryService"
 
 
 class EchoSettings(ServiceSettings):
-    model_config = SettingsConfigDict(env_prefix="STRATOS_ECHO_")
+    env_prefix = "STRATOS_ECHO_"
 
     redis_url: str = ""
     pepper: SecretStr = SecretStr("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,11 +16,11 @@ from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
-from stratos.kv.faults import Fault, FaultPlan, FaultySender
 from stratos.rpc.clients.channel import channel, wait_serving
 from stratos.rpc.codec.fleet import ref_to_pb
 from stratos.rpc.serving.process import serve_async
-from stratos.worker.adapter_store import open_adapter_store
+from stratos.rpc.settings import env_name_of, settings_of
+from stratos.worker.adapter_cache import open_adapter_store
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.factory import make_engine
 from stratos.worker.engine_client.thread import ThreadEngine
@@ -27,6 +28,7 @@ from stratos.worker.service import WorkerProcess, make_client
 from stratos.worker.settings import WorkerSettings
 from stratos_decode_worker.settings import DecodeWorkerSettings
 from stratos_prefill_worker.settings import PrefillWorkerSettings
+from tests.support.kv_faults import Fault, FaultPlan, FaultySender
 from tests.support.terms import pop_terms_pb
 
 TIMEOUT_S = 20.0
@@ -57,16 +59,16 @@ class Worker:
 
     @property
     def blocks(self) -> Any:
-        return self.process.parts.engine.status().blocks
+        return self.process.opened.context.engine.status().blocks
 
     def assert_baseline(self) -> bool:
-        blocks, staging = self.blocks, self.process.parts.transports.ledger()
+        blocks, staging = self.blocks, self.process.opened.context.transports.ledger()
         return bool(
             blocks.free + blocks.cached == blocks.total
             and staging.free == staging.total
-            and not self.process._gate.num_handoffs
-            and not self.process.parts.table.num_open_tasks
-            and self.process.parts.engine.status().num_prefill_jobs == 0
+            and not self.process.status().num_handoffs
+            and not self.process.opened.table.num_open_tasks
+            and self.process.opened.context.engine.status().num_prefill_jobs == 0
         )
 
     async def wait_baseline(self, timeout_s: float = TIMEOUT_S) -> None:
@@ -75,7 +77,7 @@ class Worker:
     def inject(self, transport: str, faults: dict[int, Fault]) -> FaultPlan:
         """Let frames that this worker sends from now on suffer ``faults``."""
         plan = FaultPlan(faults=faults)
-        transports = self.process.parts.transports
+        transports = self.process.opened.context.transports
         transports._senders[transport] = FaultySender(transports.sender(transport), plan)
         return plan
 
@@ -88,22 +90,35 @@ def make_settings(role: WorkerRole, tmp_path: Path, **overrides: Any) -> WorkerS
     values: dict[str, Any] = {
         "engine": "fake",
         "worker_id": f"{role.value}-0",
-        "fake_worker_weight": PREFILL_WEIGHT if is_prefill else DECODE_WEIGHT,
-        "fake_num_blocks": 72,
-        "kv_transports": ["shm"],
-        "shm_dir": tmp_path / "shm",
-        "adapter_cache_dir": tmp_path / f"adapters-{role.value}",
+        "fake": {"worker_weight": PREFILL_WEIGHT if is_prefill else DECODE_WEIGHT, "num_blocks": 72},
+        "transport": {"names": ["shm"], "shm_directory": tmp_path / "shm"},
+        "adapter_cache": {"directory": tmp_path / f"adapters-{role.value}"},
+        "scheduler": {"max_num_batched_tokens": 64},
         "drain_timeout_s": 5.0,
         "stop_grace_s": 0.2,
-        "max_num_batched_tokens": 64,
     }
-    return (PrefillWorkerSettings if is_prefill else DecodeWorkerSettings)(**(values | overrides))
+    for name, value in overrides.items():
+        values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
+    return (PrefillWorkerSettings if is_prefill else DecodeWorkerSettings)(**values)
+
+
+def environment_of(settings: WorkerSettings) -> dict[str, str]:
+    """The environment that makes a process read equal settings."""
+    cls, tree = type(settings), settings.model_dump(mode="json")
+    environ = {}
+    for setting in settings_of(cls):
+        value: Any = tree
+        for name in setting.path:
+            value = None if value is None else value[name]
+        if value is not None:
+            environ[env_name_of(cls, setting.path)] = value if isinstance(value, str) else json.dumps(value)
+    return environ
 
 
 def _make_engine(settings: WorkerSettings, change_fake: Callable[[FakeConfig], FakeConfig] | None) -> EngineCore:
     engine = make_engine(settings)
     if change_fake is not None:
-        runner = engine._runner
+        runner = engine.runner
         assert isinstance(runner, FakeRunner)
         runner.config = change_fake(runner.config)
     return engine

@@ -1,4 +1,4 @@
-"""The ``stratos`` command and the local supervisor behind ``stratos up``.
+"""The ``stratos`` command and the local supervisor of ``stratos up``.
 
 Read in this order: ``main`` (the commands), ``up``, ``local`` (the platform on one machine), ``data`` (its folder).
 """

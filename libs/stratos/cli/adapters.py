@@ -17,6 +17,7 @@ from stratos.core.files.adapter_files import WEIGHTS_NAME, read_adapter_files
 from stratos.core.files.model_files import read_model_files
 from stratos.rpc.clients.registry import RegistryClient
 from stratos.store.object_store import ObjectStore
+from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 
 SHIPPED_FOLDER = "adapters"
@@ -29,7 +30,7 @@ async def register_adapter(facts: PlatformFacts, *, name: str, path: Path, tenan
         InvalidAdapter: what is wrong with the folder; nothing was stored.
     """
     base = await asyncio.to_thread(read_model_files, Path(facts.model_path))
-    store = open_store(facts.object_store_url, s3_endpoint_url=facts.s3_endpoint_url)
+    store = open_store(ObjectStoreConfig(url=facts.object_store_url, s3_endpoint_url=facts.s3_endpoint_url))
     try:
         return await _publish(store, facts.registry_address, name=name, path=path, tenant=tenant, base=base.digest)
     finally:
@@ -49,14 +50,14 @@ async def delete_adapter(facts: PlatformFacts, *, name: str, tenant: str) -> Non
 
 
 async def publish_shipped_adapters(
-    model_path: Path, *, store_url: str, s3_endpoint_url: str, registry_address: str
+    model_path: Path, *, handed_digest: str, store_url: str, s3_endpoint_url: str, registry_address: str
 ) -> tuple[str, ...]:
-    """Offer the adapters that ship beside the base model to every tenant; returns their names."""
+    """Offer the adapters that ship with the base model to every tenant; returns their names."""
     folders = sorted(p.parent for p in (model_path.parent / SHIPPED_FOLDER).glob(f"*/{CONFIG_NAME}"))
     if not folders:
         return ()
-    base = await asyncio.to_thread(read_model_files, model_path)
-    store = open_store(store_url, s3_endpoint_url=s3_endpoint_url)
+    base = await asyncio.to_thread(read_model_files, model_path, handed_digest)
+    store = open_store(ObjectStoreConfig(url=store_url, s3_endpoint_url=s3_endpoint_url))
     try:
         for folder in folders:
             await _publish(store, registry_address, name=folder.name, path=folder, tenant="", base=base.digest)

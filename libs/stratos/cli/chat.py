@@ -31,14 +31,13 @@ class ChatClient:
         )
 
     def close(self) -> None:
-        """Close the connection."""
         self._http.close()
 
     def stream(self, messages: list[Message]) -> Iterator[str]:
         """Pieces of the answer. Closing the iterator aborts the request.
 
         Raises:
-            DependencyDown: nobody answers. BadRequest: the gateway's own message.
+            DependencyDown: there is no answer. BadRequest: the gateway's own message.
         """
         body = {"model": self._model, "messages": messages, "max_tokens": self._max_tokens, "stream": True}
         try:

@@ -64,6 +64,7 @@ def up(
     dtype: Annotated[str, typer.Option(help="Compute and KV type of the workers: float32 or bfloat16.")] = "float32",
     threads: Annotated[int, typer.Option(help="Threads of each worker; 0 shares the cores among them.")] = 0,
     transport: Annotated[str, typer.Option(help="KV transport between workers: shm or gloo.")] = "shm",
+    otlp_endpoint: Annotated[str, typer.Option(help="Collector of traces, e.g. http://localhost:4317.")] = "",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     keep_logs: Annotated[bool, typer.Option(help="Keep the run's log files after a clean stop.")] = False,
 ) -> None:
@@ -92,6 +93,7 @@ def up(
             dtype=dtype,
             threads=threads,
             transport=transport,
+            otlp_endpoint=otlp_endpoint,
             log_level=log_level,
             keep_logs=keep_logs,
         )

@@ -50,9 +50,9 @@ def status_json(status: PlatformStatus) -> dict[str, Any]:
 
 def _worker_json(worker: FleetWorker) -> dict[str, Any]:
     content: dict[str, Any] = {
-        "worker_id": worker.worker.worker_id,
-        "role": worker.worker.role.value,
-        "incarnation": worker.worker.incarnation,
+        "worker_id": worker.ref.worker_id,
+        "role": worker.ref.role.value,
+        "incarnation": worker.ref.incarnation,
         "is_live": worker.is_live,
         "out_reason": worker.out_reason,
         "num_booked": worker.num_booked,
@@ -102,7 +102,7 @@ def _worker_table(fleet: Fleet) -> list[str]:
 
 def _worker_row(worker: FleetWorker) -> tuple[str, ...]:
     state = "live" if worker.is_live else worker.out_reason or "out"
-    head = (worker.worker.worker_id, worker.worker.role.value, state)
+    head = (worker.ref.worker_id, worker.ref.role.value, state)
     if (status := worker.status) is None:
         return (*head, *("-" for _ in range(5 + len(_LEDGER))))
     ledger = dataclasses.asdict(status.blocks)

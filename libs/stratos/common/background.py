@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 class BackgroundTasks:
-    """Open tasks of one owner, who waits for them in ``close``. Belongs to the event loop.
+    """Open tasks of one owner, which waits for them in ``close``. Belongs to the event loop.
 
     The event loop refers to its tasks weakly, so a task that has no other owner may vanish before its end.
     A task that fails is logged once, under its name; its error reaches no caller.
@@ -33,7 +33,6 @@ class BackgroundTasks:
         future.add_done_callback(self._ended)
 
     def cancel(self) -> None:
-        """Cancel what is open."""
         for future in list(self._open):
             future.cancel()
 

@@ -15,7 +15,7 @@ from stratos.core.placement import Work, WorkerRef
 class WorkerStatus:
     """A worker as it describes itself."""
 
-    worker: WorkerRef
+    ref: WorkerRef
     engine_step: int = 0
     """Counter of the step loop."""
     is_computing: bool = False
@@ -36,7 +36,7 @@ class WorkerStatus:
     max_num_seqs: int = 0
     """Most sequences in one batch; 0 means the worker does not say."""
     slow_step_s: float = 0.0
-    """Slowest step of late."""
+    """Slowest of its recent steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class QueueDepth:
 class FleetWorker:
     """One worker as the router sees it."""
 
-    worker: WorkerRef
+    ref: WorkerRef
     """Where discovery found it; the incarnation is empty before the first status."""
     status: WorkerStatus | None
     """Last status; ``None`` before the first one."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from stratos.common.errors import StratosError
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import EngineRequest, FinishReason, PositionLogprobs, RequestKey
+from stratos.core.trace import NO_TRACE, TraceContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class Submission:
     """Minted by the router for this placement."""
     prefill: tuple[WorkerRef, ...] = ()
     """Where the prompt may be computed, best first; none means at the decode worker."""
-    traceparent: str = ""
+    trace: TraceContext = NO_TRACE
 
     def without_choices(self, indexes: tuple[int, ...]) -> Submission:
         """The same, with some choices finished: the engine runs the others alone."""

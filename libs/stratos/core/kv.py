@@ -1,4 +1,4 @@
-"""What KV is to whoever holds or moves it: its identity, its shape, and the ledgers of blocks and slots."""
+"""What KV is to the code that holds or moves it: its identity, its shape, and the ledgers of blocks and slots."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass
 
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
+from stratos.core.trace import NO_TRACE, TraceContext
 
 
 class WorkerRole(enum.StrEnum):
@@ -67,6 +68,7 @@ class PlacementRequest:
     """Milliseconds this request has waited in earlier calls."""
     is_recovery: bool = False
     """Journal recovery, drain move or Busy: head of its class, never shed."""
+    trace: TraceContext = NO_TRACE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,5 +86,5 @@ class Placement:
 
     @property
     def worker(self) -> WorkerRef:
-        """Who runs the attempt."""
+        """The worker that runs the attempt."""
         return self.decode or self.prefill[0]

@@ -35,7 +35,6 @@ class RecentQuantile:
 
     @property
     def value(self) -> int:
-        """The quantile now."""
         if len(self._ordered) < self._min_samples:
             return self._default
         return self._ordered[math.ceil(self._fraction * len(self._ordered)) - 1]

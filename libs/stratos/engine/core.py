@@ -33,21 +33,23 @@ from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.contract.results import EngineStatus, Reservation, StepResult
 from stratos.engine.contract.runner import Runner
+from stratos.engine.inspection import EngineInspection, Queue, SequenceInspection
 from stratos.engine.kv_cache.audit import LedgerAudit
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.host_tier import make_tier
 from stratos.engine.kv_cache.window import make_window
 from stratos.engine.requests.context import EngineContext
-from stratos.engine.requests.embeddings import EmbedBook
-from stratos.engine.requests.generations import RequestBook
-from stratos.engine.requests.grammars import GrammarBook
-from stratos.engine.requests.prefill_jobs import JobBook
-from stratos.engine.requests.reservations import ReservationBook
+from stratos.engine.requests.embeddings import EmbeddingTable
+from stratos.engine.requests.generations import GenerationTable
+from stratos.engine.requests.grammars import RequestGrammars
+from stratos.engine.requests.prefill_jobs import PrefillJobTable
+from stratos.engine.requests.reservations import ReservationTable
 from stratos.engine.scheduler.scheduler import Scheduler
+from stratos.engine.sequence import Sequence
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
-from stratos.engine.step_books import StepBooks
 from stratos.engine.step_loop import StepLoop
+from stratos.engine.step_tracker import StepTracker
 
 
 class EngineCore:
@@ -55,7 +57,7 @@ class EngineCore:
 
     def __init__(self, runner: Runner, config: SchedulerConfig, clock: Clock | None = None) -> None:
         self.info = runner.info
-        self._runner = runner
+        self.runner = runner
         clock = clock or SystemClock()
         if runner.info.num_sinks or runner.info.is_streaming:
             config = dataclasses.replace(config, enable_prefix_cache=False)  # streams of this mode share no blocks
@@ -77,17 +79,17 @@ class EngineCore:
             clock=clock,
             blocks=self._blocks,
             scheduler=self._scheduler,
-            grammars=GrammarBook(runner.info, config, clock),
+            grammars=RequestGrammars(runner.info, config, clock),
         )
-        self._requests = RequestBook(self._context)
-        self._reservations = ReservationBook(self._context)
-        self._jobs = JobBook(self._context)
-        self._embeddings = EmbedBook(self._context)
+        self._requests = GenerationTable(self._context)
+        self._reservations = ReservationTable(self._context)
+        self._jobs = PrefillJobTable(self._context)
+        self._embeddings = EmbeddingTable(self._context)
         self._adapter_pins: Counter[str] = Counter()
         self._slow_steps = SlowSteps()
         self._lock = threading.RLock()
-        books = StepBooks(self._context, self._requests, self._jobs, self._embeddings)
-        self._steps = StepLoop(runner, books, self._slow_steps, lag, self._changing)
+        tracker = StepTracker(self._context, self._requests, self._jobs, self._embeddings)
+        self._steps = StepLoop(runner, tracker, self._slow_steps, lag, self._changing)
         self._audit = LedgerAudit(self.verify, clock)
         self._status = self._snapshot()
 
@@ -164,7 +166,7 @@ class EngineCore:
         """Reference the cached prefix and take blocks for the rest of the prompt; ``None`` when there is no room."""
         with self._changing():
             self._check_new(request)
-            return self._reservations.take(request)
+            return self._reservations.reserve(request)
 
     def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
         """Write received KV into reserved blocks; an abort during the call leaves them fenced until it returns.
@@ -177,7 +179,7 @@ class EngineCore:
             state = self._reservations.check_range(key, kv_range)
             self._blocks.fence(state.reserved_blocks)
         try:
-            self._runner.scatter(state.block_table, kv_range, payload)
+            self.runner.scatter(state.block_table, kv_range, payload)
         finally:
             with self._changing():
                 self._blocks.unfence(state.reserved_blocks)
@@ -211,7 +213,7 @@ class EngineCore:
             table = list(state.sequence.block_table)
             self._blocks.fence(table)
         try:
-            return self._runner.gather(table, kv_range)
+            return self.runner.gather(table, kv_range)
         finally:
             with self._changing():
                 self._blocks.unfence(table)
@@ -257,7 +259,7 @@ class EngineCore:
 
     def load_adapter(self, files: AdapterFiles) -> None:
         """``Runner.load_adapter``; adapters with a pin are not evicted."""
-        self._runner.load_adapter(files, lambda digest: digest in self._adapter_pins)
+        self.runner.load_adapter(files, lambda digest: digest in self._adapter_pins)
         with self._changing():
             pass  # the snapshot shows it
 
@@ -265,7 +267,7 @@ class EngineCore:
         """Keep a loaded adapter from being evicted; ``False`` when it is not loaded. Pins count."""
         with self._lock:
             self._adapter_pins[digest] += 1  # before the look: a load in another thread may be choosing a victim
-            if digest in self._runner.resident_adapters():
+            if digest in self.runner.resident_adapters():
                 return True
             self.unpin_adapter(digest)
             return False
@@ -280,6 +282,37 @@ class EngineCore:
     def status(self) -> EngineStatus:
         """Snapshot after the last step or call."""
         return self._status
+
+    def inspect(self) -> EngineInspection:
+        """What the engine holds, queue by queue; for tests and diagnostics, since it copies everything."""
+        with self._lock:
+            scheduler, tier, window = self._scheduler, self._scheduler.tier, self._scheduler.tables.window
+            queues: tuple[tuple[Queue, list[Sequence]], ...] = (
+                ("waiting", scheduler.waiting),
+                ("ready", scheduler.ready),
+                ("running", scheduler.running),
+            )
+            in_flight = self._steps.in_flight
+            return EngineInspection(
+                sequences=tuple(SequenceInspection.of(name, s) for name, queue in queues for s in queue),
+                open_requests=self._requests.open,
+                open_reservations=self._reservations.open,
+                open_embeddings=self._embeddings.open,
+                open_jobs=self._jobs.open,
+                max_batch_slots=scheduler.max_seqs,
+                num_free_batch_slots=scheduler.num_free_seqs,
+                num_reserved_output_blocks=scheduler.num_unused_budget_blocks,
+                expected_output_tokens=scheduler.admission.output_lengths.value,
+                max_window_blocks=window.max_blocks if window is not None else None,
+                cached_blocks=self._blocks.cache.blocks_by_hash(),
+                num_kept_blocks=tier.num_kept,
+                num_loading_blocks=tier.num_loading,
+                num_pending_copies=self._requests.num_pending_copies,
+                launched_copies=in_flight.plan.copies if in_flight is not None else (),
+                has_step_fences=scheduler.fences.is_pending,
+                adapter_pins=dict(self._adapter_pins),
+                num_compiled_grammars=self._context.grammars.num_compiled,
+            )
 
     def verify(self) -> None:
         """Recount the block ledger from scratch; for tests and for the audit."""
@@ -306,7 +339,7 @@ class EngineCore:
             num_running=len(running),
             num_queued_tokens=sum(s.remaining for s in prompts),
             num_prefill_jobs=len(self._jobs),
-            resident_adapters=self._runner.resident_adapters(),
+            resident_adapters=self.runner.resident_adapters(),
             tokens_by_tenant=dict(self._context.tokens_by_tenant),
             slow_step_s=self._slow_steps.slowest_s,
             num_preemptions=self._scheduler.num_preemptions,

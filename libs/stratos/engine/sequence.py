@@ -23,7 +23,7 @@ class Sequence:
     """Tokens that share one block table; ``num_computed`` catches up with ``len(tokens)``.
 
     With lag 1 a step of the sequence may be launched and not collected: its tokens are *in flight*, and the token
-    that it samples exists but is *unknown*.  Scheduling goes by ``num_scheduled`` and ``remaining``; whatever reads
+    that it samples exists but is *unknown*.  Scheduling goes by ``num_scheduled`` and ``remaining``; what reads
     KV or offers blocks to the prefix cache goes by ``num_computed``, which counts collected steps only.
     """
 
@@ -33,9 +33,9 @@ class Sequence:
     """Root of its block-hash chain."""
     terms: RequestTerms = DEFAULT_TERMS
     output_blocks: int = 0
-    """Blocks of output expected when it arrived, those of its siblings included; 0 when nothing is generated."""
-    promised_blocks: int = 0
-    """Blocks it was admitted for, expected output included."""
+    """Blocks of output expected when it arrived, for choices that will fork from it, too; 0: nothing is generated."""
+    budget_blocks: int = 0
+    """Blocks it was admitted for: its table then, and the output expected of it."""
     waiting_since_s: float | None = None
     """When the wait under way began; ``None`` while it does not wait."""
     is_refused: bool = False
@@ -45,15 +45,18 @@ class Sequence:
     num_computed: int = 0
     """Tokens whose KV is complete."""
     num_in_flight: int = 0
-    """Tokens behind them that a launched step computes."""
+    """Tokens after them that a launched step computes."""
     num_unknown: int = 0
-    """Tokens behind ``tokens`` that a launched step samples: 0 or 1."""
+    """Tokens after ``tokens`` that a launched step samples: 0 or 1."""
     max_len: int = sys.maxsize
     """Tokens at which the sequence ends for its length; the last of them is never computed."""
     last_plan: int = -1
     """Number of the last plan that touches the sequence's blocks."""
     epoch: int = 0
-    """Counts how often the blocks were given up: results of launched rows of an older epoch move nothing."""
+    """Counts how often the blocks were given up: results of launched rows of an older epoch move nothing.
+
+    A row is launched in epoch 0; the sequence is preempted, which makes it epoch 1 and resets its counters, and gets
+    blocks again. When the row is collected its 0 is not 1: its token is dropped, ``num_in_flight`` is left alone."""
     is_open: bool = True
     """Neither finished nor aborted."""
     block_table: list[int] = field(default_factory=list)
@@ -71,7 +74,7 @@ class Sequence:
     choice: int = 0
     job: JobState | None = None
     grammar: GrammarMatcher | None = None
-    """Behind the last token of ``tokens``."""
+    """Its state after the last token of ``tokens``."""
     embedding: EmbedState | None = None
     computes_all: bool = False
     """Every token is computed here, because more than the KV of each is needed."""
@@ -107,9 +110,9 @@ class Sequence:
         return len(self.tokens) - len(self.request.request.prompt_ids)
 
     @property
-    def num_promised_blocks(self) -> int:
-        """Blocks it was admitted for and has not taken yet."""
-        return max(0, self.promised_blocks - self.num_held)
+    def num_unused_budget_blocks(self) -> int:
+        """Blocks of the budget that it does not hold yet."""
+        return max(0, self.budget_blocks - self.num_held)
 
     @property
     def num_held(self) -> int:
@@ -152,9 +155,9 @@ class RequestState:
     """Live choices by index."""
     matchers: dict[int, GrammarMatcher] = field(default_factory=dict)
     """By choice, if the request has a grammar."""
-    siblings: list[ChoiceState] = field(default_factory=list)
+    pending_forks: list[ChoiceState] = field(default_factory=list)
     """Choices that fork from the first one when the prompt's KV is there."""
-    lead_choice: int = -1
+    parent_choice: int = -1
     """Index of the choice that computes the prompt for all."""
     num_cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache at the first admission."""
@@ -181,7 +184,7 @@ class RequestState:
     @property
     def num_open_choices(self) -> int:
         """Choices that will still produce tokens."""
-        return len(self.sequences) + len(self.siblings)
+        return len(self.sequences) + len(self.pending_forks)
 
     def stats(self) -> RequestStats:
         """What the receipt says."""
@@ -229,7 +232,7 @@ class ReservedState:
     reserved_blocks: list[int]
     num_skip_tokens: int
     num_tokens: int
-    num_seats: int
+    num_batch_slots: int
     num_output_blocks: int = 0
 
     @property

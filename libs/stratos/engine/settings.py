@@ -1,61 +1,65 @@
-"""Configuration of an engine; built by a worker service from its settings, passed by argument."""
+"""Configuration of an engine. A worker's settings hold these two groups; every other user passes them by argument."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Interval, Le
+
+from stratos.common.errors import InvalidCheckpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """Bounds of one step and of the queues."""
 
-    max_num_seqs: int = 64
-    """Sequences in the running batch."""
-    max_num_batched_tokens: int = 512
-    """Token budget of one step: decodes first, prefill chunks take the rest."""
-    max_num_waiting: int = 1024
-    """Requests that may wait; more are refused as ``Overloaded``."""
+    max_num_seqs: Annotated[int, Ge(1)] = 64
+    """Sequences in one batch."""
+    max_num_batched_tokens: Annotated[int, Ge(1)] = 512
+    """Token budget of one step, decodes first: bounds how long a prefill chunk delays the others."""
+    max_num_waiting: Annotated[int, Ge(1)] = 1024
+    """Requests that may wait in the engine; more are refused."""
+    step_time_budget_ms: Annotated[float, Ge(0)] = 100.0
+    """Prefill chunks are cut so that a step with streams is predicted to take no longer, or no longer than twice what
+    its streams take alone; 0 is off: the token budget alone."""
+    admission_mark: Annotated[float, Gt(0), Le(1)] = 0.90
+    """Share of the KV pool that admission may fill; streams that emitted tokens already may fill all of it."""
+    admission_counts_budgets: bool = True
+    """The output that admitted streams are expected to need counts as taken; off admits more and preempts more."""
+    default_output_tokens: Annotated[int, Ge(1)] = 256
+    """Expected output of a choice, for admission, until enough choices have ended to know their 90th percentile."""
+    ageing_step_s: Annotated[float, Gt(0)] = 2.0
+    """A waiting request moves up one class after this time and after each further step of it."""
+    admissions_per_aged: Annotated[int, Ge(1)] = 10
+    """While a higher class is backlogged, at most one of so many admissions goes to an aged sequence."""
+    max_compiled_grammars: Annotated[int, Ge(1)] = 64
+    """Compiled grammars kept; one is about a megabyte, at most about 100."""
+    lag: Annotated[int, Interval(ge=0, le=1)] | None = None
+    """Ablation switch: steps launched before the one before is collected; unset takes what suits the runner."""
     enable_prefix_cache: bool = True
     """Ablation switch: share full blocks between requests with equal prefixes."""
     enable_chunked_prefill: bool = True
-    """Ablation switch: off computes a prompt in one step, whatever the budget."""
-    step_time_budget_ms: float = 0.0
-    """Prefill chunks are sized so that a step with streams is predicted to take no longer, or twice what its streams
-    take alone; 0 is off: the token budget alone."""
-    admission_mark: float = 0.90
-    """Share of the KV pool that admission may fill; who emitted tokens already may fill all of it."""
-    admission_counts_budgets: bool = True
-    """The output that admitted sequences are expected to need counts as taken; off: only blocks that are held count,
-    more is admitted, and preemption takes back what was too much."""
-    default_output_tokens: int = 256
-    """Stands for the model's p90 output length until enough choices have ended."""
-    ageing_step_s: float = 2.0
-    """One class up after this much waiting and after each further step."""
-    admissions_per_aged: int = 10
-    """While a higher class is backlogged, at most one of so many admissions goes to an aged sequence."""
-    enable_kv_cache: bool = True
-    """Baseline switch: off computes the whole sequence again for every token; shares nothing and runs with lag 0."""
-    kv_allocation: Literal["paged", "contiguous"] = "paged"
-    """Baseline switch: "contiguous" gives every sequence the blocks of a whole context at admission; shares nothing."""
-    batching: Literal["continuous", "static"] = "continuous"
-    """Baseline switch: "static" admits only when every sequence of the batch before has ended."""
-    scheduling: Literal["mixed", "prefill-first"] = "mixed"
-    """Baseline switch: "prefill-first" never mixes: decodes run in steps in which no prompt could."""
+    """Ablation switch: off computes a prompt in one step, however long it is."""
     enable_host_tier: bool = True
-    """Ablation switch: keep evicted and preempted KV in host memory, where ``host_pool_bytes`` gives some."""
+    """Ablation switch: off leaves the host pool unused, where ``host_pool_bytes`` gives one."""
     enable_swap_costs: bool = True
-    """Ablation switch: off copies to and from host memory whenever there is room, whatever recomputing would cost."""
+    """Ablation switch: off copies to and from host memory whenever there is room, even where computing is cheaper."""
     enable_window_release: bool = True
-    """Ablation switch: where a model's window is bounded, give up blocks that no token sees again; off keeps them."""
-    lag: Literal[0, 1] | None = None
-    """Steps launched before the step before them is collected: 0 or 1; ``None`` takes what suits the runner."""
+    """Ablation switch: a model with a sliding window in every layer gives up KV blocks that left it; off keeps them."""
     enable_parallel_grammar_masks: bool | None = None
-    """Fill grammar masks in threads beside the forward pass, or in the step loop. ``None``: beside it where the runner
-    computes on a device, and so leaves cores free; on CPU the threads take cores from the forward pass."""
-    max_compiled_grammars: int = 64
-    """Compiled grammars kept; one is about a megabyte, at most about 100."""
+    """Fill the masks of structured output in threads during the forward pass; unset does so with a GPU only, since on
+    CPU those threads take cores from the forward pass."""
+    enable_kv_cache: bool = True
+    """Baseline for comparison: off computes the whole sequence again for every token, shares nothing, has lag 0."""
+    kv_allocation: Literal["paged", "contiguous"] = "paged"
+    """Baseline for comparison: "contiguous" gives every sequence the KV of a whole context at admission, and shares
+    nothing."""
+    batching: Literal["continuous", "static"] = "continuous"
+    """Baseline for comparison: "static" admits only when the batch before has ended."""
+    scheduling: Literal["mixed", "prefill-first"] = "mixed"
+    """Baseline for comparison: "prefill-first" runs decodes only in steps in which no prompt could run."""
 
     @property
     def shares_prefixes(self) -> bool:
@@ -67,52 +71,64 @@ class SchedulerConfig:
 class RunnerConfig:
     """How the model is loaded and run."""
 
-    model_path: Path
-    dtype: str = "float32"
-    """"float32" or "bfloat16": compute type and KV type."""
+    model_path: Path | None = None
+    """Hugging Face model folder; required to load a model."""
+    model_digest: str = ""
+    """Digest of the model folder and state of its files, as `stratos up` hands it over; empty: computed at start."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Compute and KV type; float32 equals the reference implementation token by token."""
     kv_dtype: Literal["auto", "fp8"] = "auto"
-    """"auto" keeps KV in the compute type; "fp8" (e4m3, GPU) in half the bytes, scaled as the checkpoint says."""
-    block_size: int = 16
-    """Tokens per KV block."""
-    kv_pool_bytes: int = 256 * 1024 * 1024
-    """Bytes of the KV pages; the number of blocks follows."""
-    host_pool_bytes: int = 0
-    """Bytes of the host tier of the KV pool; 0 has none. A CPU's pool is host memory already: grow the pool there."""
-    attention_window: int = 0
-    """StreamingLLM: tokens that a token sees up to itself, whatever the model was trained with; 0 is off."""
-    attention_sinks: int = 0
-    """StreamingLLM: first tokens of a sequence that every token sees besides its window; 4 do for most models."""
-    max_stream_len: int = 1 << 20
+    """"auto" keeps KV in ``dtype``; "fp8" (e4m3, on a GPU alone) in one byte a number, scaled as the checkpoint says,
+    and the same at all workers of a model."""
+    block_size: Annotated[int, Interval(ge=1, le=1024)] = 16
+    """Tokens per KV block; smaller shares more, larger costs fewer table entries."""
+    kv_pool_bytes: Annotated[int, Ge(1024 * 1024)] = 256 * 1024 * 1024
+    """Bytes of the KV pool, from which the number of blocks follows; fits a laptop together with the model."""
+    host_pool_bytes: Annotated[int, Ge(0)] = 0
+    """Bytes of host memory for evicted and preempted KV; 0 is off. Without a GPU grow the pool: it is host memory."""
+    attention_window: Annotated[int, Ge(0)] = 0
+    """StreamingLLM: tokens that a token sees up to itself; sequences may outgrow the model's context. 0 is off."""
+    attention_sinks: Annotated[int, Ge(0)] = 0
+    """StreamingLLM: first tokens of a sequence that every token sees in addition to the window; 4 do for most."""
+    max_stream_len: Annotated[int, Ge(1)] = 1 << 20
     """StreamingLLM: longest sequence; its KV is bounded, its list of tokens is not."""
-    max_resident_adapters: int = 8
-    """Adapters held by the runner; the least recently used one without a sequence makes room."""
-    host_adapter_bytes: int = 1 << 30
-    """Host memory for copies of adapters, those in slots included: loading one again touches no disk; 0 keeps none."""
+    num_threads: Annotated[int, Ge(0)] = 0
+    """Threads of one operation; 0 measures at start, and again when steps are slow, what is fastest on this machine."""
+    max_resident_adapters: Annotated[int, Ge(1)] = 8
+    """Adapters in the runner at once; the least recently used one without a sequence makes room."""
+    host_adapter_bytes: Annotated[int, Ge(0)] = 1 << 30
+    """Host memory for copies of adapters, those in the runner included: loading one again touches no disk; 0 keeps
+    none."""
     enable_sorted_adapters: bool = True
-    """Ablation switch: rows of a step are sorted by adapter, so that layers work on slices; off gathers per layer."""
-    num_threads: int = 0
-    """Threads of one operation; 0 measures what is fastest under the present load, up to torch's default."""
-    enable_prepacked_gemm: bool = True
-    """Ablation switch: oneDNN pre-packed weights for linear layers on CPU that the C++ kernels do not compute."""
-    enable_native_gemm: bool = True
-    """Ablation switch: linear layers by the C++ kernels on CPU, where they are built; off leaves them to oneDNN."""
+    """Ablation switch: sort the rows of a step by adapter once, instead of gathering them in every layer."""
     exact: bool = True
-    """On CPU, a token's result depends neither on its batch nor on chunks, prefix hits, or prefill against decode."""
+    """On CPU, the same request gives the same tokens in any batch, chunking, prefix hit, and on any worker like it."""
+    enable_prepacked_gemm: bool = True
+    """Ablation switch: weights in oneDNN's blocked layout on CPU, where the C++ kernels do not compute: twice as fast
+    at decode."""
+    enable_native_gemm: bool = True
+    """Ablation switch: linear layers by the C++ kernels on CPU, where setup could build them, instead of oneDNN."""
     enable_native_kernels: bool = True
-    """Ablation switch: attention and layer operations by the C++ kernels on CPU, where they are built."""
+    """Ablation switch: C++ kernels for attention and layer operations on CPU, where setup could build them."""
     enable_whole_step: bool = True
-    """Ablation switch: a dense model's forward pass is one call of the C++ kernels; off is a call per operation."""
+    """Ablation switch: a dense model's forward pass by one call of the C++ kernels; off is a call per operation."""
     enable_fused_ops: bool = True
     """Ablation switch: norms and the activation by the C++ kernels, too; off leaves them to torch."""
     enable_triton_kernels: bool = False
-    """Attention and layer operations by Triton; the GPU's runner asks for them."""
+    """Attention and layer operations by Triton; device cuda turns it on."""
     enable_exact_kernels: bool = False
-    """GPU: attention and matrix products whose results depend on neither batch nor chunk; slower."""
+    """On a GPU, attention and matrix products whose results depend on neither batch nor chunk; slower."""
     enable_split_kv: bool = True
-    """Ablation switch, GPU: a long context is split over several programs when few rows decode."""
+    """Ablation switch: on a GPU, split long contexts over several programs when few rows decode."""
     enable_triton_sampler: bool = True
-    """Ablation switch, GPU: sample without sort and without waiting for the device; off is the portable sampler."""
+    """Ablation switch: on a GPU, sample without sort and without waiting for the device; off is the portable one."""
     enable_cuda_graphs: bool = True
-    """Ablation switch, GPU: decode steps are captured once and replayed."""
-    max_graph_batch: int = 256
-    """GPU: rows of the largest decode step with static buffers; larger ones run eagerly."""
+    """Ablation switch: on a GPU, capture decode steps once and replay them; off launches every kernel again."""
+    max_graph_batch: Annotated[int, Ge(1)] = 256
+    """On a GPU, rows of the largest captured decode step; larger ones run eagerly."""
+
+    def model_folder(self) -> Path:
+        """``model_path``, where a model is loaded. Raises ``InvalidCheckpoint`` when it is not set."""
+        if self.model_path is None:
+            raise InvalidCheckpoint("the torch engine needs a model: set its model_path to a Hugging Face model folder")
+        return self.model_path

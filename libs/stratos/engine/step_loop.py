@@ -9,7 +9,7 @@ then is dropped.  Sampling comes after the step before has retired, so masks and
 
 A step that raises is taken apart: its rows run again alone, those that raise again fail, the others go on.  Only a
 runner that computes nothing at all any more ends the loop.  Owns the numbering of plans and what is in flight; what a
-step means for requests, jobs and memory is in ``step_books``.
+step means for requests, jobs and memory is in ``step_tracker``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stratos.engine.contract.results import StepResult
 from stratos.engine.contract.runner import Runner
 from stratos.engine.grammar.masks import Masks
 from stratos.engine.slow_steps import SlowSteps
-from stratos.engine.step_books import RAISED, LaunchedRow, LaunchedStep, StepBooks
+from stratos.engine.step_tracker import RAISED, LaunchedRow, LaunchedStep, StepTracker
 
 _log = logging.getLogger(__name__)
 
@@ -35,68 +35,69 @@ class StepLoop:
 
     Args:
         lag: 0 or 1 steps in flight between two calls.
-        changing: held while the books change; other threads read them.
+        changing: held while state changes; other threads read them.
     """
 
     def __init__(
         self,
         runner: Runner,
-        books: StepBooks,
+        tracker: StepTracker,
         slow_steps: SlowSteps,
         lag: int,
         changing: Callable[[], AbstractContextManager[None]],
     ) -> None:
         assert lag in (0, 1)
         self.num_retired = 0
-        self._runner, self._books, self._lag, self._changing = runner, books, lag, changing
-        self._slow_steps, self._clock = slow_steps, books.context.clock
+        self._runner, self._tracker, self._lag, self._changing = runner, tracker, lag, changing
+        self._slow_steps, self._clock = slow_steps, tracker.context.clock
         self._collected_s = self._clock.now()
         self._num_plans = 0
-        self._in_flight: LaunchedStep | None = None
+        self.in_flight: LaunchedStep | None = None
+        """Launched and not collected."""
 
     @property
     def is_in_flight(self) -> bool:
         """A launched step waits for being collected."""
-        return self._in_flight is not None
+        return self.in_flight is not None
 
     def step(self) -> StepResult:
         """Plan and launch a step; collect it, or with lag 1 the one before."""
         result = StepResult(step=self.num_retired)
         with self._changing():
             following = self._plan(result)
-        result.is_idle = following is None and self._in_flight is None
+        result.is_idle = following is None and self.in_flight is None
         self._run(following, result)
         with self._changing():
-            jobs = self._books.jobs
+            jobs = self._tracker.jobs
             result.prefill_events, jobs.events = jobs.events, []
         return result
 
     def _plan(self, result: StepResult) -> LaunchedStep | None:
-        scheduler = self._books.context.scheduler
+        scheduler = self._tracker.context.scheduler
         scheduler.tier.begin_plan(self._num_plans)
         decision = scheduler.schedule()
-        self._books.settle(decision, result)
-        step = self._books.enter(self._num_plans, decision.scheduled, result)
+        self._tracker.apply(decision, result)
+        step = self._tracker.enter(self._num_plans, decision.scheduled, result)
         if not step:
             return None
         self._num_plans += 1
         return step
 
     def _run(self, following: LaunchedStep | None, result: StepResult) -> None:
-        ahead, self._in_flight = self._in_flight, None
+        ahead, self.in_flight = self.in_flight, None
         is_launched = following is not None and self._launch(following)
         if ahead is not None and not self._collect(ahead, result):
             if following is not None:
                 self._runner.abandon()
                 with self._changing():
-                    self._books.withdraw(following)  # planned again from what is known then
+                    self._tracker.withdraw(following)  # planned again from what is known then
             self._recover(ahead, result)
         elif following is None:
             return
         elif not is_launched or not self._sample(following):
             self._recover(following, result)
         elif self._lag:
-            self._in_flight = following
+            self.in_flight = following
         elif not self._collect(following, result):
             self._recover(following, result)
 
@@ -106,7 +107,7 @@ class StepLoop:
         step.began_s = self._clock.now()
         try:
             if not self._lag:  # every token is known already: the masks are filled beside the forward pass
-                step.masks = self._books.start_masks(step.rows)
+                step.masks = self._tracker.start_masks(step.rows)
             step.handle = self._runner.launch(step.plan)
         except Exception:
             _log.exception("step %d cannot be launched", step.number)
@@ -115,8 +116,9 @@ class StepLoop:
 
     def _sample(self, step: LaunchedStep) -> bool:
         try:
-            masks = self._books.start_masks(step.rows) if self._lag else step.masks
-            self._runner.sample(step.handle, masks.wait() if masks is not None else None, self._books.late_specs(step))
+            masks = self._tracker.start_masks(step.rows) if self._lag else step.masks
+            filled = masks.wait() if masks is not None else None
+            self._runner.sample(step.handle, filled, self._tracker.late_specs(step))
         except Exception:
             _log.exception("step %d cannot be sampled", step.number)
             return False
@@ -131,10 +133,11 @@ class StepLoop:
         began_s = max(step.began_s, self._collected_s)  # it waits on the device for the one before
         self._collected_s = self._clock.now()
         seconds = self._collected_s - began_s
+        result.began_s, result.ended_s = began_s, self._collected_s
         self._slow_steps.observe(seconds)
-        scheduler = self._books.context.scheduler
+        scheduler = self._tracker.context.scheduler
         scheduler.tier.costs.observe_prefill(step.num_prompt_tokens, step.num_tokens, seconds - tokens.swap_s)
-        if self._books.context.config.step_time_budget_ms:
+        if self._tracker.context.config.step_time_budget_ms:
             scheduler.cost.observe(step.load, seconds - tokens.swap_s)
         self._retire(step, tokens, result)
         return True
@@ -142,7 +145,7 @@ class StepLoop:
     def _retire(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:
         with self._changing():
             self.num_retired += 1
-            self._books.retire(step, tokens, result)
+            self._tracker.retire(step, tokens, result)
 
     # -- recovering --------------------------------------------------------------------------------
 
@@ -157,21 +160,22 @@ class StepLoop:
             with contextlib.suppress(Exception):  # logged, if it is why the step failed
                 step.masks.wait()  # the matchers are filled again below
         with self._changing():
-            self._books.withdraw(step)
+            self._tracker.withdraw(step)
             wanted = [(launched.sequence, launched.count) for launched in step.rows if launched.is_current]
-            again = self._books.enter(step.number, wanted, result)
+            again = self._tracker.enter(step.number, wanted, result)
         tokens = StepTokens()
         if again.copies or again.swaps:
             tokens = self._run_now(dataclasses.replace(again.plan, rows=()))
         for launched in again.rows:
             self._run_alone(step.number, launched, tokens)
+        result.began_s, result.ended_s = step.began_s, self._clock.now()
         self._retire(again, tokens, result)
         if again.rows and len(tokens.errors) == len(again.rows):
             self._probe(step.number)
 
     def _run_alone(self, number: int, launched: LaunchedRow, tokens: StepTokens) -> None:
         try:
-            masks = self._books.start_masks([launched])
+            masks = self._tracker.start_masks([launched])
             alone = self._run_now(
                 StepPlan(step=number, rows=(launched.row,)), masks.wait() if masks is not None else None
             )
@@ -193,10 +197,10 @@ class StepLoop:
     def _probe(self, number: int) -> None:
         """Compute a token for nobody: raises when the runner, and not some request, is broken."""
         with self._changing():
-            block = self._books.context.blocks.allocate(1)
+            block = self._tracker.context.blocks.allocate(1)
         if block is None:
             return
         row = PlanRow(seq_id=-1, token_ids=(0,), start=0, block_table=tuple(block))
         self._run_now(StepPlan(step=number, rows=(row,)))
         with self._changing():
-            self._books.context.blocks.release(block)
+            self._tracker.context.blocks.release(block)

@@ -6,11 +6,11 @@ in the store, then both join the group.  Both listen on ephemeral ports of ``hos
 
 Life of a frame: a receive is posted with the header, a send with the payload; they meet by a tag made of leg and
 ``seq``, in any order, so a frame of an old leg never lands in a receive of a new one.  A posted receive has the size
-of a whole slot, whatever the header says: Gloo ends the *process* when a message is larger than its receive.
+of a whole slot, for any size in the header: Gloo ends the *process* when a message is larger than its receive.
 
 Gloo cannot give up one operation: when a wait passes ``timeout_s`` the pair breaks on both sides, as it does at once
-when the peer's process dies.  Closing a pair uses just that: a receive nobody answers, with a timeout of a
-millisecond, wakes all who wait (``ProcessGroupGloo.abort`` does not).
+when the peer's process dies.  Closing a pair uses just that: a receive that gets no answer, with a timeout of a
+millisecond, wakes all waiters (``ProcessGroupGloo.abort`` does not).
 
 Gloo neither encrypts nor authenticates; the network between workers must do both.
 """
@@ -23,14 +23,14 @@ import hashlib
 import importlib
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from stratos.common.errors import Overloaded, WorkerLost
 from stratos.kv.blocking import BlockingThreads
-from stratos.kv.receiver import Frame, ReceiverConfig, Ring, RingReceiver
+from stratos.kv.receiver import Frame, Ring, RingReceiver
 from stratos.kv.sender import CachingSender, checked_payload
+from stratos.kv.settings import GlooConfig, StagingConfig
 from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
 
 _RECEIVER_RANK = 0
@@ -39,21 +39,6 @@ _HELLO = "sender-is-here"
 _NOBODY_SENDS_TAG = 2**31 - 1
 _POLL_S = (0.001, 0.02)
 """Shortest and longest pause between looks for the sender's hello."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlooConfig:
-    """Where to listen and how long to wait."""
-
-    host: str = "127.0.0.1"
-    """Address of this process that its peers can reach; nothing listens on another one."""
-    timeout_s: float = 10.0
-    """Bounds the rendezvous, and every frame once announced; passing it breaks the pair."""
-
-    @property
-    def timeout(self) -> timedelta:
-        """``timeout_s`` as torch takes it."""
-        return timedelta(seconds=self.timeout_s)
 
 
 def _tag(header: FrameHeader) -> int:
@@ -98,7 +83,7 @@ class _Torch:
         return group_class(self._dist.PrefixStore(pair, store), rank, 2, options)
 
     def break_group(self, group: Any, peer: int) -> None:
-        """Make everybody who waits on the group fail, here and at the peer."""
+        """Make every operation on the group fail, here and at the peer."""
         with contextlib.suppress(RuntimeError):
             unanswered = group.recv([self.tensor(bytearray(1))], peer, _NOBODY_SENDS_TAG)
             unanswered.wait(timedelta(milliseconds=1))
@@ -110,7 +95,7 @@ class _Torch:
 class _GlooRing(Ring):
     completes_on_sent = False
 
-    def __init__(self, torch: _Torch, config: ReceiverConfig, gloo: GlooConfig, pair: str) -> None:
+    def __init__(self, torch: _Torch, config: StagingConfig, gloo: GlooConfig, pair: str) -> None:
         self._torch = torch
         self._gloo = gloo
         self._pair = pair
@@ -144,7 +129,7 @@ class _GlooRing(Ring):
         self._closed = True
         self._joining.cancel()
         group, self._group = self._group, None
-        self._store = None  # nobody can join any more
+        self._store = None  # no peer can join any more
         if group is not None:
             self._threads.submit(self._torch.break_group, group, _SENDER_RANK)
         return self._threads.close()
@@ -164,7 +149,7 @@ class _GlooRing(Ring):
         self._backlog.clear()
 
     async def _hello(self) -> None:
-        # Joining blocks a thread that nothing can wake: look first whether there is somebody to join.
+        # Joining blocks a thread that nothing can wake: look first whether there is a peer to join.
         pause_s, longest_s = _POLL_S
         while not self._store.check([_HELLO]):
             await asyncio.sleep(pause_s)
@@ -199,8 +184,8 @@ class GlooReceiver(RingReceiver):
 
     transport = "gloo"
 
-    def __init__(self, config: ReceiverConfig, gloo: GlooConfig) -> None:
-        super().__init__(config)
+    def __init__(self, incarnation: str, config: StagingConfig, gloo: GlooConfig) -> None:
+        super().__init__(incarnation, config)
         self._gloo = gloo
         self._torch = _Torch()
 
@@ -268,12 +253,12 @@ class GlooSender(CachingSender):
 
 
 async def _probe(host: str, port: int, timeout_s: float) -> None:
-    """Ask whether anybody listens; torch retries a refused connection for the whole timeout, with stack traces."""
+    """Ask whether a process listens; torch retries a refused connection for the whole timeout, with stack traces."""
     try:
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError) as err:
-        raise WorkerLost(f"nobody listens at {host}:{port}: {err or 'timed out'}") from err
+        raise WorkerLost(f"no process listens at {host}:{port}: {err or 'timed out'}") from err
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()

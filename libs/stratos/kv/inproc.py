@@ -6,8 +6,9 @@ Both ends are given the same ``InprocHub``; an address names a ring in it.
 from __future__ import annotations
 
 from stratos.common.errors import WorkerLost
-from stratos.kv.receiver import ReceiverConfig, Ring, RingReceiver
+from stratos.kv.receiver import Ring, RingReceiver
 from stratos.kv.sender import CachingSender, checked_payload
+from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
 
 
@@ -19,7 +20,7 @@ class InprocHub:
 
 
 class _InprocRing(Ring):
-    def __init__(self, hub: InprocHub, pair: str, config: ReceiverConfig) -> None:
+    def __init__(self, hub: InprocHub, pair: str, config: StagingConfig) -> None:
         self.address = pair
         self._hub = hub
         self._slot_bytes = config.slot_bytes
@@ -38,8 +39,8 @@ class InprocReceiver(RingReceiver):
 
     transport = "inproc"
 
-    def __init__(self, config: ReceiverConfig, hub: InprocHub) -> None:
-        super().__init__(config)
+    def __init__(self, incarnation: str, config: StagingConfig, hub: InprocHub) -> None:
+        super().__init__(incarnation, config)
         self._hub = hub
 
     async def _make_ring(self, pair: str) -> Ring:

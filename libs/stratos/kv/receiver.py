@@ -1,4 +1,4 @@
-"""What every receiver has in common: pairs, their slot ledgers, announced frames and those who wait for them.
+"""What every receiver has in common: pairs, their slot ledgers, announced frames and their waiters.
 
 A transport brings a ``Ring``: the memory of one pair and its way of completing frames.
 
@@ -17,22 +17,9 @@ from dataclasses import dataclass, field
 from stratos.common.background import BackgroundTasks
 from stratos.common.errors import Internal, Overloaded, WorkerLost
 from stratos.core.kv import StagingLedger
+from stratos.kv.settings import StagingConfig
 from stratos.kv.staging import SlotLedger, SlotState
 from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverConfig:
-    """Size of the staging memory; at most ``slot_bytes * slots_per_pair * max_pairs``, taken lazily."""
-
-    incarnation: str
-    """Of the receiving process."""
-    slot_bytes: int = 1024 * 1024
-    """A frame is at most this large; larger slots mean fewer frames and later overlap."""
-    slots_per_pair: int = 8
-    """Hand-offs that one source can have open at once, and frames in flight."""
-    max_pairs: int = 64
-    """Sources at once; the least recently opened idle pair makes room."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +32,7 @@ class Frame:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def fail(self, why: str) -> None:
-        """Wake those who wait, with an error."""
+        """Wake the waiters with an error."""
         self.failure = self.failure or why
         self.changed.set()
 
@@ -57,11 +44,10 @@ class Ring(ABC):
     completes_on_sent: bool = True
 
     @abstractmethod
-    def view(self, slot: int) -> memoryview:
-        """The memory of a slot."""
+    def view(self, slot: int) -> memoryview: ...
 
     def post(self, frame: Frame) -> None:  # noqa: B027
-        """A frame was announced."""
+        ...
 
     @abstractmethod
     def close(self) -> asyncio.Future[None] | None:
@@ -92,9 +78,10 @@ class _Pair:
 class RingReceiver(Receiver):
     """``Receiver`` over one ``Ring`` per pair."""
 
-    def __init__(self, config: ReceiverConfig) -> None:
+    def __init__(self, incarnation: str, config: StagingConfig) -> None:
         if config.slot_bytes < 1 or config.max_pairs < 1:
             raise ValueError("slot_bytes and max_pairs must be positive")
+        self._incarnation = incarnation
         self._config = config
         self._pairs: dict[str, _Pair] = {}
         self._by_source: dict[str, str] = {}
@@ -111,7 +98,6 @@ class RingReceiver(Receiver):
         """The pair of a new ring is known from here on: it may call ``_on_arrived`` and ``_on_broken``."""
 
     async def open_pair(self, source_incarnation: str) -> TransportOffer:
-        """See ``Receiver.open_pair``."""
         async with self._opening:
             if self._closed:
                 raise WorkerLost("this receiver is closed")
@@ -124,17 +110,14 @@ class RingReceiver(Receiver):
             return await self._open(source_incarnation)
 
     def take_slots(self, pair: str, want: int, *, leg: str) -> list[int]:
-        """See ``Receiver.take_slots``."""
         found = self._pairs.get(pair)
         return found.slots.take(want, leg) if found else []
 
     def slots_of(self, pair: str, leg: str) -> list[int]:
-        """See ``Receiver.slots_of``."""
         found = self._pairs.get(pair)
         return found.slots.slots_of(leg, SlotState.GRANTED) if found else []
 
     def post(self, pair: str, header: FrameHeader) -> None:
-        """See ``Receiver.post``."""
         found = self._require(pair)
         frame = Frame(header)
         _check_header(found, header)
@@ -148,7 +131,6 @@ class RingReceiver(Receiver):
         found.ring.post(frame)
 
     async def wait(self, pair: str, leg: str, seq: int, *, timeout_s: float) -> memoryview:
-        """See ``Receiver.wait``."""
         found = self._require(pair)
         frame = found.find(leg, seq)
         if frame is None:
@@ -163,27 +145,23 @@ class RingReceiver(Receiver):
         return found.ring.view(frame.header.slot)[: frame.header.num_bytes].toreadonly()
 
     def notify_sent(self, pair: str, leg: str, seq: int) -> None:
-        """See ``Receiver.notify_sent``."""
         found = self._pairs.get(pair)
         frame = found.find(leg, seq) if found else None
         if found and frame and found.ring.completes_on_sent:
             self._arrived(found, frame)
 
     def recycle_slot(self, pair: str, slot: int) -> None:
-        """See ``Receiver.recycle_slot``."""
         found = self._pairs.get(pair)
         if found:
             _forget_frame(found, slot)
 
     def release_slot(self, pair: str, slot: int) -> None:
-        """See ``Receiver.release_slot``."""
         found = self._pairs.get(pair)
         if found:
             _forget_frame(found, slot)
             found.slots.release(slot)
 
     def quarantine(self, pair: str, slots: Sequence[int], *, leg: str) -> None:
-        """See ``Receiver.quarantine``."""
         found = self._pairs.get(pair)
         if not found:
             return
@@ -193,7 +171,6 @@ class RingReceiver(Receiver):
                 frame.fail("the hand-off was given up")
 
     def settle(self, pair: str, leg: str) -> None:
-        """See ``Receiver.settle``."""
         found = self._pairs.get(pair)
         if not found:
             return
@@ -204,13 +181,11 @@ class RingReceiver(Receiver):
                 found.slots.settle(slot)
 
     def end_incarnation(self, source_incarnation: str) -> None:
-        """See ``Receiver.end_incarnation``."""
         found = self._pairs.get(self._by_source.get(source_incarnation, ""))
         if found:
             self._end_pair(found, "its source is gone")
 
     def ledger(self) -> StagingLedger:
-        """See ``Receiver.ledger``."""
         total = StagingLedger()
         for pair in self._pairs.values():
             total += pair.slots.counts()
@@ -218,7 +193,6 @@ class RingReceiver(Receiver):
         return total
 
     async def close(self) -> None:
-        """See ``Receiver.close``."""
         async with self._opening:
             self._closed = True
             for pair in list(self._pairs.values()):
@@ -248,7 +222,7 @@ class RingReceiver(Receiver):
     async def _open(self, source: str) -> TransportOffer:
         config = self._config
         self._generation += 1
-        name = f"{source}>{config.incarnation}#{self._generation}"
+        name = f"{source}>{self._incarnation}#{self._generation}"
         slots = SlotLedger(config.slots_per_pair)
         ring = await self._make_ring(name)
         offer = TransportOffer(

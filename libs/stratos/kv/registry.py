@@ -6,61 +6,51 @@ NVLink peers of a node), ``nccl`` (GPU pools) and ``nixl`` do not exist yet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
-
-from stratos.kv.gloo import GlooConfig, GlooReceiver, GlooSender
+from stratos.kv.gloo import GlooReceiver, GlooSender
 from stratos.kv.inproc import InprocHub, InprocReceiver, InprocSender
-from stratos.kv.receiver import ReceiverConfig
+from stratos.kv.settings import TransportConfig
 from stratos.kv.shm import ShmReceiver, ShmSender
 from stratos.kv.transfer import Receiver, Sender
 
 TRANSPORTS = ("inproc", "shm", "gloo")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransportConfig:
-    """What single transports need; those that are not used may stay unset."""
+def make_receiver(name: str, incarnation: str, config: TransportConfig, *, hub: InprocHub | None = None) -> Receiver:
+    """The receiver of a transport.
 
-    shm_directory: Path | None = None
-    """Private directory that both ends can reach, best under /dev/shm."""
-    hub: InprocHub | None = None
-    """Shared by both ends of ``inproc``."""
-    gloo: GlooConfig = field(default_factory=GlooConfig)
+    Args:
+        name: one of ``TRANSPORTS``.
+        incarnation: of the receiving process.
+        config: of all transports.
+        hub: shared by both ends of ``inproc``.
 
-
-def make_receiver(name: str, config: ReceiverConfig, transport: TransportConfig) -> Receiver:
-    """The receiver of a transport. Raises ``ValueError`` for an unknown name or a missing setting."""
+    Raises:
+        ValueError: an unknown name, or no hub for ``inproc``.
+    """
     if name == "shm":
-        return ShmReceiver(config, _directory(transport))
+        return ShmReceiver(incarnation, config.staging, config.shm_directory)
     if name == "gloo":
-        return GlooReceiver(config, transport.gloo)
+        return GlooReceiver(incarnation, config.staging, config.gloo)
     if name == "inproc":
-        return InprocReceiver(config, _hub(transport))
+        return InprocReceiver(incarnation, config.staging, _checked(hub))
     raise _unknown(name)
 
 
-def make_sender(name: str, transport: TransportConfig, *, max_pairs: int = 64) -> Sender:
-    """The sender of a transport. Raises ``ValueError`` for an unknown name or a missing setting."""
+def make_sender(name: str, config: TransportConfig, *, hub: InprocHub | None = None, max_pairs: int = 64) -> Sender:
+    """The sender of a transport. Raises ``ValueError`` as ``make_receiver``."""
     if name == "shm":
-        return ShmSender(_directory(transport), max_pairs)
+        return ShmSender(config.shm_directory, max_pairs)
     if name == "gloo":
-        return GlooSender(transport.gloo, max_pairs)
+        return GlooSender(config.gloo, max_pairs)
     if name == "inproc":
-        return InprocSender(_hub(transport), max_pairs)
+        return InprocSender(_checked(hub), max_pairs)
     raise _unknown(name)
 
 
-def _directory(transport: TransportConfig) -> Path:
-    if transport.shm_directory is None:
-        raise ValueError("the shm transport needs shm_directory: a private directory, best under /dev/shm")
-    return transport.shm_directory
-
-
-def _hub(transport: TransportConfig) -> InprocHub:
-    if transport.hub is None:
+def _checked(hub: InprocHub | None) -> InprocHub:
+    if hub is None:
         raise ValueError("the inproc transport needs a hub that both ends share")
-    return transport.hub
+    return hub
 
 
 def _unknown(name: str) -> ValueError:

@@ -45,7 +45,6 @@ class CachingSender(Sender):
         """Attach to the receiver. Raises ``WorkerLost`` when it is not there."""
 
     async def connect(self, offer: TransportOffer) -> PairSender:
-        """See ``Sender.connect``."""
         _check_offer(offer, self.transport)
         known = self._pairs.get(offer.pair)
         if known is not None:
@@ -61,13 +60,11 @@ class CachingSender(Sender):
         return await asyncio.shield(task)
 
     async def close_pair(self, pair: str) -> None:
-        """See ``Sender.close_pair``."""
         known = self._pairs.pop(pair, None)
         if known is not None:
             await known.close()
 
     async def close(self) -> None:
-        """See ``Sender.close``."""
         self._closed = True
         await asyncio.gather(*self._connecting.values(), return_exceptions=True)
         for pair in list(self._pairs):

@@ -2,13 +2,13 @@
 
 The receiver makes one file per pair in a private directory (best under /dev/shm), allocates all of it, so that a full
 file system is an error here and not a SIGBUS later, and maps it.  The sender maps it too and unlinks it: from then on
-the memory lives as long as somebody maps it, and nothing is left behind however the processes end.
+the memory lives as long as a process maps it, and no file is left however the processes end.
 
-A receiver holds a file lock on its files.  At its start it removes files in the directory that nobody has locked:
+A receiver holds a file lock on its files.  At its start it removes files in the directory that are not locked:
 those of processes that died before a sender attached.  A lock, unlike a process id, also works when several
 containers share the directory.
 
-Not for peers of another user: who can write the directory can write the payloads.
+Not for peers of another user: a process that can write the directory can write the payloads.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import stat
 from pathlib import Path
 
 from stratos.common.errors import Overloaded, WorkerLost
-from stratos.kv.receiver import ReceiverConfig, Ring, RingReceiver
+from stratos.kv.receiver import Ring, RingReceiver
 from stratos.kv.sender import CachingSender, checked_payload
+from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
 
 _NAME = re.compile(r"kv-[0-9a-f]{32}\.ring")
@@ -71,8 +72,8 @@ class ShmReceiver(RingReceiver):
 
     transport = "shm"
 
-    def __init__(self, config: ReceiverConfig, directory: Path) -> None:
-        super().__init__(config)
+    def __init__(self, incarnation: str, config: StagingConfig, directory: Path) -> None:
+        super().__init__(incarnation, config)
         self._directory = private_directory(directory)
         remove_leftovers(self._directory)
 

@@ -1,6 +1,6 @@
 """Slot ledger of one staging ring: free -> granted(leg) -> free, or granted -> quarantined(leg) -> free.
 
-Owns who may write which slot.  It holds no memory and knows no transport.
+Owns which leg may write which slot.  It holds no memory and knows no transport.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stratos.core.kv import StagingLedger
 
 
 class SlotState(enum.Enum):
-    """Who may write a slot."""
+    """Which side may write a slot."""
 
     FREE = "free"
     GRANTED = "granted"
@@ -58,7 +58,6 @@ class SlotLedger:
         self._free(slot)
 
     def state(self, slot: int) -> SlotState:
-        """State of a slot."""
         self._expect_known(slot)
         return self._states[slot]
 

@@ -11,8 +11,8 @@ a transport carries payload bytes only.  Life of a frame:
 
 A leg that ends before P has said ``Sent`` for all it announced, or holds credits that P may still use: D calls
 ``quarantine`` for them.  They become free by a late ``notify_sent``, by ``settle`` (P said ``AbortAck``), or vanish
-with ``end_incarnation``.  ``end_incarnation`` is safe for a living source too: its ring is dropped, whatever it still
-writes lands in memory that nobody reads, and the next ``open_pair`` makes a new ring under another pair name.
+with ``end_incarnation``.  ``end_incarnation`` is safe for a living source too: its ring is dropped, what it still
+writes lands in memory that is not read, and the next ``open_pair`` makes a new ring under another pair name.
 
 When P reports that it could not connect or send, D calls ``end_incarnation`` for it: the pair is of no use any more.
 
@@ -112,7 +112,7 @@ class Receiver(ABC):
 
         Raises:
             WorkerLost: not complete in time (the slot stays granted: quarantine it), the pair ended, or the slot was
-                quarantined meanwhile.
+                quarantined during the wait.
         """
 
     @abstractmethod
@@ -193,5 +193,4 @@ class Sender(ABC):
         """Close one pair; unknown ones are ignored."""
 
     @abstractmethod
-    async def close(self) -> None:
-        """Close all pairs."""
+    async def close(self) -> None: ...

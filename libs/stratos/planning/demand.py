@@ -50,7 +50,7 @@ def demand(pool: PoolObservation, settings: PoolSettings, utilisation: float) ->
 
 
 def queue_demand(pool: PoolObservation, settings: PoolSettings) -> Demand:
-    """A backlog asks for one worker more than there are: whatever it is that they lack, they lack it."""
+    """A backlog asks for one worker more than there are, without asking which resource they lack."""
     num_live = sum(worker.is_live for worker in pool.staying)
     is_backlogged = pool.queue_depth >= settings.queue_per_worker * max(1, num_live)
     return Demand(num_live + 1 if is_backlogged else 0, Reason.QUEUE)

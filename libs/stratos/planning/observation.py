@@ -50,7 +50,7 @@ class PoolObservation:
 
 def observe(fleet: Fleet, role: WorkerRole, *, num_starting: int = 0, num_leaving: int = 0) -> PoolObservation:
     """The pool of one role. Requests that none of its workers could take are not its backlog."""
-    of_role = [worker for worker in fleet.workers if worker.worker.role is role]
+    of_role = [worker for worker in fleet.workers if worker.ref.role is role]
     models = {worker.status.identity.model_digest for worker in of_role if worker.status is not None}
     queues = [
         queue
@@ -70,15 +70,15 @@ def observe(fleet: Fleet, role: WorkerRole, *, num_starting: int = 0, num_leavin
 def _load(worker: FleetWorker) -> WorkerLoad:
     status = worker.status
     if status is None:
-        return WorkerLoad(worker_id=worker.worker.worker_id, is_live=False)
+        return WorkerLoad(worker_id=worker.ref.worker_id, is_live=False)
     is_draining = status.is_draining and worker.age_s < MAX_AGE_S
     if not worker.is_live and not is_draining:
         # its requests are being moved elsewhere and are counted there
-        return WorkerLoad(worker_id=worker.worker.worker_id, incarnation=status.worker.incarnation, is_live=False)
+        return WorkerLoad(worker_id=worker.ref.worker_id, incarnation=status.ref.incarnation, is_live=False)
     blocks = status.blocks
     return WorkerLoad(
-        worker_id=worker.worker.worker_id,
-        incarnation=status.worker.incarnation,
+        worker_id=worker.ref.worker_id,
+        incarnation=status.ref.incarnation,
         is_live=worker.is_live,
         is_draining=is_draining,
         num_seqs=status.num_running + status.num_waiting + status.num_handoffs + worker.num_booked,

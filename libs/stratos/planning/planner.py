@@ -82,7 +82,6 @@ class PoolPlanner:
         self._num_failures += 1
 
     def start_succeeded(self) -> None:
-        """A start succeeded."""
         self._num_failures = 0
 
     def _repair(self, pool: PoolObservation, now: float) -> Decision | None:

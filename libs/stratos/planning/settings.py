@@ -19,7 +19,7 @@ class PoolSettings:
     down_utilisation: float = 0.6
     """The survivors of a scale-down must stay below this, or the pool would swing."""
     queue_per_worker: int = 1
-    """Requests waiting at the router, per worker, that mean one worker more whatever the seats say."""
+    """Requests waiting at the router, per worker, that mean one worker more, also while batch slots are free."""
     prefill_tokens_per_worker: int = 8192
     """Prompt tokens one prefill worker may have queued."""
     default_seats: int = 8

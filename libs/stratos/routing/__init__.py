@@ -1,1 +1,1 @@
-"""Placement as pure functions: who may run a request, who should, and who waits for how long."""
+"""Placement as pure functions: which workers may run a request, which one should, and how long each request waits."""

@@ -1,7 +1,7 @@
 """Placements that have not ended, per worker incarnation.
 
 A booking is provisional.  It goes when its attempt is reported as ended, when its worker shows fewer requests
-than are booked on it (an end that nobody reported), when its incarnation is gone, or after a lease.
+than are booked on it (an end that was not reported), when its incarnation is gone, or after a lease.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class Booking:
 
     @property
     def decode_load(self) -> BookedLoad:
-        """Its load on the decode worker."""
         return BookedLoad(
             num_requests=1,
             num_seqs=max(1, self.request.num_choices),
@@ -41,7 +40,6 @@ class Booking:
 
     @property
     def prefill_load(self) -> BookedLoad:
-        """Its load on the prefill worker."""
         return BookedLoad(num_requests=1, num_prefill_tokens=self.request.num_prompt_tokens)
 
 
@@ -76,7 +74,7 @@ class BookingLedger:
 
     def on_status(self, status: WorkerStatus, now: float) -> None:
         """A worker's status replaces what was guessed since the one before."""
-        incarnation = status.worker.incarnation
+        incarnation = status.ref.incarnation
         self._status_at[incarnation] = now
         self._num_ended_seqs.pop(incarnation, None)
         for handoff_id in [
@@ -129,7 +127,7 @@ class BookingLedger:
         shown = status.num_running + status.num_waiting + status.num_handoffs + status.num_orphans
         old = [
             booking
-            for booking in self._by_decode.get(status.worker.incarnation, {}).values()
+            for booking in self._by_decode.get(status.ref.incarnation, {}).values()
             if now - booking.at > self._settings.confirm_s
         ]
         surplus = sum(booking.decode_load.num_seqs for booking in old) - shown

@@ -73,7 +73,6 @@ class ClassQueue:
 
     @property
     def num_recoveries(self) -> int:
-        """Recoveries that wait."""
         return len(self._recoveries)
 
     def tickets(self) -> Iterator[Ticket]:
@@ -88,7 +87,7 @@ class ClassQueue:
             yield from islice(line, 1)
 
     def leaders(self) -> Iterator[Ticket]:
-        """Who may go first: the first recovery if there is one, else the first request of each tenant."""
+        """Candidates to go first: the first recovery if there is one, else the first request of each tenant."""
         yield from islice(self._recoveries, 1) if self._recoveries else self.heads()
 
     def add(self, ticket: Ticket) -> None:
@@ -104,7 +103,7 @@ class ClassQueue:
         self._count(ticket, +1)
 
     def remove(self, ticket: Ticket) -> None:
-        """Take a waiting request out, for whatever reason."""
+        """Remove a waiting request, for any reason."""
         ticket.is_waiting = False
         if ticket.request.is_recovery:
             del self._recoveries[ticket]

@@ -1,8 +1,8 @@
-"""Who may run a request. Each filter names why a worker may not, or passes it.
+"""Which workers may run a request. Each filter names why a worker may not, or passes it.
 
 Eligibility filters look at what the worker is; capacity filters at what it has left.  The difference matters
 to the queue: a request that waits for capacity keeps its place in line, one that no worker could take does not
-stand in anybody's way.
+stand in the way of others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def has_role(role: WorkerRole) -> Filter:
     """Workers of one role."""
 
     def check(view: WorkerView, ask: Ask) -> Rejection | None:
-        return None if view.worker.role is role else Rejection.ROLE
+        return None if view.ref.role is role else Rejection.ROLE
 
     return check
 
@@ -55,7 +55,7 @@ def serves_model(view: WorkerView, ask: Ask) -> Rejection | None:
 
 def is_not_excluded(view: WorkerView, ask: Ask) -> Rejection | None:
     """Not one of the incarnations that the gateway has had trouble with."""
-    return Rejection.EXCLUDED if view.worker.incarnation in ask.request.excluded_incarnations else None
+    return Rejection.EXCLUDED if view.ref.incarnation in ask.request.excluded_incarnations else None
 
 
 def pairs_with(identity: KvIdentity) -> Filter:

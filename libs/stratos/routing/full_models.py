@@ -22,7 +22,6 @@ class FullModels:
         self._refused: dict[tuple[str, Work], Ask] = {}
 
     def learn(self, ask: Ask, refusal: Refusal, version: int) -> None:
-        """A request was refused."""
         if version != self._version:
             self._version = version
             self._refused.clear()

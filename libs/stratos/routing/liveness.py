@@ -29,7 +29,7 @@ class OutReason(enum.StrEnum):
 
 
 class Liveness:
-    """Verdict on one worker address; a new incarnation starts afresh."""
+    """Verdict on one worker address; a new incarnation starts without a history."""
 
     def __init__(self, settings: LivenessSettings) -> None:
         self._settings = settings
@@ -40,7 +40,6 @@ class Liveness:
 
     @property
     def status(self) -> WorkerStatus | None:
-        """The last status."""
         return self._status
 
     @property
@@ -49,9 +48,8 @@ class Liveness:
         return self._status_at
 
     def on_status(self, status: WorkerStatus, now: float) -> None:
-        """A status arrived."""
         last = self._status
-        if last is None or last.worker.incarnation != status.worker.incarnation:
+        if last is None or last.ref.incarnation != status.ref.incarnation:
             self._steps = StepWatch(now)
         self._steps.observe(status.engine_step, now, is_computing=status.is_computing, slow_step_s=status.slow_step_s)
         self._status, self._status_at, self._is_lost = status, now, False

@@ -39,7 +39,7 @@ class Choice:
 
     @property
     def worker(self) -> WorkerView:
-        """Who runs the request."""
+        """The worker that runs the request."""
         return self.decode or self.prefill[0]
 
 
@@ -81,7 +81,7 @@ def choose(
     if not decode:
         return Refusal(rejections)
     prefill, _ = rank(views, ask, prefill_filters(decode[0].status.identity), weights, rng)
-    prefill.sort(key=lambda view: view.worker.incarnation != preferred_prefill)  # stable: the others keep their order
+    prefill.sort(key=lambda view: view.ref.incarnation != preferred_prefill)  # stable: the others keep their order
     return Choice(decode[0], tuple(prefill[:MAX_PREFILL]))
 
 

@@ -205,7 +205,7 @@ class PlacementQueue:
 
     @staticmethod
     def _after_s(queue: ClassQueue, now: float) -> float:
-        """The longest current wait is the estimate of the next one; the gateway adds jitter."""
+        """The longest current wait, as the estimate of the next one; the gateway adds jitter."""
         return 1.0 + max((now - ticket.arrived for ticket in queue.heads()), default=0.0)
 
     def _compact(self) -> None:

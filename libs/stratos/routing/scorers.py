@@ -1,4 +1,4 @@
-"""Who should run a request: each scorer gives a worker a number in [0, 1], higher is better."""
+"""Which worker should run a request: each scorer gives a worker a number in [0, 1], higher is better."""
 
 from __future__ import annotations
 

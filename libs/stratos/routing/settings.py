@@ -47,7 +47,7 @@ class QueueSettings:
     dispatches_per_aged: int = 10
     """While a higher class is backlogged, at most one of so many dispatches goes to an aged request."""
     hold_after_s: float = 1.0
-    """A request that has waited this long for room lets nobody pass any more, so large requests do not starve."""
+    """A request that has waited this long for room lets no other pass any more, so large requests do not starve."""
     prompt_token_cost: float = 1.0
     output_token_cost: float = 2.0
 

@@ -40,7 +40,7 @@ NO_LOAD = BookedLoad()
 class WorkerView:
     """What filters and scorers look at."""
 
-    worker: WorkerRef
+    ref: WorkerRef
     status: WorkerStatus
     out_reason: str = ""
     """Why it may not be chosen; empty when it may."""

@@ -46,7 +46,7 @@ def explain_bind_failure(address: str, setting: str, error: OSError | None = Non
         return StartError(f"cannot listen on {address}: this machine has no address {host}; correct {setting}")
     if reason is not None and reason.errno == errno.EACCES:
         return StartError(f"cannot listen on {address}: port {port} needs privileges; set {setting} to one above 1023")
-    return StartError(f"cannot listen on {address} ({reason or 'the port was taken meanwhile'}); correct {setting}")
+    return StartError(f"cannot listen on {address} ({reason or 'another process took it first'}); correct {setting}")
 
 
 def check_bindable(address: str, setting: str) -> None:

@@ -74,11 +74,11 @@ def from_error_detail(detail: common_pb2.ErrorDetail) -> StratosError:
 def from_rpc_error(
     error: grpc.aio.AioRpcError, *, peer: str = "the peer", lost: type[Retryable] = WorkerLost
 ) -> StratosError:
-    """The error behind a failed call.
+    """The error of a failed call.
 
     Args:
         error: what grpc raised.
-        peer: who was called, for the message.
+        peer: the called process, for the message.
         lost: class for "no answer": unreachable, gone in mid-call, or deadline passed.
     """
     detail = _find_detail(error.trailing_metadata() or ())

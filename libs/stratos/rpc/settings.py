@@ -1,31 +1,43 @@
 """Settings that every service has, and the loader that refuses what it does not know.
 
-pydantic ignores environment variables that no field claims, so a misspelt name would silently mean the
-default; ``load_settings`` rejects it and names the nearest known one.
+A settings class holds single values and groups. A group is a frozen dataclass, declared with its defaults, bounds and
+texts in the library that takes it; the environment reaches its fields by ``__``:
+
+    field of the class     drain_timeout_s            STRATOS_DECODE_WORKER_DRAIN_TIMEOUT_S
+    field of a group       scheduler.max_num_seqs     STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS
+
+Lists and tuples are JSON, an empty variable counts as unset. A misspelt name would silently mean the default, so
+``load_settings`` rejects it and names the nearest known one. Libraries read no environment and know no pydantic:
+their bounds are ``annotated_types``, which pydantic checks here.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import json
 import os
 import re
-from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 _URL_PASSWORD = re.compile(r"(?P<head>[a-z0-9+.-]+://[^/@\s:]*:)[^@/\s]+(?=@)", re.IGNORECASE)
+_COLLECTIONS = (list, tuple, dict, set, frozenset)
 
 
 class InvalidSettings(SystemExit):
     """The process cannot start with these settings; uncaught, it prints its message and exits with code 1."""
 
 
-class ServiceSettings(BaseSettings):
-    """Base of every service's settings; a subclass sets ``env_prefix="STRATOS_<SERVICE>_"``."""
+class ServiceSettings(BaseModel):
+    """Base of every service's settings; a subclass sets ``env_prefix``, and adds its values and groups."""
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, env_ignore_empty=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    env_prefix: ClassVar[str] = ""
 
     listen: str = "127.0.0.1:0"
     """host:port of the gRPC server; port 0 picks a free one. Loopback, because nothing here authenticates peers."""
@@ -56,6 +68,24 @@ class ServiceSettings(BaseSettings):
 SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One value that can be set: a field of a settings class, or of a group in it."""
+
+    path: tuple[str, ...]
+    """Names from the settings class to the value: ("scheduler", "max_num_seqs")."""
+    owner: type
+    """The class that declares it."""
+    annotation: Any
+    default: Any
+    """``dataclasses.MISSING`` where a value is required."""
+
+    @property
+    def is_json(self) -> bool:
+        """It is a collection, which the environment gives as JSON."""
+        return any(typing.get_origin(part) in _COLLECTIONS for part in _alternatives(self.annotation))
+
+
 def load_settings(cls: type[SettingsT], **overrides: Any) -> SettingsT:
     """Read settings from the environment; ``overrides`` (flags) win over it.
 
@@ -63,19 +93,30 @@ def load_settings(cls: type[SettingsT], **overrides: Any) -> SettingsT:
         InvalidSettings: an unknown name under the service's prefix, or a value that does not fit.
     """
     check_names(cls, os.environ)
+    values = read_environment(cls, os.environ)
     try:
-        return cls(**overrides)
+        return cls(**(values | overrides))
     except ValidationError as error:
-        lines = [f"{_env_name(cls, str(e['loc'][0]) if e['loc'] else '')}: {e['msg']}" for e in error.errors()]
-        raise InvalidSettings("invalid settings\n  " + "\n  ".join(lines)) from None
-    except SettingsError as error:
-        raise InvalidSettings(f"invalid settings\n  {error}") from None
+        raise InvalidSettings(_listed(_problem(cls, e["loc"], e["msg"]) for e in error.errors())) from None
+
+
+def settings_of(cls: type[Any], parents: tuple[str, ...] = ()) -> Iterator[Setting]:
+    """Every value of a settings class or of a group, in the order of declaration."""
+    for name, annotation, default in _fields(cls):
+        path = (*parents, name)
+        if group := _group(annotation):
+            for setting in settings_of(group, path):
+                is_made = dataclasses.is_dataclass(default)
+                inner = _value_at(default, setting.path[len(path) :]) if is_made else setting.default
+                yield dataclasses.replace(setting, default=inner)
+        else:
+            yield Setting(path=path, owner=cls, annotation=annotation, default=default)
 
 
 def check_names(cls: type[ServiceSettings], environ: Mapping[str, str]) -> None:
-    """Refuse names that start with the service's prefix and that no field claims."""
-    prefix = str(cls.model_config.get("env_prefix", "")).upper()
-    known = [_env_name(cls, field) for field in cls.model_fields]
+    """Refuse names that start with the service's prefix and that no setting claims."""
+    prefix = cls.env_prefix.upper()
+    known = [env_name_of(cls, setting.path) for setting in settings_of(cls)]
     problems = []
     for name in sorted(environ):
         if not prefix or not name.upper().startswith(prefix) or name.upper() in known:
@@ -86,23 +127,87 @@ def check_names(cls: type[ServiceSettings], environ: Mapping[str, str]) -> None:
             hint = "Kubernetes set it for a Service of that name; set enableServiceLinks: false in the pod"
         problems.append(f"{name}: unknown setting; {hint}")
     if problems:
-        raise InvalidSettings("invalid settings\n  " + "\n  ".join(problems))
+        raise InvalidSettings(_listed(problems))
+
+
+def read_environment(cls: type[ServiceSettings], environ: Mapping[str, str]) -> dict[str, Any]:
+    """What the environment sets, nested as the settings class is; text is left to the class to check.
+
+    Raises:
+        InvalidSettings: a collection is not JSON.
+    """
+    given = {name.upper(): value for name, value in environ.items()}
+    tree: dict[str, Any] = {}
+    for setting in settings_of(cls):
+        name = env_name_of(cls, setting.path)
+        text = given.get(name, "")
+        if not text:
+            continue
+        branch = tree
+        for parent in setting.path[:-1]:
+            branch = branch.setdefault(parent, {})
+        try:
+            branch[setting.path[-1]] = json.loads(text) if setting.is_json else text
+        except json.JSONDecodeError:
+            raise InvalidSettings(_listed([f'{name}: must be JSON, as in \'["a", "b"]\''])) from None
+    return tree
 
 
 def describe_settings(settings: ServiceSettings) -> dict[str, str]:
-    """Resolved settings as text, with secrets and passwords in URLs masked."""
+    """Resolved settings as text by dotted path, with secrets and passwords in URLs masked."""
     shown: dict[str, str] = {}
-    for name in type(settings).model_fields:
-        value = getattr(settings, name)
+    for setting in settings_of(type(settings)):
+        value = _value_at(settings, setting.path)
         masked = ("***" if value.get_secret_value() else "") if isinstance(value, SecretStr) else str(value)
-        shown[name] = _URL_PASSWORD.sub(r"\g<head>***", masked)
+        shown[".".join(setting.path)] = _URL_PASSWORD.sub(r"\g<head>***", masked)
     return shown
 
 
-def env_name_of(settings: ServiceSettings, field: str) -> str:
-    """The environment variable that sets ``field``, for messages."""
-    return _env_name(type(settings), field)
+def env_name_of(cls: type[ServiceSettings], path: tuple[str, ...]) -> str:
+    """The environment variable of a setting."""
+    return f"{cls.env_prefix}{'__'.join(path)}".upper()
 
 
-def _env_name(cls: type[ServiceSettings], field: str) -> str:
-    return f"{cls.model_config.get('env_prefix', '')}{field}".upper()
+def _fields(cls: type[Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Name, annotation and default of each field."""
+    if issubclass(cls, BaseModel):
+        for name, info in cls.model_fields.items():
+            default = dataclasses.MISSING if info.is_required() else info.get_default(call_default_factory=True)
+            yield name, info.annotation, default
+        return
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for field in dataclasses.fields(cls):
+        made = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        yield field.name, hints[field.name], made
+
+
+def _value_at(root: Any, path: tuple[str, ...]) -> Any:
+    """The value at ``path``; ``None`` in a group that is not set."""
+    for name in path:
+        root = None if root is None else getattr(root, name)
+    return root
+
+
+def _group(annotation: Any) -> type[Any] | None:
+    """The dataclass that a field holds, also where it may be ``None``."""
+    return next((p for p in _alternatives(annotation) if isinstance(p, type) and dataclasses.is_dataclass(p)), None)
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """The types of a union, bounds taken off."""
+    while typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [part for argument in typing.get_args(annotation) for part in _alternatives(argument)]
+    return [annotation]
+
+
+def _problem(cls: type[ServiceSettings], location: tuple[int | str, ...], message: str) -> str:
+    """A failed check, under the variable it belongs to; the value is not shown, it may be a secret."""
+    paths = [setting.path for setting in settings_of(cls)]
+    path = next((path for path in paths if path == location[: len(path)]), tuple(str(part) for part in location))
+    return f"{env_name_of(cls, path)}: {message}"
+
+
+def _listed(problems: typing.Iterable[str]) -> str:
+    return "invalid settings\n  " + "\n  ".join(problems)

@@ -1,67 +1,168 @@
-"""Tracing hooks: spans of served calls, and the trace context on its way between processes.
+"""Spans of requests, sent to a collector over OTLP.
 
-Without an OTLP endpoint nothing of OpenTelemetry is imported and every hook is a no-op.
+A span is made from the trace context that came with the request, and yields the context for what the span's work asks
+of others.  Only ``Tracing.start`` begins a trace; everywhere else a context that is empty or not sampled makes no span
+and is handed on as it is.  So the gateway decides once per request, and processes without a collector change nothing.
+Without an endpoint nothing of OpenTelemetry is imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+import asyncio
+import dataclasses
+import enum
+import time
+from types import TracebackType
+from typing import Any, Self
 
+from stratos.common.errors import StratosError
+from stratos.core.trace import TraceContext
 from stratos.rpc.binding import StartError
 
-TRACEPARENT = "traceparent"
+EXPORT_INTERVAL_S = 1.0
+"""Ended spans wait this long at most; those that wait are lost when the process is killed."""
+EXPORT_TIMEOUT_S = 2.0
+"""Longest time of one export, retries included; spans that a collector does not take by then are dropped."""
+_STANDARD_NAMES = {
+    "http_method": "http.request.method",
+    "http_route": "http.route",
+    "http_status": "http.response.status_code",
+    "error_type": "error.type",
+    "operation": "gen_ai.operation.name",
+    "model": "gen_ai.request.model",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+}
+"""Attributes that OpenTelemetry's conventions name; every other one is ``stratos.<keyword>``."""
+Attribute = str | int | float | bool
+
+
+class SpanKind(enum.Enum):
+    """Which side of a call a span is; names are those of OpenTelemetry."""
+
+    SERVER = enum.auto()
+    CLIENT = enum.auto()
+    INTERNAL = enum.auto()
+
+
+class Span:
+    """A span under way; without one of OpenTelemetry every method does nothing.
+
+    As a context manager it ends with the block; an exception that leaves the block marks it as failed.  The text of
+    an exception is left out: it may quote what the client sent.
+    """
+
+    __slots__ = ("_span", "trace")
+
+    def __init__(self, trace: TraceContext, span: Any = None) -> None:
+        self.trace = trace
+        self._span = span
+
+    @property
+    def is_recording(self) -> bool:
+        """Attributes are kept: worth computing some."""
+        return self._span is not None
+
+    def set(self, **attributes: Attribute | None) -> None:
+        """Add attributes; those that are ``None`` are left out."""
+        if self._span is not None:
+            self._span.set_attributes(_named(attributes))
+
+    def rename(self, name: str) -> None:
+        """Give it a better name, known late."""
+        if self._span is not None:
+            self._span.update_name(name)
+
+    def fail(self, error_type: str) -> None:
+        if self._span is not None:
+            from opentelemetry.trace import StatusCode
+
+            self._span.set_status(StatusCode.ERROR)
+            self.set(error_type=error_type)
+
+    def end(self, at_s: float | None = None) -> None:
+        """End it, at a monotonic time if given; later calls change nothing."""
+        if self._span is not None:
+            self._span.end(None if at_s is None else _unix_ns(at_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._span is not None:
+            if error is not None:
+                self.fail(_error_type(error))
+            self.end()
 
 
 class Tracing:
-    """Makes spans with the tracer given; without one it does nothing."""
+    """Makes spans; without a provider it makes none."""
 
-    def __init__(self, provider: Any | None = None, name: str = "stratos") -> None:
+    def __init__(self, provider: Any | None = None) -> None:
         self._provider = provider
-        self._tracer = provider.get_tracer(name) if provider is not None else None
+        self._tracer = provider.get_tracer("stratos") if provider is not None else None
 
-    @contextmanager
-    def server_span(self, method: str, metadata: Iterable[tuple[str, Any]] | None) -> Iterator[None]:
-        """Span of a served call, child of the ``traceparent`` in its metadata."""
-        parent = dict(metadata or ()).get(TRACEPARENT, "") if self._tracer is not None else ""
-        with self.span(method.lstrip("/"), traceparent=parent, is_server=True):
-            yield
+    def start(self, name: str, trace: TraceContext, *, is_chosen: bool) -> Span:
+        """The span of a request from outside: continues the client's trace, or begins one.
 
-    @contextmanager
-    def span(self, name: str, *, traceparent: str = "", is_server: bool = False) -> Iterator[None]:
-        """A span that becomes the current one; an exception that leaves it marks it as failed."""
-        if self._tracer is None:
-            yield
-            return
-        from opentelemetry.trace import SpanKind
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+        Args:
+            name: of the span.
+            trace: of the client; a sampled traceparent is continued, one that is not sampled is honoured.
+            is_chosen: whether a request without traceparent gets a trace.
+        """
+        if self._tracer is None or not (trace.is_sampled if trace.traceparent else is_chosen):
+            return Span(trace)
+        return self._begin(name, trace, SpanKind.SERVER, None, {})
 
-        context = TraceContextTextMapPropagator().extract({TRACEPARENT: traceparent}) if traceparent else None
-        kind = SpanKind.SERVER if is_server else SpanKind.INTERNAL
-        with self._tracer.start_as_current_span(name, context=context, kind=kind):
-            yield
+    def span(
+        self,
+        name: str,
+        trace: TraceContext,
+        *,
+        kind: SpanKind = SpanKind.INTERNAL,
+        begin_s: float | None = None,
+        **attributes: Attribute | None,
+    ) -> Span:
+        """A child of the span that ``trace`` names, begun now or at a monotonic time; end it, or use it in a ``with``.
 
-    def traceparent(self) -> str:
-        """W3C trace context of the current span, "" when there is none."""
-        if self._tracer is None:
-            return ""
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        carrier: dict[str, str] = {}
-        TraceContextTextMapPropagator().inject(carrier)
-        return carrier.get(TRACEPARENT, "")
-
-    def call_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Metadata for a call to another service, so that its span becomes a child of the current one."""
-        traceparent = self.traceparent()
-        return ((TRACEPARENT, traceparent),) if traceparent else ()
+        Args:
+            name: what is done; the same for all requests.
+            trace: as it came with the request.
+            kind: side of a call.
+            begin_s: monotonic seconds of this machine.
+            attributes: never prompts or text. ``stratos.`` is put before names that are not standard ones.
+        """
+        if self._tracer is None or not trace.is_sampled:
+            return Span(trace)
+        return self._begin(name, trace, kind, begin_s, attributes)
 
     def flush(self) -> None:
-        """Send what is buffered; blocks for at most 2 s."""
+        """Send what is buffered and stop; blocks for two exports at most."""
         if self._provider is not None:
-            self._provider.force_flush(2000)
             self._provider.shutdown()
+
+    def _begin(
+        self, name: str, trace: TraceContext, kind: SpanKind, begin_s: float | None, attributes: dict[str, Any]
+    ) -> Span:
+        from opentelemetry import trace as otel
+
+        assert self._tracer is not None
+        span = self._tracer.start_span(
+            name,
+            context=_parent_context(trace.traceparent),
+            kind=otel.SpanKind[kind.name],
+            attributes=_named({"request_id": trace.http_request_id or None, **attributes}),
+            start_time=None if begin_s is None else _unix_ns(begin_s),
+        )
+        made = span.get_span_context()
+        traceparent = f"00-{made.trace_id:032x}-{made.span_id:016x}-01"
+        return Span(dataclasses.replace(trace, traceparent=traceparent), span)
+
+
+TRACING_OFF = Tracing()
+"""Makes no spans."""
 
 
 def open_tracing(otlp_endpoint: str, service: str) -> Tracing:
@@ -71,7 +172,7 @@ def open_tracing(otlp_endpoint: str, service: str) -> Tracing:
         StartError: the extra "otlp" is not installed.
     """
     if not otlp_endpoint:
-        return Tracing()
+        return TRACING_OFF
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     except ImportError:
@@ -82,7 +183,42 @@ def open_tracing(otlp_endpoint: str, service: str) -> Tracing:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-    provider = TracerProvider(resource=Resource.create({"service.name": f"stratos-{service}"}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=otlp_endpoint, insecure=True)))
+    # Whether a request is traced is settled before a span is asked for, so the SDK's own sampling has no say.
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": f"stratos-{service}"}), sampler=ALWAYS_ON, shutdown_on_exit=False
+    )
+    exporter = OTLPSpanExporter(
+        endpoint=otlp_endpoint, insecure=not otlp_endpoint.startswith("https://"), timeout=EXPORT_TIMEOUT_S
+    )
+    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=EXPORT_INTERVAL_S * 1000))
     return Tracing(provider)
+
+
+def _parent_context(traceparent: str) -> Any:
+    from opentelemetry import trace as otel
+    from opentelemetry.context import Context
+
+    if not traceparent:
+        return Context()  # a root, whatever span the caller's own context may hold
+    _, trace_id, span_id, _ = traceparent.split("-")
+    parent = otel.SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=otel.TraceFlags(1))
+    return otel.set_span_in_context(otel.NonRecordingSpan(parent), Context())
+
+
+def _named(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        _STANDARD_NAMES.get(name, f"stratos.{name}"): value for name, value in attributes.items() if value is not None
+    }
+
+
+def _unix_ns(monotonic_s: float) -> int:
+    """A monotonic time as OpenTelemetry wants it."""
+    return time.time_ns() - round((time.monotonic() - monotonic_s) * 1e9)
+
+
+def _error_type(error: BaseException) -> str:
+    if isinstance(error, StratosError):
+        return error.code
+    return "cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__name__

@@ -2,7 +2,7 @@
 
 ``authenticate`` answers for keys seen before from the snapshot, without a round trip; the root task
 ``refresh_forever`` reads them again every few seconds, so a revoked key stops working soon, and a dead Redis
-stops nobody who was here before.  Unknown keys need Redis.
+stops no key that was used before.  Unknown keys need Redis.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """The object store contract: base weights, adapters and batch files by relative key.
 
 A key is a relative path of ordinary names joined by "/"; a folder is the common head of keys.  Stored objects
-are never trusted: sizes are bounded while reading, digests are checked by whoever knows them.  A folder is
+are never trusted: sizes are bounded while reading, digests are checked by the callers that know them.  A folder is
 downloaded into a sibling of its destination and renamed, so a destination is complete or absent.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shutil
 import tempfile
@@ -79,12 +78,7 @@ class ObjectStore(ABC):
         """Store a file under ``key``, replacing what was there."""
 
     async def close(self) -> None:  # noqa: B027
-        """Close connections."""
-
-    async def put_folder(self, folder: str, path: Path) -> None:
-        """Store every file directly in ``path`` below ``folder``."""
-        for file in await asyncio.to_thread(_files_in, path):
-            await self.put(f"{check_key(folder)}/{file.name}", file)
+        ...
 
     async def download_folder(
         self,
@@ -96,7 +90,7 @@ class ObjectStore(ABC):
     ) -> None:
         """Copy a folder to ``destination``, which appears complete or not at all.
 
-        A destination that another download made meanwhile stays; whoever trusts content checks its digest.
+        A destination that another download made first stays; a caller that trusts content checks its digest.
 
         Args:
             folder: key of the folder.
@@ -126,10 +120,6 @@ class ObjectStore(ABC):
             _publish(part, destination)
         finally:
             shutil.rmtree(part, ignore_errors=True)
-
-
-def _files_in(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if p.is_file() and is_plain_key(p.name))
 
 
 def _publish(part: Path, destination: Path) -> None:

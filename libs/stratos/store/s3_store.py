@@ -6,7 +6,6 @@ import asyncio
 import errno
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from stratos.common.errors import DependencyDown, NotFound, RequestTooLarge, StratosError
 from stratos.store.object_store import MAX_FOLDER_FILES, ObjectInfo, ObjectStore, check_key, is_plain_key
+from stratos.store.settings import ObjectStoreConfig
 
 _CHUNK_BYTES = 1 << 20
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
@@ -23,23 +23,21 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class S3Config:
-    """Where objects are and how long to wait for them; fields as in ``open_store``."""
-
-    bucket: str
-    prefix: str
-    endpoint_url: str
-    region: str
-    timeout_s: float
-    num_attempts: int
-
-
 class S3Store(ObjectStore):
-    """Objects of one bucket below one prefix."""
+    """Objects of one bucket below one prefix.
 
-    def __init__(self, config: S3Config) -> None:
+    Args:
+        bucket: its name.
+        prefix: of all keys, empty or with a slash at its end.
+        config: how the server is reached.
+        num_attempts: tries of a request, the first included.
+    """
+
+    def __init__(self, bucket: str, prefix: str, config: ObjectStoreConfig, num_attempts: int) -> None:
+        self._bucket = bucket
+        self._prefix = prefix
         self._config = config
+        self._num_attempts = num_attempts
         self._client: Any = None
         self._client_lock = asyncio.Lock()
 
@@ -56,7 +54,6 @@ class S3Store(ObjectStore):
         await self._call(self._put, check_key(key), path)
 
     async def close(self) -> None:
-        """Close connections."""
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
 
@@ -73,24 +70,23 @@ class S3Store(ObjectStore):
         config = self._config
         return boto3.session.Session().client(
             "s3",
-            endpoint_url=config.endpoint_url or None,
-            region_name=config.region or ("us-east-1" if config.endpoint_url else None),
+            endpoint_url=config.s3_endpoint_url or None,
+            region_name=config.s3_region or ("us-east-1" if config.s3_endpoint_url else None),
             config=Config(
                 connect_timeout=min(config.timeout_s, 0.8),
                 read_timeout=config.timeout_s,
-                retries={"total_max_attempts": config.num_attempts, "mode": "standard"},
-                s3={"addressing_style": "path" if config.endpoint_url else "auto"},
+                retries={"total_max_attempts": self._num_attempts, "mode": "standard"},
+                s3={"addressing_style": "path" if config.s3_endpoint_url else "auto"},
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
             ),
         )
 
     def _list_folder(self, folder: str) -> list[ObjectInfo]:
-        config = self._config
         answer = self._client.list_objects_v2(
-            Bucket=config.bucket, Prefix=f"{config.prefix}{folder}/", MaxKeys=MAX_FOLDER_FILES + 1
+            Bucket=self._bucket, Prefix=f"{self._prefix}{folder}/", MaxKeys=MAX_FOLDER_FILES + 1
         )
-        sizes = {o["Key"][len(config.prefix) :]: o["Size"] for o in answer.get("Contents", ())}
+        sizes = {o["Key"][len(self._prefix) :]: o["Size"] for o in answer.get("Contents", ())}
         objects = [ObjectInfo(key, num_bytes) for key, num_bytes in sizes.items() if is_plain_key(key)]
         if not objects:
             raise NotFound(f"the object store has no folder {folder!r}")
@@ -99,7 +95,7 @@ class S3Store(ObjectStore):
         return objects
 
     def _fetch(self, key: str, path: Path, max_bytes: int) -> int:
-        answer = self._client.get_object(Bucket=self._config.bucket, Key=self._config.prefix + key)
+        answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
         num_bytes = 0
         with closing(answer["Body"]) as body, path.open("wb") as file:
             for chunk in body.iter_chunks(_CHUNK_BYTES):
@@ -111,7 +107,7 @@ class S3Store(ObjectStore):
 
     def _put(self, key: str, path: Path) -> None:
         with path.open("rb") as file:
-            self._client.put_object(Bucket=self._config.bucket, Key=self._config.prefix + key, Body=file)
+            self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=file)
 
     def _explain(self, error: BotoCoreError | ClientError | OSError, key: str) -> StratosError:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -119,7 +115,7 @@ class S3Store(ObjectStore):
         code = error.response.get("Error", {}).get("Code", "") if isinstance(error, ClientError) else ""
         if code in _MISSING:
             return NotFound(f"the object store has no object {key!r}")
-        where = f"S3 bucket {self._config.bucket!r}"
+        where = f"S3 bucket {self._bucket!r}"
         if code == "NoSuchBucket":
             return DependencyDown(f"the {where} does not exist; correct object_store_url")
         return DependencyDown(f"the {where} does not serve {key!r}: {code or error}")

@@ -1,7 +1,7 @@
 """Chat messages -> token ids, by the model's own Jinja template, rendered in a sandbox.
 
 Control tokens may come from the template alone.  Steps:
-    1. Spellings of special tokens inside the messages are masked with marks nobody can guess.
+    1. Spellings of special tokens inside the messages are masked with marks that cannot be guessed.
     2. The template is rendered; it sees ordinary text, so trimming and conditions work as written.
     3. Without marks the result is encoded as a whole, special tokens read, none added.
     4. With marks it is cut at the special tokens of the template; what lies between is unmasked and encoded

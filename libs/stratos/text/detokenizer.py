@@ -1,6 +1,6 @@
 """Text of a growing sequence of token ids.
 
-Law: the pieces returned by ``push`` and ``flush``, put together, equal ``Tokenizer.decode`` of all ids; behind the text
+Law: the pieces returned by ``push`` and ``flush``, put together, equal ``Tokenizer.decode`` of all ids; after the text
 of other ids they are what those and these decode to together, without the text of those alone.
 A piece never ends inside of a character: the bytes of an unfinished one are held back.
 """

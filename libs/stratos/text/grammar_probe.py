@@ -4,8 +4,8 @@
     stdout  first line {"ready": true}, then one line per grammar: {"problem"}, empty when there is none
 
 A grammar is compiled and its first mask filled in a thread with a stack much smaller than that of the threads which
-will use it, within bounds on CPU time and memory.  Who exceeds them ends the process: nothing to clean up, and the
-parent knows what to think of the grammar.  It ends with its stdin.
+will use it, within bounds on CPU time and memory.  A grammar that exceeds them ends the process: nothing is left to
+clean up, and the parent refuses the grammar.  The process ends with its stdin.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stop strings in a text that arrives in pieces.
 
 Rules: of several matches the one with the earliest end wins, and of those the longest; text that may be the
-beginning of a stop string is held back; a match counts only if its end lies behind the first ``min_tokens``
+beginning of a stop string is held back; a match counts only if it ends after the first ``min_tokens``
 tokens.
 """
 
@@ -63,7 +63,7 @@ class StopMatcher:
         return held
 
     def _earliest_end(self, whole: str, old: int) -> tuple[int, str] | None:
-        """Begin of the match that ends first behind position ``old``."""
+        """Begin of the match that ends first after position ``old``."""
         best: tuple[int, int, str] | None = None
         for stop in self._stops:
             begin = whole.find(stop, max(0, old - len(stop) + 1))

@@ -1,7 +1,7 @@
 """The tokenizer of a model folder: ids for text, text and bytes for ids.
 
 Two encoders are held over the same files.  ``encode`` reads special tokens in the text (the caller owns the
-whole prompt); ``encode_plain`` treats their spelling as ordinary text (the text comes from somebody who must
+whole prompt); ``encode_plain`` treats their spelling as ordinary text (the text comes from a client that must
 not speak for the template).  Decoding is done from a table of bytes, so that the incremental detokeniser
 and ``decode`` cannot differ.
 """

@@ -3,7 +3,7 @@
     hold -> on disk? else fetch into a private folder, check the digest, rename -> load into the engine -> pin
 
 The digest is what is trusted: a folder whose bytes differ is removed and never loaded, and nothing falls back to
-the base model.  Fetches and loads of one adapter are shared by all who wait for it.  When the object store is
+the base model.  Fetches and loads of one adapter are shared by all callers that wait for it.  When the object store is
 down, adapters on disk go on working.
 """
 
@@ -19,7 +19,6 @@ import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -41,6 +40,9 @@ from stratos.common.ids import new_id
 from stratos.core.adapter import AdapterRef
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles, read_adapter_files
+from stratos.store.settings import ObjectStoreConfig
+from stratos.store.urls import open_store
+from stratos.worker.config import AdapterCacheConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.metrics import WorkerMetrics
 
@@ -65,17 +67,24 @@ class AdapterStore(Protocol):
         """
         ...
 
-    async def close(self) -> None:
-        """Close connections."""
-        ...
+    async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterCacheConfig:
-    """Where adapters are kept, and how much of them."""
+class NoStore:
+    """Stands in where no object store is configured: adapters on disk still work."""
 
-    directory: Path
-    max_bytes: int
+    async def download_folder(
+        self, folder: str, destination: Path, *, names: Collection[str] | None = None, max_bytes: int = 0
+    ) -> None:
+        """Always refuses."""
+        raise DependencyDown("it is not in the cache of this worker, and OBJECT_STORE__URL is not set")
+
+    async def close(self) -> None: ...
+
+
+def open_adapter_store(config: ObjectStoreConfig | None) -> AdapterStore:
+    """The store that is configured, or a stand-in that refuses; nothing is contacted yet."""
+    return open_store(config) if config is not None else NoStore()
 
 
 class AdapterCache:
@@ -96,7 +105,7 @@ class AdapterCache:
         self._undoing = BackgroundTasks()
         """Pins of callers that were cancelled."""
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Held by who loads or waits to, so that it does not grow with every adapter ever seen."""
+        """Referred to only by callers that load or wait to, so that it does not grow with every adapter ever seen."""
 
     async def hold(self, adapter: AdapterRef, stack: AsyncExitStack) -> None:
         """Have an adapter in the engine until ``stack`` unwinds.
@@ -123,7 +132,7 @@ class AdapterCache:
         raise Busy("adapters are evicted as fast as they are loaded; raise the engine's number of adapter slots")
 
     async def _pin(self, digest: str) -> bool:
-        """Pin an adapter; who is cancelled meanwhile leaves no pin, although the engine hears of it already."""
+        """Pin an adapter; a caller that is cancelled in between leaves no pin, although the engine gets the call."""
         pinning = asyncio.ensure_future(self._engine.pin_adapter(digest))
         try:
             return await asyncio.shield(pinning)
@@ -137,7 +146,7 @@ class AdapterCache:
                 await self._engine.unpin_adapter(digest)
 
     async def fetch(self, digest: str, uri: str) -> AdapterFiles:
-        """Have an adapter on disk, checked; shared by all who ask. Raises like ``hold``."""
+        """Have an adapter on disk, checked; shared by all callers. Raises like ``hold``."""
         if not _DIGEST.match(digest):
             raise BadRequest("adapter_digest must be 64 hex digits", param="adapter_digest")
         if (known := self._checked.pop(digest, None)) is not None:
@@ -213,7 +222,7 @@ class AdapterCache:
     async def _evict(self, keep: str) -> None:
         """Remove the least recently used folders until the rest fits; the engine holds its own copy of weights.
 
-        Victims are chosen and renamed here, in the event loop, so that nobody finds a folder that is being removed;
+        Victims are chosen and renamed here, in the event loop, so that no caller finds a folder that is being removed;
         only looking and removing happen in a thread.
         """
         sizes = await asyncio.to_thread(_folder_sizes, self._config.directory)
@@ -233,7 +242,7 @@ class AdapterCache:
 
 
 def _folder_sizes(directory: Path) -> dict[str, int]:
-    """Bytes of every adapter's folder; one that vanishes meanwhile has none."""
+    """Bytes of every adapter's folder; one that vanishes during the count has none."""
     sizes = {}
     for path in directory.iterdir():
         if _DIGEST.match(path.name):

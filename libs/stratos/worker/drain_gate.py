@@ -36,7 +36,6 @@ class DrainGate:
 
     @contextmanager
     def embed_call(self) -> Iterator[None]:
-        """Count one call for embeddings."""
         self.num_embed_calls += 1
         try:
             yield

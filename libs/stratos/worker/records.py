@@ -1,6 +1,6 @@
 """What a worker keeps of a request: its submission, the log of what it emitted, how its prompt was made.
 
-The log is the buffer of a slow gateway.  ``RequestRecord.take`` returns what lies behind a cursor per choice,
+The log is the buffer of a slow gateway.  ``RequestRecord.take`` returns what lies after a cursor per choice,
 so deltas that could not be sent coalesce, and ``Attach`` is nothing but setting the cursors back.
 """
 
@@ -39,7 +39,7 @@ class ChoiceLog:
     is_finish_sent: bool = False
 
     def take(self) -> ChoiceDelta | None:
-        """What lies behind the cursor; moves it."""
+        """What lies after the cursor; moves it."""
         has_finish = self.finish_reason is not None and not self.is_finish_sent
         if self.num_sent == len(self.token_ids) and not has_finish:
             return None
@@ -54,7 +54,7 @@ class ChoiceLog:
         )
 
     def rewind(self, num_received: int) -> None:
-        """Set the cursor so that everything behind ``num_received`` emitted tokens is sent again."""
+        """Set the cursor so that everything after ``num_received`` emitted tokens is sent again."""
         self.num_sent = min(max(num_received - self.base, 0), len(self.token_ids))
         self.is_finish_sent = False
 
@@ -68,6 +68,9 @@ class RequestRecord:
         self.origin: PromptOrigin | None = None
         self.error: StratosError | None = None
         self.stats: RequestStats | None = None
+        self.first_token_s: float | None = None
+        """End of the engine's step that sampled it, in monotonic seconds."""
+        self.last_token_s: float | None = None
         self.prompt_logprobs: tuple[PositionLogprobs, ...] = ()
         self.orphan_since_s: float | None = None
         self.is_error_sent = False
@@ -79,6 +82,16 @@ class RequestRecord:
             for choice in submission.request.choices
             if not choice.finished
         }
+
+    @property
+    def label(self) -> str:
+        """For log lines."""
+        return self.submission.trace.label(self.key.request_id)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens that this attempt emitted, over all choices."""
+        return sum(len(choice.token_ids) for choice in self._choices.values())
 
     @property
     def is_ended(self) -> bool:
@@ -104,7 +117,7 @@ class RequestRecord:
         self._check_ended()
 
     def cancel_choices(self, indexes: tuple[int, ...]) -> None:
-        """End some choices on the gateway's wish; whoever places the request later places it without them."""
+        """End some choices on the gateway's wish; a request that is not in the engine yet joins it without them."""
         self.submission = self.submission.without_choices(indexes)
         for index in indexes:
             if (choice := self._choices.get(index)) and choice.finish_reason is None:
@@ -130,7 +143,7 @@ class RequestRecord:
         if not choices and error is None:
             return None
         self.is_error_sent = self.error is not None
-        receipt = self._receipt() if self.stats is not None and not self.is_receipt_sent else None
+        receipt = self.receipt() if self.stats is not None and not self.is_receipt_sent else None
         prompt_logprobs = self.prompt_logprobs if receipt is not None else ()
         self.is_receipt_sent = self.stats is not None
         return RequestDelta(
@@ -141,7 +154,8 @@ class RequestRecord:
         if all(choice.finish_reason is not None for choice in self._choices.values()):
             self.ended.set()
 
-    def _receipt(self) -> Receipt:
+    def receipt(self) -> Receipt:
+        """Where the prompt's KV came from; known from the first token on."""
         assert self.stats is not None
         origin = self.origin or PromptOrigin(path=PrefillPath.UNSPECIFIED)
         scheduled_s = self.stats.first_scheduled_s

@@ -1,6 +1,6 @@
-"""A worker process as a ``Service``: opens the parts, keeps them healthy, drains them.
+"""A worker process as a ``Service``: opens its resources, keeps them healthy, drains them.
 
-Both roles hold the same parts and serve ``WorkerService`` and ``KvSourceService``; a decode worker faces gateways
+Both roles hold the same resources and serve ``WorkerService`` and ``KvSourceService``; a decode worker faces gateways
 with ``DecodeService`` as well, a prefill worker with ``EmbedService``.  So a change of role is a change of composition.
 """
 
@@ -21,8 +21,8 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.step_watch import PROGRESS_INTERVAL_S, StepWatch
 from stratos.rpc.serving.service import Service
-from stratos.worker.adapter_cache import AdapterStore, remove_leftovers
-from stratos.worker.adapter_store import open_adapter_store
+from stratos.store.settings import ObjectStoreConfig
+from stratos.worker.adapter_cache import AdapterStore, open_adapter_store, remove_leftovers
 from stratos.worker.decode.servicer import DecodeServicer
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.embed.servicer import EmbedServicer
@@ -35,7 +35,7 @@ from stratos.worker.handoff.source_servicer import SourceServicer
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.status import StatusFeed, StatusServicer
 from stratos.worker.warm_up import warm_up_engine
-from stratos.worker.wiring import WorkerParts, wire_worker
+from stratos.worker.wiring import OpenWorker, wire_worker
 
 FRAMES_IN_FLIGHT = 64
 """Frames of KV between a worker and its engine process at once; more wait."""
@@ -60,7 +60,7 @@ class WorkerProcess(Service):
         settings: WorkerSettings,
         *,
         make_engine: Callable[[WorkerSettings], EngineClient],
-        make_store: Callable[[WorkerSettings], AdapterStore],
+        make_store: Callable[[ObjectStoreConfig | None], AdapterStore],
     ) -> None:
         self.name = f"{role.value}-worker"
         self.role = role
@@ -74,14 +74,14 @@ class WorkerProcess(Service):
         self._watch = StepWatch(self._clock.now())
         self._drain_timeout_s = settings.drain_timeout_s
         self._has_failed = False
-        self._parts: WorkerParts | None = None
-        self._sessions = DecodeServicer(lambda: self.parts.decode)
+        self._opened: OpenWorker | None = None
+        self._sessions = DecodeServicer(lambda: self.opened.context, lambda: self.opened.table)
 
     @property
-    def parts(self) -> WorkerParts:
-        """The open resources."""
-        assert self._parts is not None, "open() comes first"
-        return self._parts
+    def opened(self) -> OpenWorker:
+        """What ``open`` made."""
+        assert self._opened is not None, "open() comes first"
+        return self._opened
 
     def me(self) -> WorkerRef:
         """This process, as others know it."""
@@ -90,17 +90,16 @@ class WorkerProcess(Service):
         )
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """See ``Service.register``."""
-        source = SourceServicer(lambda: self.parts.source, self._gate)
+        source = SourceServicer(lambda: self.opened.context)
         source_pb2_grpc.add_KvSourceServiceServicer_to_server(source, server)
-        status = StatusServicer(self._feed, self.status, self._start_drain)
+        status = StatusServicer(self._feed, self.status, self.start_drain)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(status, server)
         files, names = [source_pb2, worker_pb2], []
         if self.role is WorkerRole.DECODE:
             decode_pb2_grpc.add_DecodeServiceServicer_to_server(self._sessions, server)
             files.append(decode_pb2)
         else:
-            embed = EmbedServicer(lambda: self.parts.embed, self._gate)
+            embed = EmbedServicer(lambda: self.opened.context, lambda: self.opened.embedder)
             embed_pb2_grpc.add_EmbedServiceServicer_to_server(embed, server)
             files.append(embed_pb2)
         for file in files:
@@ -110,117 +109,116 @@ class WorkerProcess(Service):
     async def open(self) -> None:
         """Load the model, start the step loop, wire everything."""
         engine = await run_in_own_thread(self._make_engine, self._settings)
-        await asyncio.to_thread(remove_leftovers, self._settings.adapter_cache_dir)
+        await asyncio.to_thread(remove_leftovers, self._settings.adapter_cache.directory)
         await engine.start()
-        self._parts = wire_worker(
+        self._opened = wire_worker(
             self._settings,
             engine,
-            self._make_store(self._settings),
+            self._make_store(self._settings.object_store),
             self.me,
             self.incarnation,
             registry=self.metrics,
             clock=self._clock,
             gate=self._gate,
+            tracing=self.tracing,
         )
         engine.subscribe(lambda _: self._feed.notify())
 
     async def warm_up(self) -> None:
-        """See ``warm_up_engine``."""
-        await warm_up_engine(self.parts.engine, self._clock, self._settings.max_num_batched_tokens)
+        await warm_up_engine(self.opened.context.engine, self._clock, self._settings.scheduler.max_num_batched_tokens)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
-        """See ``Service.tasks``."""
         return {
             "step loop": self._watch_step_loop(),
-            "housekeeping": self._keep_house(),
+            "housekeeping": self._do_housekeeping(),
             "suspect probing": self._probe_suspects(),
         }
 
     def not_ready_reason(self) -> str:
-        """See ``Service.not_ready_reason``."""
         now_s = self._clock.now()
-        if self._parts is not None and self._watch.is_stalled(now_s, self._settings.step_stall_timeout_s):
+        if self._opened is not None and self._watch.is_stalled(now_s, self._settings.step_stall_timeout_s):
             return f"the engine has work and its step counter has not moved for {self._watch.stalled_s(now_s):.1f} s"
         return ""
 
     def status(self) -> WorkerStatus:
         """What routers see."""
-        parts = self.parts
-        engine, info = parts.engine.status(), parts.engine.info
+        opened, context = self.opened, self.opened.context
+        engine, info = context.engine.status(), context.engine.info
         return WorkerStatus(
-            worker=self.me(),
+            ref=self.me(),
             engine_step=engine.step,
             is_computing=engine.is_computing,
             blocks=engine.blocks,
-            staging=parts.transports.ledger(),
+            staging=context.transports.ledger(),
             num_waiting=engine.num_waiting,
             num_running=engine.num_running,
             num_queued_tokens=engine.num_queued_tokens,
             num_handoffs=self._gate.num_handoffs,
-            num_orphans=parts.table.num_orphans,
+            num_orphans=opened.table.num_orphans,
             is_draining=self._gate.is_draining,
             not_ready_reason=self.not_ready_reason(),
             identity=info.identity,
             resident_adapters=frozenset(engine.resident_adapters),
             block_size=info.geometry.block_size,
-            max_num_seqs=self._settings.max_num_seqs,
+            max_num_seqs=self._settings.scheduler.max_num_seqs,
             slow_step_s=engine.slow_step_s,
         )
 
+    def refuse_new_work(self) -> None:
+        """Take no submission and no hand-off from now on."""
+        self._gate.is_draining = True
+        self.opened.table.is_draining = True
+        self._feed.notify()
+
+    def start_drain(self, timeout_s: float | None) -> int:
+        """Refuse new work and let the process end; returns how many requests it still has."""
+        if timeout_s is not None:
+            self._drain_timeout_s = timeout_s
+        self.refuse_new_work()
+        self.request_stop()
+        return len(self.opened.table)
+
     async def drain(self) -> None:
         """Let what runs end; hand streams back to their gateways shortly before the time is over."""
-        self._close_door()
-        parts, left_s = self.parts, min(self._drain_timeout_s, self._settings.drain_timeout_s)
+        self.refuse_new_work()
+        opened, left_s = self.opened, min(self._drain_timeout_s, self._settings.drain_timeout_s)
         if self._has_failed:
             lost = WorkerLost("this worker's engine failed; resume the request elsewhere")
-            parts.table.fail_all(lost)
-            parts.embed.embedder.fail_all(lost)
+            opened.table.fail_all(lost)
+            opened.embedder.fail_all(lost)
         try:
             async with asyncio.timeout(max(left_s - FLUSH_S, left_s / 2)):
-                await parts.table.wait_empty()
+                await opened.table.wait_empty()
                 await self._gate.wait_sources_done()
         except TimeoutError:
             leaving = Draining("this worker is leaving; resume the request elsewhere")
-            parts.table.fail_all(leaving)
-            parts.embed.embedder.fail_all(leaving)
+            opened.table.fail_all(leaving)
+            opened.embedder.fail_all(leaving)
         await self._sessions.close_sessions()
 
     async def close(self) -> None:
-        """See ``Service.close``."""
-        if self._parts is not None:
-            await self._parts.close()
+        if self._opened is not None:
+            await self._opened.close()
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _close_door(self) -> None:
-        self._gate.is_draining = True
-        self.parts.table.is_draining = True
-        self._feed.notify()
-
-    def _start_drain(self, timeout_s: float | None) -> int:
-        if timeout_s is not None:
-            self._drain_timeout_s = timeout_s
-        self._close_door()
-        self.request_stop()
-        return len(self.parts.table)
-
     async def _watch_step_loop(self) -> None:
         try:
-            await self.parts.engine.wait_failed()
+            await self.opened.context.engine.wait_failed()
         except Exception:
             self._has_failed = True  # the process ends with what is raised; until then nothing waits for the engine
             raise
 
-    async def _keep_house(self) -> None:
-        parts, was = self.parts, (-1, -1, -1)
+    async def _do_housekeeping(self) -> None:
+        table, context, was = self.opened.table, self.opened.context, (-1, -1, -1)
         while True:
-            status = parts.engine.status()
+            status = context.engine.status()
             self._watch.observe(
                 status.step, self._clock.now(), is_computing=status.is_computing, slow_step_s=status.slow_step_s
             )
-            parts.metrics.observe_status(status, parts.transports.ledger())
-            parts.table.reap()
-            now = (len(parts.table), parts.table.num_orphans, self._gate.num_handoffs)
+            context.metrics.observe_status(status, context.transports.ledger())
+            table.reap()
+            now = (len(table), table.num_orphans, self._gate.num_handoffs)
             if now != was:
                 was = now
                 self._feed.notify()
@@ -228,14 +226,14 @@ class WorkerProcess(Service):
 
     async def _probe_suspects(self) -> None:
         while True:
-            await self.parts.peers.probe()
+            await self.opened.context.peers.probe()
             await asyncio.sleep(PROBE_INTERVAL_S)
 
 
 def make_client(settings: WorkerSettings) -> EngineClient:
     """The engine client that the settings name; a process of its own makes its engine in ``start``."""
     if settings.engine_process == "process":
-        arena_bytes = FRAMES_IN_FLIGHT * settings.staging_slot_bytes
+        arena_bytes = FRAMES_IN_FLIGHT * settings.transport.staging.slot_bytes
         return ProcessEngine(settings.model_dump_json().encode(), arena_bytes=arena_bytes)
     return ThreadEngine(make_engine(settings))
 

@@ -21,7 +21,7 @@ SECOND_STEP_SHARE = 3
 async def warm_up_engine(engine: EngineClient, clock: Clock, max_num_batched_tokens: int) -> None:
     """Run the largest step, a smaller one and a real token, or a real vector where the model only embeds.
 
-    They also show how long a step may take, before anybody could call the first one a hang: the second is large enough
+    They also show how long a step may take, before the first one could count as a hang: the second is large enough
     that the first does not look like a stall of the machine (``SlowSteps``).
     """
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -84,7 +84,7 @@ class Scaler:
         self._problem = {"router": "", "supervisor": ""}
 
     def not_ready_reason(self) -> str:
-        """A peer that has not answered for long; decisions stand still meanwhile."""
+        """A peer that has not answered for long; there are no decisions until it does."""
         now = self._clock.now()
         for peer, heard_at in self._heard_at.items():
             if now - heard_at > self._settings.not_ready_after_s:
@@ -131,13 +131,13 @@ class Scaler:
         return found
 
     def _observe(self, pool: _Pool, fleet: Fleet, workers: tuple[BackendWorker, ...]) -> PoolObservation:
-        shown = {worker.worker.worker_id for worker in fleet.workers}
+        shown = {worker.ref.worker_id for worker in fleet.workers}
         leaving = [w for w in workers if w.role is pool.role and w.is_draining and w.worker_id not in shown]
         return observe(fleet, pool.role, num_starting=len(pool.starts), num_leaving=len(leaving))
 
     def _reap(self, pool: _Pool, fleet: Fleet | None, now: float) -> None:
         """Starts that failed, and those whose worker the router shows, are over."""
-        shown = set() if fleet is None else {worker.worker.worker_id for worker in fleet.workers}
+        shown = set() if fleet is None else {worker.ref.worker_id for worker in fleet.workers}
         still = []
         for start in pool.starts:
             if not start.task.done():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import model_validator
-from pydantic_settings import SettingsConfigDict
 
 from stratos.core.placement import WorkerRole
 from stratos.planning.settings import PoolSettings
@@ -15,14 +14,12 @@ from stratos.rpc.settings import ServiceSettings
 class AutoscalerSettings(ServiceSettings):
     """Where to look, where to act, and the bounds of the pools."""
 
-    model_config = SettingsConfigDict(env_prefix="STRATOS_AUTOSCALER_")
+    env_prefix = "STRATOS_AUTOSCALER_"
 
     router_address: str
     """host:port of the router: queue depths and worker states come from it."""
-    backend: Literal["local"] = "local"
-    """Who starts and drains workers; "local" asks the supervisor of ``stratos up``."""
     supervisor_address: str
-    """host:port of the supervisor."""
+    """host:port of the supervisor of ``stratos up``, which starts and drains workers."""
     poll_interval_s: float = 1.0
     """Time between two decisions."""
 
@@ -60,7 +57,6 @@ class AutoscalerSettings(ServiceSettings):
         return self
 
     def pools(self) -> tuple[PoolSettings, ...]:
-        """The pools that are managed."""
         bounds = {
             WorkerRole.DECODE: (self.min_decode_workers, self.max_decode_workers),
             WorkerRole.PREFILL: (self.min_prefill_workers, self.max_prefill_workers),

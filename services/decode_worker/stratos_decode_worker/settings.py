@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic_settings import SettingsConfigDict
-
 from stratos.worker.settings import WorkerSettings
 
 
 class DecodeWorkerSettings(WorkerSettings):
-    """See ``WorkerSettings``."""
-
-    model_config = SettingsConfigDict(env_prefix="STRATOS_DECODE_WORKER_")
+    env_prefix = "STRATOS_DECODE_WORKER_"
 
     worker_id: str = "decode-0"
     """Stable name within the deployment; shown in receipts and logs."""

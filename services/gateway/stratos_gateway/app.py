@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from random import Random
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -13,13 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, Router
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from stratos.common.bugs import report_bug
 from stratos.common.errors import Draining, Internal, NotFound, StratosError
-from stratos.common.ids import new_id
+from stratos.rpc.tracing import TRACING_OFF, Tracing
 from stratos_gateway.access.auth import Authenticator, bearer_key
 from stratos_gateway.http.errors import error_body, public_error, retry_headers
+from stratos_gateway.http.exchange import Exchange, Exchanges
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import SlowClient
 from stratos_gateway.metrics import GatewayMetrics, PublicMetrics
@@ -29,7 +30,6 @@ from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.health import DeepHealth, HealthState
 
 _log = logging.getLogger(__name__)
-_SANE_ID = re.compile(r"^[A-Za-z0-9_.:-]{1,128}$")
 CLIENT_LEFT = 499
 
 
@@ -39,37 +39,63 @@ class GatewayApp:
     Args:
         routes: all routes.
         metrics: counts requests.
-        random: jitter of Retry-After.
+        random: jitter of Retry-After, and which requests are traced.
+        tracing: makes the spans of requests.
+        trace_sample_ratio: share of requests without a traceparent that get a trace.
     """
 
-    def __init__(self, routes: Sequence[BaseRoute], metrics: GatewayMetrics, random: Random) -> None:
+    def __init__(
+        self,
+        routes: Sequence[BaseRoute],
+        metrics: GatewayMetrics,
+        random: Random,
+        tracing: Tracing = TRACING_OFF,
+        trace_sample_ratio: float = 1.0,
+    ) -> None:
         self._router = Router(routes, redirect_slashes=False)
         self._metrics = metrics
         self._random = random
+        self._exchanges = Exchanges(tracing, trace_sample_ratio, random)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; nothing escapes."""
         if scope["type"] != "http":
             return
-        exchange = _Exchange(_request_id(scope), send)
+        exchange = self._exchanges.open(scope, send)
         scope["app"] = self  # makes the router raise for unknown paths and methods
         status = CLIENT_LEFT
+        with exchange.span:
+            try:
+                status = await self._answer(exchange, scope, receive)
+            finally:
+                self._finish(exchange, scope, status)
+
+    def _finish(self, exchange: Exchange, scope: Scope, status: int) -> None:
+        """Count, trace and log how a request ended."""
+        route, method = getattr(scope.get("route"), "path", "none"), scope["method"]
+        self._metrics.requests.labels(route, str(status)).inc()
+        exchange.span.rename(f"{method} {route}")
+        exchange.span.set(http_method=method, http_route=route, http_status=status)
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            exchange.span.fail(str(status))
+        _log.debug("request %s: %s %s answered with %d", exchange.request_id, method, route, status)
+
+    async def _answer(self, exchange: Exchange, scope: Scope, receive: Receive) -> int:
+        """Answer, whatever happens; returns the status to count."""
         try:
             await self._router(scope, receive, exchange.send)
-            status = exchange.status
+            return exchange.status
         except ClientDisconnect:
             _log.debug("the client of %s left", exchange.request_id)
         except SlowClient:
             _log.info("request %s ends: its client does not read", exchange.request_id)
         except asyncio.CancelledError:  # the process ends and has waited long enough
-            status = await self._fail(Draining("this gateway is leaving; try again"), exchange, scope, receive)
+            return await self._fail(Draining("this gateway is leaving; try again"), exchange, scope, receive)
         except Exception as error:  # the edge of the process: whatever happened, the client gets an answer
-            status = await self._fail(error, exchange, scope, receive)
-        finally:
-            route = getattr(scope.get("route"), "path", "none")
-            self._metrics.requests.labels(route, str(status)).inc()
+            return await self._fail(error, exchange, scope, receive)
+        return CLIENT_LEFT
 
-    async def _fail(self, error: Exception, exchange: _Exchange, scope: Scope, receive: Receive) -> int:
+    async def _fail(self, error: Exception, exchange: Exchange, scope: Scope, receive: Receive) -> int:
         status, shown = _translate(error, exchange.request_id)
         if exchange.status:  # headers are out; all that is left is to end the connection
             _log.error("request %s failed after its answer began: %s", exchange.request_id, shown.code)
@@ -78,29 +104,6 @@ class GatewayApp:
         response = OrjsonResponse(error_body(shown), status_code=status, headers=headers)
         await response(scope, receive, exchange.send)
         return status
-
-
-class _Exchange:
-    """One answer on its way out."""
-
-    def __init__(self, request_id: str, send: Send) -> None:
-        self.request_id = request_id
-        self.status = 0
-        self._send = send
-
-    async def send(self, message: Message) -> None:
-        """Pass a message on; the first one gets the request id."""
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.request_id.encode())]
-        await self._send(message)
-
-
-def _request_id(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and _SANE_ID.match(text := value.decode("latin-1")):
-            return str(text)
-    return new_id("req")
 
 
 def _translate(error: Exception, request_id: str) -> tuple[int, StratosError]:

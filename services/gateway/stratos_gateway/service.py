@@ -100,6 +100,7 @@ class GatewayService(Service):
             settings.pooling,
             settings.matryoshka,
             settings.max_stream_len,
+            settings.model_digest,
         )
         self._stack.callback(model.grammars.close)
         backends = await self._open_backends(settings, self._stack)
@@ -119,12 +120,13 @@ class GatewayService(Service):
             clock=self._clock,
             metrics=metrics,
             placement_timeout_s=settings.placement_timeout_s,
+            tracing=self.tracing,
         )
         app = self._build_app(model, backends, platform, embeddings)
         limits = ConnectionLimits(
             head_timeout_s=settings.head_timeout_s, max_message_bytes=FRAMING_ROOM * settings.max_body_bytes
         )
-        self._http = HttpServer(app, settings.http_listen, env_name_of(settings, "http_listen"), limits)
+        self._http = HttpServer(app, settings.http_listen, env_name_of(type(settings), ("http_listen",)), limits)
         self._stack.callback(self._http.close)
         _log.info("model %s, digest %s", model.base.name, model.base.digest)
 
@@ -188,4 +190,4 @@ class GatewayService(Service):
             registry=self.metrics,
             not_ready_reason=self.not_ready_reason,
         )
-        return GatewayApp(routes, platform.metrics, Random())
+        return GatewayApp(routes, platform.metrics, Random(), self.tracing, settings.trace_sample_ratio)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import SettingsConfigDict
 
 from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
 from stratos.core.requests.limits import MAX_BODY_BYTES
@@ -16,18 +15,20 @@ from stratos.rpc.settings import ServiceSettings
 class GatewaySettings(ServiceSettings):
     """One gateway process, one base model."""
 
-    model_config = SettingsConfigDict(env_prefix="STRATOS_GATEWAY_")
+    env_prefix = "STRATOS_GATEWAY_"
 
     http_listen: str = "127.0.0.1:8000"
     """host:port of the OpenAI API; port 0 picks a free one."""
     model_path: Path
     """Folder of the base model: tokenizer, chat template, and the files that its digest is made of."""
+    model_digest: str = ""
+    """Digest of the model folder and state of its files, as `stratos up` hands it over; empty: computed at start."""
     model_name: str = ""
     """Name that clients use as "model"; empty takes the folder's name."""
     max_input_tokens: int = Field(4096, ge=1)
     """Longest prompt; longer ones get 400 context_length_exceeded."""
     max_stream_len: int = Field(0, ge=0)
-    """Longest sequence where the workers stream past the model's context (ATTENTION_WINDOW); 0 is that context."""
+    """Longest sequence where workers stream past the model's context (their attention_window); 0 is that context."""
     default_max_tokens: int = Field(512, ge=1)
     """Output limit of a chat request that names none."""
     pooling: PoolingSetting = "auto"
@@ -78,6 +79,8 @@ class GatewaySettings(ServiceSettings):
     """A worker that says it computes and whose step stands still this long is hung (at least 4 of its slow steps)."""
     adapter_refresh_s: float = Field(1.0, gt=0)
     """Age up to which a tenant's list of adapters is used without asking the registry."""
+    trace_sample_ratio: float = Field(1.0, ge=0, le=1)
+    """Share of requests without a traceparent that get a trace; a traceparent says by itself whether it wants one."""
     health_interval_s: float = Field(5.0, gt=0)
     """/health runs at most one inference in this time."""
     health_timeout_s: float = Field(10.0, gt=0)

@@ -13,6 +13,9 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge
 
 from stratos.common.errors import BadRequest, InvalidAdapter, Overloaded, RequestTooLarge
 from stratos.core.adapter import Adapter
@@ -31,12 +34,16 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrarConfig:
-    """Bounds of a registration; fields as in ``LoraRegistrySettings``."""
+    """Bounds of a registration."""
 
     reserved_names: tuple[str, ...] = ("base",)
-    max_adapter_bytes: int = 2 * 1024**3
-    max_registrations: int = 4
+    """Names no adapter may take, because clients use them for base models."""
+    max_adapter_bytes: Annotated[int, Ge(1)] = 2 * 1024**3
+    """Largest adapter: rank 256 on every projection of an 8 B model in bf16 stays below."""
+    max_registrations: Annotated[int, Ge(1)] = 4
+    """Registrations that read weights at the same time; more are refused, since each takes disk and bandwidth."""
     work_folder: Path | None = None
+    """Where weights lie while they are checked; unset takes the system's folder for temporary files."""
 
 
 class Registrar:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import grpc.aio
 
@@ -18,7 +17,7 @@ from stratos.rpc.serving.service import Service
 from stratos.store.redis import open_redis
 from stratos.store.urls import open_store
 from stratos_lora_registry.catalogue import AdapterCatalogue
-from stratos_lora_registry.registrar import Registrar, RegistrarConfig
+from stratos_lora_registry.registrar import Registrar
 from stratos_lora_registry.servicer import RegistryServicer
 from stratos_lora_registry.settings import LoraRegistrySettings
 
@@ -32,24 +31,12 @@ class LoraRegistryService(Service):
 
     def __init__(self, settings: LoraRegistrySettings) -> None:
         self._redis = open_redis(settings.redis_url)
-        # One attempt: whoever registers is told within a second that the store is down.
-        self._store = open_store(
-            settings.object_store_url,
-            s3_endpoint_url=settings.s3_endpoint_url,
-            s3_region=settings.s3_region,
-            num_attempts=1,
-        )
+        # One attempt: the caller that registers is told within a second that the store is down.
+        self._store = open_store(settings.object_store, num_attempts=1)
         self._catalogue = AdapterCatalogue(self._redis)
-        config = RegistrarConfig(
-            reserved_names=settings.reserved_names,
-            max_adapter_bytes=settings.max_adapter_bytes,
-            max_registrations=settings.max_registrations,
-            work_folder=Path(settings.work_folder) if settings.work_folder else None,
-        )
-        self._registrar = Registrar(self._catalogue, self._store, config, time.time)
+        self._registrar = Registrar(self._catalogue, self._store, settings.registrar, time.time)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """Add the one servicer."""
         registry_pb2_grpc.add_RegistryServiceServicer_to_server(
             RegistryServicer(self._catalogue, self._registrar), server
         )

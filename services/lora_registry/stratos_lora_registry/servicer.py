@@ -36,7 +36,6 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def ResolveAdapter(
         self, request: registry_pb2.ResolveAdapterRequest, context: Any
     ) -> registry_pb2.ResolveAdapterResponse:
-        """One adapter."""
         adapter = await self._catalogue.resolve(request.tenant, request.name)
         return registry_pb2.ResolveAdapterResponse(adapter=adapter_to_pb(adapter))
 

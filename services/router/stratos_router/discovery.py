@@ -1,6 +1,6 @@
 """Which workers exist, and where. Says nothing about whether they live.
 
-    file:///path/workers.json   [{"worker_id", "address", "role"}, ...]; whoever owns the file replaces it atomically
+    file:///path/workers.json   [{"worker_id", "address", "role"}, ...]; its owner replaces the file atomically
     static://decode@host:port,prefill@host:port
 
 A malformed or missing file keeps the last good list: a half-done edit must not empty the fleet.
@@ -59,7 +59,6 @@ class StaticDiscovery(Discovery):
         _check_unique(self._members)
 
     def poll(self) -> tuple[Member, ...]:
-        """The list."""
         return self._members
 
     @staticmethod

@@ -29,16 +29,16 @@ class _Record:
         self.liveness = Liveness(settings)
         self.was_live = False
         self.view: WorkerView | None = None
-        """Made anew when the status, the bookings or the verdict changed."""
+        """Made again when the status, the bookings or the verdict changed."""
 
     def ref(self) -> WorkerRef:
         """Discovery's name and address, the worker's own incarnation and role."""
         status, member = self.liveness.status, self.member
         return WorkerRef(
             worker_id=member.worker_id,
-            incarnation="" if status is None else status.worker.incarnation,
+            incarnation="" if status is None else status.ref.incarnation,
             address=member.address,
-            role=member.role if status is None else status.worker.role,
+            role=member.role if status is None else status.ref.role,
         )
 
 
@@ -60,7 +60,7 @@ class FleetState:
         """Moves whenever placement could turn out differently."""
 
     def set_members(self, members: Sequence[Member]) -> None:
-        """Discovery has a new list. A member at another address starts afresh."""
+        """Discovery has a new list. A member at another address starts without a history."""
         self.version += 1
         wanted = {member.worker_id: member for member in members}
         for worker_id, record in list(self._records.items()):
@@ -74,7 +74,6 @@ class FleetState:
                 self._records[worker_id] = _Record(member, self._settings)
 
     def on_status(self, worker_id: str, status: WorkerStatus, now: float) -> None:
-        """A status arrived."""
         record = self._records.get(worker_id)
         if record is None:
             return
@@ -82,8 +81,8 @@ class FleetState:
         last, record.view = record.liveness.status, None
         record.liveness.on_status(status, now)
         self._bookings.on_status(status, now)
-        if last is not None and last.worker.incarnation != status.worker.incarnation:
-            _log.warning("worker %s was replaced by incarnation %s", worker_id, status.worker.incarnation)
+        if last is not None and last.ref.incarnation != status.ref.incarnation:
+            _log.warning("worker %s was replaced by incarnation %s", worker_id, status.ref.incarnation)
             self._forget(last)
         self._note(record, now)
 
@@ -125,7 +124,7 @@ class FleetState:
         for record in self._records.values():
             view = self._view(record, now)
             if view is not None:
-                views[view.worker.incarnation] = view  # two members may name one process
+                views[view.ref.incarnation] = view  # two members may name one process
         return tuple(views.values())
 
     def workers(self, now: float) -> tuple[FleetWorker, ...]:
@@ -140,8 +139,8 @@ class FleetState:
         if record.view is None or record.view.out_reason != out_reason:
             ref = record.ref()
             record.view = WorkerView(
-                worker=ref,
-                status=replace(status, worker=ref),
+                ref=ref,
+                status=replace(status, ref=ref),
                 out_reason=out_reason,
                 age_s=now - record.liveness.status_at,
                 fresh=self._bookings.fresh(ref.incarnation),
@@ -154,7 +153,7 @@ class FleetState:
         self.version += 1
         for record in self._records.values():
             view = record.view
-            if view and view.worker.incarnation in (booking.decode_incarnation, booking.prefill_incarnation):
+            if view and view.ref.incarnation in (booking.decode_incarnation, booking.prefill_incarnation):
                 record.view = None
 
     def _describe(self, record: _Record, now: float) -> FleetWorker:
@@ -164,7 +163,7 @@ class FleetState:
         if reason is OutReason.NOT_READY and liveness.status is not None:
             text = f"{reason.value}: {liveness.status.not_ready_reason}"
         return FleetWorker(
-            worker=ref,
+            ref=ref,
             status=liveness.status,
             is_live=reason is None,
             out_reason=text,
@@ -186,5 +185,5 @@ class FleetState:
         if status is None:
             return
         known = [r.liveness.status for r in self._records.values()]
-        if all(s is None or s.worker.incarnation != status.worker.incarnation for s in known):
-            self._bookings.forget(status.worker.incarnation)
+        if all(s is None or s.ref.incarnation != status.ref.incarnation for s in known):
+            self._bookings.forget(status.ref.incarnation)

@@ -60,7 +60,7 @@ class RouterMetrics:
         self._bookings.set(num_bookings)
         self._show_queues(fleet.queues)
         for role in WorkerRole:
-            of_role = [worker.is_live for worker in fleet.workers if worker.worker.role is role]
+            of_role = [worker.is_live for worker in fleet.workers if worker.ref.role is role]
             self._workers.labels(role, "live").set(sum(of_role))
             self._workers.labels(role, "out").set(len(of_role) - sum(of_role))
 

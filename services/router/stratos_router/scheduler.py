@@ -1,7 +1,7 @@
 """Gives waiting requests to workers.
 
 Life of a call: ``schedule`` -> refused at once, or a ticket in the queue -> woken by arrivals, statuses and ends,
-``_turn`` places what can be placed -> the call answers with a placement, which is booked until ``complete``.
+``turn`` places what can be placed -> the call answers with a placement, which is booked until ``complete``.
 A caller that leaves takes its ticket, or its booking, along.
 """
 
@@ -69,7 +69,8 @@ class Scheduler:
         self._queue = PlacementQueue(settings.queue_settings())
         self._admission = settings.admission_settings()
         self._weights = settings.weights()
-        self._lengths = OutputLengths(settings.default_output_tokens)
+        self.output_lengths = OutputLengths(settings.default_output_tokens)
+        """Learnt from the ends of requests."""
         self._metrics = metrics
         self._clock = clock
         self._rng = rng
@@ -117,7 +118,7 @@ class Scheduler:
         if num_output_tokens is not None and booking.request.work is Work.GENERATION:
             self._queue.settle(booking.request, num_output_tokens - booking.output_tokens)
             if outcome is Outcome.FINISHED and not booking.request.is_recovery:
-                self._lengths.add(booking.request.model_digest, num_output_tokens // num_choices)
+                self.output_lengths.add(booking.request.model_digest, num_output_tokens // num_choices)
         self.wake()
 
     def fleet(self) -> Fleet:
@@ -140,7 +141,7 @@ class Scheduler:
         next_show = 0.0
         while True:
             now = self._clock.now()
-            self._turn(now)
+            self.turn(now)
             if now >= next_show:
                 next_show = now + SHOW_S
                 self._fleet.expire(now)
@@ -156,7 +157,13 @@ class Scheduler:
             return
         self._wake.clear()
 
-    def _turn(self, now: float) -> None:
+    @property
+    def num_calls(self) -> int:
+        """Calls that wait for a placement, or have one that they have not heard of."""
+        return len(self._calls)
+
+    def turn(self, now: float) -> None:
+        """Place what can be placed at ``now``, and fail what has waited too long."""
         self._fleet.observe(now)
         for found in self._queue.dispatch(now, lambda ticket: self._place(ticket, now)):
             call = self._calls[found.ticket]
@@ -169,7 +176,7 @@ class Scheduler:
         if self._is_draining:
             raise Draining("the router is leaving; ask another one")
         _check(request)
-        ask = make_ask(request, self._lengths, self._admission)
+        ask = make_ask(request, self.output_lengths, self._admission)
         self._refuse_impossible(ask, now)
         output_tokens = ask.output_tokens * max(1, request.num_choices)
         ticket, displaced = self._queue.push(request, now, output_tokens=output_tokens)
@@ -193,7 +200,7 @@ class Scheduler:
         call = self._calls.get(ticket)
         if call is None or call.done():
             return Verdict.INELIGIBLE  # its caller is about to leave
-        ask = make_ask(request, self._lengths, self._admission)
+        ask = make_ask(request, self.output_lengths, self._admission)
         if self._full.covers(ask, self._fleet.version):
             return Verdict.BLOCKED
         preferred = self._prefill_memory.recall(request.request_id) if request.is_recovery else ""
@@ -206,13 +213,13 @@ class Scheduler:
     def _book(self, choice: Choice, ask: Ask, ticket: Ticket, now: float) -> Placement:
         handoff_id = new_id("handoff")
         if choice.decode and choice.prefill:
-            self._prefill_memory.note(ask.request.request_id, choice.prefill[0].worker.incarnation)
+            self._prefill_memory.note(ask.request.request_id, choice.prefill[0].ref.incarnation)
         self._fleet.book(
             Booking(
                 handoff_id=handoff_id,
                 request=ask.request,
-                decode_incarnation=choice.worker.worker.incarnation,
-                prefill_incarnation=choice.prefill[0].worker.incarnation if choice.decode and choice.prefill else "",
+                decode_incarnation=choice.worker.ref.incarnation,
+                prefill_incarnation=choice.prefill[0].ref.incarnation if choice.decode and choice.prefill else "",
                 num_blocks=ask.num_blocks(choice.worker.status.block_size),
                 output_tokens=ticket.output_tokens,
                 at=now,
@@ -220,8 +227,8 @@ class Scheduler:
         )
         waited_before = ask.request.waited_ms / 1000
         return Placement(
-            decode=choice.decode.worker if choice.decode else None,
-            prefill=tuple(view.worker for view in choice.prefill),
+            decode=choice.decode.ref if choice.decode else None,
+            prefill=tuple(view.ref for view in choice.prefill),
             handoff_id=handoff_id,
             queued_ms=round((now - ticket.arrived - waited_before) * 1000),
         )
@@ -236,7 +243,7 @@ class Scheduler:
             )
 
     def _timeout(self, ticket: Ticket, now: float) -> QueueTimeout:
-        ask = make_ask(ticket.request, self._lengths, self._admission)
+        ask = make_ask(ticket.request, self.output_lengths, self._admission)
         choice = choose(self._fleet.views(now), ask, self._weights, self._rng)
         why = str(choice) if isinstance(choice, Refusal) else "others were before it"
         counted = {Rejection.OUT: "not answering or draining", Rejection.MODEL: "of another model"}

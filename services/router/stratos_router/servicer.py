@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest
-from stratos.core.placement import Outcome, PlacementRequest
+from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.rpc.codec.fleet import fleet_to_pb, ref_to_pb, work_from_pb
 from stratos.rpc.codec.terms import terms_from_pb
+from stratos.rpc.codec.trace import trace_from_pb
+from stratos.rpc.tracing import SpanKind, Tracing
 from stratos_router.scheduler import Scheduler
 
+_log = logging.getLogger(__name__)
 _OUTCOMES = {
     router_pb2.OUTCOME_FINISHED: Outcome.FINISHED,
     router_pb2.OUTCOME_CANCELLED: Outcome.CANCELLED,
@@ -22,19 +26,30 @@ _OUTCOMES = {
 class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     """Serves gateways and the autoscaler."""
 
-    def __init__(self, scheduler: Scheduler, clock: Clock) -> None:
+    def __init__(self, scheduler: Scheduler, clock: Clock, tracing: Tracing) -> None:
         self._clock = clock
         self._scheduler = scheduler
+        self._tracing = tracing
 
     async def Schedule(self, request: router_pb2.ScheduleRequest, context: Any) -> router_pb2.ScheduleResponse:
         """Wait in the queue and answer with a placement."""
-        placement = await self._scheduler.schedule(_request_from_pb(request, self._clock.now()))
+        placement = await self._schedule(_request_from_pb(request, self._clock.now()))
         return router_pb2.ScheduleResponse(
             decode=None if placement.decode is None else ref_to_pb(placement.decode),
             prefill=[ref_to_pb(ref) for ref in placement.prefill],
             handoff_id=placement.handoff_id,
             queued_ms=placement.queued_ms,
         )
+
+    async def _schedule(self, ask: PlacementRequest) -> Placement:
+        request_id, attempt = ask.request_id, ask.attempt
+        _log.debug("request %s, attempt %d, asks for a placement", ask.trace.label(request_id), attempt)
+        with self._tracing.span(
+            "Schedule", ask.trace, kind=SpanKind.SERVER, generation_id=request_id, attempt=attempt
+        ) as span:
+            placement = await self._scheduler.schedule(ask)
+            span.set(queued_ms=placement.queued_ms, worker_id=placement.worker.worker_id)
+        return placement
 
     async def Complete(self, request: router_pb2.CompleteRequest, context: Any) -> router_pb2.CompleteResponse:
         """End a booking."""
@@ -62,4 +77,5 @@ def _request_from_pb(message: router_pb2.ScheduleRequest, now_s: float) -> Place
         excluded_incarnations=frozenset(message.excluded_incarnations),
         waited_ms=max(0, message.waited_ms),
         is_recovery=message.is_recovery,
+        trace=trace_from_pb(message.trace),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pydantic import field_validator
-from pydantic_settings import SettingsConfigDict
 
 from stratos.routing.settings import (
     AdmissionSettings,
@@ -19,7 +18,7 @@ from stratos_router.discovery import open_discovery
 class RouterSettings(ServiceSettings):
     """Where workers are found, and the numbers of the routing rules."""
 
-    model_config = SettingsConfigDict(env_prefix="STRATOS_ROUTER_")
+    env_prefix = "STRATOS_ROUTER_"
 
     discovery: str
     """"file:///path/workers.json", re-read when it changes, or "static://decode@host:port,prefill@host:port"."""
@@ -29,7 +28,7 @@ class RouterSettings(ServiceSettings):
     status_interval_ms: int = 100
     """Longest silence asked of a worker's status stream; short, because placement is as good as its view."""
     redial_after_s: float = 5.0
-    """A stream that has been silent for so long is opened anew; the worker is out well before that."""
+    """A stream that has been silent for so long is opened again; the worker is out well before that."""
     silent_after_s: float = 1.5
     """A worker without a status for so long is out: 3 s is promised, stop to out."""
     hung_after_s: float = 2.0
@@ -48,7 +47,7 @@ class RouterSettings(ServiceSettings):
     ageing_step_s: float = 2.0
     """One class up at this age and at each further step."""
     hold_after_s: float = 1.0
-    """A request that has waited this long for room lets nobody of its class or below pass."""
+    """A request that has waited this long for room lets no request of its class or below pass."""
 
     kv_mark: float = 0.90
     """Share of a KV pool that admission may fill; 1.0 relies on preemption alone."""

@@ -1,7 +1,7 @@
 """Follows discovery and holds one status stream to each member.
 
-A stream that breaks is reported at once and opened anew with a short back-off; one that stays silent for long
-is opened anew as well, because a silent connection may be dead without either end knowing.
+A stream that breaks is reported at once and opened again after a short pause; one that stays silent for long
+is opened again as well, because a silent connection may be dead without either end knowing.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ class FakeFleet:
         role = WorkerRole(name.partition("-")[0])
         ref = WorkerRef(worker_id=name, incarnation=name, address="a:1", role=role)
         status = WorkerStatus(
-            worker=ref, blocks=BLOCKS, identity=IDENTITY, num_running=self.seqs.get(name, 0), max_num_seqs=4
+            ref=ref, blocks=BLOCKS, identity=IDENTITY, num_running=self.seqs.get(name, 0), max_num_seqs=4
         )
-        return FleetWorker(worker=ref, status=status, is_live=True)
+        return FleetWorker(ref=ref, status=status, is_live=True)
 
 
 class FakeBackend(Backend):

@@ -90,7 +90,7 @@ def test_without_a_cache_every_step_computes_the_whole_sequence(lag):
     engine = make_engine(lag, enable_kv_cache=False)
     engine.add(make_request(range(10), max_tokens=4))
     drain(engine)
-    assert [(row.start, len(row.token_ids)) for plan in engine._runner.plans for row in plan.rows] == [
+    assert [(row.start, len(row.token_ids)) for plan in engine.runner.plans for row in plan.rows] == [
         (0, 10),
         (0, 11),
         (0, 12),
@@ -133,5 +133,5 @@ def test_prefill_first_never_mixes_and_mixed_does(lag):
             engine.add(make_request(range(3 + 7 * index), f"r{index}", max_tokens=6))
             run.step()
         run.drain()
-        kinds = [{len(row.token_ids) > 1 for row in plan.rows} for plan in engine._runner.plans]
+        kinds = [{len(row.token_ids) > 1 for row in plan.rows} for plan in engine.runner.plans]
         assert any(len(kind) == 2 for kind in kinds) == mixes

@@ -151,34 +151,30 @@ class Schedule:
         if key in self.reserved:
             self.phases["hand-off"] += 1
             return
-        scheduler = self.engine._scheduler
-        for sequence in self.engine._requests._states[key].sequences.values():
-            if sequence in scheduler.waiting:
-                phase = "swapped" if sequence.swapped else "preempted" if sequence.epoch else "queued"
+        for sequence in self.engine.inspect().sequences:
+            if sequence.key != key:
+                continue
+            if sequence.queue == "waiting":
+                phase = "swapped" if sequence.is_swapped else "preempted" if sequence.epoch else "queued"
             elif sequence.num_output:
                 phase = "decode"
             else:
                 phase = "prefill" if sequence.remaining > 1 else "before the first token"
             self.phases[phase] += 1
             self.phases["in flight"] += bool(sequence.num_in_flight)
-            self.phases["grammar"] += sequence.grammar is not None
+            self.phases["grammar"] += sequence.has_grammar
             self.phases["copy"] += sequence.awaits_copy
 
     def assert_nothing_is_held(self) -> None:
-        engine, scheduler = self.engine, self.engine._scheduler
-        status = engine.status()
-        blocks, slots, tier = status.blocks, status.host.slots, scheduler.tier
-        num_kept = tier._num_kept  # cached blocks on their way to host memory are nobody's
+        engine, held, status = self.engine, self.engine.inspect(), self.engine.status()
+        blocks, slots, num_kept = status.blocks, status.host.slots, held.num_kept_blocks
         assert blocks.free + blocks.cached + num_kept == blocks.total, blocks
         assert slots.free + slots.cached + num_kept == slots.total, slots
-        assert not tier._loading
-        assert not [*scheduler.waiting, *scheduler.running, *scheduler.ready]
-        assert scheduler.num_free_seqs == scheduler.most_seqs
-        assert scheduler.num_promised_blocks == scheduler.num_reserved_output_blocks == 0
-        assert not scheduler.fences.is_pending
-        assert not engine._requests._copies
-        assert not engine._requests._states | engine._embeddings._sequences | engine._jobs._states
-        assert not engine._reservations._states
+        assert not held.sequences
+        assert held.num_free_batch_slots == held.max_batch_slots
+        assert held.num_loading_blocks == held.num_reserved_output_blocks == held.num_pending_copies == 0
+        assert not held.has_step_fences
+        assert not held.open_requests + held.open_embeddings + held.open_jobs + held.open_reservations
         assert status.num_running == status.num_waiting == status.num_prefill_jobs == status.num_queued_tokens == 0
         assert status.is_computing == engine.has_work == bool(num_kept)
 

@@ -29,6 +29,11 @@ def test_tokens_do_not_depend_on_chunks(make_engine, budget, length):
     assert engine.status().blocks.allocated == 0
 
 
+def test_the_worked_example_of_the_fake_runner_holds():
+    tokens = fake_generate([5, 7, 9], 2, prefill_weight=2, decode_weight=3, vocab_size=100)
+    assert tokens == [(12 + 17 + 32 + 31 * 3) % 100, (12 + 17 + 32 + 168 + 31 * 3) % 100] == [54, 22]
+
+
 def test_batch_of_many_equals_each_alone(make_engine):
     engine = make_engine(SchedulerConfig(max_num_batched_tokens=24, max_num_seqs=6), num_blocks=512)
     prompts = {f"r{i}": [i * 7 + j for j in range(1 + 9 * i)] for i in range(12)}
@@ -44,7 +49,7 @@ def test_preemption_changes_nothing_but_time(make_engine):
     for arrival, (name, prompt) in enumerate(prompts.items()):
         engine.add(make_request(prompt, name, max_tokens=16, arrival_s=arrival))
     tokens = drain(engine).tokens
-    assert engine._scheduler.num_preemptions > 0
+    assert engine.status().num_preemptions > 0
     assert tokens == {(name, 0): expected(prompt, 16) for name, prompt in prompts.items()}
 
 
@@ -218,7 +223,7 @@ def test_no_room_is_said_and_takes_nothing(make_engine):
     before = engine.status().blocks
     assert (before.reserved, before.total) == (8, 20)
     assert engine.reserve(make_request(range(37), "no room for its output")) is None
-    assert engine.reserve(make_request(range(4), "no seats", n=2)) is None
+    assert engine.reserve(make_request(range(4), "no slots", n=2)) is None
     assert engine.status().blocks == before
     with pytest.raises(ContextLengthExceeded):
         engine.reserve(make_request(range(69), "never", max_tokens=1))
@@ -296,7 +301,7 @@ def test_queued_tokens_are_those_of_prompts_that_wait_or_run(make_engine):
 def test_the_slowest_step_is_known_and_fades(make_engine):
     clock = FakeClock()
     engine = make_engine(clock=clock)
-    runner = engine._runner
+    runner = engine.runner
     collect = runner.collect
 
     def slow_prompts(handle):

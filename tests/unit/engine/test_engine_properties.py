@@ -25,7 +25,7 @@ class EngineMachine(RuleBasedStateMachine):
     """Local requests and hand-offs come, run, are granted, committed and aborted in any order.
 
     Tokens are checked in hand-off runs without prefix sharing, where arithmetic knows who computed each
-    position; with sharing on, only the books are checked.
+    position; with sharing on, only the ledgers are checked.
     """
 
     lag = 0
@@ -51,7 +51,7 @@ class EngineMachine(RuleBasedStateMachine):
             admission_counts_budgets=counts_budgets,
             **baseline,
         )
-        self.most_seqs = min(config.max_num_seqs, budget)
+        self.max_seqs = min(config.max_num_seqs, budget)
         self.sharing, self.count, self.keeps_kv = sharing, 0, config.enable_kv_cache
         self.source = EngineCore(
             FakeRunner(FakeConfig(worker_weight=SOURCE_WEIGHT, num_blocks=8, block_size=4, lag=self.lag)), config
@@ -115,13 +115,13 @@ class EngineMachine(RuleBasedStateMachine):
             exhausted = len(got) < request.sampling.max_tokens
             status = self.target.status()
             is_recomputed = status.num_preemptions > status.host.num_swapped_out or not self.keeps_kv
-            is_recomputed |= len(request.choices) > self.most_seqs  # those without a seat came when the KV was gone
+            is_recomputed |= len(request.choices) > self.max_seqs  # the others came when the KV was gone
             if not self.sharing and (prefill_weight == TARGET_WEIGHT or not is_recomputed):
                 right = fake_generate(
                     request.prompt_ids, len(got), prefill_weight=prefill_weight, decode_weight=TARGET_WEIGHT
                 )
                 assert got == right
-            assert not exhausted or self.target._blocks.num_blocks * 4 <= len(request.prompt_ids) + len(got) + 4
+            assert not exhausted or self.target.info.num_blocks * 4 <= len(request.prompt_ids) + len(got) + 4
 
     @precondition(lambda self: any(leg["ready"] for leg in self.legs.values()))
     @rule(data=st.data())

@@ -8,6 +8,8 @@ from stratos.core.requests.records import PrefillJob
 from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
+from stratos.engine.requests.generations import GenerationTable
+from stratos.engine.requests.grammars import RequestGrammars
 from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import Run, assert_at_rest, drain, expected, make_request
 
@@ -159,19 +161,19 @@ class BrokenMasks:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_a_mask_that_cannot_be_filled_ends_its_request(make_engine, is_late):
+def test_a_mask_that_cannot_be_filled_ends_its_request(make_engine, monkeypatch, is_late):
     engine = make_engine(block_size=4)
     engine.add(make_request([1, 2, 3], "bad", n=2))
     engine.add(make_request([3, 4], "good"))
 
-    def start_masks(sampled):
+    def start_masks(_, sampled):
         if not any(s.request.key.request_id == "bad" and len(s.tokens) > 4 for s in sampled):
             return None
         if is_late:
             return BrokenMasks()
         raise RuntimeError("injected")
 
-    engine._context.grammars.start_masks = start_masks
+    monkeypatch.setattr(RequestGrammars, "start_masks", start_masks)
     run = drain(engine)
     assert_at_rest(engine)
     assert isinstance(run.errors["bad"], Internal)
@@ -183,15 +185,14 @@ def test_a_bug_in_the_books_of_one_request_ends_that_request(make_engine, monkey
     engine = make_engine(block_size=4)
     engine.add(make_request([1, 2, 3], "bad", n=2))
     engine.add(make_request([3, 4], "good"))
-    book = engine._requests
-    original = getattr(type(book), method)
+    original = getattr(GenerationTable, method)
 
     def fails(self, sequence, *args):
         if sequence.request.key.request_id == "bad" and len(sequence.tokens) > 4:
             raise ZeroDivisionError
         return original(self, sequence, *args)
 
-    monkeypatch.setattr(type(book), method, fails)
+    monkeypatch.setattr(GenerationTable, method, fails)
     run = drain(engine)
     assert_at_rest(engine)
     assert isinstance(run.errors["bad"], Internal)

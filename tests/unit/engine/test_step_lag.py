@@ -104,9 +104,8 @@ def test_memory_of_an_aborted_request_is_not_given_away_under_its_launched_step(
 def test_a_copy_that_is_launched_keeps_its_destination():
     engine = lagging(SchedulerConfig(max_num_batched_tokens=3), block_size=4)
     engine.add(make_request(range(6), n=3))
-    while not any(engine._steps._in_flight.copies if engine._steps._in_flight else ()):
+    while not (copies := engine.inspect().launched_copies):
         engine.step()
-    copies = engine._steps._in_flight.copies
     assert len(copies) == 2
     engine.abort(RequestKey("r", 0))
     assert engine.status().blocks.fenced >= len(copies) + 1
@@ -123,7 +122,7 @@ def test_a_victim_in_flight_is_held_back_and_nothing_cascades():
             engine.add(make_request(prompt, name, max_tokens=14, arrival_s=arrival))
         tokens = drain_to_rest(engine).tokens
         assert tokens == {(name, 0): expected(prompt, 14) for name, prompt in prompts.items()}
-        counts.append(engine._scheduler.num_preemptions)
+        counts.append(engine.status().num_preemptions)
     assert counts[0] == counts[1] > 0
 
 

@@ -1,4 +1,4 @@
-"""What a process imports: no torch in front of the workers, nothing of the training stack in them."""
+"""What a process imports: no torch in front of the workers, nothing of the training stack in them, no OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -29,11 +29,17 @@ def modules_after(statement: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
+def opentelemetry_in(modules: set[str]) -> set[str]:
+    """What traces need: in an extra, and imported only where a collector is configured; redis imports other parts."""
+    return {name for name in modules if name.startswith(("opentelemetry.sdk.trace", "opentelemetry.exporter"))}
+
+
 @pytest.mark.parametrize("module", sorted(TORCH_FREE))
 def test_is_free_of_torch(module: str) -> None:
     modules = modules_after(f"import {module}")
     assert module in modules
     assert not modules & {"torch", "transformers", "peft", "safetensors.torch"}
+    assert not opentelemetry_in(modules)
 
 
 def test_workers_import_neither_transformers_nor_peft() -> None:
@@ -43,3 +49,4 @@ def test_workers_import_neither_transformers_nor_peft() -> None:
     )
     assert "torch" in modules, "the control: the workers do import torch"
     assert not modules & {"transformers", "peft", "accelerate", "stratos.cli", "stratos_gateway", "stratos_router"}
+    assert not opentelemetry_in(modules)

@@ -50,7 +50,7 @@ def test_every_service_has_its_parts(service: str) -> None:
     for part in ("README.md", f"stratos_{service}/__main__.py", f"stratos_{service}/settings.py"):
         assert (folder / part).is_file(), f"services/{service}/{part} is missing"
     settings = (folder / f"stratos_{service}/settings.py").read_text()
-    assert f'env_prefix="STRATOS_{service.upper()}_"' in settings
+    assert f'env_prefix = "STRATOS_{service.upper()}_"' in settings
 
 
 def test_every_package_says_what_it_is() -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from stratos.common.errors import WorkerLost
 from stratos.core.kv import KvRange
 from stratos.kv.inproc import InprocHub, InprocReceiver, InprocSender
-from stratos.kv.receiver import ReceiverConfig
+from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader
 
 NUM_SLOTS = 5
@@ -46,8 +46,8 @@ class HandOffs(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         hub = InprocHub()
-        config = ReceiverConfig(incarnation="inc-d", slot_bytes=16, slots_per_pair=NUM_SLOTS)
-        self.receiver, self.sender = InprocReceiver(config, hub), InprocSender(hub)
+        config = StagingConfig(slot_bytes=16, slots_per_pair=NUM_SLOTS)
+        self.receiver, self.sender = InprocReceiver("inc-d", config, hub), InprocSender(hub)
         self.every_leg = []
         self.pairs = {}
         """Senders by pair name, also of pairs that ended."""

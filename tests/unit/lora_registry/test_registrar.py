@@ -14,6 +14,7 @@ from stratos.core.adapter import Adapter
 from stratos.core.files.adapter_files import read_adapter_files
 from stratos.store.object_store import ObjectStore
 from stratos.store.redis import open_redis
+from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 from stratos_lora_registry.catalogue import AdapterCatalogue
 from stratos_lora_registry.registrar import Registrar, RegistrarConfig
@@ -29,7 +30,8 @@ class World:
             path.mkdir()
         self.now = 1000.0
         self.catalogue = AdapterCatalogue(redis)
-        self.registrar = self.make_registrar(open_store(f"file://{self.root}"))
+        self.store_config = ObjectStoreConfig(url=f"file://{self.root}")
+        self.registrar = self.make_registrar(open_store(self.store_config))
 
     def make_registrar(self, store: ObjectStore, **config: int) -> Registrar:
         full = RegistrarConfig(work_folder=self.work, **config)
@@ -180,7 +182,7 @@ async def test_a_bad_tenant_is_refused(world: World) -> None:
 
 async def test_an_adapter_over_the_size_limit_is_refused(world: World) -> None:
     write_adapter(world.root / "adapters" / "one")
-    world.registrar = world.make_registrar(open_store(f"file://{world.root}"), max_adapter_bytes=100)
+    world.registrar = world.make_registrar(open_store(world.store_config), max_adapter_bytes=100)
     with pytest.raises(InvalidAdapter, match="too large"):
         await world.register()
     assert await world.is_untouched()
@@ -188,7 +190,11 @@ async def test_an_adapter_over_the_size_limit_is_refused(world: World) -> None:
 
 async def test_too_many_registrations_at_once_are_refused_now(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     write_adapter(world.root / "adapters" / "one")
-    store, entered, release = open_store(f"file://{world.root}"), asyncio.Event(), asyncio.Event()
+    store, entered, release = (
+        open_store(world.store_config),
+        asyncio.Event(),
+        asyncio.Event(),
+    )
     real_list = store.list_folder
 
     async def slow_list(folder: str) -> object:

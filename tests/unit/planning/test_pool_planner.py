@@ -270,7 +270,7 @@ def test_observation_is_taken_from_the_fleet() -> None:
     identity = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
     ref = WorkerRef(worker_id="decode-0", incarnation="i", address="a:1", role=WorkerRole.DECODE)
     blocks = BlockLedger(total=100, free=10, cached=20, allocated=40, reserved=20, fenced=10)
-    status = WorkerStatus(worker=ref, blocks=blocks, identity=identity, num_running=3, num_waiting=1, max_num_seqs=8)
+    status = WorkerStatus(ref=ref, blocks=blocks, identity=identity, num_running=3, num_waiting=1, max_num_seqs=8)
     draining = dataclasses.replace(status, is_draining=True)
     unknown = dataclasses.replace(ref, worker_id="decode-4", incarnation="")
     fleet = Fleet(
@@ -279,14 +279,12 @@ def test_observation_is_taken_from_the_fleet() -> None:
             QueueDepth(model_digest="unknown", priority_class=0, num_requests=9, num_tokens=900, oldest_s=1.0),
         ),
         workers=(
-            FleetWorker(worker=ref, status=status, is_live=True, num_booked=2),
-            FleetWorker(worker=dataclasses.replace(ref, worker_id="decode-1"), status=draining, is_live=False),
-            FleetWorker(
-                worker=dataclasses.replace(ref, worker_id="decode-2"), status=draining, is_live=False, age_s=60.0
-            ),
-            FleetWorker(worker=dataclasses.replace(ref, worker_id="decode-3"), status=status, is_live=False, age_s=2.0),
-            FleetWorker(worker=unknown, status=None, is_live=False),
-            FleetWorker(worker=dataclasses.replace(ref, role=WorkerRole.PREFILL), status=status, is_live=True),
+            FleetWorker(ref=ref, status=status, is_live=True, num_booked=2),
+            FleetWorker(ref=dataclasses.replace(ref, worker_id="decode-1"), status=draining, is_live=False),
+            FleetWorker(ref=dataclasses.replace(ref, worker_id="decode-2"), status=draining, is_live=False, age_s=60.0),
+            FleetWorker(ref=dataclasses.replace(ref, worker_id="decode-3"), status=status, is_live=False, age_s=2.0),
+            FleetWorker(ref=unknown, status=None, is_live=False),
+            FleetWorker(ref=dataclasses.replace(ref, role=WorkerRole.PREFILL), status=status, is_live=True),
         ),
     )
     found = observe(fleet, WorkerRole.DECODE)

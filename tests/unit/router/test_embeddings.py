@@ -46,7 +46,7 @@ class World:
 
     def status(self, name: str, **changes: Any) -> None:
         ref = WorkerRef(worker_id=name, incarnation=name, address="", role=WorkerRole(name.partition("-")[0]))
-        status = WorkerStatus(worker=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=4)
+        status = WorkerStatus(ref=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=4)
         self.fleet.on_status(name, dataclasses.replace(status, **changes), self.clock.now())
 
     async def call(self, work: Work = Work.EMBEDDING, **changes: Any) -> asyncio.Task[Any]:
@@ -60,7 +60,7 @@ class World:
 
     async def turn(self) -> None:
         self.clock.advance(0.01)
-        self.scheduler._turn(self.clock.now())
+        self.scheduler.turn(self.clock.now())
         for _ in range(3):
             await asyncio.sleep(0)
 
@@ -108,12 +108,12 @@ async def test_queues_tell_what_they_wait_for_and_decode_workers_are_not_scaled_
 
 async def test_embeddings_teach_nothing_about_output_lengths() -> None:
     world = World("decode-0", "prefill-0")
-    before = world.scheduler._lengths.p90("m")
+    before = world.scheduler.output_lengths.p90("m")
     for index in range(30):
         call = await world.call(request_id=str(index))
         await world.turn()
         world.scheduler.complete(call.result().handoff_id, Outcome.FINISHED, 0)
-    assert world.scheduler._lengths.p90("m") == before
+    assert world.scheduler.output_lengths.p90("m") == before
 
 
 async def test_without_a_prefill_worker_the_caller_learns_why() -> None:

@@ -46,7 +46,7 @@ class World:
     def status(self, name: str, incarnation: str = "", **changes: Any) -> None:
         role = WorkerRole(name.partition("-")[0])
         ref = WorkerRef(worker_id=name, incarnation=incarnation or name, address="", role=role)
-        status = WorkerStatus(worker=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=2)
+        status = WorkerStatus(ref=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=2)
         self.fleet.on_status(name, dataclasses.replace(status, **changes), self.clock.now())
 
     async def call(self, **changes: Any) -> asyncio.Task[Any]:
@@ -57,7 +57,7 @@ class World:
 
     async def turn(self, seconds: float = 0.01) -> None:
         self.clock.advance(seconds)
-        self.scheduler._turn(self.clock.now())
+        self.scheduler.turn(self.clock.now())
         for _ in range(3):
             await asyncio.sleep(0)
 
@@ -109,12 +109,12 @@ async def test_a_caller_that_leaves_at_any_moment_leaves_nothing_behind() -> Non
     assert world.scheduler.fleet().queues == ()
     late = await world.call(request_id="late")
     world.scheduler.complete(waiting[0].result().handoff_id, Outcome.FINISHED, None)
-    world.scheduler._turn(world.clock.now())
+    world.scheduler.turn(world.clock.now())
     late.cancel()  # placed, but it has not heard of it
     await asyncio.gather(late, waiting[2], return_exceptions=True)
     assert late.cancelled()
     assert len(world.bookings) == 1
-    assert world.scheduler._calls == {}
+    assert world.scheduler.num_calls == 0
 
 
 async def test_refusals_say_why_and_when_to_come_back() -> None:

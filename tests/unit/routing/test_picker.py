@@ -30,7 +30,7 @@ def pick(*views, ask=None, weights=WEIGHTS, seed=0):
 def chosen(*views, **kwargs) -> str:
     choice = pick(*views, **kwargs)
     assert isinstance(choice, Choice)
-    return choice.decode.worker.worker_id
+    return choice.decode.ref.worker_id
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_prefill_workers_pair_by_identity_best_first_at_most_two() -> None:
     ]
     choice = pick(make_view(), *prefill)
     assert isinstance(choice, Choice)
-    assert [view.worker.worker_id for view in choice.prefill] == ["p1", "p2"]
+    assert [view.ref.worker_id for view in choice.prefill] == ["p1", "p2"]
     alone = pick(make_view(), *prefill[3:])
     assert isinstance(alone, Choice)
     assert alone.prefill == ()
@@ -163,10 +163,10 @@ def test_a_recovery_returns_to_the_prefill_worker_that_has_its_prompt() -> None:
     views = [make_view(), make_view("p0", PREFILL, num_queued_tokens=900), make_view("p1", PREFILL)]
     choice = choose(views, make_sample_ask(), WEIGHTS, Random(0), preferred_prefill="inc-p0")
     assert isinstance(choice, Choice)
-    assert [view.worker.worker_id for view in choice.prefill] == ["p0", "p1"]
+    assert [view.ref.worker_id for view in choice.prefill] == ["p0", "p1"]
     gone = choose(views, make_sample_ask(), WEIGHTS, Random(0), preferred_prefill="inc-gone")
     assert isinstance(gone, Choice)
-    assert [view.worker.worker_id for view in gone.prefill] == ["p1", "p0"]
+    assert [view.ref.worker_id for view in gone.prefill] == ["p1", "p0"]
 
 
 def test_the_memory_of_prompts_is_bounded() -> None:

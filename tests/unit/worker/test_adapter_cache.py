@@ -19,11 +19,13 @@ from prometheus_client import CollectorRegistry
 from stratos.common.errors import AdapterMismatch, AdapterUnavailable, BadRequest, DependencyDown
 from stratos.core.adapter import AdapterRef
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
+from stratos.core.requests.records import RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.store.local_store import LocalStore
-from stratos.worker.adapter_cache import AdapterCache, AdapterCacheConfig, remove_leftovers
+from stratos.worker.adapter_cache import AdapterCache, remove_leftovers
+from stratos.worker.config import AdapterCacheConfig
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.metrics import WorkerMetrics
 
@@ -54,7 +56,8 @@ class Bench:
         self.directory = tmp_path / "cache"
         self.registry = CollectorRegistry()
         self.store = CountingStore(self.root)
-        self.engine = ThreadEngine(EngineCore(FakeRunner(FakeConfig()), SchedulerConfig()))
+        self.core = EngineCore(FakeRunner(FakeConfig()), SchedulerConfig())
+        self.engine = ThreadEngine(self.core)
         self.max_bytes = max_bytes
         self.cache = self.new_cache()
 
@@ -91,16 +94,17 @@ async def test_concurrent_uses_share_one_fetch_and_pins_count(bench: Bench) -> N
     async with AsyncExitStack() as stack:
         await asyncio.gather(*[bench.cache.hold(AdapterRef(digest=digest, uri="a"), stack) for _ in range(5)])
         assert bench.store.num_downloads == 1
-        assert bench.engine._engine._adapter_pins[digest] == 5  # type: ignore[attr-defined]
-    assert not bench.engine._engine._adapter_pins  # type: ignore[attr-defined]
+        assert bench.core.inspect().adapter_pins == {digest: 5}
+    assert not bench.core.inspect().adapter_pins
 
 
-async def test_who_is_cancelled_while_it_pins_leaves_no_pin(bench: Bench) -> None:
+async def test_who_is_cancelled_while_it_pins_leaves_no_pin(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine pins between two steps; the request may be gone by then."""
     digest = bench.register("a", 1.0)
     await bench.engine.load_adapter(read_adapter_files(bench.root / "a"))
     may_go_on = threading.Event()
-    bench.engine._run_between_steps(may_go_on.wait)  # a long step
+    monkeypatch.setattr(bench.core, "abort", lambda *_: may_go_on.wait())
+    bench.engine.abort(RequestKey("any", 0))  # keeps the thread of the steps busy
     async with AsyncExitStack() as stack:
         tasks = [asyncio.create_task(bench.cache.hold(AdapterRef(digest=digest, uri="a"), stack)) for _ in range(3)]
         await asyncio.sleep(0.01)
@@ -110,7 +114,7 @@ async def test_who_is_cancelled_while_it_pins_leaves_no_pin(bench: Bench) -> Non
         may_go_on.set()
         await tasks[2]
     await bench.cache.close()
-    assert not bench.engine._engine._adapter_pins  # type: ignore[attr-defined]
+    assert not bench.core.inspect().adapter_pins
 
 
 async def test_one_waiter_that_leaves_does_not_stop_the_fetch(bench: Bench) -> None:
@@ -202,7 +206,7 @@ async def test_a_folder_that_is_being_loaded_is_not_evicted(bench: Bench) -> Non
     bench.max_bytes = sum(file.stat().st_size for file in (bench.root / "a").iterdir())
     cache = bench.new_cache()
     is_reading, may_go_on = threading.Event(), threading.Event()
-    runner = bench.engine._engine._runner  # type: ignore[attr-defined]
+    runner = bench.core.runner
     load = runner.load_adapter
 
     def slow_load(files: AdapterFiles, *args: Any) -> None:

@@ -1,5 +1,6 @@
 """A worker's metrics say what its engine's status says, and every one of the platform is documented."""
 
+import itertools
 import math
 
 import pytest
@@ -11,7 +12,6 @@ from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
-from stratos.engine.scheduler.cost_model import StepLoad
 from stratos.engine.settings import SchedulerConfig
 from stratos.worker.metrics import WorkerMetrics
 from stratos_autoscaler.metrics import AutoscalerMetrics
@@ -33,14 +33,14 @@ def test_every_metric_is_documented_with_its_type(metrics):
 
 
 class Clocked(FakeRunner):
-    """A step takes a tenth of a second."""
+    """A step takes a tenth of a second, or what ``durations`` says."""
 
     def __init__(self, config, clock):
         super().__init__(config)
-        self.clock = clock
+        self.clock, self.durations = clock, itertools.repeat(0.1)
 
     def collect(self, handle):
-        self.clock.advance(0.1)
+        self.clock.advance(next(self.durations))
         return super().collect(handle)
 
 
@@ -94,9 +94,10 @@ def test_cost_error_is_unknown_at_first_and_counts_outliers_in_full(world):
     while engine.has_work:
         engine.step()
     assert sample("stratos_step_cost_error_ratio", quantile="0.9") < 0.02
-    for index in range(30):
-        engine._scheduler.cost.observe(StepLoad(1, 5), 0.1 if index % 3 else 0.4)
-    engine.abort(RequestKey("nobody", 0))
+    engine.runner.durations = itertools.cycle([0.4, 0.1, 0.1])
+    engine.add(make_request("uneven", 4, 30))
+    while engine.has_work:
+        engine.step()
     assert sample("stratos_step_cost_error_ratio", quantile="0.5") < 0.02
     assert 0.5 < sample("stratos_step_cost_error_ratio", quantile="0.9") < 1
 

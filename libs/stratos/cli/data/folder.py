@@ -51,17 +51,17 @@ def try_lock(path: Path) -> IO[bytes] | None:
 
 
 def make_locked_folder(path: Path) -> IO[bytes]:
-    """Make a private folder that nobody ever sees without its lock held; returns the lock."""
+    """Make a private folder whose lock is held from the moment it is visible; returns the lock."""
     hidden = path.with_name(f".{path.name}")
     hidden.mkdir(mode=0o700)
     lock = try_lock(hidden / "lock")
-    assert lock is not None, "a folder that nobody knows of cannot be locked by another process"
+    assert lock is not None, "a folder without a visible name cannot be locked by another process"
     hidden.rename(path)
     return lock
 
 
 def sweep(folder: Path, pattern: str) -> None:
-    """Delete the folders of this user whose lock nobody holds any more."""
+    """Delete the folders of this user whose lock is not held any more."""
     for path in folder.glob(pattern):
         try:
             is_ours = path.stat().st_uid == os.getuid() and (path / "lock").exists()
@@ -83,7 +83,6 @@ class RunDir:
 
     @property
     def run_id(self) -> str:
-        """Name of the run."""
         return self.path.name
 
     @property

@@ -31,5 +31,5 @@ class PlatformFacts:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """The facts behind the file's content."""
+        """The facts that the file holds."""
         return cls(**{**content, "adapters": tuple(content["adapters"])})

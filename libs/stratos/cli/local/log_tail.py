@@ -1,4 +1,4 @@
-"""The end of a service's log, as a person who just wants to know why needs it: tracebacks stay in the file."""
+"""The end of a service's log, reduced to the reason of a failure: tracebacks stay in the file."""
 
 from __future__ import annotations
 

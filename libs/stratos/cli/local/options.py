@@ -38,6 +38,8 @@ class UpOptions:
     threads: int = 0
     """Threads of one operation in each worker; 0 shares the cores among the workers."""
     transport: str = "shm"
+    otlp_endpoint: str = ""
+    """Where every process sends its spans; empty turns tracing off."""
     log_level: str = "info"
     keep_logs: bool = False
     drain_timeout_s: float = 5.0

@@ -1,4 +1,4 @@
-"""One platform of ``stratos up``: who starts after whom, and the facts a user needs at the end.
+"""One platform of ``stratos up``: in which order its processes start, and the facts a user needs at the end.
 
 It composes ``topology`` (settings), ``supervisor`` (processes), the API key and the shipped adapters.  Everything
 that does not need an address of another process starts at once: importing torch is the longest part by far.
@@ -7,6 +7,7 @@ that does not need an address of another process starts at once: importing torch
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import secrets
@@ -28,7 +29,8 @@ from stratos.cli.local.servicer import SupervisorService, SupervisorSettings
 from stratos.cli.local.supervisor import Report, Supervisor
 from stratos.cli.local.topology import Endpoints, ProcessSpec, Role, RunPaths
 from stratos.common.clock import SystemClock
-from stratos.common.errors import DependencyDown, Overloaded, StratosError
+from stratos.common.errors import DependencyDown, InvalidCheckpoint, Overloaded, StratosError
+from stratos.core.files.model_files import digest_to_hand_over
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.serving.process import serve_async
 
@@ -53,10 +55,10 @@ class Platform:
         self._redis_url = options.redis_url
         self._store_url = options.object_store_url or f"file://{data.store_path}"
         self._supervisor_address = ""
+        self._model_digest = ""
         self._is_started = False
 
     def views(self) -> list[ProcessView]:
-        """Every process."""
         return self._supervisor.views()
 
     async def start_worker(self, role: str) -> ProcessView:
@@ -84,6 +86,8 @@ class Platform:
     async def _start(self) -> PlatformFacts:
         await self._serve_supervisor()
         options = self._options
+        with contextlib.suppress(InvalidCheckpoint):  # a process that reads the folder says what is wrong with it
+            self._model_digest = await asyncio.to_thread(digest_to_hand_over, options.model_path)
         async with asyncio.TaskGroup() as tasks:
             for i in range(options.prefill):
                 tasks.create_task(self._supervisor.launch(self._worker_spec("prefill", f"prefill-{i}")))
@@ -196,8 +200,8 @@ class Platform:
         if not options.uses_shipped_model or options.engine == "fake":
             return ()
         return await publish_shipped_adapters(
-            options.model_path, store_url=self._store_url, s3_endpoint_url=options.s3_endpoint_url,
-            registry_address=registry_address,
+            options.model_path, handed_digest=self._model_digest, store_url=self._store_url,
+            s3_endpoint_url=options.s3_endpoint_url, registry_address=registry_address,
         )  # fmt: skip
 
     async def _wait_fleet(self, router_address: str) -> None:
@@ -233,11 +237,12 @@ class Platform:
             registry=registry,
             supervisor=self._supervisor_address,
             pepper=self._credentials.pepper,
+            model_digest=self._model_digest,
         )
 
 
 def _first_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The failure worth telling: a process that did not start, else an error of ours, else whatever it was."""
+    """The failure worth telling: a process that did not start, else an error of ours, else the first one."""
     leaves: list[BaseException] = []
     for error in group.exceptions:
         leaves.append(_first_leaf(error) if isinstance(error, BaseExceptionGroup) else error)

@@ -10,7 +10,7 @@ NUM_TRIED = 100
 
 
 def is_free(host: str, port: int) -> bool:
-    """Nobody listens on ``host:port`` (a port in TIME_WAIT counts as free, as it does for the server).
+    """No process listens on ``host:port`` (a port in TIME_WAIT counts as free, as it does for the server).
 
     The probe is bound for a moment and never listens, so a server that takes the port right now is not disturbed.
     """
@@ -38,7 +38,7 @@ def first_free_port(host: str, port: int) -> int:
 
 
 def any_free_port(host: str = "127.0.0.1") -> int:
-    """A port the kernel calls free now; whoever binds it next must cope with losing it."""
+    """A port that the kernel calls free now; it may be taken before the caller binds it."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]

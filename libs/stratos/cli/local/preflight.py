@@ -12,7 +12,7 @@ TOKENIZER_NAME = "tokenizer.json"
 
 
 def find_shipped_model() -> Path | None:
-    """The base model that comes with the repository: ``models/base`` beside ``libs`` in a checkout, or here."""
+    """The base model that comes with the repository: ``models/base`` next to ``libs`` in a checkout, or here."""
     checkout = Path(__file__).resolve().parents[4]
     for root in (checkout, Path.cwd()):
         if (root / "models" / "base" / "config.json").is_file():
@@ -35,7 +35,7 @@ def check_model_folder(path: Path) -> None:
         raise InvalidCheckpoint(f"--model {path}: no *.safetensors file in it; convert the weights to safetensors")
     if not (path / TOKENIZER_NAME).is_file():
         raise InvalidCheckpoint(
-            f"--model {path}: no {TOKENIZER_NAME} in it; save the fast tokenizer beside the weights"
+            f"--model {path}: no {TOKENIZER_NAME} in it; save the fast tokenizer next to the weights"
         )
 
 

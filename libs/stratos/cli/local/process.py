@@ -73,7 +73,6 @@ class ManagedProcess:
         return self._process.pid if self._process is not None and self._process.returncode is None else 0
 
     def view(self) -> ProcessView:
-        """A snapshot."""
         return ProcessView(
             name=self.name,
             pid=self.pid,

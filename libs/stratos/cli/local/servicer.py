@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 import grpc.aio
-from pydantic_settings import SettingsConfigDict
 
 from stratos.api.common.v1 import common_pb2
 from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
@@ -22,15 +21,13 @@ _ROLES = {"prefill": common_pb2.WORKER_ROLE_PREFILL, "decode": common_pb2.WORKER
 class SupervisorSettings(ServiceSettings):
     """The supervisor has no settings of its own beyond the common ones."""
 
-    model_config = SettingsConfigDict(env_prefix="STRATOS_SUPERVISOR_", extra="forbid", frozen=True)
+    env_prefix = "STRATOS_SUPERVISOR_"
 
 
 class WorkerControl(Protocol):
     """What the servicer asks of the platform."""
 
-    def views(self) -> list[ProcessView]:
-        """Every process."""
-        ...
+    def views(self) -> list[ProcessView]: ...
 
     async def start_worker(self, role: str) -> ProcessView:
         """Start one; returns when it serves."""
@@ -48,7 +45,6 @@ class SupervisorServicer(supervisor_pb2_grpc.SupervisorServiceServicer):
         self._control = control
 
     async def ListProcesses(self, request: Any, context: Any) -> supervisor_pb2.ListProcessesResponse:
-        """Every process of the platform."""
         return supervisor_pb2.ListProcessesResponse(processes=[_message(view) for view in self._control.views()])
 
     async def StartWorker(self, request: Any, context: Any) -> supervisor_pb2.StartWorkerResponse:
@@ -62,7 +58,6 @@ class SupervisorServicer(supervisor_pb2_grpc.SupervisorServiceServicer):
         return supervisor_pb2.StartWorkerResponse(process=_message(await asyncio.shield(work)))
 
     async def DrainWorker(self, request: Any, context: Any) -> supervisor_pb2.DrainWorkerResponse:
-        """Drain one worker and end it."""
         await self._control.begin_drain(request.name)
         return supervisor_pb2.DrainWorkerResponse()
 
@@ -77,17 +72,16 @@ class SupervisorService(Service):
         self.is_listening = asyncio.Event()
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """Add the servicer."""
         supervisor_pb2_grpc.add_SupervisorServiceServicer_to_server(SupervisorServicer(self._control), server)
         return [supervisor_pb2.DESCRIPTOR.services_by_name["SupervisorService"].full_name]
 
     async def warm_up(self) -> None:
-        """Tell whoever waits that ``address`` is known."""
+        """Wake the waiters: ``address`` is known."""
         self.is_listening.set()
 
 
 def _retrieve(work: asyncio.Task[Any]) -> None:
-    """Take the outcome, which nobody waits for any more once the caller is gone."""
+    """Retrieve the outcome: once the caller is gone, no other code does."""
     if not work.cancelled():
         work.exception()
 
@@ -105,7 +99,7 @@ def _message(view: ProcessView) -> supervisor_pb2.Process:
 
 
 def view_of(message: supervisor_pb2.Process) -> ProcessView:
-    """The record behind a message, for clients."""
+    """The record of a message, for clients."""
     role = next((name for name, number in _ROLES.items() if number == message.role), "")
     return ProcessView(
         name=message.name,

@@ -43,7 +43,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Addresses known when a process is started; empty until then."""
+    """What the platform knows when a process is started, addresses above all; empty until then."""
 
     redis_url: str = field(default="", repr=False)
     object_store_url: str = ""
@@ -51,6 +51,8 @@ class Endpoints:
     registry: str = ""
     supervisor: str = ""
     pepper: str = field(default="", repr=False)
+    model_digest: str = ""
+    """Computed once in a run; processes hash the model themselves where it is empty or out of date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,7 @@ def service_spec(
         "LISTEN": "127.0.0.1:0",
         "METRICS_LISTEN": "127.0.0.1:0",
         "LOG_LEVEL": options.log_level.upper(),
+        "OTLP_ENDPOINT": options.otlp_endpoint,
         "DRAIN_TIMEOUT_S": str(options.drain_timeout_s),
         "ADDRESS_FILE": str(address_file),
     }
@@ -85,8 +88,8 @@ def registry_settings(options: UpOptions, ends: Endpoints, paths: RunPaths) -> d
     """Settings of the lora-registry."""
     return {
         "REDIS_URL": ends.redis_url,
-        "RESERVED_NAMES": json.dumps([options.model_name]),
-        "WORK_FOLDER": str(paths.work_path),
+        "REGISTRAR__RESERVED_NAMES": json.dumps([options.model_name]),
+        "REGISTRAR__WORK_FOLDER": str(paths.work_path),
         **_object_store(options, ends),
     }
 
@@ -100,13 +103,16 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
     """Settings of a prefill or decode worker."""
     return {
         "WORKER_ID": name,
-        "MODEL_PATH": str(options.model_path),
         "ENGINE": options.engine,
-        "DTYPE": options.dtype,
-        "KV_TRANSPORTS": json.dumps([options.transport]),
-        "SHM_DIR": str(paths.shm_path),
-        "ADAPTER_CACHE_DIR": str(paths.work_path / f"adapters-{name}"),
-        "NUM_THREADS": str(options.threads_per_worker),
+        "FAKE__MODEL_PATH": str(options.model_path),
+        "FAKE__MODEL_DIGEST": ends.model_digest,
+        "RUNNER__MODEL_PATH": str(options.model_path),
+        "RUNNER__MODEL_DIGEST": ends.model_digest,
+        "RUNNER__DTYPE": options.dtype,
+        "RUNNER__NUM_THREADS": str(options.threads_per_worker),
+        "TRANSPORT__NAMES": json.dumps([options.transport]),
+        "TRANSPORT__SHM_DIRECTORY": str(paths.shm_path),
+        "ADAPTER_CACHE__DIRECTORY": str(paths.work_path / f"adapters-{name}"),
         **_object_store(options, ends),
     }
 
@@ -120,14 +126,14 @@ def gateway_settings(options: UpOptions, ends: Endpoints, port: int) -> dict[str
         "REDIS_URL": ends.redis_url,
         "KEY_PEPPER": ends.pepper,
         "MODEL_PATH": str(options.model_path),
+        "MODEL_DIGEST": ends.model_digest,
         "MODEL_NAME": options.model_name,
     }
 
 
 def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
-    """Settings of the autoscaler with its local backend."""
+    """Settings of the autoscaler, which asks this supervisor for workers."""
     return {
-        "BACKEND": "local",
         "SUPERVISOR_ADDRESS": ends.supervisor,
         "ROUTER_ADDRESS": ends.router,
         "MIN_DECODE_WORKERS": str(options.decode),
@@ -136,7 +142,7 @@ def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
 
 
 def _object_store(options: UpOptions, ends: Endpoints) -> dict[str, str]:
-    settings = {"OBJECT_STORE_URL": ends.object_store_url}
+    settings = {"OBJECT_STORE__URL": ends.object_store_url}
     if options.s3_endpoint_url:
-        settings["S3_ENDPOINT_URL"] = options.s3_endpoint_url
+        settings["OBJECT_STORE__S3_ENDPOINT_URL"] = options.s3_endpoint_url
     return settings

@@ -94,10 +94,10 @@ def _modules(path: Path) -> list[Mapping[str, Any]]:
 
 
 def _folder(module: Mapping[str, Any]) -> str:
-    """A module's folder, which must be a plain name beside ``modules.json``."""
+    """A module's folder, which must be a plain name in the folder of ``modules.json``."""
     name = module.get("path")
     if not isinstance(name, str) or not name or Path(name).name != name or name == "..":
-        raise InvalidCheckpoint(f"{MODULES_NAME}: {name!r} is not the name of a folder beside it")
+        raise InvalidCheckpoint(f"{MODULES_NAME}: {name!r} is not the name of a folder next to it")
     return name
 
 

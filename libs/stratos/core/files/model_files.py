@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.handed_digest import hand_over, receive, state_of
 
 MODULES_NAME = "modules.json"
 """Present in folders that sentence-transformers saved: models that were trained to embed."""
@@ -73,8 +74,12 @@ def read_json_value(path: Path) -> Any:
         raise InvalidCheckpoint(f"{path} cannot be read as JSON: {error}") from error
 
 
-def read_model_files(path: Path) -> ModelFiles:
-    """Look at a model folder and compute its digest (reads every byte once).
+def read_model_files(path: Path, handed_digest: str = "") -> ModelFiles:
+    """Look at a model folder and compute its digest, which reads every byte once.
+
+    Args:
+        path: the folder.
+        handed_digest: from ``digest_to_hand_over`` in another process; used where the files are still those.
 
     Raises:
         InvalidCheckpoint: no such folder, no safetensors weights, or a configuration that lacks a field.
@@ -84,8 +89,9 @@ def read_model_files(path: Path) -> ModelFiles:
     config = read_json(path / "config.json")
     weights = _weight_files(path)
     vocab_size = _count(path, config, "vocab_size")
+    hashed = (path / "config.json", *weights)
     try:
-        digest = files_digest([(p.name, p) for p in (path / "config.json", *weights)])
+        digest = receive(handed_digest, hashed) or files_digest([(p.name, p) for p in hashed])
     except OSError as error:
         raise InvalidCheckpoint(f"{error.filename} cannot be read: {error.strerror}") from error
     return ModelFiles(
@@ -98,6 +104,22 @@ def read_model_files(path: Path) -> ModelFiles:
         eos_token_ids=_eos_token_ids(path, config, vocab_size),
         can_generate=not (path / MODULES_NAME).exists() and not _is_body(config),
     )
+
+
+def digest_to_hand_over(path: Path) -> str:
+    """The digest of a model folder, for ``read_model_files`` in other processes.
+
+    Raises:
+        InvalidCheckpoint: like ``read_model_files``.
+    """
+    if not path.is_dir():
+        raise InvalidCheckpoint(f"{path} is not a folder; give the path of a Hugging Face model folder")
+    hashed = (path / "config.json", *_weight_files(path))
+    try:
+        state = state_of(hashed)
+        return hand_over(files_digest([(p.name, p) for p in hashed]), state)
+    except OSError as error:
+        raise InvalidCheckpoint(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def _weight_files(path: Path) -> tuple[Path, ...]:

@@ -4,8 +4,8 @@ There is no hidden state to save.  Noise is a function of seed, choice and posit
 ``max_tokens`` count the emitted tokens; a grammar's matcher is replayed over them; KV is computed again.  So the
 request as it was, the tokens it emitted and the identity of what computed them are the whole state.
 
-Who may go on, at which priority and until when is not part of it: that is decided anew, from the key of whoever asks.
-This record names no tenant, and it authenticates nothing.
+Tenant, priority and deadline are not part of it: they are decided again, from the key of the client that asks.  This
+record names no tenant, and it authenticates nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records of embedding: what a worker is asked to compute, and what comes back.
 
-An embedding is one vector per input: the hidden states behind the model's last norm, pooled over the input's tokens,
+An embedding is one vector per input: the hidden states after the model's last norm, pooled over the input's tokens,
 cut to the dimensions asked for, and scaled to length 1 where the model wants that.  Nothing is sampled.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
+from stratos.core.trace import NO_TRACE, TraceContext
 
 
 class PoolingKind(enum.StrEnum):
@@ -49,6 +50,7 @@ class EmbedCall:
     terms: RequestTerms = DEFAULT_TERMS
     request_id: str = ""
     attempt: int = 0
+    trace: TraceContext = NO_TRACE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ MAX_BAD_TOKEN_IDS = 256
 MAX_BAD_WORDS = 32
 MAX_BAD_WORD_CHARS = 64
 MAX_BAD_SEQUENCES = MAX_BAD_TOKEN_IDS + 2 * MAX_BAD_WORDS
-"""Single tokens, and each word as the beginning of a text and behind a blank."""
+"""Single tokens, and each word as the beginning of a text and after a blank."""
 MAX_LOGIT_BIAS = 300
 MAX_TOKEN_ID_DIGITS = 10
 LOGIT_BIAS_LIMIT = Limit(-100.0, 100.0)

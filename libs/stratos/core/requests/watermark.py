@@ -77,7 +77,7 @@ def check_watermark(watermark: Watermark) -> Watermark:
 
 
 def list_key(watermark: Watermark, context: Sequence[int]) -> tuple[int, int]:
-    """Two 32-bit words that decide the green list behind ``context``, which ends with the last known token."""
+    """Two 32-bit words that decide the green list after ``context``, which ends with the last known token."""
     last = list(context)[-watermark.num_context_tokens :]
     digest = hmac.digest(watermark.key, struct.pack(f"<{len(last)}I", *last), "sha256")
     low, high = struct.unpack_from("<II", digest)
@@ -85,7 +85,7 @@ def list_key(watermark: Watermark, context: Sequence[int]) -> tuple[int, int]:
 
 
 def is_green(watermark: Watermark, context: Sequence[int], token_id: int) -> bool:
-    """The token is on the green list behind ``context``."""
+    """The token is on the green list after ``context``."""
     low, high = list_key(watermark, context)
     h = fmix32(((token_id * TOKEN_MULTIPLIER) & MASK32) ^ low)
     return fmix32((h + high) & MASK32) < watermark.threshold

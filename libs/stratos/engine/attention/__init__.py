@@ -1,1 +1,5 @@
-"""Paged attention: ``backend`` is the contract and the factory, ``paged`` the pure torch kernel."""
+"""Paged attention: one contract over one KV pool, several kernels.
+
+Read in this order: ``backend`` (the contract), ``projections``, ``torch_base``, ``paged``, ``tiled`` (exact mode),
+``sinks`` (StreamingLLM), then ``native`` (C++) and ``triton_paged`` (GPU).
+"""

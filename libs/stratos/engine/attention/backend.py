@@ -1,6 +1,6 @@
 """The attention contract: rotate q and k, write this step's KV into the pages, then attend over the pages.
 
-A backend is bound to one KV pool.  ``prepare`` turns the rows of a step into whatever index tensors the kernel
+A backend is bound to one KV pool.  ``prepare`` turns the rows of a step into the index tensors that the kernel
 wants, once; ``forward`` runs per layer.
 """
 

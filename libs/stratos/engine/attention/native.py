@@ -60,7 +60,6 @@ class NativePagedAttention(AttentionBackend):
         self._scratch = torch.empty(0, dtype=torch.uint8)
 
     def prepare(self, rows: list[RowSpan]) -> NativeStep:
-        """See ``AttentionBackend.prepare``."""
         step = self.unplanned(rows)
         self._library.plan(step.pointer)
         return step
@@ -105,7 +104,7 @@ class NativePagedAttention(AttentionBackend):
         )
 
     def forward(self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: NativeStep) -> Tensor:
-        """See ``AttentionBackend.forward``; q in ``qkv`` is rotated in place."""
+        # q in ``qkv`` is rotated in place
         step = metadata.arguments
         if metadata.rope is not rope:
             metadata.rope = rope

@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stratos.engine.attention.backend import AttentionBackend, RowSpan
+from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.projections import QkNorm, rotated_heads
+from stratos.engine.attention.torch_base import TorchAttention
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.memory.kv_pages import KvPages
 
@@ -41,7 +42,7 @@ class DecodeGroup:
     pages: Tensor
     """Page rows of layer 0, int64 [2, rows, kv_heads, blocks]."""
     length: int
-    """Most tokens that a row gathers, from the first block that it sees."""
+    """Maximum number of tokens that a row gathers, from the first block that it sees."""
     mask: Tensor | None
     """Additive, [rows, 1, 1, length]; ``None`` when every row sees all of them."""
 
@@ -76,30 +77,20 @@ class PagedMetadata:
     """By window."""
 
 
-class TorchPagedAttention(AttentionBackend):
-    """The portable kernel; exact, and slow beside a native one."""
+class TorchPagedAttention(TorchAttention):
+    """The portable kernel; slower than a native one."""
 
     name = "torch-paged"
 
     def __init__(self, pages: KvPages, num_heads: int, windows: Sequence[int | None]) -> None:
-        geometry = pages.geometry
-        assert len(windows) == geometry.num_layers
-        self._windows = tuple(windows)
-        self._num_heads, self._kv_heads = num_heads, geometry.num_kv_heads
-        self._head_dim, self._block_size = geometry.head_dim, geometry.block_size
-        self._block_rows = geometry.num_layers * 2 * self._kv_heads
-        self._layer_rows = 2 * self._kv_heads
+        super().__init__(pages, num_heads, windows)
         self._scale = self._head_dim**-0.5
-        self._device, self._dtype = pages.tensor.device, pages.tensor.dtype
-        self._page_rows = pages.tensor.view(-1, self._block_size * self._head_dim)
-        self._slot_rows = pages.tensor.view(-1, self._head_dim)
 
     # -- once per step -------------------------------------------------------------------------------
 
     def prepare(self, rows: list[RowSpan]) -> PagedMetadata:
-        """See ``AttentionBackend.prepare``."""
         views = {window: self._view(rows, window) for window in set(self._windows)}
-        return PagedMetadata(self._slots(rows), views)
+        return PagedMetadata(self._written_slots(rows), views)
 
     def _view(self, rows: list[RowSpan], window: int | None) -> ContextView:
         decode = sorted((row for row in rows if row.num_tokens == 1), key=lambda row: self._length(row, window))
@@ -121,17 +112,6 @@ class TorchPagedAttention(AttentionBackend):
     def _prefill_row(self, row: RowSpan, window: int | None) -> PrefillRow:
         first = self._first_block(row, window)
         return PrefillRow(row, first * self._block_size, window, self._pages([row], [first], self._length(row, window)))
-
-    def _slots(self, rows: list[RowSpan]) -> Tensor:
-        size = self._block_size
-        blocks, offsets = [], []
-        for row in rows:
-            positions = np.arange(row.start, row.context)
-            blocks.append(np.asarray(row.block_table, dtype=np.int64)[positions // size])
-            offsets.append(positions % size)
-        page_rows = np.concatenate(blocks)[:, None] * self._block_rows + np.arange(self._layer_rows)
-        slots = page_rows * size + np.concatenate(offsets)[:, None]
-        return torch.from_numpy(slots.reshape(-1)).to(self._device)
 
     def _pages(self, rows: list[RowSpan], first_blocks: list[int], length: int) -> Tensor:
         """Page rows of several contexts; short ones are padded with their own first block, which the mask hides."""
@@ -181,15 +161,9 @@ class TorchPagedAttention(AttentionBackend):
     def forward(
         self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: PagedMetadata
     ) -> Tensor:
-        """See ``AttentionBackend.forward``.
-
-        Non-finite K and V are stored as 0: masked reads of a stale token must not poison a block's next owner.
-        """
         query, key, value = rotated_heads(qkv, rope, qk_norm, self._num_heads, self._head_dim)
-        first_row = layer * self._layer_rows
-        written = torch.cat((key, value), 1).view(-1, self._head_dim).nan_to_num_(0.0, 0.0, 0.0)
-        self._slot_rows[first_row * self._block_size :].index_copy_(0, metadata.slots, written)
-        page_rows = self._page_rows[first_row:]
+        self._write(layer, metadata.slots, key, value)
+        page_rows = self._page_rows[layer * self._layer_rows :]
         view = metadata.views[self._windows[layer]]
         if not view.prefill and len(view.decode) == 1 and view.decode[0].tokens is None:
             return self._decode(view.decode[0], query, page_rows)

@@ -7,7 +7,7 @@ A sink is nearer than in the text: for it the query is rotated a second time, at
 ``min(position, num_sinks + window - 1)``.  Keys are rotated once, when they are written, at their text positions:
 those of sinks have the same place in the cache for ever.
 
-Sinks come beside the window in one softmax.  Everything else is ``TorchPagedAttention``'s.
+Scores of the sinks and of the window go through one softmax.  The pages are read as ``TorchPagedAttention`` reads them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class SinkPagedAttention(TorchPagedAttention):
     # -- once per step -------------------------------------------------------------------------------
 
     def prepare(self, rows: list[RowSpan]) -> SinkMetadata:
-        """See ``AttentionBackend.prepare``."""
         base = super().prepare(rows)
         rope = None
         if any(row.context > self._window for row in rows):
@@ -95,7 +94,7 @@ class SinkPagedAttention(TorchPagedAttention):
         return self._pages(rows, [0] * len(rows), self._num_sinks)
 
     def _sink_mask(self, positions: Tensor) -> Tensor:
-        """Additive [tokens, sinks]: a sink counts as such behind the window of the token alone."""
+        """Additive [tokens, sinks]: hides a sink that is still in the token's window, where it counts as such."""
         sinks = torch.arange(self._num_sinks, device=self._device)
         mask = torch.zeros(len(positions), self._num_sinks, dtype=self._dtype, device=self._device)
         return mask.masked_fill_(sinks > positions[:, None] - self._window, -torch.inf)
@@ -105,16 +104,13 @@ class SinkPagedAttention(TorchPagedAttention):
     def forward(
         self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: PagedMetadata
     ) -> Tensor:
-        """See ``AttentionBackend.forward``."""
         assert isinstance(metadata, SinkMetadata)
         if metadata.rope is None:
             return super().forward(layer, qkv, rope, qk_norm, metadata)
         query, key, value = rotated_heads(qkv, rope, qk_norm, self._num_heads, self._head_dim)
         placed, _, _ = rotated_heads(qkv, metadata.rope, qk_norm, self._num_heads, self._head_dim)
-        first_row = layer * self._layer_rows
-        written = torch.cat((key, value), 1).view(-1, self._head_dim).nan_to_num_(0.0, 0.0, 0.0)
-        self._slot_rows[first_row * self._block_size :].index_copy_(0, metadata.slots, written)
-        page_rows = self._page_rows[first_row:]
+        self._write(layer, metadata.slots, key, value)
+        page_rows = self._page_rows[layer * self._layer_rows :]
         view = metadata.views[self._window]
         out = query.new_empty(query.shape[0], self._num_heads * self._head_dim)
         for group in view.decode:

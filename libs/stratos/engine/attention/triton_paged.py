@@ -99,22 +99,22 @@ class TritonPagedAttention(AttentionBackend):
         geometry = pages.geometry
         self._num_heads, self._kv_heads, self._dim = num_heads, geometry.num_kv_heads, geometry.head_dim
         self._block_size, self._device = geometry.block_size, pages.tensor.device
-        self._windows, self._is_exact, self._scales = tuple(windows), is_exact, kv_scales
+        self._windows, self.is_exact, self.kv_scales = tuple(windows), is_exact, kv_scales
         self._splits_kv = splits_kv
         self.is_invariant_by_design = is_exact
         self.name = f"{self.name}{'-exact' if is_exact else ''}{'-fp8' if kv_scales is not None else ''}"
         self._layer_pages = [pages.tensor[:, layer] for layer in range(geometry.num_layers)]
         group = num_heads // self._kv_heads
-        self._shapes = shapes or Shapes.for_model(dtype or pages.tensor.dtype, group, self._dim)
+        self.shapes = shapes or Shapes.for_model(dtype or pages.tensor.dtype, group, self._dim)
         self._queries_per_block = {
             shape: shape.rows // (1 << (group - 1).bit_length())
-            for shape in (self._shapes.decode, self._shapes.prefill, self._shapes.exact)
+            for shape in (self.shapes.decode, self.shapes.prefill, self.shapes.exact)
         }
-        most = 2 * max(1, TARGET_PROGRAMS // self._kv_heads) * num_heads
+        num_partials = 2 * max(1, TARGET_PROGRAMS // self._kv_heads) * num_heads
         if is_exact:
-            most = max(EXACT_SCRATCH_BYTES // (4 * (self._dim + 2)), 1)
-        self._acc = torch.empty(most * self._dim, dtype=torch.float32, device=self._device)
-        self._stats = torch.empty(most * 2, dtype=torch.float32, device=self._device)
+            num_partials = max(EXACT_SCRATCH_BYTES // (4 * (self._dim + 2)), 1)
+        self._acc = torch.empty(num_partials * self._dim, dtype=torch.float32, device=self._device)
+        self._stats = torch.empty(num_partials * 2, dtype=torch.float32, device=self._device)
 
     def num_parts(self, num_rows: int) -> int:
         """Parts of each context for that many rows of one token: by the size of the buffers, not by the contexts."""
@@ -122,14 +122,13 @@ class TritonPagedAttention(AttentionBackend):
         return min(MAX_PARTS, 1 << max(0, wanted - 1).bit_length()) if wanted > 1 else 1
 
     def prepare(self, rows: list[RowSpan]) -> TritonMetadata:
-        """See ``AttentionBackend.prepare``."""
-        shape = self._shapes.exact if self._is_exact else self._shapes.prefill
+        shape = self.shapes.exact if self.is_exact else self.shapes.prefill
         step = self._queries_per_block[shape]
-        decode = [] if self._is_exact else [(index, 0) for index, row in enumerate(rows) if row.num_tokens == 1]
+        decode = [] if self.is_exact else [(index, 0) for index, row in enumerate(rows) if row.num_tokens == 1]
         prefill = [
             (index, first)
             for index, row in enumerate(rows)
-            if row.num_tokens > 1 or self._is_exact
+            if row.num_tokens > 1 or self.is_exact
             for first in range(0, row.num_tokens, step)
         ]
         width = max(len(row.block_table) for row in rows)
@@ -157,23 +156,23 @@ class TritonPagedAttention(AttentionBackend):
             for blocks in (decode_, prefill_)
         ]
         exact: tuple[ExactSlice, ...] = ()
-        if self._is_exact:
+        if self.is_exact:
             sizes = [min(step, rows[index].num_tokens - first) for index, first in prefill]
             contexts_ = [rows[index].context for index, _ in prefill]
             begins_ = [rows[index].begin + first for index, first in prefill]
-            exact = self._slices(list(zip(begins_, sizes, contexts_, strict=True)))
+            exact = self.exact_slices(list(zip(begins_, sizes, contexts_, strict=True)))
         return TritonMetadata(slots, launches[0], launches[1], exact)
 
     def decode_metadata(self, slots: Tensor, **tables: Tensor) -> TritonMetadata:
-        """Metadata of rows of one token each over tensors that the caller keeps; see ``AttentionRows``."""
+        """Metadata of rows of one token each over tensors that the caller keeps: the fields of ``AttentionRows``."""
         rows = AttentionRows(**tables)
-        if not self._is_exact:
+        if not self.is_exact:
             return TritonMetadata(slots, rows, None)
         longest = rows.block_tables.shape[1] * self._block_size
         blocks = [(token, 1, longest) for token in range(rows.query_blocks.shape[0])]
-        return TritonMetadata(slots, None, rows, self._slices(blocks))
+        return TritonMetadata(slots, None, rows, self.exact_slices(blocks))
 
-    def _slices(self, blocks: list[tuple[int, int, int]]) -> tuple[ExactSlice, ...]:
+    def exact_slices(self, blocks: list[tuple[int, int, int]]) -> tuple[ExactSlice, ...]:
         """Cut query blocks (first token, tokens, context) so that the parts of each slice fit into the scratch."""
         slices: list[ExactSlice] = []
         begin, num_tokens, num_parts = 0, 0, 0
@@ -188,7 +187,7 @@ class TritonPagedAttention(AttentionBackend):
     def _slice(self, begin: int, end: int, first_token: int, num_tokens: int, num_parts: int) -> ExactSlice:
         acc, stats = self._acc, self._stats
         size = num_tokens * num_parts * self._num_heads
-        if 2 * size > stats.numel():  # one query block of a context longer than anybody has seen
+        if 2 * size > stats.numel():  # one query block of a context longer than the buffers were made for
             acc, stats = acc.new_empty(size * self._dim), stats.new_empty(size * 2)
         return ExactSlice(begin, end - begin, first_token, num_tokens, num_parts, acc, stats)
 
@@ -203,8 +202,7 @@ class TritonPagedAttention(AttentionBackend):
     def forward(
         self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: TritonMetadata
     ) -> Tensor:
-        """See ``AttentionBackend.forward``."""
-        pages, scales = self._layer_pages[layer], None if self._scales is None else self._scales[layer]
+        pages, scales = self._layer_pages[layer], None if self.kv_scales is None else self.kv_scales[layer]
         query = rotate_and_store(
             qkv,
             rope.cos,
@@ -218,16 +216,16 @@ class TritonPagedAttention(AttentionBackend):
         )
         out = torch.empty_like(query)
         if metadata.decode is not None:
-            parts = self._parts(metadata.decode.query_blocks.shape[0])
-            self._attend(out, query, layer, metadata.decode, self._shapes.decode, scales, parts)
+            parts = self.parts(metadata.decode.query_blocks.shape[0])
+            self.attend_rows(out, query, layer, metadata.decode, self.shapes.decode, scales, parts)
         if metadata.prefill is not None:
             for piece in metadata.slices:
-                self._attend(out, query, layer, metadata.prefill, self._shapes.exact, scales, exact=piece)
+                self.attend_rows(out, query, layer, metadata.prefill, self.shapes.exact, scales, exact=piece)
             if not metadata.slices:
-                self._attend(out, query, layer, metadata.prefill, self._shapes.prefill, scales)
+                self.attend_rows(out, query, layer, metadata.prefill, self.shapes.prefill, scales)
         return out.view(out.shape[0], -1)
 
-    def _attend(
+    def attend_rows(
         self,
         out: Tensor,
         query: Tensor,
@@ -251,7 +249,8 @@ class TritonPagedAttention(AttentionBackend):
             exact=exact,
         )
 
-    def _parts(self, num_rows: int) -> Parts | None:
+    def parts(self, num_rows: int) -> Parts | None:
+        """Buffers for the parts of ``num_rows`` contexts; ``None`` where they are not split."""
         count = self.num_parts(num_rows)
         if count == 1:
             return None

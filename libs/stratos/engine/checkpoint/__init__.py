@@ -1,4 +1,5 @@
 """Hugging Face model folders: configuration, families, tensor names, weights (safetensors only).
 
-Read in this order: ``config``, ``families``, ``tensor_names``, ``stored_tensors``, ``loader``.
+Read in this order: ``config``, ``fields``, ``families``, ``rope_config``, ``tensor_names``, ``stored_tensors``,
+``loader``, ``kv_scales``.
 """

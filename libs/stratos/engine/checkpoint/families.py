@@ -41,7 +41,7 @@ class Family:
     has_dense_layers: bool = False
     """Whether ``mlp_only_layers`` and ``decoder_sparse_step`` may leave layers without experts."""
     always_norms_chosen: bool = False
-    """Whether the weights of the chosen experts always sum to 1, whatever ``norm_topk_prob`` says."""
+    """Whether the weights of the chosen experts always sum to 1, regardless of ``norm_topk_prob``."""
     expert_size_field: str = "intermediate_size"
     defaults: Mapping[str, Any] = field(default_factory=dict)
 

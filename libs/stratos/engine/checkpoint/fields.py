@@ -10,7 +10,7 @@ from stratos.common.errors import InvalidCheckpoint
 
 Fields = Mapping[str, Any]
 MAX_INT = 2**31 - 1
-"""Most of anything that a configuration counts; so that no arithmetic on it grows without bound."""
+"""Maximum of anything that a configuration counts, so that no arithmetic on it grows without bound."""
 MIN_NUMBER, MAX_NUMBER = 1e-30, 1e30
 """Well inside float32, so that one division or product of two does not overflow."""
 

@@ -181,7 +181,7 @@ class CheckpointReader:
         return torch.cat((query.expand(self._config.num_heads, -1), key.expand(self._config.num_kv_heads, -1)))
 
     def _read(self, name: str) -> Tensor:
-        """A tensor of our own: whoever writes into the file later changes nothing here."""
+        """A tensor of our own: a later write into the file changes nothing here."""
         mapped = self._tensors[name].whole()
         tensor = self._converted(name, mapped)
         return tensor.clone() if tensor is mapped else tensor

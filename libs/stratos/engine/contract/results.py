@@ -64,6 +64,10 @@ class StepResult:
     step: int
     num_rows: int = 0
     """Rows of the forward pass that was collected; 0 when none was."""
+    began_s: float = 0.0
+    """When that pass was launched, or began once the one before had ended; monotonic seconds, 0 when there was none."""
+    ended_s: float = 0.0
+    """When its tokens were there."""
     is_idle: bool = False
     """Nothing could be launched and nothing was in flight: calling again at once would change nothing."""
     outputs: list[ChoiceOutput] = field(default_factory=list)

@@ -136,9 +136,5 @@ class Runner(ABC):
         """
 
     @abstractmethod
-    def unload_adapter(self, digest: str) -> None:
-        """Forget an adapter that no sequence uses; unknown digests are ignored."""
-
-    @abstractmethod
     def resident_adapters(self) -> tuple[str, ...]:
         """Digests of the loaded adapters."""

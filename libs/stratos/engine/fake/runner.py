@@ -1,10 +1,17 @@
 """A runner that is arithmetic by hand, and proves who computed what.
 
 The "KV" of the token ``t`` at position ``p``, computed by a worker of weight ``w``, is ``w * (t + 1) + p``.
-The next token behind position ``p`` is ``(sum of KV over positions 0..p + 31 * w) mod vocab_size`` with the
+The next token after position ``p`` is ``(sum of KV over positions 0..p + 31 * w) mod vocab_size`` with the
 weight ``w`` of the worker that samples, plus an adapter term.  So a different prefill worker, a different
-decode worker or one altered block changes the tokens; ``fake_generate`` computes what must come out.  A token that a
-penalised request has emitted already gives way to the next one that it has not, so a missing history changes tokens.
+decode worker or one altered block changes the tokens; ``fake_generate`` computes what must come out.  An example with
+a vocabulary of 100, the prompt 5, 7, 9, a prefill worker of weight 2 and a decode worker of weight 3:
+
+    handed off   KV of 5 at 0 is 2 * 6 + 0 = 12, of 7 at 1 is 2 * 8 + 1 = 17
+    first token  KV of 9 at 2 is 3 * 10 + 2 = 32; (12 + 17 + 32 + 31 * 3) mod 100 = 54
+    second       KV of 54 at 3 is 3 * 55 + 3 = 168; (12 + 17 + 32 + 168 + 31 * 3) mod 100 = 22
+
+A token that a penalised request has emitted already gives way to the next one that it has not, so a missing history
+changes tokens.
 With lag 1 every launched plan executes as late as the contract allows, when it is collected: a block that is
 given away under a launched plan is overwritten, and changes tokens.
 It has settable step time and fault injection, and ships so that a platform can be tried without a model.
@@ -16,11 +23,14 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Self
+
+from annotated_types import Ge, Interval
 
 from stratos.core.files.adapter_files import AdapterFiles
+from stratos.core.files.model_files import read_model_files
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.requests.records import PositionLogprobs, TokenLogprob
 from stratos.engine.contract.plan import PlanRow, PooledRow, SampledToken, SampleSpec, StepPlan, StepTokens
@@ -36,30 +46,37 @@ class FakeConfig:
     """Shape and behaviour of a fake runner."""
 
     worker_weight: int = 1
-    """Differs per worker, so that tokens tell who computed them."""
-    num_blocks: int = 256
-    block_size: int = 16
-    vocab_size: int = 4096
-    max_model_len: int = 4096
-    eos_token_ids: tuple[int, ...] = ()
-    model_digest: str = "fake"
+    """Differs per worker, so that tokens tell which worker computed them."""
     model_path: Path | None = None
-    """Folder of a tokenizer, which grammars need."""
+    """Model folder whose tokenizer grammars need; ``FakeRunner.load`` takes vocabulary, context and digest from it."""
+    num_blocks: Annotated[int, Ge(1)] = 256
+    """KV blocks."""
+    num_host_blocks: Annotated[int, Ge(0)] = 0
+    """KV blocks in host memory."""
+    block_size: Annotated[int, Interval(ge=1, le=1024)] = 16
+    """Tokens per KV block."""
+    vocab_size: Annotated[int, Ge(2)] = 4096
+    """Vocabulary, without a model folder."""
+    max_model_len: Annotated[int, Ge(2)] = 4096
+    """Context, without a model folder."""
+    eos_token_ids: tuple[int, ...] = ()
+    """Tokens that end an output, without a model folder."""
+    model_digest: str = "fake"
+    """Digest that workers and gateway compare; with a model folder, as `stratos up` hands it over, else computed."""
     can_generate: bool = True
-    lag: Literal[0, 1] = 0
+    """Off makes a model that embeds and has no output layer."""
+    lag: Annotated[int, Interval(ge=0, le=1)] = 0
     """1 executes a plan when it is collected, and lets the scheduler run one step ahead."""
-    window: int = 0
+    window: Annotated[int, Ge(0)] = 0
     """Positions that a token sums over, up to its own; 0: all."""
-    num_sinks: int = 0
+    num_sinks: Annotated[int, Ge(0)] = 0
     """With a window: first positions that it sums over, too."""
-    num_host_blocks: int = 0
-    """Slots in host memory."""
-    swap_block_s: float = 0.0
+    swap_block_s: Annotated[float, Ge(0)] = 0.0
     """Duration of the copy of one block between the tiers."""
-    step_s: float = 0.0
-    """Least duration of a step."""
-    token_s: float = 0.0
-    """Added per token of a step: makes prefill take time."""
+    step_s: Annotated[float, Ge(0)] = 0.0
+    """Minimum duration of a step."""
+    token_s: Annotated[float, Ge(0)] = 0.0
+    """Duration added per token of a step, so that prefill takes time."""
     fail_at_step: int | None = None
     """Raise in ``launch`` of this step: the step loop dies."""
     poison_token: int | None = None
@@ -165,6 +182,25 @@ class FakeRunner(Runner):
             num_sinks=config.num_sinks,
             lag=config.lag,
         )
+
+    @classmethod
+    def load(cls, config: FakeConfig) -> Self:
+        """A runner with the vocabulary, context, end tokens and digest of the model folder, where one is given.
+
+        Raises:
+            InvalidCheckpoint: the folder cannot be read.
+        """
+        if config.model_path is None:
+            return cls(config)
+        files = read_model_files(config.model_path, config.model_digest)
+        model = replace(
+            config,
+            vocab_size=files.vocab_size,
+            max_model_len=files.max_model_len,
+            eos_token_ids=files.eos_token_ids,
+            model_digest=files.digest,
+        )
+        return cls(model)
 
     def launch(self, plan: StepPlan) -> _Handle:
         """Copy blocks, write KV of all rows."""
@@ -283,10 +319,6 @@ class FakeRunner(Runner):
     def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
         """Remember the digest."""
         self._adapters[files.digest] = None
-
-    def unload_adapter(self, digest: str) -> None:
-        """Forget the digest."""
-        self._adapters.pop(digest, None)
 
     def resident_adapters(self) -> tuple[str, ...]:
         """Digests loaded."""

@@ -1,1 +1,4 @@
-"""Structured output: grammar compilers and the token masks that Runner.sample takes will live here."""
+"""Structured output: grammars compiled once, a matcher per sequence, token masks per step. Never imports torch.
+
+Read in this order: ``compiler``, ``matcher``, ``masks``.
+"""

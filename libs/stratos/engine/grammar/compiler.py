@@ -37,6 +37,11 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._tokenizer_lock = threading.Lock()
 
+    @property
+    def num_compiled(self) -> int:
+        """Grammars kept."""
+        return len(self._compiled)
+
     def prepare(self, spec: GrammarSpec) -> None:
         """Compile a grammar, so that ``matcher`` need not.
 

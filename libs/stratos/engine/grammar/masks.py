@@ -19,7 +19,6 @@ from stratos.engine.grammar.matcher import GrammarMatcher
 
 Masks = Mapping[int, npt.NDArray[np.int32]]
 """By seq_id; sequences without a grammar have none."""
-NO_MASKS: Masks = {}
 WATCH_S = 0.02
 """After a batch that took longer, masks are filled one by one, so that each matcher learns its own part of it."""
 
@@ -58,11 +57,11 @@ class MaskFiller:
         rows = np.zeros((len(matchers), self._num_words), dtype=np.int32)
         batch = list(matchers.values())
         if self._pool is not None and batch:
-            return PendingMasks(list(matchers), rows, self._pool.submit(self._fill_batch, batch, rows))
+            return PendingMasks(list(matchers), rows, self._pool.submit(self.fill_batch, batch, rows))
         fill_each(batch, rows)
         return PendingMasks(list(matchers), rows, None)
 
-    def _fill_batch(self, batch: list[GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
+    def fill_batch(self, batch: list[GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
         """Runs in the thread of ``_pool``."""
         if len(batch) == 1 or self._is_watching:
             begin = time.thread_time()

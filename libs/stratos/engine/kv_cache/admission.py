@@ -2,12 +2,12 @@
 
 ``budget`` is the output that a choice is expected to need: ``min(max_tokens, p90 of the output lengths so far)``, at
 least one block.  It is fixed when the request arrives, so that a request accepted then is never too large later.
-``taken`` counts blocks that are allocated, reserved or fenced, and what admitted sequences were promised and have not
-taken yet (a switch leaves promises out: more is admitted, preemption corrects it).  Blocks of the prefix cache that
-nobody uses do not count, and a cached prefix that others use costs nothing again.
+``taken`` counts blocks that are allocated, reserved or fenced, and the part of admitted budgets that is not held yet
+(a switch leaves that part out: more is admitted, preemption corrects it).  Blocks of the prefix cache that no sequence
+uses do not count, and a cached prefix that others use costs nothing again.
 
-Whoever belongs to a request that emitted tokens already (preempted here, or resumed from elsewhere) must get back in:
-the whole pool, promises to others do not count, and of output only what keeps it from being preempted again before
+A resumed sequence, whose request emitted tokens already (preempted here, or resumed from elsewhere), must get back in:
+the whole pool, budgets of others do not count, and of output only what keeps it from being preempted again before
 its next token: a block, or what the batch grows by until then.  Into an empty pool everything goes that fits.  The
 rule bounds how often preemption is needed; it does not replace it, because running sequences may grow beyond what was
 expected of them.  The router applies the same rule to its bookings (``stratos.routing.admission``), same defaults.
@@ -58,14 +58,14 @@ class KvAdmission:
         """Blocks of output that ``num_choices`` choices of a request are expected to need from now on."""
         if self.has_slots:
             return 0
-        if is_return(request):
+        if is_resumed(request):
             return num_choices
         tokens = min(request.sampling.max_tokens, self.output_lengths.value)
         return num_choices * max(1, self._blocks.blocks_for(tokens))
 
     def check_request(self, request: EngineRequest) -> None:
         """Raise ``ContextLengthExceeded`` for a new request that is above the mark even in an empty pool."""
-        if not is_return(request):
+        if not is_resumed(request):
             num_choices = sum(not choice.finished for choice in request.choices)
             prompt = self.table_blocks(len(request.prompt_ids))
             self._check_alone(self._bounded(prompt + self.output_blocks(request, num_choices), num_choices))
@@ -92,47 +92,47 @@ class KvAdmission:
             self.output_lengths.add(num_output_tokens)
 
     def admits_sequence(
-        self, sequence: Sequence, prefix: list[int], num_blocks: int, num_promised: int, growth: int
+        self, sequence: Sequence, prefix: list[int], num_blocks: int, num_budgeted: int, growth: int
     ) -> bool:
         """A waiting sequence may take a table of ``num_blocks``, the cached ``prefix`` included.
 
-        ``num_promised`` blocks are promised to others; the batch grows by ``growth`` until the sequence has its next
-        token.  What is promised to the sequence is noted on it.
+        ``num_budgeted`` blocks are in the budgets of others and not held yet; the batch grows by ``growth`` until the
+        sequence has its next token.  The sequence's own budget is noted on it.
         """
         state = sequence.request
-        returns = state is not None and (state.has_started or is_return(state.request))
-        expected = min(1, sequence.output_blocks) if returns else sequence.output_blocks
+        resumed = state is not None and (state.has_started or is_resumed(state.request))
+        expected = min(1, sequence.output_blocks) if resumed else sequence.output_blocks
         if state is not None:
-            bound = self._bounded(num_blocks + expected, 1 + len(state.siblings))
+            bound = self._bounded(num_blocks + expected, 1 + len(state.pending_forks))
             expected = max(min(1, expected), bound - num_blocks)
-        sequence.promised_blocks = num_blocks + expected
-        needed = max(expected, growth) if returns else expected
-        has_room = self._has_room(prefix, num_blocks, needed, num_promised, is_return=returns)
+        sequence.budget_blocks = num_blocks + expected
+        needed = max(expected, growth) if resumed else expected
+        has_room = self._has_room(prefix, num_blocks, needed, num_budgeted, is_resumed=resumed)
         self.num_refusals += not (has_room or sequence.is_refused)
         sequence.is_refused = not has_room
         return has_room
 
-    def admits_request(self, request: EngineRequest, prefix: list[int], num_blocks: int, num_promised: int) -> bool:
+    def admits_request(self, request: EngineRequest, prefix: list[int], num_blocks: int, num_budgeted: int) -> bool:
         """A hand-off of all open choices may take a table of ``num_blocks``, the cached ``prefix`` included."""
         num_choices = sum(not choice.finished for choice in request.choices)
         expected = self.output_blocks(request, num_choices)
-        has_room = self._has_room(prefix, num_blocks, expected, num_promised, is_return=is_return(request))
+        has_room = self._has_room(prefix, num_blocks, expected, num_budgeted, is_resumed=is_resumed(request))
         self.num_refusals += not has_room
         return has_room
 
     def _has_room(
-        self, prefix: list[int], num_blocks: int, expected: int, num_promised: int, *, is_return: bool
+        self, prefix: list[int], num_blocks: int, expected: int, num_budgeted: int, *, is_resumed: bool
     ) -> bool:
         total = self._blocks.num_blocks
         taken = total - self._blocks.num_available
         new = num_blocks - sum(self._blocks.is_in_use(block) for block in prefix)
-        if is_return:
+        if is_resumed:
             has_room = taken + new + expected <= total
         else:
-            has_room = taken + num_promised + new + expected <= self._mark * total
+            has_room = taken + num_budgeted + new + expected <= self._mark * total
         return has_room or (taken == 0 and new <= total)
 
 
-def is_return(request: EngineRequest) -> bool:
+def is_resumed(request: EngineRequest) -> bool:
     """It emitted tokens before, here or elsewhere."""
     return any(choice.emitted_ids for choice in request.choices)

@@ -2,7 +2,7 @@
 
 The ledger's counts are kept as blocks change hands, so their sum is right whatever happens: only a recount from the
 reference counts, fences and names can show that a block was lost or given away twice.  It takes time in proportion to
-the pool, so it waits for a moment in which nobody does.
+the pool, so it waits for a moment without work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stratos.engine.contract.results import AuditCounts
 
 _log = logging.getLogger(__name__)
 INTERVAL_S = 10.0
-"""Least time between two recounts."""
+"""Minimum time between two recounts."""
 
 
 class LedgerAudit:

@@ -2,10 +2,13 @@
 
 A table covers the sequence's tokens from position 0.  At admission a sequence references what the prefix cache holds,
 loads what host memory holds, and takes blocks for all other tokens; it grows step by step.  Where the model's window
-is bounded (``kv_window``) a generating sequence takes no more blocks ahead than a window and a step need, starts behind
-the part of a cached prefix that nobody sees any more, and releases blocks as its window passes them.
+is bounded (``window``) a generating sequence takes no more blocks ahead than a window and a step need, starts after the
+part of a cached prefix that no token sees any more, and releases blocks as its window passes them.
 
-Owns no state: blocks are the block manager's, admission is ``KvAdmission``'s word.
+All examples below have blocks of 4 tokens and a window of 10: the token at position 40 sees positions 31 to 40, which
+are in blocks 7 to 10, so blocks 0 to 6 are not needed any more.
+
+Owns no state: the block manager owns blocks, ``KvAdmission`` decides on admission.
 """
 
 from __future__ import annotations
@@ -25,13 +28,13 @@ class _Prefix:
     """What is known of a sequence's first tokens."""
 
     num_blocks: int
-    """Full blocks, those nobody sees included."""
+    """Full blocks, those that no token sees included."""
     first: int
     """The first that is needed."""
     cached: list[int]
     """Device blocks from there on."""
     hosted: list[int]
-    """Host slots behind them, held."""
+    """Host slots of the blocks after them, held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,13 @@ class BlockTables:
         """The window, where the sequence may give up what it has passed."""
         return self.window if sequence.request is not None else None
 
-    def build(self, sequence: Sequence, num_promised: int, growth: int) -> bool:
-        """Reference the known prefix and take blocks for the tokens behind it, or take nothing.
+    def build(self, sequence: Sequence, num_budgeted: int, growth: int) -> bool:
+        """Reference the known prefix and take blocks for the tokens after it, or take nothing.
 
-        ``num_promised`` and ``growth``: see ``KvAdmission.admits_sequence``.
+        ``num_budgeted`` and ``growth`` are those of ``KvAdmission.admits_sequence``.
         """
         if sequence.swapped is not None:
-            return self._restore(sequence, num_promised, growth)
+            return self._restore(sequence, num_budgeted, growth)
         size, window = self.blocks.block_size, self.window_of(sequence)
         usable = len(sequence.tokens) - (1 if sequence.job is None else 0)  # the last token of a prompt is sampled
         hashes = [] if sequence.bypasses_prefix_cache else sequence.hash_chain(usable // size, size)
@@ -63,7 +66,7 @@ class BlockTables:
         if sequence.job is None or sequence.job.job.compute:
             num_blocks = self.admission.table_blocks(len(sequence.tokens)) - prefix.first
             num_blocks = num_blocks if window is None else min(num_blocks, window.max_blocks)
-        if not self.admission.admits_sequence(sequence, prefix.cached, num_blocks, num_promised, growth):
+        if not self.admission.admits_sequence(sequence, prefix.cached, num_blocks, num_budgeted, growth):
             self.tier.unmatch(prefix.hosted)
             return False
         self.blocks.reference(prefix.cached)
@@ -72,6 +75,11 @@ class BlockTables:
             self.blocks.release(prefix.cached)
             self.tier.unmatch(prefix.hosted)
             return False
+        # 41 tokens are 11 blocks; 10 are known, of them block 7 on the device and 8 and 9 on the host:
+        #   entries [0, 7)    RELEASED   no token sees them
+        #           [7, 8)    cached     shared, one reference more
+        #           [8, 10)   taken      filled from the host by the next plan
+        #           [10, 11)  taken      computed here: num_computed is 40
         self.tier.load(prefix.hosted, taken, hashes[prefix.num_blocks - len(prefix.hosted) :])
         sequence.block_table = [RELEASED] * prefix.first + prefix.cached + taken
         sequence.num_released, sequence.num_hashed = prefix.first, prefix.num_blocks
@@ -86,22 +94,27 @@ class BlockTables:
             return _Prefix(len(cached) + len(hosted), 0, cached, hosted)
         end, cached = cache.match_end(hashes, window.needed)
         hosted = self.tier.match(hashes[end:], may_wait=may_wait)
+        begin = end - len(cached)  # cached[i] is block begin + i, hosted[i] is block end + i
         num_blocks = end + len(hosted)
+        # Blocks from the host move the window on, so what was needed up to ``end`` may not be needed any more.
+        #   device [5, 8), host [8, 10): first is 7; cached[2:] is block 7, both hosted blocks stay
+        #   device [3, 6), host [6, 10): first is 7; nothing cached stays, and the slot of block 6 is given back
         first = window.needed(num_blocks)
-        self.tier.unmatch(hosted[: max(0, first - end)])
-        return _Prefix(
-            num_blocks, first, cached[first - end + len(cached) :] if first < end else [], hosted[max(0, first - end) :]
-        )
+        num_passed = max(0, first - end)
+        self.tier.unmatch(hosted[:num_passed])
+        return _Prefix(num_blocks, first, cached[first - begin :] if first < end else [], hosted[num_passed:])
 
-    def _restore(self, sequence: Sequence, num_promised: int, growth: int) -> bool:
+    def _restore(self, sequence: Sequence, num_budgeted: int, growth: int) -> bool:
         swapped, window = sequence.swapped, self.window_of(sequence)
         assert swapped is not None
+        # Held were blocks 7, 8 and 9, so the table had 10 entries, 7 of them released. 45 tokens are 12 blocks:
+        # it needs 12 - 7 = 5, the 3 that were swapped out and 2 for the tokens after them.
         num_swapped = len(swapped.places)
         num_blocks = self.blocks.blocks_for(len(sequence.tokens)) - (swapped.places[-1] + 1 - num_swapped)
         if window is not None:
             num_blocks = max(num_swapped, min(num_blocks, window.max_blocks))
         found = self.tier.resident(sequence)
-        admits = self.admission.admits_sequence(sequence, found, num_blocks, num_promised, growth)
+        admits = self.admission.admits_sequence(sequence, found, num_blocks, num_budgeted, growth)
         return admits and self.tier.restore(sequence, num_blocks)
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
@@ -123,10 +136,11 @@ class BlockTables:
         return max(0, missing)
 
     def release_passed(self, sequence: Sequence) -> None:
-        """Give up the blocks that no token behind the computed ones sees; a launched step may read them still."""
+        """Give up the blocks that no token after the computed ones sees; a launched step may read them still."""
         window = self.window_of(sequence)
         if window is None:
             return
+        # 40 tokens are computed, block 0 holds sinks, blocks 1 to 4 are released: entries [5, 7) have been passed
         begin = window.num_head_blocks + sequence.num_released
         end = min(window.first_block(sequence.num_computed), len(sequence.block_table))
         if end <= begin:
@@ -141,7 +155,7 @@ class BlockTables:
         table = sequence.block_table[: self.blocks.blocks_for(num_tokens)]
         if sequence.num_released:
             begin = 0 if self.window is None else self.window.num_head_blocks
-            end = begin + sequence.num_released
+            end = begin + sequence.num_released  # the first held block after the gap
             table[begin:end] = [table[end]] * (end - begin)
         return tuple(table)
 

@@ -1,8 +1,15 @@
 """Blocks that are given back while a launched step still touches them.
 
-A step that is launched and not collected reads and writes the blocks of its plan at a time nobody knows.  Writers
-outside of its order (a scatter, a copy to host memory) must not get such a block, so it is fenced until the step
-retires.  Owns nothing but the list of what it fenced; states and counts are the block manager's.
+A step that is launched and not collected reads and writes the blocks of its plan at an unknown time.  Writers outside
+of its order (a scatter, a copy to host memory) must not get such a block, so it is fenced until the step retires:
+
+    plan 7 is launched with sequence A in blocks 3 and 4; plan 6 has retired
+    A is aborted       release([3, 4], 7): 7 > 6, so both are fenced, then released: FENCED, no allocation gets them
+    plan 8 is launched, plan 7 is collected
+                       retire(7): both are unfenced: CACHED where they have a hash, else FREE
+
+The tokens that plan 7 sampled for A are dropped by A's epoch (``Sequence.epoch``), not by the fence.
+Owns nothing but the list of what it fenced; the block manager owns states and counts.
 """
 
 from __future__ import annotations
@@ -28,9 +35,9 @@ class StepFences:
         return plan > self._retired
 
     def release(self, blocks: list[int], plan: int) -> None:
-        """Take one reference from each block; what nobody references is fenced until ``plan`` has retired."""
+        """Take one reference from each block; what no sequence references then is fenced until ``plan`` has retired."""
         if blocks and self.is_launched(plan):
-            self._blocks.fence(blocks)
+            self._blocks.fence(blocks)  # before the release: a block must not be free in between
             self._waiting.setdefault(plan, []).append(blocks)
         self._blocks.release(blocks)
 

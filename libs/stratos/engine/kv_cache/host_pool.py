@@ -1,7 +1,7 @@
 """Owner of the slots in host memory, the larger and slower tier of KV blocks: hashes, references, states.
 
-    FREE ──take──▶ MOVING ──end_move──▶ HELD (referenced), CACHED (has a hash) or FREE
-    CACHED ──hold──▶ HELD ──release──▶ CACHED or FREE,  CACHED ──evicted by take──▶ MOVING
+    FREE ──allocate──▶ MOVING ──end_move──▶ HELD (referenced), CACHED (has a hash) or FREE
+    CACHED ──hold──▶ HELD ──release──▶ CACHED or FREE,  CACHED ──evicted by allocate──▶ MOVING
     HELD ──begin_move (a load reads it)──▶ MOVING
 
 A slot is MOVING while a copy writes or reads it; it is never given to anybody then.  Hashes are those of the device
@@ -45,7 +45,7 @@ class HostPool:
 
     @property
     def num_available(self) -> int:
-        """Slots that ``take`` could hand out now."""
+        """Slots that ``allocate`` could hand out now."""
         return len(self._free) + len(self._cached)
 
     def find(self, block_hash: bytes) -> int | None:
@@ -56,7 +56,7 @@ class HostPool:
         """The copy that fills the slot has not ended."""
         return slot in self._filling
 
-    def take(self, block_hash: bytes | None) -> int | None:
+    def allocate(self, block_hash: bytes | None) -> int | None:
         """A slot for a copy to fill, the least recently used one if none is free; ``None`` when all are in use."""
         if self._free:
             slot = self._free.pop()
@@ -78,20 +78,20 @@ class HostPool:
         for slot in slots:
             assert self._states[slot] is not SlotState.FREE
             self._refs[slot] += 1
-            self._settle(slot)
+            self._update_state(slot)
 
     def release(self, slots: Iterable[int]) -> None:
         """Take a reference back."""
         for slot in slots:
             assert self._refs[slot] > 0, f"slot {slot} released twice"
             self._refs[slot] -= 1
-            self._settle(slot)
+            self._update_state(slot)
 
     def begin_move(self, slot: int) -> None:
         """A copy is going to read the slot."""
         assert self._states[slot] is not SlotState.FREE
         self._moves[slot] += 1
-        self._settle(slot)
+        self._update_state(slot)
 
     def end_move(self, slot: int, *, is_valid: bool = True) -> None:
         """A copy has ended; a copy that filled the slot and failed leaves nothing to be found."""
@@ -101,14 +101,14 @@ class HostPool:
             self._forget_slot(slot)
         if self._moves[slot] == 0:
             self._filling.discard(slot)
-        self._settle(slot)
+        self._update_state(slot)
 
     def forget(self, hashes: Iterable[bytes]) -> int:
         """Take hashes away; held and moving content stays for its owners. Returns how many were known."""
         slots = [slot for slot in (self._slot_of.get(block_hash) for block_hash in hashes) if slot is not None]
         for slot in slots:
             self._forget_slot(slot)
-            self._settle(slot)
+            self._update_state(slot)
         return len(slots)
 
     def ledger(self) -> HostLedger:
@@ -135,7 +135,7 @@ class HostPool:
             return SlotState.HELD
         return SlotState.CACHED if slot in self._hash_of else SlotState.FREE
 
-    def _settle(self, slot: int) -> None:
+    def _update_state(self, slot: int) -> None:
         before, now = self._states[slot], self._state_now(slot)
         if before is now:
             return

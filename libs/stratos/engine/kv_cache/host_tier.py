@@ -3,11 +3,16 @@
 Two things live there.  A preempted sequence is *swapped out* when that beats computing it again: all its blocks are
 held in host memory until it is *restored* or ends.  A cached block that the device pool evicts is *kept* under its
 hash, and a later prefix hit *loads* it.  Copies ride in step plans: a plan copies out, then in, then forks blocks
-(copy-on-write), then runs its rows, so whatever the same plan does with a block that was copied out comes after.
+(copy-on-write), then runs its rows, so all that the same plan does with a block that was copied out comes after.
 
-``is_fenced`` (lag 1) is for runners that copy beside the step loop.  A block that is copied out is then given to
-nobody, and a block that is loaded is read by nobody, until the plan has retired; an evicted block cannot be copied any
-more, so cached blocks are copied before they are due (``keep_oldest``).
+    plan 7   sequence A in blocks 3, 4, 5 is preempted. Block 3 is known on the host in slot 1: shared, not copied.
+             outs (4 -> slot 8), (5 -> slot 9); A holds slots 1, 8, 9 and no block; rows of plan 7 may write 4 and 5
+    plan 8   A is admitted again. Block 3 is still cached on the device: referenced. Blocks 6 and 2 are allocated:
+             ins (slot 8 -> 6), (slot 9 -> 2); A's table is 3, 6, 2, its slots are released
+
+``is_fenced`` (lag 1) is for runners that copy beside the step loop.  A block that is copied out then has no new owner,
+and a block that is loaded has no reader, until the plan has retired; an evicted block cannot be copied any more, so
+cached blocks are copied before they are due (``_keep_oldest``).
 
 The destination of a load holds a reference of its own until the plan retires, so its sequence may end meanwhile.
 Owns the decisions and what is pending; slots belong to ``HostPool``, blocks to ``BlockManager``.
@@ -76,7 +81,7 @@ class HostTier:
         self._loading: set[int] = set()
         self._plan: int | None = None
         """Number of the plan that is being made."""
-        self._num_kept = 0
+        self.num_kept = 0
         """Device blocks that pending copies of cached blocks reference."""
         self.num_swapped_out = self.num_restored = self.num_blocks_out = self.num_blocks_in = 0
         if num_slots:
@@ -95,7 +100,12 @@ class HostTier:
     @property
     def is_busy(self) -> bool:
         """Pending or launched copies hold references on device blocks."""
-        return bool(self._loading or self._num_kept)
+        return bool(self._loading or self.num_kept)
+
+    @property
+    def num_loading(self) -> int:
+        """Device blocks that pending or launched copies fill."""
+        return len(self._loading)
 
     @property
     def has_pending(self) -> bool:
@@ -130,7 +140,7 @@ class HostTier:
         if slots is None:
             return False
         if self._is_fenced and len(self._next.outs) > num_outs:
-            sequence.last_plan = self._plan  # whoever releases its blocks now keeps them from everybody till then
+            sequence.last_plan = self._plan  # the release that follows fences its blocks until this plan has retired
         self._next.owners.append(sequence)
         sequence.swapped = SwappedState(tuple(slots), tuple(places), sequence.num_computed, sequence.num_hashed)
         self.num_swapped_out += 1
@@ -250,7 +260,7 @@ class HostTier:
             self._copy_out(block, block_hash)
 
     def _keep_oldest(self) -> None:
-        """Fenced: copy out the cached blocks that would be evicted next, while nobody may write them."""
+        """Fenced: copy out the cached blocks that would be evicted next, while no plan writes them."""
         blocks = self._blocks
         if not (self._is_fenced and self.is_enabled) or blocks.num_free * KEEP_WHEN_FREE_BELOW >= blocks.num_blocks:
             return
@@ -266,11 +276,11 @@ class HostTier:
     # -- plans -------------------------------------------------------------------------------------
 
     def begin_plan(self, number: int) -> None:
-        """Plan ``number`` is being made, until ``take``."""
+        """Plan ``number`` is being made, until ``drain_swaps``."""
         self._plan = number
         self._keep_oldest()
 
-    def take(self) -> Swaps:
+    def drain_swaps(self) -> Swaps:
         """What the plan that is being made has to copy."""
         self._plan = None
         swaps, self._next = self._next, Swaps()
@@ -283,6 +293,7 @@ class HostTier:
             self.pool.end_move(copy.slot)
             self.pool.release([copy.slot])
             self._loading.discard(copy.block)
+            # without fences ``_copy_in`` did this: a row of the same plan may read the block
             if self._is_fenced and copy.block_hash is not None:
                 self._blocks.cache.insert(copy.block_hash, copy.block)
         self._blocks.release([copy.block for copy in swaps.ins])
@@ -301,21 +312,21 @@ class HostTier:
         for copy in swaps.outs:
             self.pool.end_move(copy.slot, is_valid=is_valid)
         referenced = [copy.block for copy in swaps.outs if copy.is_referenced]
-        self._num_kept -= len(referenced)
+        self.num_kept -= len(referenced)
         self._blocks.release(referenced, are_oldest=True)
 
     def _copy_out(self, block: int, block_hash: bytes | None, *, is_referenced: bool = False) -> int:
-        slot = self.pool.take(block_hash)
+        slot = self.pool.allocate(block_hash)
         assert slot is not None
-        self._num_kept += is_referenced
+        self.num_kept += is_referenced
         self._next.outs.append(BlockOut(block, slot, is_referenced))
         return slot
 
     def _copy_in(self, slot: int, block: int, block_hash: bytes | None) -> None:
         """The destination and the source stay until the plan has retired, whatever becomes of the sequence."""
-        self.pool.hold([slot])
-        self.pool.begin_move(slot)
-        self._blocks.reference([block])
+        self.pool.hold([slot])  # the caller's hold ends with the plan's decision, this one when the plan retires
+        self.pool.begin_move(slot)  # no copy may fill the slot while this one reads it
+        self._blocks.reference([block])  # its sequence may be aborted before the copy is done
         self._loading.add(block)
         self._next.ins.append(BlockIn(slot, block, block_hash))
         if block_hash is not None and not self._is_fenced:

@@ -52,6 +52,10 @@ class PrefixCache:
                 blocks.append(block)
         return end, blocks[::-1]
 
+    def blocks_by_hash(self) -> dict[bytes, int]:
+        """A copy of the map."""
+        return dict(self._block_of)
+
     def find(self, block_hash: bytes) -> int | None:
         """The block with this hash."""
         return self._block_of.get(block_hash)

@@ -23,7 +23,6 @@ class ExactTorchOps(TorchOps):
     name = "torch-exact"
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """See ``LayerOps.silu_mul``."""
         gate, up = gate_up.float().chunk(2, -1)
         return (gate / (exp2(gate * -_LOG2_E) + 1.0) * up).to(gate_up.dtype)
 

@@ -2,10 +2,10 @@
 
 Libraries choose their kernel by the number of rows M, and kernels add in different orders.  Which numbers of rows
 agree is found by trying, on weights of the same shape made for it: the true sums are 0, so what is computed is the
-rounding alone, and another order shows even behind a bfloat16.  The product of M equal rows must be M times the same
-bits, and the same for every M.  Where it is not, rows are padded with zeros until it is: measured on oneDNN's packed
-weights two rows suffice (one row alone takes another kernel where in_features is large), MKL in float32 wants a
-multiple of a few rows per thread.  Only numbers of rows that were tried are ever computed: what lies between two of
+rounding alone, and another order shows even where results are bfloat16.  The product of M equal rows must be M times
+the same bits, and the same for every M.  Where it is not, rows are padded with zeros until it is: measured on oneDNN's
+packed weights two rows suffice (one row alone takes another kernel where in_features is large), MKL in float32 wants
+a multiple of a few rows per thread.  Only numbers of rows that were tried are ever computed: what lies between two of
 them is padded to the larger one, what lies above is cut.
 
 What is found holds for the number of threads it was tried with.  Whether another number gives other bits is not tried:
@@ -40,12 +40,12 @@ def probed_rows(num_elements: int) -> tuple[int, ...]:
 class RowPadding:
     """How many rows to compute for how many are wanted."""
 
-    least: int
+    minimum: int
     multiple: int
 
     def rows(self, count: int) -> int:
         """Rows to compute for ``count``."""
-        return max(self.least, -(-count // self.multiple) * self.multiple)
+        return max(self.minimum, -(-count // self.multiple) * self.multiple)
 
     def sizes(self, counts: Sequence[int]) -> list[int]:
         """The different numbers of rows that ``counts`` lead to, ascending."""
@@ -71,9 +71,9 @@ class InvariantLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to [tokens, in_features]."""
-        count, most = x.shape[0], self._sizes[-1]
-        if count > most:
-            return torch.cat([self(x[begin : begin + most]) for begin in range(0, count, most)])
+        count, largest = x.shape[0], self._sizes[-1]
+        if count > largest:
+            return torch.cat([self(x[begin : begin + largest]) for begin in range(0, count, largest)])
         padded = self._sizes[bisect_left(self._sizes, count)]
         if padded == count:
             return self._linear(x.contiguous())

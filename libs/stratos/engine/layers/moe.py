@@ -27,7 +27,7 @@ class MixtureOfExperts:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to [tokens, hidden]."""
-        weights, chosen = self._route(x)
+        weights, chosen = self.route(x)
         pairs = chosen.flatten()
         order = torch.argsort(pairs, stable=True)
         counts = torch.bincount(pairs, minlength=len(self.experts)).tolist()
@@ -44,7 +44,7 @@ class MixtureOfExperts:
             total += by_choice[:, rank] * weights[:, rank : rank + 1]
         return total.to(x.dtype)
 
-    def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Weights, float32, and indices of the chosen experts, best first: [tokens, num_chosen] each."""
         probabilities = torch.softmax(self.router(x).float(), -1)
         ordered, indices = torch.sort(probabilities, dim=-1, descending=True, stable=True)

@@ -23,7 +23,7 @@ class NativeLinear:
         library: the compiled kernels.
         weight: [out_features, in_features]; copied into panels.
         bias: [out_features], or ``None``.
-        is_float: results are float32, whatever the type of the weight: the sums as they are, not rounded.
+        is_float: results are float32 for every type of the weight: the sums as they are, not rounded.
     """
 
     __slots__ = ("_bias", "_dtype", "_library", "_out_dtype", "_packed", "_pointer", "argument")

@@ -20,11 +20,9 @@ class NativeOps(LayerOps):
         self._library, self._dtype = library, DTYPE_CODES[dtype]
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See ``LayerOps.rms_norm``."""
         return self._norm(x, None, weight, eps)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See ``LayerOps.add_rms_norm``."""
         return self._norm(x, residual.data_ptr(), weight, eps)
 
     def _norm(self, x: Tensor, residual: int | None, weight: Tensor, eps: float) -> Tensor:
@@ -37,14 +35,13 @@ class NativeOps(LayerOps):
         return out
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """See ``LayerOps.silu_mul``."""
         rows, size = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(rows, size)
         self._library.silu_mul(self._dtype, gate_up.data_ptr(), out.data_ptr(), rows, size, torch.get_num_threads())
         return out
 
     def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``LayerOps.greedy``; one pass."""
+        """One pass."""
         rows, size = logits.shape
         tokens = logits.new_empty(rows, dtype=torch.int64)
         is_finite = logits.new_empty(rows, dtype=torch.bool)

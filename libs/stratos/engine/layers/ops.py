@@ -51,15 +51,12 @@ class TorchOps(LayerOps):
     name = "torch"
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See ``LayerOps.rms_norm``."""
         return torch.rms_norm(x, weight.shape, weight, eps)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See ``LayerOps.add_rms_norm``."""
         residual.add_(x)
         return torch.rms_norm(residual, weight.shape, weight, eps)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """See ``LayerOps.silu_mul``."""
         gate, up = gate_up.chunk(2, -1)
         return F.silu(gate) * up

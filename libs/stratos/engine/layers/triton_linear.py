@@ -30,7 +30,6 @@ class TritonLinearFactory(LinearFactory):
         self.kernel_name, self.is_invariant_by_design = "triton-gemm", True
 
     def __call__(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        """See ``LinearFactory``."""
         return TritonLinear(weight, bias)
 
     def plain(self, weight: Tensor, bias: Tensor | None = None) -> Linear:

@@ -15,13 +15,10 @@ class TritonOps(LayerOps):
     is_invariant_by_design = True
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See ``LayerOps.rms_norm``."""
         return norms.rms_norm(x.contiguous(), weight, eps)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See ``LayerOps.add_rms_norm``."""
         return norms.rms_norm(x.contiguous(), weight, eps, residual)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """See ``LayerOps.silu_mul``."""
         return norms.silu_mul(gate_up.contiguous())

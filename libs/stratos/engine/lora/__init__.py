@@ -1,1 +1,4 @@
-"""LoRA: ``host_copy`` (read, checked), ``weights`` (laid out), ``store`` (residency), ``batch`` (use in a step)."""
+"""LoRA adapters: read and checked, kept on the host and on the device, applied to some rows of a step.
+
+Read in this order: ``store`` (residency), ``host_copy`` (read, checked), ``weights`` (laid out), ``batch`` (in a step).
+"""

@@ -1,11 +1,11 @@
 """Residency of adapters: slots on the device and copies on the host, each a bounded map in order of use.
 
-    load -> in a slot? else a host copy, else its folder -> laid out beside the steps -> published by one assignment
+    load -> in a slot? else a host copy, else its folder -> laid out while steps run -> published by one assignment
 
 So loading never disturbs a step: the lock is held for look-ups and the swap, never while something is read, converted
 or laid out.  The caller says which adapters have sequences (``is_pinned``); the least recently used of the others gives
-up its slot and keeps its host copy.  Whoever wants to keep an adapter pins it first and looks then whether it is
-resident: victims are chosen under the same lock as ``digests`` reads.
+up its slot and keeps its host copy.  A caller that wants to keep an adapter pins it first and looks then whether it
+is resident: victims are chosen under the same lock as ``digests`` reads.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class LoraStore:
     """Loaded adapters by digest; safe to use from several threads.
 
     Args:
-        capacity: slots: most adapters on the device at once.
-        host_bytes: most memory of the copies kept on the host, those of adapters in slots included; 0 keeps none.
+        capacity: slots: maximum number of adapters on the device.
+        host_bytes: maximum memory of the copies kept on the host, those of adapters in slots included; 0 keeps none.
         read: reads one adapter from its folder; may raise ``InvalidAdapter``.
         lay_out: makes one ready on the device.
     """
@@ -38,7 +38,7 @@ class LoraStore:
         lay_out: Callable[[HostAdapter], LoraWeights],
     ) -> None:
         self._capacity, self._host_bytes = capacity, host_bytes
-        self._read, self._lay_out = read, lay_out
+        self.read, self._lay_out = read, lay_out
         self._slots: OrderedDict[str, LoraWeights] = OrderedDict()
         self._host: OrderedDict[str, HostAdapter] = OrderedDict()
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class LoraStore:
             self._victim(is_pinned)
             copy = self._host.get(files.digest)
         if copy is None:
-            copy = self._read(files)
+            copy = self.read(files)
         weights = self._lay_out(copy)
         with self._lock:
             victim = None if files.digest in self._slots else self._victim(is_pinned)
@@ -83,12 +83,6 @@ class LoraStore:
         raise AdapterUnavailable(
             f"all {self._capacity} adapter slots hold adapters in use; raise max_resident_adapters"
         )
-
-    def unload(self, digest: str) -> None:
-        """Forget an adapter; unknown digests are ignored. A running step keeps the tensors it has."""
-        with self._lock:
-            self._slots.pop(digest, None)
-            self._host.pop(digest, None)
 
     def touch(self, digest: str) -> LoraWeights | None:
         """The adapter, marked as used now; ``None`` when it is not resident."""

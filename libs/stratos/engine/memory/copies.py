@@ -1,4 +1,4 @@
-"""Copies between host and device that make nobody wait until a result is needed."""
+"""Copies between host and device: enqueued, and waited for only where the result is needed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pack_to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[T
 
 
 class HostCopies:
-    """Tensors on their way to the host, behind everything enqueued before them."""
+    """Tensors on their way to the host, after everything enqueued before them."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._event: torch.cuda.Event | None = None

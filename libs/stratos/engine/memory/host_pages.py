@@ -16,7 +16,7 @@ from stratos.engine.memory.kv_pages import KvPages, check_memory
 
 
 class HostPages:
-    """``num_slots`` blocks beside ``pages``; none costs nothing."""
+    """``num_slots`` blocks in host memory, for copies of ``pages``; without any it costs nothing."""
 
     def __init__(self, pages: KvPages, num_slots: int, clock: Clock) -> None:
         self.num_slots = num_slots
@@ -25,9 +25,7 @@ class HostPages:
         num_bytes = num_slots * pages.tensor[0].nbytes
         check_memory(num_bytes, "host_pool_bytes")
         try:
-            self._slots = torch.empty(
-                shape, dtype=pages.tensor.dtype, pin_memory=pages.tensor.is_cuda and num_slots > 0
-            )
+            self.slots = torch.empty(shape, dtype=pages.tensor.dtype, pin_memory=pages.tensor.is_cuda and num_slots > 0)
         except RuntimeError as error:
             raise InvalidCheckpoint(f"a host pool of {num_bytes} bytes cannot be had; lower host_pool_bytes") from error
 
@@ -37,9 +35,9 @@ class HostPages:
             return 0.0
         start = self._clock.now()
         for block, slot in outs:
-            self._slots[slot].copy_(self._pages[block], non_blocking=True)
+            self.slots[slot].copy_(self._pages[block], non_blocking=True)
         for slot, block in ins:
-            self._pages[block].copy_(self._slots[slot], non_blocking=True)
+            self._pages[block].copy_(self.slots[slot], non_blocking=True)
         if self._pages.is_cuda:
             torch.cuda.current_stream(self._pages.device).synchronize()
         return self._clock.now() - start

@@ -84,6 +84,7 @@ class KvPages:
             raise ValueError(f"the payload has {payload.nbytes} bytes, the range needs {expected}")
         if not expected:
             return
+        # torch takes writable memory only; the copy is of read-only payloads
         buffer = bytearray(payload) if payload.readonly else payload
         run = torch.frombuffer(buffer, dtype=torch.uint8).view(self.tensor.dtype).view(shape)
         for tokens, page in self._pieces(block_table, kv_range):
@@ -101,6 +102,7 @@ class KvPages:
         """Per block: tokens of the run, and the view [layers, 2, kv_heads, tokens, head_dim] of the page."""
         size, position = self.geometry.block_size, kv_range.token_begin
         layers = slice(kv_range.layer_begin, kv_range.layer_end)
+        # blocks of 16, tokens 21 to 40: block 1 from place 5 (11 tokens, 0 to 11 of the run), then block 2 (11 to 19)
         while position < kv_range.token_end:
             index, offset = divmod(position, size)
             count = min(size - offset, kv_range.token_end - position)

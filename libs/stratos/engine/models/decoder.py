@@ -104,7 +104,7 @@ class Decoder:
         return self.lm_head(self.final_states(hidden))
 
     def final_states(self, hidden: Tensor) -> Tensor:
-        """Hidden states [S, H] behind the model's last norm: what embeddings are pooled from."""
+        """Hidden states [S, H] after the model's last norm: what embeddings are pooled from."""
         return self.ops.rms_norm(hidden, self.final_norm, self.config.rms_norm_eps)
 
 

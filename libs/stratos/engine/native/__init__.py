@@ -1,5 +1,5 @@
-"""Kernels in C++ with a plain C interface: ``build`` compiles, ``library`` loads, ``ops`` are layer operations.
+"""Kernels in C++ with a plain C interface that knows addresses and sizes, not torch: one build serves every torch.
 
-The sources know nothing of torch: they get addresses and sizes, so one build serves every torch.  Paged attention
-over them is ``stratos.engine.attention.native``.
+Read in this order: ``isa`` and ``build`` (compiling), ``library`` (loading), ``structures``, then ``gemm.h``,
+``attention.cpp`` and ``decoder.cpp``.  Callers: ``attention.native``, ``layers.native_*``, ``runner.native_forward``.
 """

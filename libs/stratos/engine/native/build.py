@@ -1,21 +1,34 @@
-"""Compiles the kernels, once per instruction set: ``python -m stratos.engine.native.build``.
+"""Compiles the kernels: ``python -m stratos.engine.native.build``.
 
-Part of the installation, never of a start.  Without a compiler, or on another processor family, it says so and leaves
-nothing: the engine then runs on pure torch.  The OpenMP run-time is not linked: torch's is found when the library is
-loaded, whatever its file is called, so that both share one pool of threads.
+Part of the installation, never of a start.  One library per instruction set; a machine needs the fastest that it can
+run, ``--all`` adds the others, for tests and packages.  A library that comes from the same sources stays.  Without a
+compiler, or on another processor family, it says so and leaves nothing: the engine then runs on pure torch.  The OpenMP
+run-time is not linked: torch's is found when the library is loaded, under any file name, so that both share one
+pool of threads.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import shutil
 import subprocess  # compiles our own sources with fixed arguments
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from stratos.engine.native.isa import INSTRUCTION_SETS, SOURCE_FOLDER, InstructionSet, source_digest
+from stratos.engine.native import isa as instruction_sets
+from stratos.engine.native.isa import (
+    INSTRUCTION_SETS,
+    SOURCE_FOLDER,
+    InstructionSet,
+    cpu_flags,
+    source_digest,
+    supported_sets,
+)
 
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fno-exceptions", "-fno-rtti", "-fno-math-errno")
@@ -39,15 +52,32 @@ def build(isa: InstructionSet, compiler: str, target: Path = SOURCE_FOLDER) -> P
         BuildFailed: with the compiler's message.
     """
     with tempfile.TemporaryDirectory(dir=target) as scratch:
-        objects = []
-        for source in sorted(SOURCE_FOLDER.glob("*.cpp")):
-            objects.append(str(Path(scratch) / f"{source.stem}.o"))
-            definition = f'-DSTRATOS_SOURCES="{source_digest()}"'
-            command = [compiler, *FLAGS, *EXACT_FLAGS, *isa.compiler_flags, definition]
-            _run([*command, "-c", str(source), "-o", objects[-1]])
+        definition = f'-DSTRATOS_SOURCES="{source_digest()}"'
+        command = [compiler, *FLAGS, *EXACT_FLAGS, *isa.compiler_flags, definition]
+        sources = sorted(SOURCE_FOLDER.glob("*.cpp"))
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # threads wait for compilers, which are processes
+            objects = list(pool.map(partial(_compile, command, Path(scratch)), sources))
         library = Path(scratch) / isa.file_name
         _run([compiler, "-shared", *objects, "-o", str(library)])
         return library.replace(target / isa.file_name)
+
+
+def is_current(library: Path) -> bool:
+    """The library exists and comes from these sources and these compiler flags.
+
+    The digest of the sources is compiled into it.  Flags are in no digest: a library has to be newer than the two
+    modules that hold them.
+    """
+    if not library.exists() or source_digest().encode() not in library.read_bytes():
+        return False
+    flags_changed_s = max(Path(module).stat().st_mtime for module in (__file__, instruction_sets.__file__))
+    return library.stat().st_mtime > flags_changed_s
+
+
+def _compile(command: list[str], folder: Path, source: Path) -> str:
+    target = str(folder / f"{source.stem}.o")
+    _run([*command, "-c", str(source), "-o", target])
+    return target
 
 
 def _run(command: list[str]) -> None:
@@ -58,7 +88,9 @@ def _run(command: list[str]) -> None:
 
 def main() -> int:
     """Build every library; a machine that cannot is no error."""
-    argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0]).parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--all", action="store_true", help="build for every instruction set, not for this machine")
+    builds_all = parser.parse_args().all
     compiler = find_compiler()
     if platform.machine() not in ("x86_64", "AMD64") or compiler is None:
         reason = (
@@ -66,12 +98,22 @@ def main() -> int:
         )
         print(f"native kernels are not built ({reason}); the engine runs on pure torch, which is slower")
         return 0
-    for isa in INSTRUCTION_SETS:
-        try:
-            print(f"built {build(isa, compiler).name}")
-        except BuildFailed as error:
-            print(f"native kernels for {isa.name} are not built: {error}", file=sys.stderr)
+    for isa in INSTRUCTION_SETS if builds_all else supported_sets(cpu_flags()):
+        if _provide(isa, compiler) and not builds_all:
+            break  # older compilers do not know the newest instruction sets: then the next one serves
     return 0
+
+
+def _provide(isa: InstructionSet, compiler: str) -> bool:
+    if is_current(SOURCE_FOLDER / isa.file_name):
+        return True
+    print(f"==> compiling the engine's kernels for {isa.name}", flush=True)
+    try:
+        build(isa, compiler)
+    except BuildFailed as error:
+        print(f"native kernels for {isa.name} are not built: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 if __name__ == "__main__":

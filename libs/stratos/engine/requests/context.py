@@ -1,4 +1,4 @@
-"""What the books of an engine share: configuration, memory, queues, counters."""
+"""What the request tables of an engine share: configuration, memory, queues, counters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stratos.common.errors import ContextLengthExceeded
 from stratos.core.block_hash import block_hashes, chain_root
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.block_manager import BlockManager
-from stratos.engine.requests.grammars import GrammarBook
+from stratos.engine.requests.grammars import RequestGrammars
 from stratos.engine.scheduler.scheduler import Scheduler
 from stratos.engine.sequence import Sequence
 from stratos.engine.settings import SchedulerConfig
@@ -27,7 +27,7 @@ class EngineContext:
     clock: Clock
     blocks: BlockManager
     scheduler: Scheduler
-    grammars: GrammarBook
+    grammars: RequestGrammars
     seq_ids: Iterator[int] = field(default_factory=itertools.count)
     tokens_by_tenant: Counter[str] = field(default_factory=Counter)
 

@@ -21,11 +21,11 @@ from stratos.engine.contract.results import StepResult
 from stratos.engine.requests.context import EngineContext
 from stratos.engine.sequence import EmbedState, Sequence
 
-LEAST_NORM = 1e-12
+MIN_NORM = 1e-12
 """Shorter vectors are not blown up; the bound that ``torch.nn.functional.normalize`` has."""
 
 
-class EmbedBook:
+class EmbeddingTable:
     """Open embedding requests by key."""
 
     def __init__(self, context: EngineContext) -> None:
@@ -34,6 +34,11 @@ class EmbedBook:
 
     def __contains__(self, key: RequestKey) -> bool:
         return key in self._sequences
+
+    @property
+    def open(self) -> tuple[RequestKey, ...]:
+        """Keys of the requests in it."""
+        return tuple(self._sequences)
 
     def add(self, request: EmbedRequest) -> None:
         """Queue a request. Raises like ``EngineCore.add_embedding``."""
@@ -91,7 +96,7 @@ class EmbedBook:
             vector = vector / len(request.token_ids)
         vector = vector[: request.num_dimensions]
         if request.normalizes:
-            vector = vector / max(float(np.linalg.norm(vector)), LEAST_NORM)
+            vector = vector / max(float(np.linalg.norm(vector)), MIN_NORM)
         output = EmbeddingOutput(
             key=request.key, values=vector.astype("<f4").tobytes(), num_cached_tokens=state.num_cached_tokens
         )

@@ -1,4 +1,4 @@
-"""Generation requests: their choices, how siblings fork from the prompt, and how choices end."""
+"""Generation requests: their choices, how they fork from the prompt, and how choices end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BlockCopy(NamedTuple):
         return self.owner.is_open and self.owner.epoch == self.epoch
 
 
-class RequestBook:
+class GenerationTable:
     """Open requests by key, and the block copies that forks need before the next step."""
 
     def __init__(self, context: EngineContext) -> None:
@@ -46,6 +46,16 @@ class RequestBook:
 
     def __contains__(self, key: RequestKey) -> bool:
         return key in self._states
+
+    @property
+    def open(self) -> tuple[RequestKey, ...]:
+        """Keys of the requests in it."""
+        return tuple(self._states)
+
+    @property
+    def num_pending_copies(self) -> int:
+        """Block copies that no plan has taken."""
+        return len(self._copies)
 
     # -- coming and going --------------------------------------------------------------------------
 
@@ -60,21 +70,21 @@ class RequestBook:
     def adopt(self, reservation: ReservedState) -> None:
         """Let a committed hand-off join the batch at its last prompt token; gives its blocks back when it raises."""
         try:
-            lead = self._open(reservation.request)
+            parent = self._open(reservation.request)
         except BaseException:
             self._context.blocks.release(reservation.block_table)
             raise
-        state = lead.request
+        state = parent.request
         assert state is not None
         state.num_cached_tokens = reservation.num_skip_tokens
         state.num_transferred_tokens = reservation.num_tokens - reservation.num_skip_tokens
-        lead.block_hashes, lead.block_table = reservation.block_hashes, reservation.block_table
-        lead.promised_blocks = len(lead.block_table) + lead.output_blocks
-        lead.num_computed = reservation.num_tokens
-        lead.num_hashed = len(reservation.prefix_blocks)
-        self._context.cache_full_blocks(lead)
-        self._context.scheduler.run_now(lead)
-        self._fork_siblings(lead)
+        parent.block_hashes, parent.block_table = reservation.block_hashes, reservation.block_table
+        parent.budget_blocks = len(parent.block_table) + parent.output_blocks
+        parent.num_computed = reservation.num_tokens
+        parent.num_hashed = len(reservation.prefix_blocks)
+        self._context.cache_full_blocks(parent)
+        self._context.scheduler.run_now(parent)
+        self._fork_choices(parent)
 
     def _open(self, request: EngineRequest) -> Sequence:
         """Enter a request; returns the sequence of its first open choice, the others wait for the prompt."""
@@ -83,17 +93,17 @@ class RequestBook:
             raise BadRequest("every choice of the request is finished already", param="choices")
         state = RequestState(request, self._context.root(request.terms.adapter.digest, request.terms.cache_salt))
         state.matchers = self._context.grammars.matchers(request)
-        state.siblings = open_choices
+        state.pending_forks = open_choices
         self._states[request.key] = state
-        return self._start_lead(state)
+        return self._start_parent(state)
 
-    def _start_lead(self, state: RequestState) -> Sequence:
+    def _start_parent(self, state: RequestState) -> Sequence:
         """The first choice that waits for the prompt computes it, for all of them."""
-        choice = state.siblings.pop(0)
-        lead = self._start_choice(state, choice)
-        lead.output_blocks *= 1 + len(state.siblings)
-        state.lead_choice = choice.index
-        return lead
+        choice = state.pending_forks.pop(0)
+        parent = self._start_choice(state, choice)
+        parent.output_blocks *= 1 + len(state.pending_forks)
+        state.parent_choice = choice.index
+        return parent
 
     def _start_choice(self, state: RequestState, choice: ChoiceState) -> Sequence:
         request = state.request
@@ -115,14 +125,14 @@ class RequestBook:
         state = self._states.get(key)
         if state is None:
             return
-        state.siblings = [c for c in state.siblings if choice_indexes and c.index not in choice_indexes]
+        state.pending_forks = [c for c in state.pending_forks if choice_indexes and c.index not in choice_indexes]
         doomed = [i for i in state.sequences if not choice_indexes or i in choice_indexes]
-        if state.siblings and len(doomed) == len(state.sequences):
+        if state.pending_forks and len(doomed) == len(state.sequences):
             # the choice that computes the prompt goes: the next one starts from the prefix cache; it waited, too
             waited_s = max(state.sequences[i].waited_s(self._context.clock.now()) for i in doomed)
-            lead = self._start_lead(state)
-            lead.past_wait_s = waited_s
-            self._context.scheduler.enqueue(lead)
+            parent = self._start_parent(state)
+            parent.past_wait_s = waited_s
+            self._context.scheduler.enqueue(parent)
         for index in doomed:
             self._context.scheduler.remove(state.sequences.pop(index))
         self._drop_dead_copies()
@@ -131,7 +141,7 @@ class RequestBook:
 
     # -- one step ----------------------------------------------------------------------------------
 
-    def take_copies(self, plan: int, *, has_rows: bool = True) -> list[BlockCopy]:
+    def drain_copies(self, plan: int, *, has_rows: bool = True) -> list[BlockCopy]:
         """Copies that ``plan`` must do; each holds a reference on its source until ``end_copies``.
 
         A plan without rows does none, but copies that nobody wants any more give their sources back.
@@ -184,7 +194,7 @@ class RequestBook:
         """The spec of a launched row, now that every token before the one to be sampled is known."""
         return dataclasses.replace(spec, output_ids=tuple(sequence.tokens[len(spec.prompt_ids) :]))
 
-    def take_prompt_logprobs(self, sequence: Sequence, begin: int, logprobs: list[PositionLogprobs]) -> None:
+    def add_prompt_logprobs(self, sequence: Sequence, begin: int, logprobs: list[PositionLogprobs]) -> None:
         """Keep log probabilities of prompt tokens, the first of which is predicted by position ``begin``."""
         assert sequence.request is not None
         known = sequence.request.prompt_logprobs
@@ -198,43 +208,43 @@ class RequestBook:
         num_prompt = len(state.request.prompt_ids)
         self._context.cache_full_blocks(sequence)
         if sequence.num_computed >= num_prompt - 1:
-            self._fork_siblings(sequence)
+            self._fork_choices(sequence)
         self._context.scheduler.tables.release_passed(sequence)
-        if sequence.choice == state.lead_choice:
+        if sequence.choice == state.parent_choice:
             state.num_recomputed_tokens += max(0, min(sequence.num_computed, num_prompt) - begin)
         if token is not None:
             self._append(sequence, state, token, result)
         if not self._context.config.enable_kv_cache:
             sequence.num_computed = 0
 
-    def _fork_siblings(self, lead: Sequence) -> None:
+    def _fork_choices(self, parent: Sequence) -> None:
         """Start the other choices on the prompt's blocks; the block that is not full is copied."""
-        state, blocks, scheduler = lead.request, self._context.blocks, self._context.scheduler
+        state, blocks, scheduler = parent.request, self._context.blocks, self._context.scheduler
         assert state is not None
         num_tokens = len(state.request.prompt_ids) - 1
         num_shared, num_partial = divmod(num_tokens, blocks.block_size)
-        for choice in state.siblings:
+        for choice in state.pending_forks:
             sequence = self._start_choice(state, choice)
             can_fork = scheduler.num_free_seqs > 0 and not scheduler.admission.has_slots
             private = blocks.allocate(1 if num_partial else 0) if can_fork else None
             if private is None:
                 scheduler.enqueue(sequence)  # recomputes from the prefix cache when there is room
                 continue
-            shared = lead.block_table[:num_shared]
+            shared = parent.block_table[:num_shared]
             blocks.reference([block for block in shared if block != RELEASED])
             if private:
-                source = lead.block_table[num_shared]
+                source = parent.block_table[num_shared]
                 blocks.reference([source])  # until the copy is done
                 self._copies.append(BlockCopy(source, private[0], sequence, sequence.epoch))
                 sequence.awaits_copy = True
-            sequence.block_hashes = lead.block_hashes[:num_shared]
-            sequence.block_table, sequence.num_released = shared + private, lead.num_released
-            sequence.promised_blocks = sequence.num_held + sequence.output_blocks
-            lead.promised_blocks -= sequence.output_blocks
+            sequence.block_hashes = parent.block_hashes[:num_shared]
+            sequence.block_table, sequence.num_released = shared + private, parent.num_released
+            sequence.budget_blocks = sequence.num_held + sequence.output_blocks
+            parent.budget_blocks -= sequence.output_blocks
             sequence.num_computed = num_tokens
-            sequence.num_hashed = min(num_shared, lead.num_hashed)
+            sequence.num_hashed = min(num_shared, parent.num_hashed)
             scheduler.run_now(sequence)
-        state.siblings = []
+        state.pending_forks = []
 
     def _append(self, sequence: Sequence, state: RequestState, token: SampledToken, result: StepResult) -> None:
         request = state.request
@@ -252,8 +262,8 @@ class RequestBook:
             if request.sampling.num_prompt_logprobs is not None:
                 result.prompt_logprobs[state.key] = tuple(state.prompt_logprobs)
         if output.finish_reason is not None:
-            most = request.sampling.max_tokens
-            self._context.scheduler.admission.note_end(sequence.num_output, output.finish_reason, most)
+            max_tokens = request.sampling.max_tokens
+            self._context.scheduler.admission.note_end(sequence.num_output, output.finish_reason, max_tokens)
             self._close(sequence, state)
 
     def _finish_reason(self, sequence: Sequence, request: EngineRequest, token_id: int) -> FinishReason | None:

@@ -16,7 +16,7 @@ from stratos.engine.sequence import Sequence
 from stratos.engine.settings import SchedulerConfig
 
 
-class GrammarBook:
+class RequestGrammars:
     """One per engine; ``prepare`` may be called from any thread."""
 
     def __init__(self, info: RunnerInfo, config: SchedulerConfig, clock: Clock) -> None:
@@ -26,6 +26,11 @@ class GrammarBook:
         is_parallel = config.enable_parallel_grammar_masks
         is_parallel = info.lag > 0 if is_parallel is None else is_parallel
         self._filler = MaskFiller(info.vocab_size, is_parallel=is_parallel, clock=clock)
+
+    @property
+    def num_compiled(self) -> int:
+        """Grammars kept for requests to come."""
+        return self._compiler.num_compiled
 
     def prepare(self, spec: GrammarSpec) -> None:
         """Compile a grammar ahead of the request that needs it; raises ``BadRequest``."""

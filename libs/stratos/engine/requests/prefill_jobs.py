@@ -9,7 +9,7 @@ from stratos.engine.requests.context import EngineContext
 from stratos.engine.sequence import JobState, Sequence
 
 
-class JobBook:
+class PrefillJobTable:
     """Prefill jobs by leg, and the events they cause."""
 
     def __init__(self, context: EngineContext) -> None:
@@ -20,6 +20,11 @@ class JobBook:
 
     def __len__(self) -> int:
         return len(self._states)
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Legs of the jobs in it."""
+        return tuple(self._states)
 
     def __getitem__(self, leg: str) -> JobState:
         return self._states[leg]

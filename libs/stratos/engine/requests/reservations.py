@@ -11,7 +11,7 @@ from stratos.engine.requests.context import EngineContext
 from stratos.engine.sequence import ReservedState
 
 
-class ReservationBook:
+class ReservationTable:
     """Reservations by request."""
 
     def __init__(self, context: EngineContext) -> None:
@@ -21,12 +21,18 @@ class ReservationBook:
     def __contains__(self, key: RequestKey) -> bool:
         return key in self._states
 
-    def take(self, request: EngineRequest) -> Reservation | None:
+    @property
+    def open(self) -> tuple[RequestKey, ...]:
+        """Keys of the requests in it."""
+        return tuple(self._states)
+
+    def reserve(self, request: EngineRequest) -> Reservation | None:
         """Take everything a hand-off needs, or nothing."""
         context, blocks = self._context, self._context.blocks
         num_choices = sum(not choice.finished for choice in request.choices)
-        num_seats = min(num_choices, context.scheduler.most_seqs)  # other choices wait for a seat of their siblings
-        if context.scheduler.num_free_seqs < num_seats or not context.scheduler.is_admitting:
+        # more choices than a full batch wait until the first ones end
+        num_batch_slots = min(num_choices, context.scheduler.max_seqs)
+        if context.scheduler.num_free_seqs < num_batch_slots or not context.scheduler.is_admitting:
             return None
         if context.scheduler.must_yield(request):
             context.scheduler.admission.num_refusals += 1
@@ -36,7 +42,7 @@ class ReservationBook:
         num_tokens = len(request.prompt_ids) - 1
         num_blocks = context.scheduler.admission.table_blocks(num_tokens)
         scheduler = context.scheduler
-        if not scheduler.admission.admits_request(request, prefix, num_blocks, scheduler.num_promised_blocks):
+        if not scheduler.admission.admits_request(request, prefix, num_blocks, scheduler.num_unused_budget_blocks):
             return None
         blocks.reference(prefix)
         missing = num_blocks - len(prefix)
@@ -49,10 +55,10 @@ class ReservationBook:
         prefix += loaded
         skip = len(prefix) * blocks.block_size
         self._states[request.key] = state = ReservedState(
-            request, hashes, prefix, reserved, skip, num_tokens, num_seats
+            request, hashes, prefix, reserved, skip, num_tokens, num_batch_slots
         )
         state.num_output_blocks = scheduler.admission.output_blocks(request, num_choices)
-        scheduler.num_reserved_seqs += num_seats
+        scheduler.num_reserved_seqs += num_batch_slots
         scheduler.num_reserved_output_blocks += state.num_output_blocks
         return Reservation(key=request.key, num_skip_tokens=skip, num_tokens=num_tokens)
 
@@ -97,13 +103,13 @@ class ReservationBook:
             return
         state.request = dataclasses.replace(state.request, choices=choices)
         num_output_blocks = scheduler.admission.output_blocks(state.request, num_choices)
-        num_seats = min(num_choices, scheduler.most_seqs)
-        scheduler.num_reserved_seqs += num_seats - state.num_seats
+        num_batch_slots = min(num_choices, scheduler.max_seqs)
+        scheduler.num_reserved_seqs += num_batch_slots - state.num_batch_slots
         scheduler.num_reserved_output_blocks += num_output_blocks - state.num_output_blocks
-        state.num_seats, state.num_output_blocks = num_seats, num_output_blocks
+        state.num_batch_slots, state.num_output_blocks = num_batch_slots, num_output_blocks
 
     def _remove(self, key: RequestKey) -> ReservedState:
         state = self._states.pop(key)
-        self._context.scheduler.num_reserved_seqs -= state.num_seats
+        self._context.scheduler.num_reserved_seqs -= state.num_batch_slots
         self._context.scheduler.num_reserved_output_blocks -= state.num_output_blocks
         return state

@@ -1,1 +1,5 @@
-"""Runners execute step plans; ``base`` holds the contract, ``torch_runner`` the real one."""
+"""What executes step plans (``contract.runner``): loads a model, runs its forward passes, samples.
+
+Read in this order: ``torch_runner``, ``kernels`` (which are chosen), ``step_inputs``, ``forward``,
+``native_forward``, ``numerics``, ``threads``, ``pooling``, ``prompt_logprobs``, ``streaming``, then ``cuda``.
+"""

@@ -19,7 +19,7 @@ class ForwardResult:
     """What one pass computed; valid until the next pass."""
 
     hidden: Tensor
-    """Hidden states before the last norm, [at least T, H]; what lies behind T means nothing."""
+    """Hidden states before the last norm, [at least T, H]; rows from T on are undefined."""
     logits: Tensor | None
     """float32 [sampled rows, vocab]; ``None`` when nothing is sampled."""
     is_finite: np.ndarray
@@ -41,7 +41,6 @@ class LayeredForward(Forward):
         self._decoder, self._attention = decoder, attention
 
     def run(self, inputs: StepInputs) -> ForwardResult:
-        """See ``Forward.run``."""
         metadata = self._attention.prepare(inputs.spans)
         hidden = self._decoder.forward(inputs.token_ids, inputs.positions, self._attention, metadata, inputs.lora)
         logits, tokens = None, inputs.sampled_tokens

@@ -96,7 +96,6 @@ class NativeForward(Forward):
         self._logits = np.empty((0, self._model.head.n), dtype=np.float32)
 
     def run(self, inputs: StepInputs) -> ForwardResult:
-        """See ``Forward.run``."""
         if inputs.lora is not None:
             return self._layered.run(inputs)
         num_tokens, num_sampled = inputs.token_ids.shape[0], len(inputs.sampled_rows)

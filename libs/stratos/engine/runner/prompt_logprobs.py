@@ -19,10 +19,10 @@ SLICE = 64
 """Tokens whose logits exist at once."""
 
 
-def score_prompts(
+def prompt_logprobs(
     rows: tuple[PlanRow, ...], spans: list[RowSpan], hidden: Tensor, logits: Callable[[Tensor], Tensor]
 ) -> dict[int, list[PositionLogprobs]]:
-    """Score the targets of each row that has some.
+    """Log probabilities of the targets of each row that has some.
 
     Args:
         rows: of the plan.
@@ -33,7 +33,7 @@ def score_prompts(
     Returns:
         seq_id -> one entry per target, in order.
     """
-    scored = {}
+    found = {}
     for row, span in zip(rows, spans, strict=True):
         if row.targets is None:
             continue
@@ -44,5 +44,5 @@ def score_prompts(
             token_ids = torch.tensor(targets, dtype=torch.int64, device=hidden.device)
             raw = logits(hidden[first : first + len(targets)])
             entries += position_logprobs(raw, token_ids, [row.targets.num_top] * len(targets))
-        scored[row.seq_id] = entries
-    return scored
+        found[row.seq_id] = entries
+    return found

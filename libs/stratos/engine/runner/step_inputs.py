@@ -51,12 +51,14 @@ def build_step_inputs(
     """Lay the rows of a plan out flat, in plan order; ``previous``: tokens that the plan before sampled, by seq_id."""
     errors: dict[int, str] = {}
     spans, begin = [], 0
+    # rows of 3, 1 and 2 tokens lie at 0, 3 and 4 of the flat batch; their last tokens at 2, 3 and 5
     for row in plan.rows:
         spans.append(RowSpan(begin, len(row.token_ids), row.start, row.block_table))
         begin += len(row.token_ids)
     token_ids = np.fromiter((t for row in plan.rows for t in row.token_ids), dtype=np.int64, count=begin)
     for row, span in zip(plan.rows, spans, strict=True):
         if row.continues:
+            # its last token is what the step before sampled; a GPU has not handed it over yet
             token_ids[span.begin + span.num_tokens - 1] = previous.get(row.seq_id, PREVIOUS_TOKEN)
     positions = np.concatenate([np.arange(span.start, span.context) for span in spans])
     if not 0 <= token_ids.min() <= token_ids.max() < vocab_size:

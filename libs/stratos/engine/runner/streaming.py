@@ -2,9 +2,9 @@
 
 With ``attention_window`` every layer sees a window, and with ``attention_sinks`` the first tokens of the sequence, too
 (``attention.sinks`` has the rule).  Sequences may then be longer than the context the model was trained with, up to
-``max_stream_len``, in a bounded number of KV blocks (``kv_window``).  The result differs from the model's own attention
-as soon as a sequence is longer than the window, and is not exact in the sense of exact mode; its KV is shared with
-nobody, and its identity says so.
+``max_stream_len``, in a bounded number of KV blocks (``kv_cache.window``).  The result differs from the model's own
+attention as soon as a sequence is longer than the window, and is not exact in the sense of exact mode; its KV is of no
+use to another configuration, and its identity says so.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Streaming:
 
     @property
     def variant(self) -> str:
-        """Part of the identity of KV."""
+        """Part of the identity of KV: sinks and window change what a block's KV is computed from."""
         return f"{self.model.rope.variant}/streaming:{self.num_sinks}:{self.window}"
 
     def attention(
@@ -72,7 +72,7 @@ def streaming(config: RunnerConfig, model: DecoderConfig, device: torch.device) 
     """The option, where the settings ask for it.
 
     Raises:
-        InvalidCheckpoint: see ``Streaming``, or sinks without a window.
+        InvalidCheckpoint: it cannot be combined with this model or these settings, or there are sinks without a window.
     """
     if not config.attention_window:
         if config.attention_sinks:

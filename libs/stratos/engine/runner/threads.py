@@ -2,7 +2,7 @@
 
 As many threads as cores are the fastest on an idle machine.  On a busy one a thread that waits for a core holds up all
 others at the end of every operation, for milliseconds, and one thread is many times as fast.  So small matrix products
-are timed with several numbers of threads, in turns, and the least mean wins: the slow ones are what matters.
+are timed with several numbers of threads, in turns, and the lowest mean wins: the slow ones are what matters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MIN_GAIN = 0.95
 """More threads must be this much faster than fewer."""
 SLOW_RATIO, WINDOW, SLOW_STEPS = 3.0, 16, 12
 """Probe again when ``SLOW_STEPS`` of the last ``WINDOW`` steps took this many times the best step of their size."""
-LEAST_PROBE_INTERVAL_S, MOST_PROBE_INTERVAL_S = 5.0, 300.0
+MIN_PROBE_INTERVAL_S, MAX_PROBE_INTERVAL_S = 5.0, 300.0
 PROBE_SIZE = 1024
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class ThreadChoice:
     """Chooses for the thread that calls it, and chooses again when it has reason to.
 
     Args:
-        available: most threads, usually what torch takes by itself.
+        available: maximum number of threads, usually what torch takes by itself.
         operation: a small parallel operation of the kind that steps are made of.
         clock: time.
     """
@@ -70,7 +70,7 @@ class ThreadChoice:
         self._operation, self._clock = operation, clock
         self._best_s: dict[int, float] = {}
         self._is_slow: deque[bool] = deque(maxlen=WINDOW)
-        self._interval_s = LEAST_PROBE_INTERVAL_S
+        self._interval_s = MIN_PROBE_INTERVAL_S
         self._next_probe_s = 0.0
         self.num_threads = available
         self.is_fixed = len(self._candidates) == 1
@@ -86,16 +86,16 @@ class ThreadChoice:
             times = ", ".join(f"{count}: {value * 1e6:.0f} us" for count, value in seconds.items())
             _log.info("computing with %d thread(s); a small product takes, by threads: %s", chosen, times)
             self._best_s.clear()
-            self._interval_s = LEAST_PROBE_INTERVAL_S
+            self._interval_s = MIN_PROBE_INTERVAL_S
         else:
-            self._interval_s = min(2 * self._interval_s, MOST_PROBE_INTERVAL_S)
+            self._interval_s = min(2 * self._interval_s, MAX_PROBE_INTERVAL_S)
         self.num_threads = chosen
         self._is_slow.clear()
         self._next_probe_s = self._clock.now() + self._interval_s
 
     @contextmanager
     def watching(self, num_tokens: int) -> Iterator[None]:
-        """Around a step of the calling thread; may probe behind it, which takes some milliseconds."""
+        """Around a step of the calling thread; may probe afterwards, which takes some milliseconds."""
         if self.is_fixed:
             yield
             return

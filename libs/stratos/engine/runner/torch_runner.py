@@ -39,7 +39,7 @@ from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.numerics import numerics_id, promise
 from stratos.engine.runner.pooling import pool_rows
-from stratos.engine.runner.prompt_logprobs import score_prompts
+from stratos.engine.runner.prompt_logprobs import prompt_logprobs
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
 from stratos.engine.runner.streaming import streaming
 from stratos.engine.runner.threads import ThreadChoice, small_product
@@ -81,9 +81,9 @@ class TorchRunner(Runner):
     ) -> None:
         self.info = info
         self._sorts_adapters = sorts_adapters
-        self._decoder, self._attention, self._pages, self._adapters = decoder, attention, pages, adapters
-        self._forward: Forward = LayeredForward(decoder, attention)
-        self._host, self._device = host, pages.tensor.device
+        self.decoder, self.attention, self.pages, self.adapters = decoder, attention, pages, adapters
+        self.forward: Forward = LayeredForward(decoder, attention)
+        self.host, self._device = host, pages.tensor.device
         self._sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
         self._previous: dict[int, int] = {}
         """Tokens of the plan sampled last, by seq_id: rows of the next plan may continue with them."""
@@ -101,7 +101,7 @@ class TorchRunner(Runner):
         if config.num_threads:
             torch.set_num_threads(config.num_threads)
         target, dtype, clock = torch.device(device), DTYPES[config.dtype], clock or SystemClock()
-        files = read_model_files(config.model_path)
+        files = read_model_files(config.model_folder(), config.model_digest)
         model = parse_decoder_config(files.config, has_lm_head=files.can_generate)
         streams = streaming(config, model, target)
         model = streams.model if streams else model
@@ -154,7 +154,7 @@ class TorchRunner(Runner):
         )
         _log.info("loaded %s: %s, %d KV blocks", config.model_path, info.identity.numerics_id, info.num_blocks)
         runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.enable_sorted_adapters)
-        runner._forward = make_forward(decoder, attention, kernels.library, is_whole=config.enable_whole_step)
+        runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.enable_whole_step)
         if threads is not None:
             # Bits that may depend on the number of threads must not change in the middle of a sequence.
             threads.is_fixed |= is_exact and promised != ("exact",)
@@ -163,17 +163,16 @@ class TorchRunner(Runner):
 
     @property
     def has_fixed_threads(self) -> bool:
-        """The number of threads stays as it is, whatever the load."""
+        """The number of threads does not follow the load."""
         return self._threads is None or self._threads.is_fixed
 
     # -- steps ---------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> StepHandle:
-        """See ``Runner.launch``."""
-        swap_s = self._host.swap(plan.swap_outs, plan.swap_ins)
+        swap_s = self.host.swap(plan.swap_outs, plan.swap_ins)
         if plan.copies:
-            self._pages.copy_blocks(plan.copies)
+            self.pages.copy_blocks(plan.copies)
         if not plan.rows:
             return StepHandle(None, None, StepTokens(swap_s=swap_s))
         if self._threads is None:
@@ -186,19 +185,18 @@ class TorchRunner(Runner):
         if self._sorts_adapters:
             plan = sorted_by_adapter(plan)
         inputs = build_step_inputs(
-            plan, info.vocab_size, info.max_model_len, self._adapters.touch, self._device, self._previous
+            plan, info.vocab_size, info.max_model_len, self.adapters.touch, self._device, self._previous
         )
-        result = self._forward.run(inputs)
+        result = self.forward.run(inputs)
         errors = dict(inputs.errors)
         _report_non_finite(result.is_finite, plan, inputs, errors)
-        pooled = pool_rows(plan.rows, inputs.spans, result.hidden, self._decoder.final_states)
-        scored = score_prompts(plan.rows, inputs.spans, result.hidden, self._decoder.logits)
-        tokens_so_far = StepTokens(pooled=pooled, prompt_logprobs=scored, errors=errors, swap_s=swap_s)
+        pooled = pool_rows(plan.rows, inputs.spans, result.hidden, self.decoder.final_states)
+        logprobs = prompt_logprobs(plan.rows, inputs.spans, result.hidden, self.decoder.logits)
+        tokens_so_far = StepTokens(pooled=pooled, prompt_logprobs=logprobs, errors=errors, swap_s=swap_s)
         return StepHandle(inputs, result.logits, tokens_so_far)
 
     @torch.inference_mode()
     def sample(self, handle: StepHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
-        """See ``Runner.sample``."""
         self._previous = {}
         if handle.inputs is None or handle.logits is None:
             return
@@ -215,36 +213,28 @@ class TorchRunner(Runner):
         self._previous = {token.seq_id: token.token_id for token in tokens.tokens}
 
     def collect(self, handle: StepHandle) -> StepTokens:
-        """See ``Runner.collect``."""
         return handle.tokens
 
     # -- KV ------------------------------------------------------------------------------------------
 
     def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
-        """See ``Runner.gather``."""
         with one_thread():
-            return self._pages.gather(block_table, kv_range)
+            return self.pages.gather(block_table, kv_range)
 
     def scatter(self, block_table: Sequence[int], kv_range: KvRange, payload: memoryview) -> None:
-        """See ``Runner.scatter``."""
         with one_thread():
-            self._pages.scatter(block_table, kv_range, payload)
+            self.pages.scatter(block_table, kv_range, payload)
 
     # -- adapters ------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
-        """See ``Runner.load_adapter``."""
         with one_thread():
-            self._adapters.load(files, is_pinned)
-
-    def unload_adapter(self, digest: str) -> None:
-        """See ``Runner.unload_adapter``."""
-        self._adapters.unload(digest)
+            self.adapters.load(files, is_pinned)
 
     def resident_adapters(self) -> tuple[str, ...]:
-        """See ``Runner.resident_adapters``; least recently used first."""
-        return self._adapters.digests()
+        """Least recently used first."""
+        return self.adapters.digests()
 
 
 def _report_non_finite(is_finite: np.ndarray, plan: StepPlan, inputs: StepInputs, errors: dict[int, str]) -> None:

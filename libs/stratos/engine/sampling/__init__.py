@@ -1,1 +1,5 @@
-"""Sampling: ``sampler`` is the pipeline, the other modules its stages."""
+"""From logits to tokens, without a generator that has a state.
+
+Read in this order: ``sampler`` (the pipeline), ``logits_processors``, ``watermark``, ``filters``, ``counter_rng``,
+``logprobs``, then ``triton_sampler`` (the same on a GPU, without waiting) and ``waiting_sampler`` (its baseline).
+"""

@@ -15,15 +15,15 @@ def position_logprobs(raw: Tensor, token_ids: Tensor, num_top: list[int]) -> lis
     """Log probability and rank of each row's token and of its most likely ones.
 
     Args:
-        raw: float32 logits [rows, vocab], unedited.
+        raw: float32 logits [rows, vocab], before any logits processor.
         token_ids: int64 [rows], the sampled tokens.
         num_top: how many most likely tokens each row reports.
 
     Returns:
         One record per row; equal logits share a rank and are listed by token id.
     """
-    num_most = min(max(num_top, default=0), raw.shape[1])
-    return position_records(logprob_tensors(raw, token_ids, num_most), token_ids.tolist(), num_top)
+    max_top = min(max(num_top, default=0), raw.shape[1])
+    return position_records(logprob_tensors(raw, token_ids, max_top), token_ids.tolist(), num_top)
 
 
 class LogprobTensors(NamedTuple):
@@ -34,7 +34,7 @@ class LogprobTensors(NamedTuple):
     ranks: Tensor
     """int64 [rows], from 1."""
     top_logprobs: Tensor
-    """float32 [rows, most that a row reports]."""
+    """float32 [rows, maximum that a row reports]."""
     top_ids: Tensor
     """int64, like ``top_logprobs``."""
 
@@ -55,8 +55,8 @@ def _log_norms(raw: Tensor) -> Tensor:
     norms = np.empty(len(raw), dtype=np.float32)
     with np.errstate(invalid="ignore"):  # a row that is not finite is reported elsewhere
         for index, row in enumerate(raw.numpy()):
-            most = row.max()
-            norms[index] = most + np.log(np.exp(row - most).sum())
+            maximum = row.max()
+            norms[index] = maximum + np.log(np.exp(row - maximum).sum())
     return torch.from_numpy(norms)
 
 

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
 from stratos.engine.memory.copies import to_device
 from stratos.engine.sampling.counter_rng import noise_keys
-from stratos.engine.sampling.edits import TokenMask, banned_tokens
+from stratos.engine.sampling.filters import kernel_settings, takes_best
+from stratos.engine.sampling.logits_processors import RowChanges, TokenMask, needs_processing, row_changes
 from stratos.engine.sampling.logprobs import LogprobTensors, logprob_tensors, position_records
 from stratos.engine.sampling.sampler import NON_FINITE, Sampled
-from stratos.engine.sampling.watermark import add_watermark, marked_rows
+from stratos.engine.sampling.watermark import add_watermark
 from stratos.engine.triton_kernels import sampling
 
 
@@ -73,12 +73,12 @@ class TritonSampler:
             masks: allowed tokens by row; rows without an entry are unconstrained.
         """
         is_bad = ~torch.isfinite(logits.sum(1))
-        edited = self._edited(logits, specs, masks or {})
-        if all(_is_greedy(spec.params) for spec in specs):
-            best, token_ids = edited.max(1)
+        processed = self._processed(logits, specs, masks or {})
+        if all(takes_best(spec.params) for spec in specs):
+            best, token_ids = processed.max(1)
             is_banned = (best == -torch.inf).to(torch.int8)
         else:
-            token_ids, is_banned = self._draw(edited, specs)
+            token_ids, is_banned = self._draw(processed, specs)
         rows = tuple(row for row, spec in enumerate(specs) if spec.params.num_logprobs is not None)
         logprobs = None
         if rows:
@@ -101,59 +101,47 @@ class TritonSampler:
 
     # -- stages --------------------------------------------------------------------------------------
 
-    def _edited(self, logits: Tensor, specs: Sequence[SampleSpec], masks: Mapping[int, TokenMask]) -> Tensor:
-        """Logits after bias, penalties, bans and masks; a copy when anything applies."""
-        bias = [(row * self._vocab_size + t, b) for row, s in enumerate(specs) for t, b in s.params.logit_bias.items()]
-        banned = [
-            row * self._vocab_size + token
+    def _processed(self, logits: Tensor, specs: Sequence[SampleSpec], masks: Mapping[int, TokenMask]) -> Tensor:
+        """Logits after all processors; a copy when anything applies."""
+        changes = {
+            row: row_changes(spec, self._eos_token_ids, self._vocab_size, masks.get(row))
             for row, spec in enumerate(specs)
-            for token in banned_tokens(spec, self._eos_token_ids, masks.get(row))
-        ]
-        words = self._words(specs, masks)
-        penalised = [row for row, spec in enumerate(specs) if spec.params.has_penalties]
-        if not (bias or banned or words or penalised or marked_rows(specs)):
+            if needs_processing(spec) or row in masks
+        }
+        if not changes:
             return logits
-        edited = logits.clone()
-        flat = edited.view(-1)
+        processed, vocab_size = logits.clone(), self._vocab_size
+        flat = processed.view(-1)
+        # a token of a row is one place in the flat table: row 2, token 5 of a vocabulary of 100 is 205
+        bias = [(row * vocab_size + token, b) for row, c in changes.items() for token, b in c.bias.items()]
         if bias:
             places, values = zip(*bias, strict=True)
             flat.index_add_(0, self._copied(np.array(places)), self._copied(np.array(values, dtype=np.float32)))
-        if penalised:
-            self._penalise(edited, penalised, specs)
-        add_watermark(edited, specs, self._vocab)
-        if banned:
+        self._penalise(processed, changes, specs)
+        add_watermark(processed, specs, self._vocab)
+        if banned := [row * vocab_size + token for row, c in changes.items() for token in c.banned]:
             flat.index_fill_(0, self._copied(np.array(banned)), -torch.inf)
+        words = {row: c.allowed for row, c in changes.items() if c.allowed is not None}
         if words:
             rows = self._copied(np.array(list(words), dtype=np.int32))
-            sampling.mask(edited, rows, self._copied(np.stack(list(words.values()))))
-        return edited
+            sampling.mask(processed, rows, self._copied(np.stack(list(words.values()))))
+        return processed
 
-    def _words(self, specs: Sequence[SampleSpec], masks: Mapping[int, TokenMask]) -> dict[int, TokenMask]:
-        """Bit masks by row: the grammar's, the request's allowed tokens, or what both allow."""
-        words: dict[int, TokenMask] = {}
-        num_words = -(-self._vocab_size // 32)
-        for row, spec in enumerate(specs):
-            if spec.params.allowed_token_ids:
-                bits = np.zeros(num_words * 32, dtype=np.uint8)
-                bits[list(spec.params.allowed_token_ids)] = 1
-                words[row] = np.packbits(bits, bitorder="little").view(np.int32)
-            if row in masks:
-                own = np.ascontiguousarray(masks[row][:num_words])
-                words[row] = words[row] & own if row in words else own
-        return words
-
-    def _penalise(self, edited: Tensor, rows: list[int], specs: Sequence[SampleSpec]) -> None:
-        seen = torch.zeros(len(rows), self._vocab_size, dtype=torch.int32, device=self._device)
-        prompts = self._places([specs[row].prompt_ids for row in rows])
-        outputs = self._places([specs[row].output_ids for row in rows])
+    def _penalise(self, processed: Tensor, changes: Mapping[int, RowChanges], specs: Sequence[SampleSpec]) -> None:
+        penalties = {row: c.penalties for row, c in changes.items() if c.penalties is not None}
+        if not penalties:
+            return
+        seen = torch.zeros(len(penalties), self._vocab_size, dtype=torch.int32, device=self._device)
+        prompts = self._places([specs[row].prompt_ids for row in penalties])
+        outputs = self._places([specs[row].output_ids for row in penalties])
+        # one number per token: its lowest bit says that the prompt has it, the others count it in the output
         seen.view(-1).index_fill_(0, prompts, 1)
         seen.view(-1).index_add_(0, outputs, torch.full_like(outputs, 2, dtype=torch.int32))
-        penalties = [_penalties(specs[row].params) for row in rows]
         sampling.penalise(
-            edited,
-            self._copied(np.array(rows, dtype=np.int32)),
-            self._copied(np.arange(len(rows), dtype=np.int32)),
-            self._copied(np.array(penalties, dtype=np.float32)),
+            processed,
+            self._copied(np.array(list(penalties), dtype=np.int32)),
+            self._copied(np.arange(len(penalties), dtype=np.int32)),
+            self._copied(np.array(list(penalties.values()), dtype=np.float32)),
             seen,
         )
 
@@ -162,29 +150,13 @@ class TritonSampler:
         rows = [np.array(ids, dtype=np.int64) + index * self._vocab_size for index, ids in enumerate(token_ids)]
         return self._copied(np.concatenate(rows))
 
-    def _draw(self, edited: Tensor, specs: Sequence[SampleSpec]) -> tuple[Tensor, Tensor]:
-        params = [spec.params for spec in specs]
-        settings = np.array([_settings(p, self._vocab_size) for p in params], dtype=np.float64)
-        min_p = self._copied(np.array([p.min_p for p in params], dtype=np.float32))
+    def _draw(self, processed: Tensor, specs: Sequence[SampleSpec]) -> tuple[Tensor, Tensor]:
+        settings = np.array([kernel_settings(spec.params, self._vocab_size) for spec in specs], dtype=np.float64)
         keys = noise_keys([(spec.seed, spec.choice, spec.position) for spec in specs], torch.device("cpu"))
-        return sampling.sample(edited, self._copied(settings), min_p, self._copied(keys.numpy()))
+        return sampling.sample(processed, self._copied(settings), self._copied(keys.numpy()))
 
     def _copied(self, array: np.ndarray) -> Tensor:
         return to_device(array, self._device)
-
-
-def _is_greedy(params: SamplingParams) -> bool:
-    return params.is_greedy or params.top_k == 1
-
-
-def _settings(params: SamplingParams, vocab_size: int) -> tuple[float, float, float]:
-    """Temperature, top-k and top-p as the kernel reads them."""
-    temperature = 0.0 if _is_greedy(params) else max(params.temperature, sampling.LEAST_TEMPERATURE)
-    return temperature, params.top_k if params.top_k < vocab_size else 0, params.top_p
-
-
-def _penalties(params: SamplingParams) -> tuple[float, float, float]:
-    return params.repetition_penalty, params.frequency_penalty, params.presence_penalty
 
 
 def _flagged(flags: Tensor) -> list[tuple[int, tuple[int, int]]]:

@@ -1,4 +1,4 @@
-"""The portable sampler behind the contract of the GPU's: sorts, and waits for the device before the next launch.
+"""The portable sampler with the contract of the GPU's: sorts, and waits for the device before the next launch.
 
 It is what the sort-free sampler is compared with, and what a GPU can fall back to.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stratos.engine.contract.plan import SampleSpec
 from stratos.engine.memory.copies import to_device
-from stratos.engine.sampling.edits import TokenMask
+from stratos.engine.sampling.logits_processors import TokenMask
 from stratos.engine.sampling.sampler import Sampled, Sampler
 
 
@@ -40,7 +40,6 @@ class WaitingSampler:
     def start(
         self, logits: Tensor, specs: Sequence[SampleSpec], masks: Mapping[int, TokenMask] | None = None
     ) -> FinishedSample:
-        """Sample; see ``Sampler.sample``."""
         sampled = self._sampler.sample(logits, specs, masks)
         return FinishedSample(to_device(np.array(sampled.token_ids, dtype=np.int64), self._device), sampled)
 

@@ -44,11 +44,11 @@ class StepBudget:
             return min(wanted, left)
         if not is_cut:
             return wanted if wanted <= left or left == self._config.max_num_batched_tokens else 0
-        count = self._most_tokens(sequence.num_scheduled, min(wanted, left))
-        least = 0 if self._has_prompt else min(self._block_size, wanted, left)
-        return max(count, least)
+        count = self._max_tokens(sequence.num_scheduled, min(wanted, left))
+        min_count = 0 if self._has_prompt else min(self._block_size, wanted, left)
+        return max(count, min_count)
 
-    def take(self, sequence: Sequence, count: int) -> None:
+    def charge(self, sequence: Sequence, count: int) -> None:
         """``count`` tokens of the sequence run in this step."""
         is_stream = sequence.remaining == 1
         self._has_prompt |= not is_stream
@@ -60,12 +60,12 @@ class StepBudget:
 
     def _fits(self, count: int, start: int) -> bool:
         load = self._load.plus(count, start)
-        is_known = load.tokens <= max(COLD_TOKENS, 2 * self._cost.most_tokens)
+        is_known = load.tokens <= max(COLD_TOKENS, 2 * self._cost.max_step_tokens)
         return is_known and self._cost.predict(load) <= self._limit_s
 
-    def _most_tokens(self, start: int, most: int) -> int:
-        """Largest count up to ``most`` that fits the time; the prediction grows with the count."""
-        low, high = 0, most
+    def _max_tokens(self, start: int, max_count: int) -> int:
+        """Largest count up to ``max_count`` that fits the time; the prediction grows with the count."""
+        low, high = 0, max_count
         while low < high:
             middle = (low + high + 1) // 2
             if self._fits(middle, start):

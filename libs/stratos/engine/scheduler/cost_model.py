@@ -39,7 +39,7 @@ CLIP_RATIO = 4.0
 SHIFT_STEPS = 8
 SHIFT_RATIO = 1.3
 ERROR_RATE = 0.1
-LEAST_ERROR = 0.02
+MIN_ERROR = 0.02
 RIDGE = 1e-3
 ERROR_UNIT = 1000.0
 ERRORS_FROM = 32
@@ -81,7 +81,7 @@ class StepCostModel:
         self._errors = {fraction: RecentQuantile(fraction, default=0, window=256) for fraction in (0.5, 0.9)}
         self._ratios: deque[float] = deque(maxlen=SHIFT_STEPS)
         self.num_steps = 0
-        self.most_tokens = 0
+        self.max_step_tokens = 0
         """Largest step seen: beyond it the fit only extrapolates."""
 
     @property
@@ -120,7 +120,7 @@ class StepCostModel:
                 self._information[i][j] = self._information[i][j] * FORGETTING + weight * features[i] * features[j]
         self._solution = self._solve()
         self.num_steps += 1
-        self.most_tokens = max(self.most_tokens, load.tokens)
+        self.max_step_tokens = max(self.max_step_tokens, load.tokens)
 
     def _shift(self, ratio: float) -> None:
         """Scale everything when the steps of late agree that all of it takes longer, or less."""
@@ -141,7 +141,7 @@ class StepCostModel:
         error = seconds / predicted - 1.0
         limit = CLIP_RATIO * self._typical_error
         self._typical_error += ERROR_RATE * (min(abs(error), 2 * limit) - self._typical_error)
-        self._typical_error = max(self._typical_error, LEAST_ERROR)
+        self._typical_error = max(self._typical_error, MIN_ERROR)
         return predicted * max(0.1, 1.0 + min(max(error, -limit), limit))
 
     def _solve(self) -> list[float]:
@@ -152,14 +152,14 @@ class StepCostModel:
             ridge = RIDGE * self._information[i][i] + 1e-30
             matrix[i][i] += ridge
             right[i] += ridge * self._solution[i]
-        best, least = self._solution, math.inf
+        best, best_value = self._solution, math.inf
         for subset in _SUBSETS:
             found = _solve_on(matrix, right, subset)
             if found is None or min(found) < 0:
                 continue
             value = sum(found[i] * (sum(matrix[i][j] * found[j] for j in range(3)) - 2 * right[i]) for i in range(3))
-            if value < least:
-                best, least = found, value
+            if value < best_value:
+                best, best_value = found, value
         return best
 
 

@@ -1,14 +1,14 @@
-"""Who is served first: the one order key of the scheduler, and the quota that keeps ageing fair to higher classes.
+"""Which sequence is served first: the order key of the scheduler, and the quota that keeps ageing fair.
 
     key = (class minus ageing, deadline, arrival)        smaller: admitted first, served first, preempted last
 
 Ageing lifts a sequence one class at 2.0 s of waiting and at each further 2 s.  Only time in the waiting queue counts,
 so the key of a running sequence stands still and victims do not change places while they run; a preempted sequence
 goes on waiting with what it had waited before.  A sequence without a deadline is ordered as if it had one
-``IMPLIED_DEADLINE_S`` after its arrival: then whatever arrives later comes behind it one day, and nobody starves.
+``IMPLIED_DEADLINE_S`` after its arrival: then a later arrival is ordered after it one day, and none starves.
 
 While a higher class is backlogged, aged sequences together get at most one of ten admissions, oldest first.
-The order decides nothing about memory and seats.
+The order decides nothing about memory and batch slots.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from stratos.core.ageing import AgedQuota, effective_class
+from stratos.core.requests.terms import RequestTerms
 from stratos.engine.sequence import Sequence
 
 IMPLIED_DEADLINE_S = 30.0
@@ -34,6 +35,12 @@ class OrderKey(NamedTuple):
     arrival_s: float
     seq_id: int
 
+    @classmethod
+    def unaged(cls, terms: RequestTerms, seq_id: int) -> OrderKey:
+        """The key in the request's own class."""
+        due_s = terms.arrival_s + IMPLIED_DEADLINE_S if terms.deadline_s is None else terms.deadline_s
+        return cls(terms.priority_class, True, due_s, terms.arrival_s, seq_id)
+
 
 class ServiceOrder:
     """Order of service under one clock; counts admissions for the quota."""
@@ -43,18 +50,17 @@ class ServiceOrder:
         self._quota = AgedQuota(admissions_per_aged)
 
     def key(self, sequence: Sequence, now: float, *, may_age: bool = True) -> OrderKey:
-        """The order key at ``now`` (monotonic seconds); ``may_age`` is the quota's word on waiting sequences."""
-        own, arrival, deadline = sequence.terms.priority_class, sequence.terms.arrival_s, sequence.terms.deadline_s
-        reached = self._reached(sequence, now) if may_age else own
-        if reached < own:
-            return OrderKey(reached, False, arrival, arrival, sequence.seq_id)
-        due = arrival + IMPLIED_DEADLINE_S if deadline is None else deadline
-        return OrderKey(own, True, due, arrival, sequence.seq_id)
+        """The order key at ``now`` (monotonic seconds); ``may_age``: the quota lets waiting sequences rise."""
+        terms = sequence.terms
+        reached = self._reached(sequence, now) if may_age else terms.priority_class
+        if reached < terms.priority_class:
+            return OrderKey(reached, False, terms.arrival_s, terms.arrival_s, sequence.seq_id)
+        return OrderKey.unaged(terms, sequence.seq_id)
 
     def admissions(self, waiting: Iterable[Sequence], now: float) -> Iterator[Sequence]:
         """Sequences in the order in which they may be admitted; the caller calls ``count`` for each that it admits.
 
-        The quota is looked at anew for every sequence.  The caller stops at the first one that finds no room.
+        The quota is looked at again for every sequence.  The caller stops at the first one that finds no room.
         """
         by_class = sorted(waiting, key=lambda s: self.key(s, now, may_age=False))
         risen = [s for s in by_class if self._reached(s, now) < s.terms.priority_class]

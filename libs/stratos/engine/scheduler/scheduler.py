@@ -5,12 +5,12 @@ by one for a decoding sequence, by a chunk for a prompt.  A sequence whose last 
 sampled.  When blocks run out the sequence that is served last gives its blocks back and waits again
 (preemption): it computes its tokens again, or finds its KV in host memory where ``HostTier`` says that this is
 cheaper.  Prefill jobs are never preempted, because a transfer reads their blocks.
-Who is first and who is last is ``ServiceOrder``'s word alone.
+The order of service is decided by ``ServiceOrder``.
 
-Nobody starves.  In the queue ageing sees to that.  In the batch every decode gets its token, since there are never
-more sequences than a step has tokens, and prompts go on before anybody new is admitted.  A hand-off takes no room or
-seat that somebody before it waits for.  Whoever comes back after a preemption is let in only if the batch can grow
-until it has its next token, so that it is not preempted again for nothing.
+No request starves.  In the queue ageing sees to that.  In the batch every decode gets its token, since there are never
+more sequences than a step has tokens, and prompts go on before new requests are admitted.  A hand-off takes no room or
+batch slot that a sequence before it waits for.  A preempted sequence is let in again only if the batch can grow until
+it has its next token, so that it is not preempted again for nothing.
 
 With lag 1 the step before this one may be launched and not collected.  A sequence in flight gives no memory when it
 is preempted, since its blocks are fenced: the victim is held back from this step instead, and preempted in the next.
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from stratos.common.clock import Clock
 from stratos.common.errors import Internal, QueueTimeout, StratosError
 from stratos.core.requests.records import EngineRequest
-from stratos.engine.kv_cache.admission import KvAdmission, is_return
+from stratos.engine.kv_cache.admission import KvAdmission, is_resumed
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.block_tables import BlockTables
 from stratos.engine.kv_cache.fences import StepFences
@@ -36,7 +36,7 @@ from stratos.engine.kv_cache.host_tier import HostTier
 from stratos.engine.kv_cache.window import KvWindow
 from stratos.engine.scheduler.budget import StepBudget
 from stratos.engine.scheduler.cost_model import StepCostModel
-from stratos.engine.scheduler.order import ServiceOrder
+from stratos.engine.scheduler.order import OrderKey, ServiceOrder
 from stratos.engine.sequence import JobState, Sequence
 from stratos.engine.settings import SchedulerConfig
 
@@ -96,7 +96,7 @@ class Scheduler:
         """Blocks of output that uncommitted hand-offs are expected to need."""
         self.num_preemptions = 0
         self._is_short = False
-        """Somebody waits because there was no room or no seat, rather than no time in the step."""
+        """A sequence waits because there was no room or no batch slot, rather than no time in the step."""
 
     # -- queues ------------------------------------------------------------------------------------
 
@@ -132,21 +132,21 @@ class Scheduler:
         sequence.num_hashed = 0
 
     @property
-    def most_seqs(self) -> int:
+    def max_seqs(self) -> int:
         """Sequences of a full batch: each decode gets its token in each step."""
         return min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
 
     @property
     def num_free_seqs(self) -> int:
         """Sequences that the batch could take in now."""
-        return self.most_seqs - len(self.running) - len(self.ready) - self.num_reserved_seqs
+        return self.max_seqs - len(self.running) - len(self.ready) - self.num_reserved_seqs
 
     @property
-    def num_promised_blocks(self) -> int:
+    def num_unused_budget_blocks(self) -> int:
         """Blocks that admitted sequences and hand-offs are expected to take yet."""
         if not self.config.admission_counts_budgets:
             return 0
-        return self.num_reserved_output_blocks + sum(s.num_promised_blocks for s in self.running)
+        return self.num_reserved_output_blocks + sum(s.num_unused_budget_blocks for s in self.running)
 
     @property
     def is_admitting(self) -> bool:
@@ -159,12 +159,11 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def must_yield(self, request: EngineRequest) -> bool:
-        """A hand-off would take what a waiting sequence before it did not find; returns take what there is."""
-        if not self._is_short or is_return(request):
+        """A hand-off would take what a waiting sequence before it did not find; resumed ones take what there is."""
+        if not self._is_short or is_resumed(request):
             return False
         now = self.clock.now()
-        asks = Sequence(seq_id=sys.maxsize, tokens=[], root=b"", terms=request.terms)
-        key = self.order.key(asks, now)
+        key = OrderKey.unaged(request.terms, sys.maxsize)  # it has not waited, and goes after equals
         return any(self.order.key(s, now) < key for s in self.waiting)
 
     # -- one step ----------------------------------------------------------------------------------
@@ -205,7 +204,7 @@ class Scheduler:
                     break
             else:
                 decision.scheduled.append((sequence, count))
-                budget.take(sequence, count)
+                budget.charge(sequence, count)
         return has_preempted
 
     def _preempt_for(self, sequence: Sequence, decision: Decision, now: float) -> bool:
@@ -256,7 +255,7 @@ class Scheduler:
                 continue
             try:
                 growth = self._growth_until_token(sequence)
-                has_room = self.tables.build(sequence, self.num_promised_blocks, growth)
+                has_room = self.tables.build(sequence, self.num_unused_budget_blocks, growth)
             except Exception:  # whatever is wrong with this sequence, the others go on
                 _log.exception("a sequence cannot be admitted")
                 decision.failed.append((sequence, Internal("the request could not be scheduled")))
@@ -275,7 +274,7 @@ class Scheduler:
             count = 0 if self.tier.must_wait(sequence.block_table) else budget.count_for(sequence)
             if count:
                 decision.scheduled.append((sequence, count))
-                budget.take(sequence, count)
+                budget.charge(sequence, count)
 
     def _growth_until_token(self, sequence: Sequence) -> int:
         """Blocks that the batch takes until ``sequence``, admitted now, has computed all of its tokens."""

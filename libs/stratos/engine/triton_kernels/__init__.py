@@ -1,6 +1,6 @@
 """GPU kernels in Triton, nothing else: each module holds kernels of one topic and the functions that launch them.
 
-Whoever imports a module here needs Triton, so the engine does it only where a GPU is asked for.  Every kernel runs
+An import of a module here needs Triton, so the engine does it only where a GPU is asked for.  Every kernel runs
 in Triton's interpreter too, in float32.  A length or a count never selects a variant of a kernel
-(``do_not_specialize``): it would be compiled anew in the middle of serving.
+(``do_not_specialize``): another value would compile it again in the middle of serving.
 """

@@ -54,7 +54,7 @@ class AttentionRows:
     contexts: Tensor
     """[rows]: tokens that the row's last query sees, itself included; 0 for a padding row."""
     block_tables: Tensor
-    """[rows, width]; entries behind the context are never followed."""
+    """[rows, width]; entries beyond the context are never followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ def attend(
         out: [tokens, heads, head_dim], written where ``rows`` has queries, zeros for a padding row's first place.
         queries: [tokens, heads, head_dim], rotated.
         layer_pages: view [blocks, 2, kv_heads, block, head_dim] of one layer of the pool.
-        rows: who attends to what.
+        rows: queries, contexts and block tables of the launch.
         scale: of the scores.
         window: tokens that a token sees, itself included; ``None`` for all before it.
         shape: of a program; ``rows`` at least the padded group.

@@ -74,7 +74,7 @@ def _rope_kv_kernel(
     if HAS_SCALES:
         scale = tl.load(kv_scales + kv_heads, mask=(kv_heads >= 0) & (kv_heads < 2 * NUM_KV_HEADS), other=1.0)
         stored = tl.minimum(tl.maximum(stored / scale[:, None], -LIMIT), LIMIT)
-    # K and V of a block lie one behind the other, so one head index runs over both
+    # K and V of a block lie one after the other, so one head index runs over both
     place = (slot // BLOCK).to(tl.int64) * STRIDE_BLOCK + (slot % BLOCK) * DIM
     pages = layer_pages + place + kv_heads[:, None] * (BLOCK * DIM) + dims[None, :]
     tl.store(pages, stored.to(layer_pages.dtype.element_ty), mask=is_kv)
@@ -96,7 +96,7 @@ def rotate_and_store(
     Args:
         qkv: [tokens, (heads + 2 * kv_heads) * head_dim], contiguous.
         cos: float32 [tokens, head_dim]; ``sin`` likewise, the sign of ``rotate_half`` folded in.
-        sin: see ``cos``.
+        sin: as ``cos``.
         norm_weight: [heads + kv_heads, head_dim], or ``None``.
         eps: of the norm.
         slots: int32 [tokens], ``block * block_size + offset``, below 0 for no write.

@@ -14,7 +14,8 @@ from torch import Tensor
 
 VOCAB_BLOCK = 4096
 SEARCH_BLOCK = 2048
-LEAST_TEMPERATURE = 1e-30
+SETTINGS = 4
+"""Columns of the table of ``sample``."""
 
 
 @triton.jit
@@ -92,13 +93,14 @@ def _sample_kernel(
     is_banned,
     logits,
     settings,
-    least_scaled,
+    min_scaled,
     keys,
     VOCAB: tl.constexpr,
+    SETTINGS: tl.constexpr,
     BLOCK: tl.constexpr,
     SEARCH: tl.constexpr,
 ):
-    """Grid (rows,). ``settings`` float64 [rows, 3]: temperature (0 is greedy), top-k (0 is off), top-p."""
+    """Grid (rows,). Columns of ``settings`` float64: temperature (0 is greedy), top-k (0 is off), top-p."""
     index = tl.program_id(0)
     row = logits + index.to(tl.int64) * VOCAB
     lanes = tl.arange(0, BLOCK)
@@ -113,15 +115,15 @@ def _sample_kernel(
     chosen = tl.min(tl.where(best == top, place, VOCAB - 1), 0)
     tl.store(is_banned + index, (top == float("-inf")).to(tl.int8))
 
-    temperature = tl.load(settings + index * 3).to(tl.float32)
-    top_k = tl.load(settings + index * 3 + 1)
-    top_p = tl.load(settings + index * 3 + 2)
+    temperature = tl.load(settings + index * SETTINGS).to(tl.float32)
+    top_k = tl.load(settings + index * SETTINGS + 1)
+    top_p = tl.load(settings + index * SETTINGS + 2)
     if (temperature > 0.0) & (top > float("-inf")):
         # tokens at -inf have a larger magnitude than this
         limit = tl.full([], 0x7F7FFFFF, tl.int32)
-        least = tl.load(least_scaled + index)
-        if least > float("-inf"):
-            limit = _magnitude(least)
+        lowest = tl.load(min_scaled + index)
+        if lowest > float("-inf"):
+            limit = _magnitude(lowest)
         if top_k > 0.0:
             limit = _threshold(row, top, temperature, limit, top_k, VOCAB, False, SEARCH)
         if top_p < 1.0:
@@ -129,16 +131,16 @@ def _sample_kernel(
             limit = _threshold(row, top, temperature, limit, top_p * total, VOCAB, True, SEARCH)
         key_low = tl.load(keys + index * 2).to(tl.uint32, bitcast=True)
         key_high = tl.load(keys + index * 2 + 1).to(tl.uint32, bitcast=True)
-        most = tl.full([BLOCK], float("-inf"), tl.float64)
+        best_noisy = tl.full([BLOCK], float("-inf"), tl.float64)
         place = tl.full([BLOCK], VOCAB - 1, tl.int32)
         for begin in range(0, VOCAB, BLOCK):
             tokens = begin + lanes
             scaled = _scaled(row, tokens, VOCAB, top, temperature)
             noisy = scaled.to(tl.float64) + _gumbel(tokens, key_low, key_high)
             noisy = tl.where(_magnitude(scaled) <= limit, noisy, float("-inf"))
-            place = tl.where(noisy > most, tokens, place)
-            most = tl.where(noisy > most, noisy, most)
-        chosen = tl.min(tl.where(most == tl.max(most, 0), place, VOCAB - 1), 0)
+            place = tl.where(noisy > best_noisy, tokens, place)
+            best_noisy = tl.where(noisy > best_noisy, noisy, best_noisy)
+        chosen = tl.min(tl.where(best_noisy == tl.max(best_noisy, 0), place, VOCAB - 1), 0)
     tl.store(token_ids + index, chosen.to(tl.int64))
 
 
@@ -171,13 +173,12 @@ def _mask_kernel(logits, rows, words, WORDS: tl.constexpr, VOCAB: tl.constexpr, 
     tl.store(logits + row * VOCAB + tokens, float("-inf"), mask=is_token & is_hidden)
 
 
-def sample(logits: Tensor, settings: Tensor, min_p: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+def sample(logits: Tensor, settings: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
     """Sample one token per row.
 
     Args:
-        logits: float32 [rows, vocab], edited.
-        settings: float64 [rows, 3]: temperature (0 for greedy), top-k (0 for off), top-p.
-        min_p: float32 [rows], 0 for off.
+        logits: float32 [rows, vocab], after all logits processors.
+        settings: float64 [rows, 4]: temperature (0 for greedy), top-k (0 for off), top-p, min-p (0 for off).
         keys: int32 [rows, 2], from ``noise_keys``.
 
     Returns:
@@ -191,9 +192,10 @@ def sample(logits: Tensor, settings: Tensor, min_p: Tensor, keys: Tensor) -> tup
         is_banned,
         logits,
         settings,
-        min_p.log(),
+        settings[:, 3].to(torch.float32).log(),
         keys,
         VOCAB=vocab,
+        SETTINGS=SETTINGS,
         BLOCK=VOCAB_BLOCK,
         SEARCH=SEARCH_BLOCK,
         num_warps=8,

@@ -42,7 +42,6 @@ class ChannelPool:
             self._closing.spawn(known.close(), name=f"close channel to {address}")
 
     async def close(self) -> None:
-        """Close all channels."""
         for key in list(self._channels):
             self.drop(*key)
         await self._closing.close()

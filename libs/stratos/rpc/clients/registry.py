@@ -108,5 +108,4 @@ class RegistryClient:
             await self._stub.DeleteAdapter(request, timeout=self._timeout_s)
 
     async def close(self) -> None:
-        """Close the connection."""
         await self._channel.close()

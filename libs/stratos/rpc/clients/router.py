@@ -16,6 +16,7 @@ from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.rpc.clients.channel import channel, translate_errors
 from stratos.rpc.codec.fleet import fleet_from_pb, ref_from_pb, work_to_pb
 from stratos.rpc.codec.terms import terms_to_pb
+from stratos.rpc.codec.trace import trace_to_pb
 
 __all__ = ["RouterClient"]
 
@@ -94,4 +95,5 @@ def _request_to_pb(request: PlacementRequest, now_s: float) -> router_pb2.Schedu
         excluded_incarnations=sorted(request.excluded_incarnations),
         waited_ms=request.waited_ms,
         is_recovery=request.is_recovery,
+        trace=trace_to_pb(request.trace),
     )

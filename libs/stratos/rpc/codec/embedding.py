@@ -8,6 +8,7 @@ from stratos.api.worker.v1 import embed_pb2
 from stratos.common.errors import BadRequest
 from stratos.core.requests.embedding import EmbedCall, EmbeddingOutput, PoolingKind
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
+from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
 
 _POOLING = {PoolingKind.LAST: embed_pb2.POOLING_LAST, PoolingKind.MEAN: embed_pb2.POOLING_MEAN}
 _POOLING_BY_NUMBER: dict[int, PoolingKind] = {number: kind for kind, number in _POOLING.items()}
@@ -24,6 +25,7 @@ def call_to_pb(call: EmbedCall, now_s: float) -> embed_pb2.EmbedRequest:
         num_dimensions=call.num_dimensions,
         model_digest=call.model_digest,
         terms=terms_to_pb(call.terms, now_s),
+        trace=trace_to_pb(call.trace),
     )
 
 
@@ -44,6 +46,7 @@ def call_from_pb(message: embed_pb2.EmbedRequest, now_s: float) -> EmbedCall:
         num_dimensions=message.num_dimensions if message.HasField("num_dimensions") else None,
         model_digest=message.model_digest,
         terms=terms_from_pb(message.terms, now_s),
+        trace=trace_from_pb(message.trace),
     )
 
 

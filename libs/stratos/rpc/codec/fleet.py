@@ -1,6 +1,6 @@
 """Worker and fleet records <-> messages, both ways.
 
-Used by whoever serves or reads ``WatchStatus`` and ``GetFleet``; nothing else touches these pb2 types.
+Used by servers and readers of ``WatchStatus`` and ``GetFleet``; nothing else touches these pb2 types.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def blocks_from_pb(message: common_pb2.BlockLedger) -> BlockLedger:
 def status_to_pb(status: WorkerStatus) -> worker_pb2.WorkerStatus:
     """A worker's status as a message."""
     return worker_pb2.WorkerStatus(
-        worker=ref_to_pb(status.worker),
+        worker=ref_to_pb(status.ref),
         engine_step=status.engine_step,
         is_computing=status.is_computing,
         blocks=blocks_to_pb(status.blocks),
@@ -156,7 +156,7 @@ def status_from_pb(message: worker_pb2.WorkerStatus) -> WorkerStatus:
     if message.block_size < 1:
         raise BadRequest("a worker status must have a block_size of at least 1", param="block_size")
     return WorkerStatus(
-        worker=ref_from_pb(message.worker),
+        ref=ref_from_pb(message.worker),
         engine_step=message.engine_step,
         is_computing=message.is_computing,
         blocks=blocks_from_pb(message.blocks),
@@ -206,7 +206,7 @@ def _fleet_worker_to_pb(worker: FleetWorker) -> router_pb2.FleetWorker:
         out_reason=worker.out_reason,
         age_ms=round(worker.age_s * 1000),
         num_booked=worker.num_booked,
-        worker=ref_to_pb(worker.worker),
+        worker=ref_to_pb(worker.ref),
     )
 
 
@@ -230,7 +230,7 @@ def fleet_from_pb(message: router_pb2.GetFleetResponse) -> Fleet:
         ),
         workers=tuple(
             FleetWorker(
-                worker=ref_from_pb(worker.worker),
+                ref=ref_from_pb(worker.worker),
                 status=status_from_pb(worker.status) if worker.HasField("status") else None,
                 is_live=worker.is_live,
                 out_reason=worker.out_reason,

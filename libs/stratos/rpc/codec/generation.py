@@ -24,6 +24,7 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
 from stratos.rpc.codec.fleet import ref_from_pb, ref_to_pb
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
+from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
 from stratos.rpc.errors import from_error_detail, to_error_detail
 
 FINISH_REASONS: dict[FinishReason, decode_pb2.FinishReason] = {
@@ -74,7 +75,7 @@ def submit_to_pb(submission: Submission, now_s: float) -> decode_pb2.Submit:
         model_digest=submission.model_digest,
         terms=terms_to_pb(request.terms, now_s),
         prefill=[ref_to_pb(ref) for ref in submission.prefill],
-        traceparent=submission.traceparent,
+        trace=trace_to_pb(submission.trace),
     )
 
 
@@ -99,7 +100,7 @@ def submit_from_pb(message: decode_pb2.Submit, now_s: float) -> Submission:
         model_digest=message.model_digest,
         handoff_id=message.handoff_id,
         prefill=tuple(ref_from_pb(ref) for ref in message.prefill),
-        traceparent=message.traceparent,
+        trace=trace_from_pb(message.trace),
     )
 
 

@@ -1,4 +1,4 @@
-"""The one server interceptor: span, duration metric and error mapping around every handler.
+"""The one server interceptor: duration metric and error mapping around every handler.
 
 A handler that is an async generator is driven here with ``context.write``, so that a cancelled call closes
 the generator at once and its ``finally`` blocks run; grpc itself leaves that to the garbage collector.
@@ -21,7 +21,6 @@ from stratos.common.bugs import report_bug
 from stratos.common.errors import StratosError
 from stratos.rpc.errors import ERROR_METADATA_KEY, status_code, to_error_detail
 from stratos.rpc.metrics import RpcMetrics
-from stratos.rpc.tracing import Tracing
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[Any, Any], Awaitable[Any]]
@@ -36,9 +35,8 @@ _FACTORIES = {
 class EdgeInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Wraps every handler of a server; ``num_unary_open`` counts calls that will end by themselves."""
 
-    def __init__(self, metrics: RpcMetrics, tracing: Tracing) -> None:
+    def __init__(self, metrics: RpcMetrics) -> None:
         self._metrics = metrics
-        self._tracing = tracing
         self.num_unary_open = 0
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
@@ -61,7 +59,7 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def handler(request: Any, context: Any) -> Any:
             self.num_unary_open += not is_stream
             try:
-                async with self._edge(method, context):
+                async with self._edge(method, context, _request_label(request)):
                     return await run(request, context)
             finally:
                 self.num_unary_open -= not is_stream
@@ -69,25 +67,24 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return handler
 
     @asynccontextmanager
-    async def _edge(self, method: str, context: Any) -> AsyncIterator[None]:
+    async def _edge(self, method: str, context: Any, label: str) -> AsyncIterator[None]:
         started, code = time.monotonic(), grpc.StatusCode.OK
-        with self._tracing.server_span(method, context.invocation_metadata()):
-            try:
-                yield
-            except asyncio.CancelledError:
-                code = grpc.StatusCode.CANCELLED
-                raise
-            except grpc.aio.AbortError:
-                code = context.code() or grpc.StatusCode.UNKNOWN
-                raise
-            except StratosError as error:
-                code = status_code(error)
-                await _abort(context, error)
-            except Exception:
-                code = grpc.StatusCode.INTERNAL
-                await _abort(context, report_bug(_log, f"in {method}"))
-            finally:
-                self._metrics.observe(method, code.name, time.monotonic() - started)
+        try:
+            yield
+        except asyncio.CancelledError:
+            code = grpc.StatusCode.CANCELLED
+            raise
+        except grpc.aio.AbortError:
+            code = context.code() or grpc.StatusCode.UNKNOWN
+            raise
+        except StratosError as error:
+            code = status_code(error)
+            await _abort(context, error)
+        except Exception:
+            code = grpc.StatusCode.INTERNAL
+            await _abort(context, report_bug(_log, f"in {method}{label}"))
+        finally:
+            self._metrics.observe(method, code.name, time.monotonic() - started)
 
 
 def _write_all(generator: Callable[[Any, Any], Any]) -> _Handler:
@@ -97,6 +94,12 @@ def _write_all(generator: Callable[[Any, Any], Any]) -> _Handler:
                 await context.write(message)
 
     return handler
+
+
+def _request_label(request: Any) -> str:
+    """For log lines: the id of the HTTP request that a message belongs to, if it says so."""
+    request_id = getattr(getattr(request, "trace", None), "http_request_id", "")
+    return f" for request {request_id}" if request_id else ""
 
 
 async def _abort(context: Any, error: StratosError) -> None:

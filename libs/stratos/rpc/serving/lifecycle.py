@@ -79,10 +79,10 @@ class Lifecycle:
     async def _run(self, stack: AsyncExitStack) -> None:
         service, settings = self._service, self._settings
         _log.info("settings: %s", " ".join(f"{k}={v}" for k, v in describe_settings(settings).items()))
-        tracing = open_tracing(settings.otlp_endpoint, service.name)
-        stack.push_async_callback(asyncio.to_thread, tracing.flush)
+        service.tracing = open_tracing(settings.otlp_endpoint, service.name)
+        stack.push_async_callback(asyncio.to_thread, service.tracing.flush)
         stack.callback(self._open_probes().close)
-        server = GrpcServer(service, tracing)
+        server = GrpcServer(service)
         stack.push_async_callback(self._close)
         self._spawn("heartbeat", self._beat(server))
         await self._race(service.open())
@@ -105,13 +105,13 @@ class Lifecycle:
         try:
             probes = ProbeServer(listen, self._readiness, self._service.metrics)
         except OSError as error:
-            raise explain_bind_failure(listen, env_name_of(self._settings, "metrics_listen"), error) from None
+            raise explain_bind_failure(listen, env_name_of(type(self._settings), ("metrics_listen",)), error) from None
         self._metrics_port = probes.port
         return probes
 
     async def _listen(self, server: GrpcServer) -> None:
         settings = self._settings
-        port = await server.listen(settings.listen, env_name_of(settings, "listen"))
+        port = await server.listen(settings.listen, env_name_of(type(settings), ("listen",)))
         self._service.address = join_address(settings.advertise_host or split_address(settings.listen)[0], port)
         metrics_host = settings.advertise_host or split_address(settings.metrics_listen)[0]
         self._service.metrics_address = join_address(metrics_host, self._metrics_port)

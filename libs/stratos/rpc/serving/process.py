@@ -66,5 +66,5 @@ async def _run_with_signals(factory: Callable[[], Service], settings: ServiceSet
 
 
 def _service_word(settings: ServiceSettings) -> str:
-    prefix = str(settings.model_config.get("env_prefix", ""))
+    prefix = settings.env_prefix
     return prefix.removeprefix("STRATOS_").strip("_").lower().replace("_", "-") or "service"

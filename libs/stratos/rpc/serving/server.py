@@ -13,7 +13,6 @@ from stratos.rpc.clients.channel import MAX_MESSAGE_BYTES
 from stratos.rpc.metrics import RpcMetrics
 from stratos.rpc.serving.interceptors import EdgeInterceptor
 from stratos.rpc.serving.service import Service
-from stratos.rpc.tracing import Tracing
 
 SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.so_reuseport", 0),  # a busy port is an error, not a second listener
@@ -32,8 +31,8 @@ _POLL_S = 0.02
 class GrpcServer:
     """Not listening until ``listen``; health says NOT_SERVING until ``set_serving(True)``."""
 
-    def __init__(self, service: Service, tracing: Tracing) -> None:
-        self._edge = EdgeInterceptor(RpcMetrics(service.metrics, service.name), tracing)
+    def __init__(self, service: Service) -> None:
+        self._edge = EdgeInterceptor(RpcMetrics(service.metrics, service.name))
         self._server = grpc.aio.server(interceptors=[self._edge], options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
         self._names = ("", *service.register(self._server))

@@ -15,9 +15,11 @@ from typing import Any
 import grpc.aio
 from prometheus_client import CollectorRegistry
 
+from stratos.rpc.tracing import TRACING_OFF, Tracing
+
 
 class Service(ABC):
-    """One process' worth of servicers and the resources behind them."""
+    """One process' worth of servicers and the resources that they use."""
 
     name: str
     """Name in logs, metrics and traces, e.g. "router"."""
@@ -25,6 +27,8 @@ class Service(ABC):
     """host:port that peers dial; set by the lifecycle before ``tasks`` and ``warm_up``."""
     metrics_address: str = ""
     """host:port of /metrics, /livez and /readyz; set together with ``address``."""
+    tracing: Tracing = TRACING_OFF
+    """Makes the spans of this service's requests; set by the lifecycle before ``register``."""
     request_stop: Callable[[], None]
     """Ends the process with a drain, like a first signal but without counting as one; set by the lifecycle."""
 

@@ -9,53 +9,44 @@ otherwise                                 -> hand-off; when every source fails, 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 from stratos.core.generation import PrefillPath
-from stratos.worker.adapter_cache import AdapterCache
-from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.config import HandoffConfig
+from stratos.worker.context import WorkerContext
 from stratos.worker.handoff.receiver import HandoffReceiver
-from stratos.worker.metrics import WorkerMetrics
 from stratos.worker.records import PromptOrigin, RequestRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacerConfig:
-    """The policy's one number."""
+class PrefillPolicy:
+    """Decides where the prompt of a request is computed, and has it computed there."""
 
-    local_prefill_max_tokens: int
-
-
-class PromptPlacer:
-    """Implements ``request_table.Placer``."""
-
-    def __init__(
-        self,
-        engine: EngineClient,
-        receiver: HandoffReceiver,
-        adapters: AdapterCache,
-        metrics: WorkerMetrics,
-        config: PlacerConfig,
-    ) -> None:
-        self._engine = engine
+    def __init__(self, context: WorkerContext, receiver: HandoffReceiver, config: HandoffConfig) -> None:
+        self._context = context
         self._receiver = receiver
-        self._adapters = adapters
-        self._metrics = metrics
         self._config = config
 
-    async def place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
-        """See ``request_table.Placer``."""
-        request = record.submission.request
+    async def prefill(self, record: RequestRecord, stack: AsyncExitStack) -> None:
+        """Bring the prompt's KV to this worker and let the request join the batch.
+
+        What must be given back when the request ends is pushed onto ``stack``. Sets ``record.origin``.
+        """
+        request, engine = record.submission.request, self._context.engine
         if request.sampling.grammar is not None:
-            await self._engine.prepare_grammar(request.sampling.grammar)
+            await engine.prepare_grammar(request.sampling.grammar)
         terms = request.terms
-        num_cached = await self._engine.match(request.prompt_ids, terms.adapter.digest, terms.cache_salt)
-        path = self._local_reason(record, len(request.prompt_ids) - 1 - num_cached)
+        num_cached = await engine.match(request.prompt_ids, terms.adapter.digest, terms.cache_salt)
+        path = self.decide(record, len(request.prompt_ids) - 1 - num_cached)
         if path is None and await self._receiver.receive(record, stack):
             return
         await self._compute_here(record, path or PrefillPath.LOCAL_FALLBACK, stack)
 
-    def _local_reason(self, record: RequestRecord, num_tail_tokens: int) -> PrefillPath | None:
+    def decide(self, record: RequestRecord, num_tail_tokens: int) -> PrefillPath | None:
+        """The reason to compute here; ``None`` for a hand-off.
+
+        Args:
+            record: the request.
+            num_tail_tokens: tokens of its prompt that are not in this worker's prefix cache.
+        """
         if not record.submission.prefill:
             return PrefillPath.LOCAL_NO_ENDPOINT
         if record.submission.request.sampling.num_prompt_logprobs is not None:
@@ -67,7 +58,8 @@ class PromptPlacer:
     async def _compute_here(self, record: RequestRecord, path: PrefillPath, stack: AsyncExitStack) -> None:
         request = record.submission.request
         if request.terms.adapter.digest:
-            await self._adapters.hold(request.terms.adapter, stack)
-        self._metrics.local_prefills.labels(path).inc()
+            await self._context.adapters.hold(request.terms.adapter, stack)
+        self._context.metrics.local_prefills.labels(path).inc()
         record.origin = PromptOrigin(path=path)
-        await self._engine.add(record.submission.request)  # without choices cancelled meanwhile
+        # A choice that was cancelled during the wait is no longer in the submission.
+        await self._context.engine.add(record.submission.request)

@@ -2,9 +2,9 @@
 
 Life of a request
     1. ``submit``: refused while draining, when it is known already, or when the table is full; a newer attempt
-       ends the older one.  Otherwise a task places it (``RequestPlacer``) and stays until it ended.
+       ends the older one.  Otherwise a task has its prompt computed (``PrefillPolicy``) and stays until it ended.
     2. engine steps append to the record's log and mark it at its session.
-    3. it leaves the table when its last output was taken for sending, or when nobody attached within
+    3. it leaves the table when its last output was taken for sending, or when no session attached within
        ``orphan_ttl_s`` after its session broke.
 Every path out cancels the task, and the task's end aborts the request in the engine and gives back its adapter.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Protocol
 
 from stratos.common.bugs import report_bug
@@ -23,26 +22,20 @@ from stratos.common.errors import BadRequest, Draining, NotFound, Overloaded, Qu
 from stratos.core.generation import Submission
 from stratos.core.requests.records import ChoiceOutput, RequestKey
 from stratos.engine.contract.results import StepResult
+from stratos.rpc.tracing import TRACING_OFF, SpanKind, Tracing
 from stratos.worker.decode.session import Session
+from stratos.worker.decode.spans import describe_decode
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.records import RequestRecord
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestTableConfig:
-    """Bounds of the table."""
+class Prefill(Protocol):
+    """Has prompts computed; ``prefill_policy.PrefillPolicy`` is the one of a worker."""
 
-    max_requests: int
-    orphan_ttl_s: float
-
-
-class Placer(Protocol):
-    """Brings a request into the engine's batch."""
-
-    async def place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
-        """Make the prompt's KV come to be here and let the request join the batch.
+    async def prefill(self, record: RequestRecord, stack: AsyncExitStack) -> None:
+        """Bring the prompt's KV to this worker and let the request join the batch.
 
         What must be given back when the request ends is pushed onto ``stack``. Sets ``record.origin``.
         """
@@ -50,13 +43,33 @@ class Placer(Protocol):
 
 
 class RequestTable:
-    """All open requests by request id. Belongs to the event loop."""
+    """All open requests by request id. Belongs to the event loop.
 
-    def __init__(self, engine: EngineClient, placer: Placer, clock: Clock, config: RequestTableConfig) -> None:
+    Args:
+        engine: of this worker.
+        policy: has prompts computed.
+        clock: of this worker.
+        tracing: where the spans of requests go.
+        max_requests: more are refused.
+        orphan_ttl_s: requests of a broken session are freed after this long.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        policy: Prefill,
+        clock: Clock,
+        tracing: Tracing = TRACING_OFF,
+        *,
+        max_requests: int,
+        orphan_ttl_s: float,
+    ) -> None:
         self._engine = engine
-        self._placer = placer
+        self._policy = policy
         self._clock = clock
-        self._config = config
+        self._max_requests = max_requests
+        self._orphan_ttl_s = orphan_ttl_s
+        self._tracing = tracing
         self._records: dict[str, RequestRecord] = {}
         self._sessions: dict[RequestKey, Session] = {}
         self._tasks: dict[RequestKey, asyncio.Task[None]] = {}
@@ -95,7 +108,7 @@ class RequestTable:
             )
         if known is not None:
             self._remove(known)
-        if len(self._records) >= self._config.max_requests or len(self._tasks) >= 2 * self._config.max_requests:
+        if len(self._records) >= self._max_requests or len(self._tasks) >= 2 * self._max_requests:
             raise Overloaded(f"this worker has {len(self._records)} open requests, its limit")
         record = RequestRecord(submission, self._engine.info.identity.numerics_id)
         self._records[key.request_id] = record
@@ -141,8 +154,8 @@ class RequestTable:
                 record.orphan_since_s = self._clock.now()
 
     def reap(self) -> None:
-        """Free orphans that nobody attached to in time; called often."""
-        limit_s = self._clock.now() - self._config.orphan_ttl_s
+        """Free orphans that no session attached to in time; called often."""
+        limit_s = self._clock.now() - self._orphan_ttl_s
         for record in list(self._records.values()):
             if record.orphan_since_s is not None and record.orphan_since_s <= limit_s:
                 self._remove(record)
@@ -158,7 +171,7 @@ class RequestTable:
         touched: dict[RequestKey, RequestRecord] = {}
         for key, stats in result.started_stats.items():
             if (record := self._find(key)) is not None:
-                record.stats = stats
+                record.stats, record.first_token_s = stats, result.ended_s
                 record.prompt_logprobs = result.prompt_logprobs.get(key, ())
         for output in result.outputs:
             if (record := self._find(output.key)) is not None:
@@ -169,6 +182,8 @@ class RequestTable:
                 record.fail(error)
                 touched[key] = record
         for record in touched.values():
+            if record.is_ended:
+                record.last_token_s = result.ended_s
             self._mark(record)
 
     def fail_all(self, error: StratosError) -> None:
@@ -201,7 +216,7 @@ class RequestTable:
         try:
             record.append(output)
         except AssertionError:  # whatever is wrong with this request, the others of the step go on
-            record.fail(report_bug(logger, f"in an output of request {record.key}"))  # its task leaves the engine
+            record.fail(report_bug(logger, f"in an output of request {record.label}"))  # its task leaves the engine
 
     def _mark(self, record: RequestRecord) -> None:
         if (session := self._sessions.get(record.key)) is not None:
@@ -215,11 +230,28 @@ class RequestTable:
             task.cancel()
 
     async def _serve(self, record: RequestRecord) -> None:
+        """Run the request to its end, inside its span."""
+        request_id, attempt = record.key
+        logger.debug("request %s, attempt %d, runs here", record.label, attempt)
+        with self._tracing.span(
+            "decode",
+            record.submission.trace,
+            kind=SpanKind.SERVER,
+            begin_s=record.submission.request.terms.arrival_s,
+            generation_id=request_id,
+            attempt=attempt,
+        ) as span:
+            try:
+                await self._run(record)
+            finally:
+                describe_decode(self._tracing, span, record)
+
+    async def _run(self, record: RequestRecord) -> None:
         """Hold everything the request needs until it ended."""
         try:
             async with AsyncExitStack() as stack:
                 try:
-                    await self._place(record, stack)
+                    await self._prefill(record, stack)
                     await record.ended.wait()
                 finally:
                     self._engine.abort(record.key)  # before the stack gives back the adapter that it runs with
@@ -229,22 +261,22 @@ class RequestTable:
             record.ended.set()
             raise
         except Exception:
-            record.fail(report_bug(logger, f"in request {record.key}"))
+            record.fail(report_bug(logger, f"in request {record.label}"))
         self._mark(record)
 
-    async def _place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
-        """Place the request, unless it ends meanwhile; its deadline bounds the placing."""
+    async def _prefill(self, record: RequestRecord, stack: AsyncExitStack) -> None:
+        """Have the prompt computed, unless the request ends first; its deadline bounds the time."""
         left_s = record.submission.request.terms.left_s(self._clock.now())
-        placing = asyncio.ensure_future(self._placer.place(record, stack))
+        prefilling = asyncio.ensure_future(self._policy.prefill(record, stack))
         ended = asyncio.ensure_future(record.ended.wait())
         try:
-            await asyncio.wait({placing, ended}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            if placing.done():
-                placing.result()
+            await asyncio.wait({prefilling, ended}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if prefilling.done():
+                prefilling.result()
             elif not record.is_ended:
                 raise QueueTimeout("the request's deadline passed while its prompt was being computed")
         finally:
             ended.cancel()
-            if not placing.done():
-                placing.cancel()
-                await asyncio.wait({placing})
+            if not prefilling.done():
+                prefilling.cancel()
+                await asyncio.wait({prefilling})

@@ -5,40 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
 
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
-from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, StratosError
-from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import RequestKey
 from stratos.rpc.codec.fleet import ref_to_pb
 from stratos.rpc.codec.generation import delta_to_pb, submit_from_pb
+from stratos.worker.context import WorkerContext
 from stratos.worker.decode import session as sessions
 from stratos.worker.decode.checks import check_submission
 from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.decode.session import StepDeltas, StepProgress
-from stratos.worker.engine_client.base import EngineClient
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeParts:
-    """What all sessions of a worker share."""
-
-    me: Callable[[], WorkerRef]
-    engine: EngineClient
-    table: RequestTable
-    clock: Clock
 
 
 class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
-    """Serves gateways. ``parts`` is called per session: the engine exists only after ``open``."""
+    """Serves gateways. Both arguments are called per session: the engine exists only after ``open``."""
 
-    def __init__(self, parts: Callable[[], DecodeParts]) -> None:
-        self._parts = parts
+    def __init__(self, context: Callable[[], WorkerContext], table: Callable[[], RequestTable]) -> None:
+        self._context = context
+        self._table = table
         self._sessions: set[sessions.Session] = set()
         self._one_closed = asyncio.Event()
 
@@ -46,27 +34,27 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
         self, request_iterator: AsyncIterator[decode_pb2.SessionRequest], context: Any
     ) -> AsyncIterator[decode_pb2.SessionResponse]:
         """One gateway, many requests."""
-        parts = self._parts()
+        shared, table = self._context(), self._table()
         hello = await context.read()
         if hello is grpc.aio.EOF or hello.WhichOneof("message") != "hello":
             raise BadRequest("the first message of a Session must be Hello")
-        session = sessions.Session(parts.engine, parts.clock)
+        session = sessions.Session(shared.engine, shared.clock)
         self._sessions.add(session)
-        reader = asyncio.create_task(self._read(parts, session, context))
+        reader = asyncio.create_task(self._read(session, context))
         try:
-            yield decode_pb2.SessionResponse(welcome=decode_pb2.Welcome(worker=ref_to_pb(parts.me())))
+            yield decode_pb2.SessionResponse(welcome=decode_pb2.Welcome(worker=ref_to_pb(shared.me())))
             async with aclosing(session.messages()) as messages:
                 async for message in messages:
                     yield _to_pb(message)
                     if isinstance(message, StepDeltas):
-                        parts.table.discard_sent([delta.key for delta in message.deltas])
+                        table.discard_sent([delta.key for delta in message.deltas])
             if reader.done():
                 reader.result()
         finally:
             self._sessions.discard(session)
             self._one_closed.set()
             reader.cancel()
-            parts.table.release(session)
+            table.release(session)
 
     async def close_sessions(self) -> None:
         """Let every session send what it has and end: for a worker that leaves."""
@@ -76,36 +64,36 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
             self._one_closed.clear()
             await self._one_closed.wait()
 
-    async def _read(self, parts: DecodeParts, session: sessions.Session, context: Any) -> None:
+    async def _read(self, session: sessions.Session, context: Any) -> None:
         try:
             while (message := await context.read()) is not grpc.aio.EOF:
-                _handle(parts, session, message)
+                self._handle(session, message)
         finally:
             session.close()
 
-
-def _handle(parts: DecodeParts, session: sessions.Session, message: decode_pb2.SessionRequest) -> None:
-    """One message up; what is wrong with it is answered as that request's error and harms no other."""
-    match message.WhichOneof("message"):
-        case "submit":
-            submit = message.submit
-            try:
-                submission = submit_from_pb(submit, parts.clock.now())
-                parts.table.submit(session, check_submission(submission, parts.engine.info))
-            except StratosError as error:
-                session.refuse(RequestKey(submit.request_id, submit.attempt), error)
-        case "cancel":
-            cancel = message.cancel
-            parts.table.cancel(RequestKey(cancel.request_id, cancel.attempt), tuple(cancel.choice_indexes))
-        case "attach":
-            attach = message.attach
-            key = RequestKey(attach.request_id, attach.attempt)
-            try:
-                parts.table.attach(session, key, dict(attach.num_received))
-            except StratosError as error:
-                session.refuse(key, error)
-        case _:
-            raise BadRequest("a Session takes Submit, Cancel and Attach after its Hello")
+    def _handle(self, session: sessions.Session, message: decode_pb2.SessionRequest) -> None:
+        """One message up; what is wrong with it is answered as that request's error and harms no other."""
+        shared, table = self._context(), self._table()
+        match message.WhichOneof("message"):
+            case "submit":
+                submit = message.submit
+                try:
+                    submission = submit_from_pb(submit, shared.clock.now())
+                    table.submit(session, check_submission(submission, shared.engine.info))
+                except StratosError as error:
+                    session.refuse(RequestKey(submit.request_id, submit.attempt), error)
+            case "cancel":
+                cancel = message.cancel
+                table.cancel(RequestKey(cancel.request_id, cancel.attempt), tuple(cancel.choice_indexes))
+            case "attach":
+                attach = message.attach
+                key = RequestKey(attach.request_id, attach.attempt)
+                try:
+                    table.attach(session, key, dict(attach.num_received))
+                except StratosError as error:
+                    session.refuse(key, error)
+            case _:
+                raise BadRequest("a Session takes Submit, Cancel and Attach after its Hello")
 
 
 def _to_pb(message: StepDeltas | StepProgress) -> decode_pb2.SessionResponse:

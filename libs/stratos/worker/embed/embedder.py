@@ -15,8 +15,7 @@ from stratos.common.errors import StratosError
 from stratos.core.requests.embedding import EmbedCall, EmbeddingOutput, EmbedRequest
 from stratos.core.requests.records import RequestKey
 from stratos.engine.contract.results import StepResult
-from stratos.worker.adapter_cache import AdapterCache
-from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.context import WorkerContext
 
 _KEY_PREFIX = "embedding"
 
@@ -25,13 +24,12 @@ class Embedder:
     """Open inputs by engine key. Belongs to the event loop.
 
     Args:
-        engine: subscribe ``on_step`` to it.
-        adapters: where adapters come from.
+        context: of the worker; subscribe ``on_step`` to its engine.
     """
 
-    def __init__(self, engine: EngineClient, adapters: AdapterCache) -> None:
-        self._engine = engine
-        self._adapters = adapters
+    def __init__(self, context: WorkerContext) -> None:
+        self._engine = context.engine
+        self._adapters = context.adapters
         self._waiting: dict[RequestKey, asyncio.Future[EmbeddingOutput]] = {}
         self._numbers = itertools.count()
 

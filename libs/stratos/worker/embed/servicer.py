@@ -3,48 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from stratos.api.worker.v1 import embed_pb2, embed_pb2_grpc
-from stratos.common.clock import Clock
 from stratos.common.errors import Draining, StratosError
+from stratos.core.requests.embedding import EmbedCall, EmbeddingOutput
 from stratos.rpc.codec.embedding import call_from_pb, response_to_pb
-from stratos.worker.drain_gate import DrainGate
+from stratos.rpc.tracing import SpanKind
+from stratos.worker.context import WorkerContext
 from stratos.worker.embed.checks import check_call
 from stratos.worker.embed.embedder import Embedder
-from stratos.worker.engine_client.base import EngineClient
-from stratos.worker.metrics import WorkerMetrics
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedParts:
-    """What embedding needs of a worker."""
-
-    engine: EngineClient
-    embedder: Embedder
-    metrics: WorkerMetrics
-    clock: Clock
+logger = logging.getLogger(__name__)
 
 
 class EmbedServicer(embed_pb2_grpc.EmbedServiceServicer):
-    """Serves gateways. ``parts`` is called per request: the engine exists only after ``open``."""
+    """Serves gateways. Both arguments are called per request: the engine exists only after ``open``."""
 
-    def __init__(self, parts: Callable[[], EmbedParts], gate: DrainGate) -> None:
-        self._parts = parts
-        self._gate = gate
+    def __init__(self, context: Callable[[], WorkerContext], embedder: Callable[[], Embedder]) -> None:
+        self._context = context
+        self._embedder = embedder
 
     async def Embed(self, request: embed_pb2.EmbedRequest, context: Any) -> embed_pb2.EmbedResponse:
         """The vectors of all inputs."""
-        parts = self._parts()
+        shared = self._context()
         outcome = "bug"
         try:
-            if self._gate.is_draining:
+            if shared.gate.is_draining:
                 raise Draining("this worker is leaving; ask the router for a new placement")
-            with self._gate.embed_call():
-                call = check_call(call_from_pb(request, parts.clock.now()), parts.engine.info)
-                outputs = await parts.embedder.run(call)
+            with shared.gate.embed_call():
+                call = check_call(call_from_pb(request, shared.clock.now()), shared.engine.info)
+                outputs = await self._embed(call)
             outcome = "finished"
         except StratosError as error:
             outcome = error.code
@@ -53,5 +44,22 @@ class EmbedServicer(embed_pb2_grpc.EmbedServiceServicer):
             outcome = "cancelled"
             raise
         finally:
-            parts.metrics.embed_calls.labels(outcome).inc()
+            shared.metrics.embed_calls.labels(outcome).inc()
         return response_to_pb(outputs)
+
+    async def _embed(self, call: EmbedCall) -> list[EmbeddingOutput]:
+        """Embed inside the call's span."""
+        logger.debug("request %s, attempt %d, embeds here", call.trace.label(call.request_id), call.attempt)
+        with self._context().tracing.span(
+            "embed",
+            call.trace,
+            kind=SpanKind.SERVER,
+            begin_s=call.terms.arrival_s,
+            generation_id=call.request_id,
+            attempt=call.attempt,
+            inputs=len(call.inputs),
+            input_tokens=sum(map(len, call.inputs)),
+        ) as span:
+            outputs = await self._embedder().run(call)
+            span.set(cached_tokens=sum(output.num_cached_tokens for output in outputs))
+        return outputs

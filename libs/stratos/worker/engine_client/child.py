@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -172,7 +171,7 @@ async def _say_last(writer: asyncio.StreamWriter, message: FromEngine) -> None:
 
 def make_from_settings(settings: bytes) -> EngineCore:
     """The engine that a worker's settings name."""
-    values = WorkerSettings(**json.loads(settings))
+    values = WorkerSettings.model_validate_json(settings)
     configure_logging("engine", values.log_format, values.log_level)
     return make_engine(values)
 

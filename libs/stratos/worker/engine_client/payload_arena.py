@@ -69,7 +69,12 @@ class PayloadArena:
         """Bytes not handed out."""
         return sum(size for _, size in self._free)
 
-    async def take(self, size: int) -> int:
+    @property
+    def num_lent_bytes(self) -> int:
+        """Bytes handed out."""
+        return self.memory.num_bytes - self.num_free_bytes
+
+    async def allocate(self, size: int) -> int:
         """Offset of ``size`` bytes, once there is a hole; first come, first served.
 
         Raises:
@@ -87,10 +92,10 @@ class PayloadArena:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.give_back(future.result(), size)
+                self.release(future.result(), size)
             raise
 
-    def give_back(self, offset: int, size: int) -> None:
+    def release(self, offset: int, size: int) -> None:
         """Make a place free again and serve who waits for one."""
         self._free = _merged(sorted([*self._free, (offset, _aligned(size))]))
         while self._waiting:
@@ -110,7 +115,7 @@ class PayloadArena:
 
     def _returned(self, offset: int, size: int) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody left to lend to
-            self._loop.call_soon_threadsafe(self.give_back, offset, size)
+            self._loop.call_soon_threadsafe(self.release, offset, size)
 
     def _find(self, size: int) -> int | None:
         for index, (offset, hole) in enumerate(self._free):

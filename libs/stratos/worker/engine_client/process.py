@@ -167,6 +167,23 @@ class ProcessEngine(EngineClient):
     async def wait_failed(self) -> None:
         await asyncio.shield(self._failed)
 
+    # -- facts, for tests and diagnostics ------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """Of the child."""
+        return self._process.pid
+
+    @property
+    def num_open_calls(self) -> int:
+        """Calls without a reply."""
+        return len(self._calls)
+
+    @property
+    def num_lent_bytes(self) -> int:
+        """Shared memory in use for payloads."""
+        return self._arena.num_lent_bytes
+
     # -- messages ----------------------------------------------------------------------------------
 
     async def _read(self) -> None:
@@ -239,21 +256,21 @@ class ProcessEngine(EngineClient):
 
     async def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
         self._check_open()
-        place = Place(await self._arena.take(payload.nbytes), payload.nbytes)
+        place = Place(await self._arena.allocate(payload.nbytes), payload.nbytes)
 
         async def copy_and_call() -> None:
             self._arena.memory.view(*place)[:] = payload.cast("B")
             await self._call("scatter", key, kv_range, place)
 
         pending = asyncio.ensure_future(copy_and_call())
-        pending.add_done_callback(lambda _: self._arena.give_back(*place))
+        pending.add_done_callback(lambda _: self._arena.release(*place))
         await asyncio.shield(pending)  # a caller that gives up does not stop the child from reading the place
 
     async def gather(self, leg: str, kv_range: KvRange) -> memoryview:
         """The payload lies in shared memory until its last view is gone."""
         self._check_open()
         size = self.info.geometry.num_bytes(kv_range)
-        place = Place(await self._arena.take(size), size)
+        place = Place(await self._arena.allocate(size), size)
         pending = asyncio.ensure_future(self._call("gather_into", leg, kv_range, place))
         lent = None
         try:
@@ -261,5 +278,5 @@ class ProcessEngine(EngineClient):
             lent = self._arena.lend(*place)
         finally:
             if lent is None:  # it failed, or the caller gave up and the child may still write
-                pending.add_done_callback(lambda _: self._arena.give_back(*place))
+                pending.add_done_callback(lambda _: self._arena.release(*place))
         return lent

@@ -19,6 +19,7 @@ from stratos.common.errors import WorkerLost
 from stratos.core.kv import KvRange
 from stratos.engine.contract.results import EngineStatus, StepResult
 from stratos.engine.core import EngineCore
+from stratos.engine.inspection import EngineInspection
 from stratos.worker.engine_client.base import STOPPED, EngineClient
 
 NUM_COPY_THREADS = 2
@@ -67,6 +68,10 @@ class ThreadEngine(EngineClient):
 
     def status(self) -> EngineStatus:
         return self._engine.status()
+
+    def inspect(self) -> EngineInspection:
+        """What the engine holds; for tests, between steps."""
+        return self._engine.inspect()
 
     async def wait_failed(self) -> None:
         assert self._failed is not None, "start() comes first"

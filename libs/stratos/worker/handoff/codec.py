@@ -11,6 +11,7 @@ from stratos.core.kv import KvGeometry, KvRange
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from stratos.rpc.codec.fleet import identity_from_pb, identity_to_pb, ref_from_pb, ref_to_pb
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
+from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
 from stratos.rpc.errors import from_error_detail, to_error_detail
 from stratos.worker.handoff.records import (
     Abort,
@@ -196,7 +197,7 @@ def _intent_to_pb(intent: Intent, now_s: float) -> source_pb2.Intent:
         receiver=ref_to_pb(intent.receiver),
         transports=intent.transports,
         terms=terms_to_pb(intent.terms, now_s),
-        traceparent=intent.traceparent,
+        trace=trace_to_pb(intent.trace),
     )
 
 
@@ -213,7 +214,7 @@ def _intent_from_pb(intent: source_pb2.Intent, now_s: float) -> Intent:
         receiver=ref_from_pb(intent.receiver),
         transports=tuple(intent.transports),
         terms=terms_from_pb(intent.terms, now_s),
-        traceparent=intent.traceparent,
+        trace=trace_from_pb(intent.trace),
     )
 
 

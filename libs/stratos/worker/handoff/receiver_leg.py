@@ -6,8 +6,8 @@ Life of a leg
     credit back -> Finish and full coverage, in either order -> commit -> Ack.
 
 Nothing the source writes later can matter: slots are copied before they are checked, blocks are reserved and
-invisible until the commit, and whatever ends the leg early puts its slots into quarantine at once.  ``wind_down``
-then runs beside the request: it waits for the source's AbortAck, or leaves the slots to the probing of suspects.
+invisible until the commit, and a leg that ends early puts its slots into quarantine at once.  ``give_up``
+then runs in the background: it waits for the source's AbortAck, or leaves the slots to the probing of suspects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stratos.core.placement import WorkerRef
 from stratos.core.step_watch import StepWatch
 from stratos.kv.framing import checksum, digest_of
 from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
-from stratos.worker.handoff.receiver_parts import FetchStream, ReceiverParts, Target
+from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.records import (
     Abort,
     AbortAck,
@@ -39,10 +39,12 @@ from stratos.worker.handoff.records import (
     SourceMessage,
     SourcePhase,
 )
+from stratos.worker.handoff.streams import FetchStream
+from stratos.worker.handoff.target import HandoffTarget, TargetRefusedError
 
 GRACE_S = 0.05
 """After a timeout: what had arrived but was not yet delivered by a busy event loop gets its chance."""
-COPY_BESIDE_BYTES = 64 * 1024
+COPY_IN_THREAD_BYTES = 64 * 1024
 """Payloads from this size are copied and hashed in a thread."""
 
 
@@ -54,19 +56,11 @@ class DamagedFrameError(Exception):
         self.cause = cause
 
 
-class TargetRefusedError(Exception):
-    """Room or adapter is missing on this side, or its engine refuses; another source would not change it."""
-
-    def __init__(self, error: StratosError) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
 class ReceiverLeg:
     """One Fetch stream at the receiver."""
 
-    def __init__(self, parts: ReceiverParts, stream: FetchStream, intent: Intent, target: Target) -> None:
-        self._parts = parts
+    def __init__(self, context: HandoffContext, stream: FetchStream, intent: Intent, target: HandoffTarget) -> None:
+        self._context = context
         self._stream = stream
         self._intent = intent
         self._target = target
@@ -79,7 +73,7 @@ class ReceiverLeg:
         self._checks: dict[int, int] = {}
         self._nacked: set[int] = set()
         self._finish: Finish | None = None
-        self._steps = StepWatch(self._parts.clock.now())
+        self._steps = StepWatch(self._context.clock.now())
         self._is_over = False
         """The stream has ended."""
         self._is_settled = False
@@ -104,19 +98,19 @@ class ReceiverLeg:
                 self._is_over = self._is_settled = True
                 raise WorkerLost("the source ended the hand-off early")
             await self._handle(message)
-        assert self._source is not None, "frames come behind Ready"
+        assert self._source is not None, "frames come after Ready"
         assert self._finish is not None, "complete means finished"
-        await self._target.commit(self._source, self._finish, self._parts.clock.now() - self._granted_s)
+        await self._target.commit(self._source, self._finish, self._context.clock.now() - self._granted_s)
 
     def give_up(self, reason: str, *, committed: bool = False) -> Awaitable[None]:
-        """Fence the leg off now; the awaitable does the rest and must be run, whatever becomes of the request."""
+        """Fence the leg off now; the awaitable does the rest and must be run, also when the request is cancelled."""
         if self._receiver is None or self._offer is None:
             return self._leave() if self._is_refused else self._break_stream()
         slots = self._receiver.slots_of(self._offer.pair, self._intent.leg)
         if committed:
             for slot in slots:
                 self._receiver.release_slot(self._offer.pair, slot)
-            self._parts.room.freed()
+            self._context.staging.freed()
             return self._acknowledge()
         self._receiver.quarantine(self._offer.pair, slots, leg=self._intent.leg)
         return self._abort(self._receiver, self._offer, reason)
@@ -127,7 +121,7 @@ class ReceiverLeg:
         """The next message, or ``WorkerLost`` when the source is silent, hangs or leaves a frame unfinished."""
         if self._pending is None:
             self._pending = asyncio.ensure_future(self._stream.receive())
-        timeout_s = self._parts.config.progress_timeout_s
+        timeout_s = self._context.config.progress_timeout_s
         if not (await asyncio.wait({self._pending}, timeout=timeout_s))[0]:
             await asyncio.wait({self._pending}, timeout=GRACE_S)
         if not self._pending.done():
@@ -138,7 +132,7 @@ class ReceiverLeg:
         except StratosError:
             self._is_over = True
             raise
-        overdue_s = self._parts.clock.now() - self._parts.config.frame_timeout_s
+        overdue_s = self._context.clock.now() - self._context.config.frame_timeout_s
         if any(announced_s < overdue_s for _, announced_s in self._headers.values()):
             raise WorkerLost("the source announced a frame and did not finish it")
         return message
@@ -164,26 +158,27 @@ class ReceiverLeg:
                 raise WorkerLost("the source ended the hand-off early")
 
     def _check_alive(self, progress: Progress) -> None:
-        now_s, is_computing = self._parts.clock.now(), progress.phase is SourcePhase.COMPUTING
+        now_s, is_computing = self._context.clock.now(), progress.phase is SourcePhase.COMPUTING
         self._steps.observe(progress.engine_step, now_s, is_computing=is_computing, slow_step_s=progress.slow_step_s)
-        if self._steps.is_stalled(now_s, self._parts.config.stall_timeout_s):
+        if self._steps.is_stalled(now_s, self._context.config.stall_timeout_s):
             raise WorkerLost("the source says that it computes, and its step counter stands still")
 
     async def _answer_ready(self, ready: Ready) -> None:
-        parts, leg = self._parts, self._intent.leg
+        context, leg = self._context, self._intent.leg
         if self._source is not None:
             raise WorkerLost("the source said Ready twice")
         try:
             num_tokens = await self._target.take_blocks()
-            receiver = parts.transports.receiver(ready.transport)
-            offer, slots = await parts.room.take(receiver, ready.source.incarnation, parts.config.num_slots, leg)
+            receiver = context.transports.receiver(ready.transport)
+            num_slots = context.config.num_slots
+            offer, slots = await context.staging.allocate(receiver, ready.source.incarnation, num_slots, leg)
         except StratosError as error:
             self._is_refused = True
             await self._stream.send(NoRoom(reason=error.code))
             raise TargetRefusedError(Busy(error.message) if isinstance(error, Overloaded) else error) from error
         self._source, self._receiver, self._offer = ready.source, receiver, offer
-        parts.peers.leg_opened(ready.source.incarnation)
-        self._granted_s = self._parts.clock.now()
+        context.peers.leg_opened(ready.source.incarnation)
+        self._granted_s = self._context.clock.now()
         await self._stream.send(Grant(num_skip_tokens=num_tokens, slots=tuple(slots), offer=offer))
 
     # -- frames ------------------------------------------------------------------------------------
@@ -192,7 +187,7 @@ class ReceiverLeg:
         if self._receiver is None or self._offer is None or header.leg != self._intent.leg:
             raise DamagedFrameError("order")
         self._receiver.post(self._offer.pair, header)
-        self._headers[header.seq] = (header, self._parts.clock.now())
+        self._headers[header.seq] = (header, self._context.clock.now())
 
     async def _take_frame(self, seq: int) -> None:
         announced = self._headers.pop(seq, None)
@@ -200,10 +195,10 @@ class ReceiverLeg:
             raise DamagedFrameError("order")
         header, pair = announced[0], self._offer.pair
         self._receiver.notify_sent(pair, header.leg, seq)
-        slot = await self._receiver.wait(pair, header.leg, seq, timeout_s=self._parts.config.frame_timeout_s)
-        beside = len(slot) >= COPY_BESIDE_BYTES
-        private, check = await asyncio.to_thread(_copy, slot) if beside else _copy(slot)
-        self._parts.metrics.transfer_bytes.labels("received", self._offer.transport).inc(len(private))
+        slot = await self._receiver.wait(pair, header.leg, seq, timeout_s=self._context.config.frame_timeout_s)
+        in_thread = len(slot) >= COPY_IN_THREAD_BYTES
+        private, check = await asyncio.to_thread(_copy, slot) if in_thread else _copy(slot)
+        self._context.metrics.transfer_bytes.labels("received", self._offer.transport).inc(len(private))
         cause = self._find_damage(header, len(private), check)
         if cause:
             await self._refuse_frame(header, cause)
@@ -218,7 +213,7 @@ class ReceiverLeg:
         await self._stream.send(Credit(slots=(header.slot,)))
 
     def _find_damage(self, header: FrameHeader, num_bytes: int, check: int) -> str:
-        geometry = self._parts.engine.info.geometry
+        geometry = self._context.engine.info.geometry
         if (header.head_begin, header.head_end) != (0, geometry.num_kv_heads):
             return "order"
         if num_bytes != geometry.num_bytes(header.kv_range):
@@ -227,7 +222,7 @@ class ReceiverLeg:
 
     async def _refuse_frame(self, header: FrameHeader, cause: str) -> None:
         """Ask for a damaged frame once more; the second time the leg is over."""
-        self._parts.metrics.integrity_failures.labels(cause).inc()
+        self._context.metrics.integrity_failures.labels(cause).inc()
         if header.seq in self._nacked:
             raise DamagedFrameError(cause)
         self._nacked.add(header.seq)
@@ -256,7 +251,7 @@ class ReceiverLeg:
         await self._settle_pending()
 
     async def _acknowledge(self) -> None:
-        """Behind the commit, and not in the request's way: it may have ended by now."""
+        """Runs after the commit, in the background: the request may have ended by now."""
         with suppress(StratosError):
             await self._stream.send(Ack())
         await self._leave()
@@ -264,7 +259,7 @@ class ReceiverLeg:
     async def _leave(self) -> None:
         """Let the source end the stream."""
         with suppress(StratosError, TimeoutError):
-            async with asyncio.timeout(self._parts.config.abort_timeout_s):
+            async with asyncio.timeout(self._context.config.abort_timeout_s):
                 await self._stream.finish()
                 while await self._stream.receive() is not None:
                     pass
@@ -276,7 +271,7 @@ class ReceiverLeg:
         is_settled = self._is_settled
         if not self._is_over:
             with suppress(StratosError, TimeoutError):
-                async with asyncio.timeout(self._parts.config.abort_timeout_s):
+                async with asyncio.timeout(self._context.config.abort_timeout_s):
                     await self._stream.send(Abort(reason=reason))
                     is_settled = await self._read_abort_ack(receiver, offer)
         self._stream.cancel()
@@ -287,8 +282,8 @@ class ReceiverLeg:
         elif is_settled:
             receiver.settle(offer.pair, self._intent.leg)
         else:
-            self._parts.peers.suspect(self._source)
-        self._parts.room.freed()
+            self._context.peers.suspect(self._source)
+        self._context.staging.freed()
         self._closed()
 
     async def _read_abort_ack(self, receiver: Receiver, offer: TransportOffer) -> bool:
@@ -310,7 +305,7 @@ class ReceiverLeg:
 
     def _closed(self) -> None:
         if self._source is not None:
-            self._parts.peers.leg_closed(self._source.incarnation)
+            self._context.peers.leg_closed(self._source.incarnation)
 
 
 def _copy(slot: memoryview) -> tuple[bytes, int]:

@@ -9,6 +9,7 @@ from stratos.common.errors import StratosError
 from stratos.core.kv import KvGeometry, KvIdentity
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
+from stratos.core.trace import NO_TRACE, TraceContext
 from stratos.kv.transfer import FrameHeader, TransportOffer
 
 
@@ -25,7 +26,7 @@ class SourcePhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """Which KV is wanted, and who asks."""
+    """Which KV is wanted, and by which worker."""
 
     handoff_id: str
     request_id: str
@@ -38,7 +39,12 @@ class Intent:
     receiver: WorkerRef
     transports: tuple[str, ...]
     terms: RequestTerms = DEFAULT_TERMS
-    traceparent: str = ""
+    trace: TraceContext = NO_TRACE
+
+    @property
+    def label(self) -> str:
+        """The request's name for log lines."""
+        return self.trace.label(self.request_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +99,7 @@ class Progress:
     queue_position: int
     engine_step: int
     slow_step_s: float = 0.0
-    """Its slowest step of late."""
+    """The slowest of its recent steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

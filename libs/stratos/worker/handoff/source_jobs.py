@@ -18,10 +18,23 @@ class PrefillProgress:
         self.is_ready = False
         self.is_done = False
         self.error: StratosError | None = None
+        self.num_steps = 0
+        """Steps of the engine that computed some of it."""
+        self.began_s: float | None = None
+        """Begin of the first of these steps, in monotonic seconds."""
+        self.ended_s = 0.0
+        """End of the last one so far."""
         self._changed = asyncio.Event()
 
+    def count_step(self, result: StepResult) -> None:
+        """A step computed a part of it."""
+        if self.began_s is None:
+            self.began_s = result.began_s
+        self.ended_s = result.ended_s
+        self.num_steps += 1
+
     def notify(self) -> None:
-        """Wake who waits."""
+        """Wake the waiters."""
         self._changed.set()
 
     async def wait_ready(self) -> None:
@@ -86,6 +99,8 @@ class PrefillJobs:
             if event.kind is PrefillEventKind.READY:
                 job.is_ready = True
                 job.num_cached_tokens = event.num_tokens
+            elif event.num_tokens > job.num_tokens:
+                job.count_step(result)
             job.num_tokens = max(job.num_tokens, event.num_tokens)
             job.is_done = job.is_done or event.kind is PrefillEventKind.DONE
             job.notify()

@@ -6,7 +6,7 @@ Life of a leg
     payload to the transport, say Sent -> Finish -> Nacks are answered with the same frame -> Ack -> released.
 
 Stops: ``Busy`` and ``Abort`` from the receiver, the end of the stream, an error of the engine.  A frame that was
-announced is always sent, whatever stops the leg.  This file knows no protobuf and no grpc.
+announced is always sent, also when the leg is stopped.  This file knows no protobuf and no grpc.
 """
 
 from __future__ import annotations
@@ -15,19 +15,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
-from typing import Protocol
 
-from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, Internal, WorkerLost
 from stratos.core.kv import KvRange
-from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import PrefillJob
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.kv.framing import checksum, digest_of, plan_frames
 from stratos.kv.transfer import FrameHeader, PairSender
-from stratos.worker.adapter_cache import AdapterCache
-from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.records import (
     Abort,
     AbortAck,
@@ -42,46 +37,10 @@ from stratos.worker.handoff.records import (
     Ready,
     ReceiverMessage,
     Sent,
-    SourceMessage,
     SourcePhase,
 )
-from stratos.worker.handoff.source_jobs import PrefillJobs, PrefillProgress
-from stratos.worker.handoff.transports import Transports
-from stratos.worker.metrics import WorkerMetrics
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceConfig:
-    """Limits of the source's side."""
-
-    receiver_timeout_s: float = 10.0
-    """Longest wait for the receiver's Grant, Credit or Ack; it answers within milliseconds when it lives."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceParts:
-    """What all legs of a worker share."""
-
-    me: Callable[[], WorkerRef]
-    engine: EngineClient
-    jobs: PrefillJobs
-    adapters: AdapterCache
-    transports: Transports
-    metrics: WorkerMetrics
-    config: SourceConfig
-    clock: Clock
-
-
-class SourceStream(Protocol):
-    """The Fetch stream, as records."""
-
-    async def send(self, message: SourceMessage) -> None:
-        """Write one message; calls do not overlap on the wire."""
-        ...
-
-    async def receive(self) -> ReceiverMessage | None:
-        """The next message, ``None`` at the end."""
-        ...
+from stratos.worker.handoff.source_jobs import PrefillProgress
+from stratos.worker.handoff.streams import SourceStream
 
 
 class _Stopped(Exception):
@@ -91,8 +50,8 @@ class _Stopped(Exception):
 class SourceLeg:
     """One hand-off at its source."""
 
-    def __init__(self, parts: SourceParts, stream: SourceStream, intent: Intent, transport: str) -> None:
-        self._parts = parts
+    def __init__(self, context: HandoffContext, stream: SourceStream, intent: Intent, transport: str) -> None:
+        self._context = context
         self._stream = stream
         self._intent = intent
         self._transport = transport
@@ -106,6 +65,10 @@ class SourceLeg:
         self._frames: list[tuple[KvRange, int]] = []
         self._repeated: set[int] = set()
         self._sending: asyncio.Task[None] | None = None
+        self.progress: PrefillProgress | None = None
+        """Of the engine's job, once there is one."""
+        self.finish: Finish | None = None
+        """What the receiver was told at the end."""
 
     async def run(self) -> str:
         """Serve the leg to its end; returns the outcome for the counters. Raises what ended it otherwise."""
@@ -134,7 +97,7 @@ class SourceLeg:
         await asyncio.gather(*tasks, return_exceptions=True)  # the first one's error is raised by ``run``
         if self._sending is not None:
             # The payload is a copy: the blocks are free already while the frame is completed.
-            await asyncio.wait({self._sending}, timeout=self._parts.config.receiver_timeout_s)
+            await asyncio.wait({self._sending}, timeout=self._context.config.receiver_timeout_s)
             self._sending.cancel()
             await asyncio.wait({self._sending})
             if not self._sending.cancelled():
@@ -146,23 +109,24 @@ class SourceLeg:
     # -- the work ----------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        parts, intent = self._parts, self._intent
-        started_s = self._parts.clock.now()
+        context, intent = self._context, self._intent
+        started_s = self._context.clock.now()
         async with AsyncExitStack() as stack:
             if intent.terms.adapter.digest:
                 self._phase = SourcePhase.LOADING_ADAPTER
-                await parts.adapters.hold(intent.terms.adapter, stack)
+                await context.adapters.hold(intent.terms.adapter, stack)
                 self._phase = SourcePhase.QUEUED
-            job = parts.jobs.open(intent.leg)
-            stack.callback(parts.jobs.close, intent.leg)
-            stack.push_async_callback(parts.engine.release_prefill, intent.leg)  # before the adapter it runs with
-            await parts.engine.add_prefill(self._job())
+            job = self.progress = context.jobs.open(intent.leg)
+            stack.callback(context.jobs.close, intent.leg)
+            stack.push_async_callback(context.engine.release_prefill, intent.leg)  # before the adapter it runs with
+            await context.engine.add_prefill(self._job())
             await job.wait_ready()
             granted_s = await self._get_grant(job)
             sender, grant = await self._connect()
-            await parts.engine.grant(intent.leg)
+            await context.engine.grant(intent.leg)
             computed_s = await self._send_all(job, sender, grant)
-            await self._stream.send(self._finish(job, granted_s - started_s, computed_s - granted_s))
+            self.finish = self._make_finish(job, granted_s - started_s, computed_s - granted_s)
+            await self._stream.send(self.finish)
             await self._wait_ack(sender)
 
     def _job(self) -> PrefillJob:
@@ -174,29 +138,29 @@ class SourceLeg:
         await self._stream.send(
             Ready(
                 transport=self._transport,
-                source=self._parts.me(),
+                source=self._context.me(),
             )
         )
         await self._wait_for(self._grant.done, "Grant")
         self._phase = SourcePhase.COMPUTING
-        return self._parts.clock.now()
+        return self._context.clock.now()
 
     async def _connect(self) -> tuple[PairSender, Grant]:
         grant = self._grant.result()
         if not 0 <= grant.num_skip_tokens <= len(self._intent.token_ids):
             raise BadRequest("Grant.num_skip_tokens is outside of the prompt", param="num_skip_tokens")
         try:
-            return await self._parts.transports.sender(self._transport).connect(grant.offer), grant
+            return await self._context.transports.sender(self._transport).connect(grant.offer), grant
         except ValueError as error:
             raise BadRequest(f"the receiver's transport offer cannot be used: {error}") from error
 
     async def _send_all(self, job: PrefillProgress, sender: PairSender, grant: Grant) -> float:
         """Send [skip, wanted) as it gets computed; returns when the last token was computed."""
-        position, wanted, computed_s = grant.num_skip_tokens, len(self._intent.token_ids), self._parts.clock.now()
-        geometry = self._parts.engine.info.geometry
+        position, wanted, computed_s = grant.num_skip_tokens, len(self._intent.token_ids), self._context.clock.now()
+        geometry = self._context.engine.info.geometry
         while position < wanted:
             await job.wait_beyond(position)
-            computed_s = self._parts.clock.now()
+            computed_s = self._context.clock.now()
             available = min(job.num_tokens, wanted)
             if job.is_done:
                 self._phase = SourcePhase.SENDING
@@ -231,7 +195,7 @@ class SourceLeg:
             await self._send_frame(sender, self._header(nack.seq, nack.slot, payload.nbytes), payload)
 
     async def _gather(self, kv_range: KvRange) -> memoryview:
-        return await self._parts.engine.gather(self._intent.leg, kv_range)
+        return await self._context.engine.gather(self._intent.leg, kv_range)
 
     def _header(self, seq: int, slot: int, num_bytes: int) -> FrameHeader:
         kv_range, check = self._frames[seq]
@@ -240,7 +204,7 @@ class SourceLeg:
             seq=seq,
             kv_range=kv_range,
             head_begin=0,
-            head_end=self._parts.engine.info.geometry.num_kv_heads,
+            head_end=self._context.engine.info.geometry.num_kv_heads,
             num_bytes=num_bytes,
             checksum=check,
             slot=slot,
@@ -255,9 +219,9 @@ class SourceLeg:
         # A task of its own: cancelling the leg must not stop a frame between header and payload.
         self._sending = asyncio.create_task(announce_and_send())
         await asyncio.shield(self._sending)
-        self._parts.metrics.transfer_bytes.labels("sent", self._transport).inc(header.num_bytes)
+        self._context.metrics.transfer_bytes.labels("sent", self._transport).inc(header.num_bytes)
 
-    def _finish(self, job: PrefillProgress, queue_s: float, prefill_s: float) -> Finish:
+    def _make_finish(self, job: PrefillProgress, queue_s: float, prefill_s: float) -> Finish:
         return Finish(
             num_frames=len(self._frames),
             digest=digest_of(check for _, check in self._frames),
@@ -276,7 +240,7 @@ class SourceLeg:
 
     async def _wait_for(self, condition: Callable[[], bool], what: str) -> None:
         try:
-            async with asyncio.timeout(self._parts.config.receiver_timeout_s):
+            async with asyncio.timeout(self._context.config.receiver_timeout_s):
                 while not condition():
                     self._changed.clear()
                     await self._changed.wait()
@@ -313,11 +277,11 @@ class SourceLeg:
 
     async def _report(self) -> None:
         while True:
-            status = self._parts.engine.status()
+            status = self._context.engine.status()
             await self._stream.send(
                 Progress(
                     phase=self._phase,
-                    queue_position=self._parts.jobs.position(self._intent.leg),
+                    queue_position=self._context.jobs.position(self._intent.leg),
                     engine_step=status.step,
                     slow_step_s=status.slow_step_s,
                 )

@@ -6,23 +6,19 @@ slots are dropped at once; alive again means they are dropped when no leg of it 
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import grpc.aio
 
 from stratos.api.kv.v1 import source_pb2_grpc
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import Clock
-from stratos.common.errors import WorkerLost
 from stratos.core.placement import WorkerRef
-from stratos.rpc.clients.channel import channel, translate_errors
+from stratos.rpc.clients.channel import channel
 from stratos.rpc.clients.channel_pool import ChannelPool
-from stratos.worker.handoff.codec import request_to_pb, response_from_pb
-from stratos.worker.handoff.records import ReceiverMessage, SourceMessage
-from stratos.worker.handoff.staging_slots import StagingRoom
+from stratos.worker.handoff.staging_slots import StagingSlots
+from stratos.worker.handoff.streams import FetchStream
 from stratos.worker.handoff.transports import Transports
 
 BREAKER_FIRST_S = 30.0
@@ -30,38 +26,6 @@ BREAKER_MOST_S = 300.0
 PROBE_TIMEOUT_S = 1.0
 MAX_CHANNELS = 256
 """Restarted sources have new addresses; the channel not used for longest makes room."""
-
-
-class GrpcFetchStream:
-    """A Fetch stream on the receiver's side; every failure is a ``StratosError``."""
-
-    def __init__(self, call: Any, peer: str, clock: Clock) -> None:
-        self._call = call
-        self._peer = peer
-        self._clock = clock
-
-    async def send(self, message: ReceiverMessage) -> None:
-        """Write one message."""
-        async with translate_errors(peer=self._peer):
-            try:
-                await self._call.write(request_to_pb(message, self._clock.now()))
-            except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
-                raise WorkerLost(f"{self._peer} ended the stream") from error
-
-    async def receive(self) -> SourceMessage | None:
-        """Read one message; ``None`` at the end."""
-        async with translate_errors(peer=self._peer):
-            message = await self._call.read()
-        return None if message is grpc.aio.EOF else response_from_pb(message)
-
-    async def finish(self) -> None:
-        """Say that nothing will follow."""
-        async with translate_errors(peer=self._peer):
-            await self._call.done_writing()
-
-    def cancel(self) -> None:
-        """Break the stream."""
-        self._call.cancel()
 
 
 @dataclass(slots=True)
@@ -73,19 +37,19 @@ class _Breaker:
 class SourcePeers:
     """All sources this worker has met. Belongs to the event loop."""
 
-    def __init__(self, transports: Transports, room: StagingRoom, clock: Clock) -> None:
+    def __init__(self, transports: Transports, staging: StagingSlots, clock: Clock) -> None:
         self._transports = transports
-        self._room = room
+        self._staging = staging
         self._clock = clock
         self._channels = ChannelPool(MAX_CHANNELS)
         self._breakers: dict[str, _Breaker] = {}
         self._suspects: dict[str, WorkerRef] = {}
         self._legs: Counter[str] = Counter()
 
-    def open_fetch(self, ref: WorkerRef) -> GrpcFetchStream:
+    def open_fetch(self, ref: WorkerRef) -> FetchStream:
         """Open a Fetch stream; it connects with its first message."""
         stub = source_pb2_grpc.KvSourceServiceStub(self._channels.get(ref.address))
-        return GrpcFetchStream(stub.Fetch(), f"worker {ref.worker_id or ref.address}", self._clock)
+        return FetchStream(stub.Fetch(), f"worker {ref.worker_id or ref.address}", self._clock)
 
     def is_avoided(self, ref: WorkerRef) -> bool:
         """The breaker of this source is open."""
@@ -132,11 +96,11 @@ class SourcePeers:
             if found is None or (found == incarnation and self._legs[incarnation] > 0):
                 continue
             self._transports.end_incarnation(incarnation)
-            self._room.freed()
+            self._staging.freed()
             self._suspects.pop(incarnation, None)
 
     async def _ask_incarnation(self, ref: WorkerRef) -> str | None:
-        """Incarnation at the suspect's address; "" when nobody listens there, ``None`` when it is silent."""
+        """Incarnation at the suspect's address; "" when no process listens there, ``None`` when it is silent."""
         async with channel(ref.address) as fresh:
             stub = worker_pb2_grpc.WorkerServiceStub(fresh)
             call = stub.WatchStatus(worker_pb2.WatchStatusRequest(), timeout=PROBE_TIMEOUT_S)
@@ -149,5 +113,4 @@ class SourcePeers:
         return None if status is grpc.aio.EOF else str(status.worker.incarnation)
 
     async def close(self) -> None:
-        """Close all channels."""
         await self._channels.close()

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import grpc.aio
-
 from stratos.api.kv.v1 import source_pb2, source_pb2_grpc
-from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, Draining, StratosError, WorkerLost
-from stratos.worker.drain_gate import DrainGate
-from stratos.worker.handoff.codec import request_from_pb, response_to_pb
+from stratos.rpc.tracing import Span, SpanKind, Tracing
+from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.pairing import check_pairing, choose_transport
-from stratos.worker.handoff.records import Intent, ReceiverMessage, Refused, SourceMessage
-from stratos.worker.handoff.source_leg import SourceLeg, SourceParts
+from stratos.worker.handoff.records import Intent, ReceiverMessage, Refused
+from stratos.worker.handoff.source_leg import SourceLeg
+from stratos.worker.handoff.streams import SourceStream
 
 MAX_HASHES = 65536
 HASH_BYTES = 32
@@ -25,72 +22,30 @@ HASH_BYTES = 32
 logger = logging.getLogger(__name__)
 
 
-class GrpcSourceStream:
-    """A Fetch stream on the source's side."""
-
-    def __init__(self, context: Any, clock: Clock) -> None:
-        self._context = context
-        self._clock = clock
-        self._writing = asyncio.Lock()
-
-    async def send(self, message: SourceMessage) -> None:
-        """Write one message."""
-        async with self._writing:
-            try:
-                await self._context.write(response_to_pb(message))
-            except (grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
-                raise WorkerLost("the receiver left") from error
-
-    async def receive(self) -> ReceiverMessage | None:
-        """Read one message; ``None`` at the end."""
-        message = await self._context.read()
-        return None if message is grpc.aio.EOF else request_from_pb(message, self._clock.now())
-
-
 class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
-    """Serves KV of this worker. ``parts`` is called per request: the engine exists only after ``open``."""
+    """Serves KV of this worker. ``context`` is called per request: the engine exists only after ``open``."""
 
-    def __init__(self, parts: Callable[[], SourceParts], gate: DrainGate) -> None:
-        self._parts = parts
-        self._gate = gate
+    def __init__(self, context: Callable[[], HandoffContext]) -> None:
+        self._context = context
 
     async def Fetch(self, request_iterator: Any, context: Any) -> None:
         """One hand-off; what prevents it is said in the stream."""
-        parts = self._parts()
-        stream = GrpcSourceStream(context, parts.clock)
-        with self._gate.source_leg():
-            outcome, request_id = "lost", "?"
+        shared = self._context()
+        stream = SourceStream(context, shared.clock)
+        with shared.gate.source_leg():
+            outcome, label = "lost", "?"
             try:
-                intent, transport = self._check(await stream.receive(), parts)
-                request_id = intent.request_id
-                outcome = await SourceLeg(parts, stream, intent, transport).run()
+                intent, transport = _check(await stream.receive(), shared)
+                label = intent.label
+                logger.debug("request %.400r, attempt %d, wants its prompt's KV", label, intent.attempt)
+                outcome = await _run(SourceLeg(shared, stream, intent, transport), intent, shared)
             except StratosError as error:
                 outcome = error.code
-                logger.info("hand-off of request %.200r ended as source: %s", request_id, error.message)
+                logger.info("hand-off of request %.400r ended as source: %s", label, error.message)
                 with suppress(WorkerLost):
                     await stream.send(Refused(error))
             finally:
-                parts.metrics.handoffs.labels("source", outcome).inc()
-
-    def _check(self, intent: ReceiverMessage | None, parts: SourceParts) -> tuple[Intent, str]:
-        if not isinstance(intent, Intent):
-            raise BadRequest("the first message of a Fetch stream must be Intent")
-        if self._gate.is_draining and intent.compute:
-            raise Draining("this worker is leaving and computes nothing new")
-        if intent.leg in parts.jobs or not intent.leg:
-            raise BadRequest("the leg must be new", param="leg")
-        info = parts.engine.info
-        if (
-            not intent.token_ids
-            or max(intent.token_ids) >= info.vocab_size
-            or len(intent.token_ids) > info.max_model_len
-        ):
-            raise BadRequest("token_ids must be a prompt of this model", param="token_ids")
-        check_pairing(info.identity, intent.identity, info.geometry, intent.geometry)
-        transport = choose_transport(
-            parts.transports.names, intent.transports, parts.me().address, intent.receiver.address
-        )
-        return intent, transport
+                shared.metrics.handoffs.labels("source", outcome).inc()
 
     async def Invalidate(self, request: source_pb2.InvalidateRequest, context: Any) -> source_pb2.InvalidateResponse:
         """Forget blocks whose content cannot be trusted."""
@@ -99,4 +54,55 @@ class SourceServicer(source_pb2_grpc.KvSourceServiceServicer):
             raise BadRequest(
                 f"block_hashes must be at most {MAX_HASHES} names of {HASH_BYTES} bytes", param="block_hashes"
             )
-        return source_pb2.InvalidateResponse(num_forgotten=await self._parts().engine.forget_blocks(hashes))
+        return source_pb2.InvalidateResponse(num_forgotten=await self._context().engine.forget_blocks(hashes))
+
+
+def _check(intent: ReceiverMessage | None, context: HandoffContext) -> tuple[Intent, str]:
+    if not isinstance(intent, Intent):
+        raise BadRequest("the first message of a Fetch stream must be Intent")
+    if context.gate.is_draining and intent.compute:
+        raise Draining("this worker is leaving and computes nothing new")
+    if intent.leg in context.jobs or not intent.leg:
+        raise BadRequest("the leg must be new", param="leg")
+    info = context.engine.info
+    if not intent.token_ids or max(intent.token_ids) >= info.vocab_size or len(intent.token_ids) > info.max_model_len:
+        raise BadRequest("token_ids must be a prompt of this model", param="token_ids")
+    check_pairing(info.identity, intent.identity, info.geometry, intent.geometry)
+    transport = choose_transport(
+        context.transports.names, intent.transports, context.me().address, intent.receiver.address
+    )
+    return intent, transport
+
+
+async def _run(leg: SourceLeg, intent: Intent, context: HandoffContext) -> str:
+    """Run a leg inside its span; returns the outcome for the counters."""
+    with context.tracing.span(
+        "prefill",
+        intent.trace,
+        kind=SpanKind.SERVER,
+        generation_id=intent.request_id,
+        attempt=intent.attempt,
+        worker_id=context.me().worker_id,
+    ) as span:
+        try:
+            outcome = await leg.run()
+            span.set(outcome=outcome)
+        finally:
+            _describe(span, leg, context.tracing)
+    return outcome
+
+
+def _describe(span: Span, leg: SourceLeg, tracing: Tracing) -> None:
+    """Fill the span of a leg that is over, and add the span of its engine's steps, from the first chunk to the last."""
+    finish, progress = leg.finish, leg.progress
+    if finish is not None:
+        span.set(
+            queue_ns=finish.queue_ns,
+            prefill_ns=finish.prefill_ns,
+            frames=finish.num_frames,
+            computed_tokens=finish.num_computed_tokens,
+            cached_tokens=finish.num_cached_tokens,
+        )
+    if span.is_recording and progress is not None and progress.began_s is not None:
+        steps = tracing.span("engine.prefill", span.trace, begin_s=progress.began_s, steps=progress.num_steps)
+        steps.end(progress.ended_s)

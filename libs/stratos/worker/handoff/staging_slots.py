@@ -1,6 +1,6 @@
 """Waiting for a staging slot, for a bounded time and in order of arrival per source.
 
-Whoever holds slots is already granted and gives them back within a transfer's time, so this wait cannot deadlock;
+A leg that holds slots is already granted and gives them back within a transfer's time, so this wait cannot deadlock;
 past its bound the hand-off is refused and the request goes back to the router.
 """
 
@@ -13,8 +13,8 @@ from stratos.common.errors import Busy
 from stratos.kv.transfer import Receiver, TransportOffer
 
 
-class StagingRoom:
-    """The waiters of one worker. Belongs to the event loop."""
+class StagingSlots:
+    """Slots of all sources of one worker, and the legs that wait for them. Belongs to the event loop."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -25,7 +25,7 @@ class StagingRoom:
         for waiters in self._waiters.values():
             waiters[0].set()
 
-    async def take(
+    async def allocate(
         self, receiver: Receiver, source_incarnation: str, want: int, leg: str
     ) -> tuple[TransportOffer, list[int]]:
         """Slots for ``leg``, and how the source reaches them.

@@ -55,7 +55,6 @@ class Transports:
         return sum((receiver.ledger() for receiver in self._receivers.values()), StagingLedger())
 
     async def close(self) -> None:
-        """Close what was made."""
         for sender in self._senders.values():
             await sender.close()
         for receiver in self._receivers.values():

@@ -1,1 +1,1 @@
-"""Who starts and drains workers."""
+"""What starts and drains workers."""

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: asks the supervisor behind ``stratos up``."""
+"""Workers as processes of this machine: asks the supervisor of ``stratos up``."""
 
 from __future__ import annotations
 
@@ -49,10 +49,8 @@ class LocalBackend(Backend):
         return str(answer.process.name)
 
     async def drain(self, worker_id: str) -> None:
-        """Drain a worker process."""
         async with translate_errors(peer="the supervisor"):
             await self._stub.DrainWorker(supervisor_pb2.DrainWorkerRequest(name=worker_id), timeout=CALL_TIMEOUT_S)
 
     async def close(self) -> None:
-        """Close the channel."""
         await self._channel.close()

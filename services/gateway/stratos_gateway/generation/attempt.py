@@ -23,9 +23,11 @@ class Attempt:
         transcript: of the generation.
         session: with the worker.
         key: request and epoch.
+        label: the request's name for log lines.
     """
 
-    def __init__(self, transcript: Transcript, session: WorkerSession, key: RequestKey) -> None:
+    def __init__(self, transcript: Transcript, session: WorkerSession, key: RequestKey, label: str) -> None:
+        self.label = label
         self._transcript = transcript
         self._session = session
         self._key = key
@@ -78,7 +80,7 @@ class Attempt:
             if self._transcript.accept(choice):
                 self._session.cancel(self._key, (choice.index,))
         except JournalConflict as error:
-            _log.error("attempt %d of %s: %s", self._key.attempt, self._key.request_id, error)
+            _log.error("attempt %d of %s: %s", self._key.attempt, self.label, error)
             self._settle(Cause.CONFLICT)
 
     def _fail_there(self, error: StratosError) -> None:

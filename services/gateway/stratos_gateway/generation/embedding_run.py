@@ -90,6 +90,7 @@ class GroupRun:
             max_tokens=0,
             num_choices=len(call.inputs),
             work=Work.EMBEDDING,
+            trace=call.trace,
         )
         self._attempts = Attempts(platform, request, max_wait_s=None)
 
@@ -104,16 +105,20 @@ class GroupRun:
 
     async def _attempt(self, placement: Placement) -> list[bytes] | Cause:
         outcome = Outcome.CANCELLED
-        try:
-            call = dataclasses.replace(self._call, attempt=self._attempts.number)
-            vectors = await self._client.embed(placement.worker, call)
-            outcome = Outcome.FINISHED
-            return vectors
-        except StratosError as error:
-            outcome = Outcome.FAILED
-            cause = Cause.UNREACHABLE if isinstance(error, Unreachable) else cause_of(error)
-            if cause is None:
-                raise
-            return cause
-        finally:
-            self._platform.completions.report(placement.handoff_id, outcome, 0)
+        with self._attempts.span("attempt") as span:
+            call = dataclasses.replace(self._call, attempt=self._attempts.number, trace=span.trace)
+            try:
+                vectors = await self._client.embed(placement.worker, call)
+                outcome = Outcome.FINISHED
+                return vectors
+            except StratosError as error:
+                outcome = Outcome.FAILED
+                cause = Cause.UNREACHABLE if isinstance(error, Unreachable) else cause_of(error)
+                if cause is None:
+                    raise
+                span.set(cause=cause)
+                span.fail(cause)
+                return cause
+            finally:
+                self._platform.completions.report(placement.handoff_id, outcome, 0)
+                span.set(worker_id=placement.worker.worker_id, outcome=outcome)

@@ -23,6 +23,7 @@ from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import RequestTerms
+from stratos.core.trace import NO_TRACE, TraceContext
 from stratos_gateway.generation.attempt import Attempt
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.generation.platform import Platform
@@ -41,7 +42,7 @@ class GenerationSpec:
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     seed: int
-    traceparent: str = ""
+    trace: TraceContext = NO_TRACE
     continues_prompt: bool = False
     """The output's text goes on with the prompt's; else it stands by itself, as a chat message does."""
 
@@ -78,7 +79,7 @@ class Generation:
         except StratosError as error:
             self.error = error
         except Exception:
-            self.error = report_bug(_log, "while generating")
+            self.error = report_bug(_log, f"in request {self._attempts.label}")
         finally:
             if self.error is None and not self.transcript.is_complete:
                 self.error = Draining("this gateway is leaving; try again")  # cancelled
@@ -88,27 +89,32 @@ class Generation:
     async def _run_attempt(self) -> None:
         num_before = self.transcript.num_output_tokens
         placement = await self._attempts.place(num_before)
-        outcome, cause = Outcome.CANCELLED, None
-        try:
-            cause = await self._execute(placement)
-            outcome = Outcome.FINISHED if cause is None else Outcome.FAILED
-        except StratosError:
-            outcome = Outcome.FAILED
-            raise
-        finally:
-            self._platform.completions.report(placement.handoff_id, outcome, self.transcript.num_output_tokens)
+        outcome, cause, num_after = Outcome.CANCELLED, None, num_before
+        with self._attempts.span("attempt") as span:
+            try:
+                cause = await self._execute(placement, span.trace)
+                outcome = Outcome.FINISHED if cause is None else Outcome.FAILED
+            except StratosError:
+                outcome = Outcome.FAILED
+                raise
+            finally:
+                num_after = self.transcript.num_output_tokens
+                self._platform.completions.report(placement.handoff_id, outcome, num_after)
+                num_new = num_after - num_before
+                span.set(worker_id=placement.worker.worker_id, outcome=outcome, cause=cause, output_tokens=num_new)
+            if cause is not None:
+                span.fail(cause)
         if cause is not None:
-            has_progressed = self.transcript.num_output_tokens > num_before
-            await self._attempts.prepare_next(cause, placement.worker, has_progressed=has_progressed)
+            await self._attempts.prepare_next(cause, placement.worker, has_progressed=num_after > num_before)
 
-    async def _execute(self, placement: Placement) -> Cause | None:
+    async def _execute(self, placement: Placement, trace: TraceContext) -> Cause | None:
         """Run one attempt; returns why another one is due, if it is."""
         try:
             session = await self._platform.sessions.get(placement.worker)
         except WorkerLost:
             return Cause.UNREACHABLE
-        submission = self._submission(placement)
-        attempt = Attempt(self.transcript, session, submission.request.key)
+        submission = self._submission(placement, trace)
+        attempt = Attempt(self.transcript, session, submission.request.key, self._attempts.label)
         try:
             session.submit(submission, attempt)
             return await attempt.wait()
@@ -126,9 +132,10 @@ class Generation:
             num_prompt_tokens=len(spec.prompt_ids),
             max_tokens=spec.sampling.max_tokens * num_choices,
             num_choices=num_choices,
+            trace=spec.trace,
         )
 
-    def _submission(self, placement: Placement) -> Submission:
+    def _submission(self, placement: Placement, trace: TraceContext) -> Submission:
         spec, sampling = self.spec, self.spec.sampling
         if self.transcript.prompt_logprobs:
             sampling = replace(sampling, num_prompt_logprobs=None)
@@ -145,5 +152,5 @@ class Generation:
             model_digest=spec.model_digest,
             handoff_id=placement.handoff_id,
             prefill=placement.prefill,
-            traceparent=spec.traceparent,
+            trace=trace,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratos.common.clock import Clock
+from stratos.rpc.tracing import TRACING_OFF, Tracing
 from stratos_gateway.generation.placement_reports import Completions, Router
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.sessions.pool import SessionPool
@@ -20,3 +21,4 @@ class Platform:
     clock: Clock
     metrics: GatewayMetrics
     placement_timeout_s: float
+    tracing: Tracing = TRACING_OFF

@@ -18,6 +18,8 @@ from dataclasses import replace
 
 from stratos.common.errors import Busy, Draining, Overloaded, QueueTimeout, StratosError, WorkerLost
 from stratos.core.placement import Placement, PlacementRequest, WorkerRef
+from stratos.core.trace import TraceContext
+from stratos.rpc.tracing import Span, SpanKind
 from stratos_gateway.generation.platform import Platform
 
 _log = logging.getLogger(__name__)
@@ -83,6 +85,18 @@ class Attempts:
         self._num_deaths = 0
         self._waited_s = 0.0
 
+    @property
+    def label(self) -> str:
+        """The request's name for log lines."""
+        return self._request.trace.label(self._request.request_id)
+
+    def span(self, name: str) -> Span:
+        """A span of the attempt under way."""
+        request = self._request
+        return self._platform.tracing.span(
+            name, request.trace, kind=SpanKind.CLIENT, generation_id=request.request_id, attempt=self.number
+        )
+
     async def place(self, num_emitted: int = 0) -> Placement:
         """Ask the router until it answers; a router that is away counts as waiting.
 
@@ -93,11 +107,15 @@ class Attempts:
             QueueTimeout: no answer in time.
             StratosError: the router's refusal.
         """
+        with self.span("place") as span:
+            return await self._ask_router(num_emitted, span.trace)
+
+    async def _ask_router(self, num_emitted: int, trace: TraceContext) -> Placement:
         while True:
             asked_s = self._platform.clock.now()
             try:
                 return await self._platform.router.schedule(
-                    self._placement_request(num_emitted), timeout_s=self._platform.placement_timeout_s
+                    self._placement_request(num_emitted, trace), timeout_s=self._platform.placement_timeout_s
                 )
             except (WorkerLost, Draining) as error:
                 if self._is_too_late:
@@ -125,7 +143,7 @@ class Attempts:
         if cause.excludes_worker and not (cause is Cause.BROKEN and await self._answers_again(worker)):
             self._excluded.add(worker.incarnation)
         self._platform.metrics.recoveries.labels(cause).inc()
-        _log.info("request %s goes on elsewhere: %s at %s", self._request.request_id, cause, worker.worker_id)
+        _log.info("request %s goes on elsewhere: %s at %s", self.label, cause, worker.worker_id)
         if cause in (Cause.BUSY, Cause.UNREACHABLE):
             if self._is_too_late:
                 raise QueueTimeout("no worker had room in time; try again")
@@ -140,7 +158,7 @@ class Attempts:
     async def _answers_again(self, worker: WorkerRef) -> bool:
         return self._reconnects and await self._platform.sessions.is_back(worker)
 
-    def _placement_request(self, num_emitted: int) -> PlacementRequest:
+    def _placement_request(self, num_emitted: int, trace: TraceContext) -> PlacementRequest:
         request = self._request
         return replace(
             request,
@@ -150,4 +168,5 @@ class Attempts:
             excluded_incarnations=frozenset(self._excluded),
             waited_ms=round(self._waited_s * 1000),
             is_recovery=self.number > 0,
+            trace=trace,
         )

@@ -39,13 +39,16 @@ class ServedModel:
         pooling: PoolingSetting = "auto",
         matryoshka: MatryoshkaSetting = "auto",
         max_stream_len: int = 0,
+        handed_digest: str = "",
     ) -> ServedModel:
-        """Read a model folder; hashes its weights. ``max_stream_len``: longest sequence, where not the model decides.
+        """Read a model folder; hashes its weights, unless their digest was handed over.
+
+        ``max_stream_len``: longest sequence, where not the model decides.
 
         Raises:
             InvalidCheckpoint: it cannot be served; the message says what to do.
         """
-        files = read_model_files(path)
+        files = read_model_files(path, handed_digest)
         tokenizer = Tokenizer.load(path)
         if tokenizer.vocab_size > files.vocab_size:
             raise InvalidCheckpoint(f"{path}: the tokenizer has more tokens than the model's vocabulary")

@@ -18,8 +18,10 @@ from starlette.types import Send
 from stratos.common.errors import BadRequest
 from stratos.core.requests.embedding import EmbedCall
 from stratos.core.tenant import Tenant
+from stratos.core.trace import TraceContext
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.embedding_run import embed_all
+from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.embedding_requests import EmbeddingBody, embedding_answer, parse_embedding
@@ -52,9 +54,11 @@ class EmbeddingEndpoint(EdgeEndpoint):
     async def _answer(self, request: Request, body: dict[str, Any], tenant: Tenant, send: Send) -> None:
         config = self._model.base.embedding
         parsed = parse_embedding(body, self._model.base.vocab_size, config)
-        call = await self._call(parsed, tenant)
-        vectors = await embed_all(call, self._edge.platform, self._client, self._timeout_s)
+        span = exchange_of(request).span
+        call = await self._call(parsed, tenant, span.trace)
         num_tokens = sum(map(len, call.inputs))
+        span.set(operation="embeddings", model=parsed.model, input_tokens=num_tokens, inputs=len(call.inputs))
+        vectors = await embed_all(call, self._edge.platform, self._client, self._timeout_s)
         metrics = self._edge.platform.metrics
         metrics.tokens_in.labels(tenant.name).inc(num_tokens)
         metrics.embedding_inputs.inc(len(vectors))
@@ -63,7 +67,7 @@ class EmbeddingEndpoint(EdgeEndpoint):
         answer = embedding_answer(*encode) if is_small else await asyncio.to_thread(embedding_answer, *encode)
         await Response(answer, media_type="application/json")(request.scope, request.receive, send)
 
-    async def _call(self, body: EmbeddingBody, tenant: Tenant) -> EmbedCall:
+    async def _call(self, body: EmbeddingBody, tenant: Tenant, trace: TraceContext) -> EmbedCall:
         target = await self._catalogue.resolve(tenant.name, body.model)
         config = self._model.base.embedding
         if config is None:
@@ -75,4 +79,5 @@ class EmbeddingEndpoint(EdgeEndpoint):
             pooling=config.pooling,
             normalizes=config.normalizes,
             num_dimensions=body.num_dimensions,
+            trace=trace,
         )

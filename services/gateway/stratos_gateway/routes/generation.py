@@ -9,7 +9,6 @@ generations at the workers and gives back the place.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,18 +17,20 @@ from starlette.types import Send
 
 from stratos.common.errors import StratosError
 from stratos.core.tenant import Tenant
+from stratos.core.trace import TraceContext
+from stratos.rpc.tracing import Span
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.http.errors import error_body
+from stratos_gateway.http.exchange import Exchange, exchange_of
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
-from stratos_gateway.openai.responses import Usage
+from stratos_gateway.openai.responses import ChatRenderer, Usage
 from stratos_gateway.routes.edge import Edge, EdgeEndpoint
 from stratos_gateway.routes.preparation import Prepared
 
 _log = logging.getLogger(__name__)
-_TRACEPARENT = re.compile(r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
 
-Prepare = Callable[[dict[str, Any], Tenant, str], Awaitable[Prepared]]
+Prepare = Callable[[dict[str, Any], Tenant, TraceContext], Awaitable[Prepared]]
 
 
 class GenerationEndpoint(EdgeEndpoint):
@@ -45,25 +46,26 @@ class GenerationEndpoint(EdgeEndpoint):
         self._prepare = prepare
 
     async def _answer(self, request: Request, body: dict[str, Any], tenant: Tenant, send: Send) -> None:
-        traceparent = request.headers.get("traceparent", "")
-        prepared = await self._prepare(body, tenant, traceparent if _TRACEPARENT.match(traceparent) else "")
+        exchange = exchange_of(request)
+        prepared = await self._prepare(body, tenant, exchange.span.trace)
         options = prepared.options
         stop = (options.stop, options.include_stop)
         fanout = Fanout(prepared.specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
         try:
             async with fanout:
                 if options.stream:
-                    await self._stream(fanout, prepared, send)
+                    await self._stream(fanout, prepared, exchange)
                 else:
                     chunks = await fanout.finish()
                     response = OrjsonResponse(prepared.renderer.body(chunks, _usage(fanout)))
                     await response(request.scope, request.receive, send)
         finally:
             self._count(tenant, fanout)
+            _describe(exchange.span, prepared, fanout)
 
-    async def _stream(self, fanout: Fanout, prepared: Prepared, send: Send) -> None:
+    async def _stream(self, fanout: Fanout, prepared: Prepared, exchange: Exchange) -> None:
         """Errors before the first event have a status of their own; later ones are the last event."""
-        stream, renderer = EventStream(send, self._edge.limits.write_timeout_s), prepared.renderer
+        stream, renderer = EventStream(exchange.send, self._edge.limits.write_timeout_s), prepared.renderer
         try:
             while chunks := await fanout.news():
                 await stream.write(encode_events(renderer.events(chunks)))
@@ -72,7 +74,8 @@ class GenerationEndpoint(EdgeEndpoint):
         except StratosError as error:
             if not stream.is_started:
                 raise
-            _log.warning("stream %s ends with an error: %s", renderer.answer.id, error.code)
+            label = exchange.span.trace.label(renderer.answer.id)
+            _log.warning("stream %s ends with an error: %s", label, error.code)
             await stream.write(encode_events([error_body(error)]))
         await stream.end()
 
@@ -80,6 +83,16 @@ class GenerationEndpoint(EdgeEndpoint):
         metrics = self._edge.platform.metrics
         metrics.tokens_in.labels(tenant.name).inc(fanout.num_prompt_tokens)
         metrics.tokens_out.labels(tenant.name).inc(fanout.num_output_tokens)
+
+
+def _describe(span: Span, prepared: Prepared, fanout: Fanout) -> None:
+    span.set(
+        operation="chat" if isinstance(prepared.renderer, ChatRenderer) else "text_completion",
+        model=prepared.options.model,
+        input_tokens=fanout.num_prompt_tokens,
+        output_tokens=fanout.num_output_tokens,
+        cached_tokens=fanout.num_cached_tokens,
+    )
 
 
 def _usage(fanout: Fanout) -> Usage:

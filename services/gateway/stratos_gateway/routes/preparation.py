@@ -12,6 +12,7 @@ from stratos.common.ids import new_id, new_seed
 from stratos.core.requests.limits import check_prompt_logprobs
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.tenant import Tenant
+from stratos.core.trace import TraceContext
 from stratos_gateway.generation.generation import GenerationSpec
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
 from stratos_gateway.models.served_model import ServedModel
@@ -47,17 +48,17 @@ class Preparation:
     watermarks: WatermarkPolicy = field(default_factory=WatermarkPolicy)
     wall_clock: Callable[[], float] = time.time
 
-    async def chat(self, body: dict[str, Any], tenant: Tenant, traceparent: str) -> Prepared:
+    async def chat(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> Prepared:
         """/v1/chat/completions; raises ``StratosError`` with the client's answer."""
         self._check_generates()
         request = parse_chat(body, self.model.base.vocab_size)
         target = await self.catalogue.resolve(tenant.name, request.options.model)
         prompts = [await self.model.encode_chat(request.messages)]
-        specs = await self._specs(request.options, prompts, tenant, target, traceparent)
+        specs = await self._specs(request.options, prompts, tenant, target, trace)
         answer = self._answer("chatcmpl", request.options, prompts)
         return Prepared(options=request.options, specs=specs, renderer=ChatRenderer(answer, self.model.tokenizer))
 
-    async def completion(self, body: dict[str, Any], tenant: Tenant, traceparent: str) -> Prepared:
+    async def completion(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> Prepared:
         """/v1/completions; raises like ``chat``."""
         self._check_generates()
         request = parse_completion(body, self.model.base.vocab_size)
@@ -69,7 +70,7 @@ class Preparation:
             for p in request.prompts
             if request.echo
         ]
-        specs = await self._specs(request.options, prompts, tenant, target, traceparent)
+        specs = await self._specs(request.options, prompts, tenant, target, trace)
         specs = tuple(replace(spec, continues_prompt=True) for spec in specs)
         renderer = CompletionRenderer(self._answer("cmpl", request.options, prompts), tokenizer, echoes)
         return Prepared(options=request.options, specs=specs, renderer=renderer)
@@ -84,7 +85,7 @@ class Preparation:
         prompts: Sequence[tuple[int, ...]],
         tenant: Tenant,
         target: ModelTarget,
-        traceparent: str,
+        trace: TraceContext,
     ) -> tuple[GenerationSpec, ...]:
         param = "prompt_logprobs" if options.num_echo_logprobs is None else "logprobs"
         check_prompt_logprobs(sum(map(len, prompts)), _num_prompt_logprobs(options), param)
@@ -99,7 +100,7 @@ class Preparation:
                 prompt_ids=prompt,
                 sampling=replace(self._sampling(options, len(prompt)), watermark=watermark),
                 seed=seed,
-                traceparent=traceparent,
+                trace=trace,
             )
             for prompt in prompts
         )

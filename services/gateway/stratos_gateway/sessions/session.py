@@ -165,7 +165,7 @@ class WorkerSession:
         try:
             sink.on_output(codec.delta_from_pb(output))
         except Exception:
-            sink.on_failure(report_bug(_log, f"in an output of {self.worker.worker_id}"))
+            sink.on_failure(report_bug(_log, f"in an output of {self.worker.worker_id} for {sink.label}"))
 
     def _break(self, cause: str, reason: str) -> None:
         if self.is_broken:

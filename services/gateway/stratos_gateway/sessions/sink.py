@@ -11,6 +11,10 @@ from stratos.core.generation import RequestDelta
 class AttemptSink(Protocol):
     """Where a session delivers the messages of one attempt; called on the event loop, must not block."""
 
+    @property
+    def label(self) -> str:
+        """The request's name for log lines."""
+
     def on_output(self, output: RequestDelta) -> None:
         """What is new of the request; with ``error`` it is over at the worker."""
 

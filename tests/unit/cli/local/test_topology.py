@@ -68,8 +68,9 @@ def test_values_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     worker = load_settings(settings_class("decode_worker"))
     assert worker.worker_id == "decode-1"
-    assert worker.kv_transports == ["gloo"]
-    assert (worker.object_store_url, worker.s3_endpoint_url) == ("s3://bucket/prefix", "http://127.0.0.1:5")
+    assert worker.transport.names == ("gloo",)
+    store = worker.object_store
+    assert (store.url, store.s3_endpoint_url) == ("s3://bucket/prefix", "http://127.0.0.1:5")
     for name, value in spec_of("autoscaler").env.items():
         monkeypatch.setenv(name, value)
     scaler = load_settings(settings_class("autoscaler"))

@@ -284,7 +284,6 @@ def load_adapter(runner: Any, folder: Path) -> str:
     files, refusal = refusal_of(lambda: read_adapter_files(folder))
     if files is not None:
         _, refusal = refusal_of(lambda: runner.load_adapter(files))
-        runner.unload_adapter(files.digest)
     assert len(refusal) < 2000
     return refusal
 

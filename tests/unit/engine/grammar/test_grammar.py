@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from functools import cache
@@ -20,12 +21,10 @@ from stratos.engine.core import EngineCore
 from stratos.engine.grammar import masks, matcher
 from stratos.engine.grammar.compiler import GrammarCompiler
 from stratos.engine.grammar.matcher import MAX_SLOW_TOKENS, GrammarMatcher
-from stratos.text.tokenizer import Tokenizer
+from tests.support.base_tokenizer import base_tokenizer
 from tests.support.core_driver import make_core, make_request, run
 from tests.support.paths import BASE_MODEL
 
-TOKENIZER = Tokenizer.load(BASE_MODEL)
-PROMPT = TOKENIZER.encode_plain("def value(name):\n    return ")
 PERSON = {
     "type": "object",
     "properties": {
@@ -41,16 +40,21 @@ CHOICE = choice_grammar(["yes", 'no "quoted"\n', "größer 😀"], "choice")
 LARK = GrammarSpec(GrammarKind.LARK, 'start: item ("," item)*\nitem: /[a-z]{1,5}/ | "(" start ")"')
 
 
+@functools.cache
+def prompt() -> list[int]:
+    return base_tokenizer().encode_plain("def value(name):\n    return ")
+
+
 @cache
 def core() -> EngineCore:
     return make_core(BASE_MODEL, kv_pool_bytes=32 << 20, max_num_batched_tokens=256)
 
 
 def generate(grammar: GrammarSpec, engine: EngineCore | None = None, **fields: Any) -> tuple[str, FinishReason | None]:
-    request = make_request(PROMPT, **{"grammar": grammar, "max_tokens": 120, **fields})
+    request = make_request(prompt(), **{"grammar": grammar, "max_tokens": 120, **fields})
     outcome = run(engine or core(), request).choices["r", 0]
     ids = outcome.ids[:-1] if outcome.reason is FinishReason.STOP else outcome.ids
-    return TOKENIZER.decode(ids), outcome.reason
+    return base_tokenizer().decode(ids), outcome.reason
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -97,11 +101,11 @@ def test_a_grammar_ends_the_choice_whatever_min_tokens_and_ignore_eos_say() -> N
 
 def test_choices_penalties_and_logprobs_go_with_a_grammar() -> None:
     request = make_request(
-        PROMPT, n=3, grammar=SCHEMA, max_tokens=120, temperature=1.2, repetition_penalty=1.2, presence_penalty=0.5,
+        prompt(), n=3, grammar=SCHEMA, max_tokens=120, temperature=1.2, repetition_penalty=1.2, presence_penalty=0.5,
         frequency_penalty=0.1, num_logprobs=2, top_p=0.95,
     )  # fmt: skip
     outcomes = run(core(), request).choices
-    texts = [TOKENIZER.decode(outcomes["r", index].ids) for index in range(3)]
+    texts = [base_tokenizer().decode(outcomes["r", index].ids) for index in range(3)]
     for index, text in enumerate(texts):
         jsonschema.validate(json.loads(text), PERSON)
         assert len(outcomes["r", index].logprobs) == len(outcomes["r", index].ids)
@@ -111,7 +115,7 @@ def test_choices_penalties_and_logprobs_go_with_a_grammar() -> None:
 def requests_of_all_kinds() -> list[Any]:
     grammars = [SCHEMA, REGEX, CHOICE, LARK, ANY_OBJECT, None]
     return [
-        make_request(PROMPT, f"r{i}", seed=i, n=2, grammar=grammar, max_tokens=30, temperature=1.1)
+        make_request(prompt(), f"r{i}", seed=i, n=2, grammar=grammar, max_tokens=30, temperature=1.1)
         for i, grammar in enumerate(grammars)
     ]
 
@@ -136,7 +140,7 @@ def test_preemption_happens_and_keeps_the_grammar(alone: dict[Any, list[int]]) -
     token_bytes = core().info.geometry.token_bytes
     small = make_core(BASE_MODEL, kv_pool_bytes=20 * 4 * token_bytes, admission_mark=1.0, default_output_tokens=1)
     outcomes = run(small, *requests_of_all_kinds())
-    assert small._scheduler.num_preemptions > 3
+    assert small.status().num_preemptions > 3
     assert {key: outcome.ids for key, outcome in outcomes.choices.items()} == alone
 
 
@@ -146,13 +150,13 @@ def test_a_resumed_choice_goes_on_inside_its_grammar(alone: dict[Any, list[int]]
     for cut in {min(1, len(whole) - 1), len(whole) // 2, len(whole) - 1} - {0}:
         fields = {"grammar": request.sampling.grammar, "max_tokens": 30, "temperature": 1.1}
         fresh = make_core(BASE_MODEL, kv_pool_bytes=2 << 20)
-        resumed = run(fresh, make_request(PROMPT, seed=int(name[1]), emitted=whole[:cut], **fields))
+        resumed = run(fresh, make_request(prompt(), seed=int(name[1]), emitted=whole[:cut], **fields))
         assert resumed.choices["r", 0].ids == whole[cut:]
 
 
 def test_a_resume_behind_the_last_token_only_ends() -> None:
-    ids = TOKENIZER.encode_plain("123-abcd")
-    resumed = run(core(), make_request(PROMPT, emitted=ids, grammar=REGEX, max_tokens=50))
+    ids = base_tokenizer().encode_plain("123-abcd")
+    resumed = run(core(), make_request(prompt(), emitted=ids, grammar=REGEX, max_tokens=50))
     assert resumed.choices["r", 0].reason is FinishReason.STOP
     assert len(resumed.choices["r", 0].ids) == 1
 
@@ -174,19 +178,19 @@ def test_what_cannot_be_compiled_or_was_not_allowed_is_refused() -> None:
         assert caught.value.param == "grammar", name
         assert "\n" not in caught.value.message
         with pytest.raises(BadRequest):
-            core().add(make_request(PROMPT, name, grammar=grammar))
+            core().add(make_request(prompt(), name, grammar=grammar))
     with pytest.raises(BadRequest):
-        core().add(make_request(PROMPT, "r", grammar=REGEX, emitted=TOKENIZER.encode_plain("abc")))
+        core().add(make_request(prompt(), "r", grammar=REGEX, emitted=base_tokenizer().encode_plain("abc")))
     assert not core().has_work
 
 
 def test_a_grammar_that_explodes_ends_its_request_alone() -> None:
     nested = GrammarSpec(GrammarKind.REGEX, "((a{1,100}){1,100}){1,100}")
-    exploding = make_request(PROMPT, "bad", grammar=nested, max_tokens=200, logit_bias={0: -100.0, 4: -100.0})
-    outcomes = run(core(), exploding, make_request(PROMPT, "good", grammar=REGEX, max_tokens=50))
+    exploding = make_request(prompt(), "bad", grammar=nested, max_tokens=200, logit_bias={0: -100.0, 4: -100.0})
+    outcomes = run(core(), exploding, make_request(prompt(), "good", grammar=REGEX, max_tokens=50))
     assert isinstance(outcomes.errors["bad"], BadRequest)
     assert "too many" in outcomes.errors["bad"].message
-    assert re.fullmatch(REGEX.text, TOKENIZER.decode(outcomes.choices["good", 0].ids).removesuffix("<|end|>"))
+    assert re.fullmatch(REGEX.text, base_tokenizer().decode(outcomes.choices["good", 0].ids).removesuffix("<|end|>"))
 
 
 AMBIGUOUS = GrammarSpec(GrammarKind.LARK, 'start: s\ns: s s | "a"\n')
@@ -195,7 +199,7 @@ AMBIGUOUS = GrammarSpec(GrammarKind.LARK, 'start: s\ns: s s | "a"\n')
 def test_an_ambiguous_grammar_is_stopped_while_its_tokens_are_still_quick() -> None:
     """Token 700 would take 60 ms, token 2000 a second, and the text ends at no limit of the parser."""
     ambiguous = GrammarCompiler(BASE_MODEL, core().info.vocab_size, core().info.eos_token_ids, 4).matcher(AMBIGUOUS)
-    token, accepted = TOKENIZER.encode_plain("a")[0], list[int]()
+    token, accepted = base_tokenizer().encode_plain("a")[0], list[int]()
 
     def go_on() -> None:
         while len(accepted) < 2000:
@@ -210,7 +214,10 @@ def test_an_ambiguous_grammar_is_stopped_while_its_tokens_are_still_quick() -> N
 def test_an_ambiguous_grammar_ends_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matcher, "SLOW_S", 0.0005)
     never_ends = {"logit_bias": {0: -100.0, 4: -100.0}, "max_tokens": 1000}
-    bad, good = make_request(PROMPT, "bad", grammar=AMBIGUOUS, **never_ends), make_request(PROMPT, "good", max_tokens=9)
+    bad, good = (
+        make_request(prompt(), "bad", grammar=AMBIGUOUS, **never_ends),
+        make_request(prompt(), "good", max_tokens=9),
+    )
     alone = run(core(), good).choices["good", 0].ids
     outcomes = run(make_core(BASE_MODEL, kv_pool_bytes=16 << 20), bad, good)
     assert isinstance(outcomes.errors["bad"], BadRequest)
@@ -233,7 +240,7 @@ def test_one_slow_mask_among_many_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(MAX_SLOW_TOKENS + 2):
         filled.append(filler.start({7: quick, 8: slow, 9: other}).wait())
     assert all((step[seq] == filled[0][7]).all() for step in filled for seq in (7, 8, 9))
-    digit = TOKENIZER.encode_plain("1")[0]
+    digit = base_tokenizer().encode_plain("1")[0]
     quick.accept(digit)
     other.accept(digit)
     with pytest.raises(BadRequest, match="takes too long"):
@@ -244,7 +251,7 @@ def test_a_hiccup_of_the_machine_does_not_end_a_grammar() -> None:
     compiler = GrammarCompiler(BASE_MODEL, core().info.vocab_size, core().info.eos_token_ids, 4)
     times = iter([0.0, 1.0] * MAX_SLOW_TOKENS + [0.0] * 40 + [0.0, 1.0])
     watched = GrammarMatcher(compiler.matcher(GrammarSpec(GrammarKind.REGEX, "a*")).compiled, lambda: next(times))
-    token = TOKENIZER.encode_plain("a")[0]
+    token = base_tokenizer().encode_plain("a")[0]
     for _ in range(MAX_SLOW_TOKENS + 20):
         watched.accept(token)
     with pytest.raises(BadRequest, match="takes too long"):
@@ -253,10 +260,9 @@ def test_a_hiccup_of_the_machine_does_not_end_a_grammar() -> None:
 
 def test_compiled_grammars_are_bounded() -> None:
     engine = make_core(BASE_MODEL, max_compiled_grammars=2)
-    compiler = engine._context.grammars._compiler
     for count in range(1, 5):
         engine.prepare_grammar(GrammarSpec(GrammarKind.REGEX, f"a{{{count}}}"))
-    assert len(compiler._compiled) == 2
+    assert engine.inspect().num_compiled_grammars == 2
     assert generate(GrammarSpec(GrammarKind.REGEX, "a{1}"), engine)[0] == "a"
 
 

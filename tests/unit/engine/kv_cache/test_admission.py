@@ -130,16 +130,21 @@ def test_a_shared_prefix_in_use_costs_nothing_again(make_engine):
 
 def test_budget_is_the_p90_of_what_ended_and_follows_it(make_engine):
     engine = make_engine(num_blocks=4000, default_output_tokens=64)
-    admission = engine._scheduler.admission
-    probe = sized_request("probe", 4, 1000)
-    assert admission.output_blocks(probe, 1) == 16
+
+    def reserved_blocks(max_tokens, n=1):
+        engine.reserve(sized_request("probe", 4, max_tokens, n=n))
+        num_blocks = engine.inspect().num_reserved_output_blocks
+        engine.abort(RequestKey("probe", 0))
+        return num_blocks
+
+    assert reserved_blocks(1000) == 16
     for index in range(40):
         engine.add(sized_request(f"r{index}", 2, 1 + index))
     while engine.has_work:
         engine.step()
-    assert admission.output_lengths.value == 37, "of 4 .. 40"
-    assert admission.output_blocks(probe, 2) == 20
-    assert admission.output_blocks(sized_request("short", 4, 3), 1) == 1
+    assert engine.inspect().expected_output_tokens == 37, "of 4 .. 40"
+    assert reserved_blocks(1000, n=2) == 20
+    assert reserved_blocks(3) == 1
 
 
 def test_probes_of_one_token_do_not_shrink_the_budget(make_engine):
@@ -147,16 +152,15 @@ def test_probes_of_one_token_do_not_shrink_the_budget(make_engine):
     for index in range(60):
         engine.add(sized_request(f"probe{index}", 2, 1))
         engine.step()
-    assert engine._scheduler.admission.output_lengths.value == 64
+    assert engine.inspect().expected_output_tokens == 64
 
 
-def test_a_request_accepted_once_is_not_too_large_later(make_engine):
+def test_a_request_accepted_once_is_not_too_large_later(make_engine, monkeypatch):
     engine = make_engine(num_blocks=20, default_output_tokens=4, max_num_seqs=1)
     engine.add(sized_request("runs", 4, 8))
     engine.step()
     engine.add(sized_request("waits", 60, 1000))
-    for _ in range(40):
-        engine._scheduler.admission.output_lengths.add(500)
+    monkeypatch.setattr(RecentQuantile, "value", 500)
     engine.abort(RequestKey("runs", 0))
     engine.step()
     assert engine.status().num_running == 1
@@ -175,13 +179,13 @@ def test_output_promised_to_others_counts_until_it_is_taken(make_engine, counts,
 def test_promises_of_hand_offs_end_with_them(make_engine):
     engine = make_engine()
     engine.reserve(sized_request("held", 21, 40))
-    assert engine._scheduler.num_promised_blocks == 10
+    assert engine.inspect().num_reserved_output_blocks == 10
     engine.abort(RequestKey("held", 0))
-    assert engine._scheduler.num_promised_blocks == 0
+    assert engine.inspect().num_reserved_output_blocks == 0
     engine.reserve(sized_request("kept", 21, 20, n=2))
-    assert engine._scheduler.num_promised_blocks == 10
+    assert engine.inspect().num_reserved_output_blocks == 10
     engine.commit(RequestKey("kept", 0))
-    assert engine._scheduler.num_promised_blocks == 10
+    assert engine.inspect().num_reserved_output_blocks == 10
 
 
 def test_refusals_are_counted(make_engine):
@@ -190,7 +194,7 @@ def test_refusals_are_counted(make_engine):
     engine.add(sized_request("waits", 20, 4))
     engine.step()
     assert engine.reserve(sized_request("busy", 20, 4)) is None
-    assert engine._scheduler.admission.num_refusals == 2
+    assert engine.status().num_admission_refusals == 2
 
 
 def test_recent_quantile_equals_a_sort_of_its_window():

@@ -28,7 +28,7 @@ class HostPoolMachine(RuleBasedStateMachine):
         block_hash = data.draw(self.hashes()) if has_hash else None
         if block_hash is not None and self.pool.find(block_hash) is not None:
             return
-        available, slot = self.pool.num_available, self.pool.take(block_hash)
+        available, slot = self.pool.num_available, self.pool.allocate(block_hash)
         assert (slot is None) == (available == 0)
         if slot is not None:
             assert slot not in self.filling + self.reading + self.held, "a slot in use was handed out"
@@ -91,13 +91,13 @@ TestHostPool.settings = settings(max_examples=60, stateful_step_count=40, deadli
 
 def test_the_least_recently_used_slot_goes_first_and_a_held_one_never():
     pool = HostPool(3)
-    a, b, c = (pool.take(bytes([i]) * 32) for i in range(3))
+    a, b, c = (pool.allocate(bytes([i]) * 32) for i in range(3))
     for slot in (a, b, c):
         pool.end_move(slot)
     pool.hold([a])
     pool.release([a])
     pool.hold([c])
-    assert [pool.take(None), pool.take(None), pool.take(None)] == [b, a, None]
+    assert [pool.allocate(None), pool.allocate(None), pool.allocate(None)] == [b, a, None]
 
 
 def test_moving_is_cheaper_exactly_when_the_measured_rates_say_so():

@@ -1,5 +1,7 @@
 """The host tier over the fake runner: tokens are those of arithmetic, whatever is swapped, kept, loaded or fails."""
 
+import itertools
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,9 +12,10 @@ from stratos.core.requests.records import PrefillJob
 from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
+from stratos.engine.kv_cache.swap_costs import SwapCosts
 from stratos.engine.settings import SchedulerConfig
 from tests.support.crowded_machine import CrowdedMachine
-from tests.support.engine_driver import CROWDED, assert_at_rest, drained_tokens, expected, make_request
+from tests.support.engine_driver import CROWDED, assert_at_rest, drained_tokens, expected, make_request, prompt_hashes
 
 ALWAYS = SchedulerConfig(enable_swap_costs=False, **CROWDED)
 
@@ -45,8 +48,8 @@ def test_nothing_of_a_swapped_sequence_is_computed_again(make_engine):
     )  # fmt: skip
     crowd(engine, count=3)
     rows = []
-    launch = engine._runner.launch
-    engine._runner.launch = lambda plan: rows.extend(plan.rows) or launch(plan)
+    launch = engine.runner.launch
+    engine.runner.launch = lambda plan: rows.extend(plan.rows) or launch(plan)
     drained_tokens(engine)
     assert engine.status().num_preemptions == engine.status().host.num_swapped_out > 0
     assert sum(len(row.token_ids) for row in rows if not row.continues) <= 3 * (6 + 15)
@@ -62,14 +65,17 @@ def test_without_the_tier_tokens_are_computed_again(make_engine, switch):
     assert engine.status().num_preemptions > engine.status().host.num_swapped_out == 0
 
 
-def test_measured_costs_decide(make_engine):
+def test_measured_costs_decide(make_engine, monkeypatch):
+    rates = {"bytes_per_s": 1.0, "tokens_per_s": 1e9}
+    for name in rates:
+        measured = property(lambda _, name=name: rates[name], lambda _, value: None)
+        monkeypatch.setattr(SwapCosts, name, measured)
+
     engine = make_engine(SchedulerConfig(**CROWDED), num_blocks=8, block_size=4, num_host_blocks=32)
-    costs = engine._scheduler.tier.costs
-    costs.bytes_per_s, costs.tokens_per_s = 1.0, 1e9
     crowd(engine)
     drained_tokens(engine)
     assert engine.status().num_preemptions > engine.status().host.num_swapped_out == 0
-    costs.bytes_per_s, costs.tokens_per_s = 1e12, 1e-3
+    rates.update(bytes_per_s=1e12, tokens_per_s=1e-3)
     crowd(engine)
     drained_tokens(engine)
     assert engine.status().host.num_swapped_out > 0
@@ -87,7 +93,8 @@ def test_an_evicted_prefix_is_loaded_back(make_engine, lag):
     engine.add(make_request(prompt, "a", max_tokens=3))
     drained_tokens(engine)
     fill_with_others(engine)
-    on_device = len(engine._blocks.cache.match(engine._context.prompt_hashes(tuple(prompt), "", b"")))
+    cached = engine.inspect().cached_blocks
+    on_device = len(list(itertools.takewhile(cached.__contains__, prompt_hashes(engine, prompt))))
     assert on_device == 0 if lag == 0 else on_device < 5
     before = engine.status().host.num_blocks_in
     engine.add(make_request(prompt, "b", max_tokens=3))
@@ -111,7 +118,7 @@ def test_forgotten_names_are_forgotten_in_both_tiers(make_engine):
     engine.add(make_request(prompt, "a", max_tokens=3))
     drained_tokens(engine)
     fill_with_others(engine)
-    hashes = engine._context.prompt_hashes(tuple(prompt), "", b"")
+    hashes = prompt_hashes(engine, prompt)
     assert engine.forget_blocks(hashes) > 0
     assert engine.forget_blocks(hashes) == 0
     engine.add(make_request(prompt, "b", max_tokens=3))
@@ -234,7 +241,7 @@ class HostTierMachine(CrowdedMachine):
         self.runner.broken = ""
 
     def may_end(self, request, num_tokens):
-        is_full = self.engine._blocks.num_blocks * 4 <= len(request.prompt_ids) + num_tokens + 4
+        is_full = self.engine.info.num_blocks * 4 <= len(request.prompt_ids) + num_tokens + 4
         return is_full or super().may_end(request, num_tokens)
 
     @rule()

@@ -13,7 +13,7 @@ from stratos.engine.kv_cache.prefix_cache import PrefixCache
 from stratos.engine.kv_cache.window import KvWindow
 from stratos.engine.settings import SchedulerConfig
 from tests.support.crowded_machine import CrowdedMachine
-from tests.support.engine_driver import CROWDED, Run, drain, expected, make_request
+from tests.support.engine_driver import CROWDED, Run, drain, expected, make_request, prompt_hashes
 
 
 @pytest.mark.parametrize("position", range(60))
@@ -35,8 +35,8 @@ def test_a_long_generation_holds_a_bounded_number_of_blocks(make_engine, num_sin
     run = drain(engine)
     assert not run.errors
     assert run.tokens == {("r", 0): expected(prompt, 300, window=10, num_sinks=num_sinks)}
-    bound = engine._scheduler.tables.window.max_blocks
-    assert run.most_allocated <= bound < 10, "311 tokens are 78 blocks"
+    bound = engine.inspect().max_window_blocks
+    assert run.max_allocated <= bound < 10, "311 tokens are 78 blocks"
 
 
 def test_the_switch_keeps_every_block(make_engine):
@@ -45,7 +45,7 @@ def test_the_switch_keeps_every_block(make_engine):
     run = drain(engine)
     assert not run.errors
     assert run.tokens == {("r", 0): expected([7] * 5, 90, window=10)}
-    assert run.most_allocated == 24
+    assert run.max_allocated == 24
 
 
 def test_a_long_prompt_is_released_chunk_by_chunk(make_engine):
@@ -55,7 +55,7 @@ def test_a_long_prompt_is_released_chunk_by_chunk(make_engine):
     run = drain(engine)
     assert not run.errors
     assert run.tokens == {("r", i): expected(prompt, 20, window=10) for i in range(2)}
-    assert run.most_allocated <= 2 * engine._scheduler.tables.window.max_blocks
+    assert run.max_allocated <= 2 * engine.inspect().max_window_blocks
 
 
 def test_released_blocks_stay_in_the_prefix_cache(make_engine):
@@ -76,7 +76,7 @@ def test_a_prefix_counts_as_cached_when_its_window_is(make_engine):
     prompt = [i * 7 % 89 for i in range(41)]
     engine.add(make_request(prompt, "first", max_tokens=2))
     drain(engine)
-    hashes = engine._context.prompt_hashes(tuple(prompt), "", b"")
+    hashes = prompt_hashes(engine, prompt)
     assert engine.forget_blocks(hashes[:5]) == 5
     engine.add(make_request(prompt, "second", max_tokens=9))
     run = Run(engine)
@@ -85,10 +85,10 @@ def test_a_prefix_counts_as_cached_when_its_window_is(make_engine):
         if run.stats:
             break
     assert run.stats["second"].num_cached_tokens == 40
-    run.most_allocated = 0
+    run.max_allocated = 0
     run.drain()
     assert run.tokens["second", 0] == expected(prompt, 9, window=10)
-    assert run.most_allocated < 6
+    assert run.max_allocated < 6
 
 
 def test_match_end_by_trying_every_end():

@@ -87,7 +87,7 @@ def test_a_row_that_is_not_finite_stays_alone() -> None:
 
 def test_equal_probabilities_go_to_the_lowest_index() -> None:
     world = World(torch.float32, norms_chosen=False)
-    weights, chosen = world.layer._route(torch.zeros(4, HIDDEN))
+    weights, chosen = world.layer.route(torch.zeros(4, HIDDEN))
     assert chosen.tolist() == [[0, 1, 2]] * 4
     assert torch.allclose(weights, torch.full((4, 3), 1 / EXPERTS))
 

@@ -115,7 +115,7 @@ def test_an_adapter_of_a_bare_model_loads(base: tuple[Any, Path], tmp_path: Path
 
 
 def run(runner: Any, jobs: list[tuple[list[int], str]], chunk: int) -> list[list[bytes]]:
-    """Bits of all log probabilities of four tokens behind each prompt, all in one batch."""
+    """Bits of all log probabilities of four tokens after each prompt, all in one batch."""
     driver = Driver(runner)
     streams: list[Stream] = [driver.stream(prompt, params=FULL, adapter=digest) for prompt, digest in jobs]
     driver.generate(streams, 4, chunk=chunk)

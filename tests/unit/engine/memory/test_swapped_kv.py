@@ -71,5 +71,5 @@ def test_what_the_host_holds_is_what_is_read(folder: Path) -> None:
         for output in core.step().outputs:
             logprobs.setdefault(output.key.request_id, []).extend(output.logprobs)
         with torch.inference_mode():
-            core._runner._host._slots.neg_()  # type: ignore[attr-defined]
+            core.runner.host.slots.neg_()  # type: ignore[attr-defined]
     assert any(logprobs[f"r{k}"] != expected.choices[f"r{k}", 0].logprobs for k in range(len(PROMPTS)))

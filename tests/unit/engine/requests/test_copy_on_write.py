@@ -24,8 +24,8 @@ class Watched(FakeRunner):
         self.copies, self.seen = [], Counter()
 
     def launch(self, plan):
-        scheduler, blocks = self.engine._scheduler, self.engine._blocks
-        sequences = [*scheduler.running, *scheduler.ready, *scheduler.waiting]
+        held = self.engine.inspect()
+        sequences, hashed = held.sequences, set(held.cached_blocks.values())
         written = {}
         for row in plan.rows:
             end = row.start + len(row.token_ids)
@@ -34,7 +34,7 @@ class Watched(FakeRunner):
                 assert written.setdefault(block, row.seq_id) == row.seq_id, "two rows write one block"
                 readers = {s.seq_id for s in sequences if block in s.block_table} - {row.seq_id}
                 assert not readers, f"{row.seq_id} writes block {block}, which {readers} read"
-                assert not blocks.cache.has_hash(block), "a block that may be found by hash is written"
+                assert block not in hashed, "a block that may be found by hash is written"
         tables = [s.block_table for s in sequences]
         destinations = [destination for _, destination in plan.copies]
         assert len(set(destinations)) == len(destinations)
@@ -84,10 +84,9 @@ def test_forks_copy_before_they_write_in_any_schedule(lag):
                 choices = draw.choice([(), (0,), (1,)])
                 engine.abort(RequestKey(name, 0), choices)
                 ended |= {name} if not choices else set()
-            for state in list(engine._requests._states.values()):
-                for sequence in state.sequences.values():
-                    seen["awaits its copy"] += sequence.awaits_copy
-                    seen["a fork is swapped out"] += bool(sequence.swapped and sequence.choice)
+            for sequence in engine.inspect().sequences:
+                seen["awaits its copy"] += sequence.awaits_copy
+                seen["a fork is swapped out"] += bool(sequence.is_swapped and sequence.choice)
             assert not ended & {output.key.request_id for output in run.step().outputs}
         assert not run.drain().errors
         for (name, index), got in run.tokens.items():

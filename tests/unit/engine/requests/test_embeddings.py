@@ -88,7 +88,7 @@ def test_a_preempted_input_starts_its_vector_again(make_engine, pooling):
     run.step()
     engine.add_embedding(make_input(range(50, 66), pooling=pooling, arrival_s=1.0))
     run.drain()
-    assert engine._scheduler.num_preemptions > 0
+    assert engine.status().num_preemptions > 0
     assert not run.errors
     assert run.vectors == {"e": expected(range(50, 66), pooling)}
 

@@ -12,10 +12,9 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from stratos.text.tokenizer import Tokenizer
+from tests.support.base_tokenizer import base_tokenizer
 from tests.support.paths import BASE_MODEL
 
-TOKENIZER = Tokenizer.load(BASE_MODEL)
 FAKE = FakeConfig(model_path=BASE_MODEL, vocab_size=4096, eos_token_ids=(0, 4), num_blocks=64, block_size=4)
 PATTERNS = [r"[a-f]{9}-[0-9]{7}", r"(ab|cd){8}", r"x[0-9]+y"]
 
@@ -52,7 +51,7 @@ def test_output_obeys_its_grammar_with_any_lag(lag, is_parallel):
     assert tokens == outputs()[0]
     for (name, index), ids in tokens.items():
         reason, pattern = reasons[name, index], PATTERNS[int(name[1])]
-        text = TOKENIZER.decode(ids)
+        text = base_tokenizer().decode(ids)
         assert re.fullmatch(pattern, text) if reason is FinishReason.GRAMMAR else reason is FinishReason.LENGTH, text
     assert FinishReason.GRAMMAR in reasons.values()
 
@@ -78,7 +77,7 @@ def test_a_step_that_raised_changes_no_token(lag):
     while engine.has_work:
         for output in engine.step().outputs:
             tokens.setdefault((output.key.request_id, output.index), []).extend(output.token_ids)
-    assert engine._runner.is_broken
+    assert engine.runner.is_broken
     assert tokens == outputs()[0]
 
 

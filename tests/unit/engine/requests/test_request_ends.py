@@ -42,7 +42,7 @@ def test_the_deadline_ends_who_never_ran_and_nobody_else(make_engine):
     for i in range(3):
         prompt = [i + j for j in range(8)]
         engine.add(make_request(prompt, f"r{i}", max_tokens=13, arrival_s=float(i), deadline_s=deadline_s))
-    while engine._scheduler.num_preemptions == 0:
+    while engine.status().num_preemptions == 0:
         run.step()
     clock.advance(5.0)
     run.drain()
@@ -93,7 +93,8 @@ def test_a_commit_that_is_refused_leaves_nothing_behind(make_engine):
         engine.commit(KEY)
     engine.verify()
     assert_at_rest(engine)
-    assert engine._scheduler.num_free_seqs == engine._scheduler.most_seqs
+    held = engine.inspect()
+    assert held.num_free_batch_slots == held.max_batch_slots
     engine.add(make_request(range(10)))
     assert drain(engine).tokens["r", 0] == expected(range(10))
 
@@ -120,11 +121,12 @@ def test_choices_cancelled_while_their_kv_is_on_its_way_do_not_run(make_engine):
     with pytest.raises(KeyError):
         engine.commit(KEY)
     assert_at_rest(engine)
-    assert engine._scheduler.num_free_seqs == engine._scheduler.most_seqs
-    assert engine._scheduler.num_reserved_output_blocks == 0
+    held = engine.inspect()
+    assert held.num_free_batch_slots == held.max_batch_slots
+    assert held.num_reserved_output_blocks == 0
 
 
-def test_a_hand_off_of_more_choices_than_seats_is_not_refused_for_ever(make_engine):
+def test_a_hand_off_of_more_choices_than_batch_slots_is_not_refused_for_ever(make_engine):
     engine = make_engine(SchedulerConfig(max_num_seqs=2), block_size=4)
     source = make_engine(block_size=4)
     source.add_prefill(PrefillJob(leg="leg", token_ids=tuple(range(9))))
@@ -133,13 +135,14 @@ def test_a_hand_off_of_more_choices_than_seats_is_not_refused_for_ever(make_engi
     while source.has_work:
         source.step()
     assert engine.reserve(make_request(range(10), n=5)) is not None
-    assert engine.reserve(make_request([1, 2], "other")) is None, "both seats are taken"
+    assert engine.reserve(make_request([1, 2], "other")) is None, "both batch slots are taken"
     engine.abort(KEY, (4,))
     engine.scatter(KEY, KvRange(0, 9, 0, 1), source.gather("leg", KvRange(0, 9, 0, 1)))
     engine.commit(KEY)
     assert drain(engine).tokens == {("r", i): expected(range(10)) for i in range(4)}
     assert_at_rest(engine)
-    assert engine._scheduler.num_free_seqs == engine._scheduler.most_seqs == 2
+    held = engine.inspect()
+    assert held.num_free_batch_slots == held.max_batch_slots == 2
 
 
 def test_a_prompt_without_tokens_is_refused(make_engine):

@@ -66,7 +66,7 @@ def test_any_schedule_gives_the_bits_of_running_alone(tmp_path: Path, dtype: str
     prefix, changes = FAMILIES[FAMILY_OF_SEED[seed]]
     save_tiny(tmp_path, prefix, **changes)
     expected, crowded, status = alone_and_crowded(tmp_path, {"dtype": dtype, **KERNELS[kernels]}, seed)
-    assert status.num_preemptions > 0 or "sliding_window" in changes  # whose blocks behind the window are given back
+    assert status.num_preemptions > 0 or "sliding_window" in changes  # whose blocks before the window are given back
     assert (status.host.num_swapped_out > 0) == (seed % 2 == 1)
     assert crowded == expected
 

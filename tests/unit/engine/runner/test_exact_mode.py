@@ -1,4 +1,4 @@
-"""Exact mode: a sequence's tokens, log probabilities, logits and KV are the same bits, whatever happens around it."""
+"""Exact mode: a sequence's tokens, log probabilities, logits and KV are the same bits in any surroundings."""
 
 from __future__ import annotations
 

@@ -18,10 +18,11 @@ from stratos.common.errors import AdapterUnavailable, BadRequest, Internal, Stra
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
 from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
-from stratos.core.requests.records import RequestKey
+from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.grammar.masks import MaskFiller, fill_each
 from stratos.engine.grammar.matcher import GrammarMatcher
+from stratos.engine.requests.grammars import RequestGrammars
 from stratos.engine.runner.step_inputs import StepInputs
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import SchedulerConfig
@@ -42,6 +43,8 @@ class World:
     path: Path
     runner: TorchRunner
     adapters: list[AdapterFiles]
+    intruder: AdapterFiles
+    """Takes the slot of the second adapter."""
 
     @property
     def digests(self) -> list[str]:
@@ -50,23 +53,23 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A runner that raises where token ``RAISING`` is in the batch, and two adapters."""
+    """A runner that raises where token ``RAISING`` is in the batch, and two adapters, which is all it holds."""
     root = tmp_path_factory.mktemp("world")
     model = save_tiny(root / "base", "Qwen2", tie_word_embeddings=False)
     adapters = []
-    for seed in (1, 2):
+    for seed in (1, 2, 3):
         save_adapter(root / str(seed), model, rank=4, targets=["q_proj", "up_proj"], seed=seed)
         adapters.append(read_adapter_files(root / str(seed)))
-    runner = load_runner(root / "base")
+    runner = load_runner(root / "base", max_resident_adapters=2)
     with torch.inference_mode():
-        runner._decoder.embedding[OVERFLOWING] = 3e38
+        runner.decoder.embedding[OVERFLOWING] = 3e38
     poison(runner)
-    return World(root / "base", runner, adapters)
+    return World(root / "base", runner, adapters[:2], adapters[2])
 
 
 def poison(runner: TorchRunner) -> None:
-    """Raise where ``RAISING`` is in the batch; make the logits behind ``NAN_LOGITS`` NaN."""
-    run = runner._forward.run
+    """Raise where ``RAISING`` is in the batch; make the logits after ``NAN_LOGITS`` NaN."""
+    run = runner.forward.run
 
     def poisoned(inputs: StepInputs) -> Any:
         if bool((inputs.token_ids == RAISING).any()):
@@ -77,7 +80,7 @@ def poison(runner: TorchRunner) -> None:
             result.logits[sampled == NAN_LOGITS] = float("nan")
         return result
 
-    runner._forward.run = poisoned  # type: ignore[method-assign]
+    runner.forward.run = poisoned  # type: ignore[method-assign]
 
 
 @dataclass
@@ -133,7 +136,8 @@ def attempt(world: World, lag: int, culprit: Callable[[EngineCore], object] | No
     if culprit is not None:
         events[JOINS_AT] = lambda: culprit(core)
     if vanishing:
-        events[VANISHES_AT] = lambda: world.runner.unload_adapter(vanishing)
+        others = frozenset(world.digests) - {vanishing}
+        events[VANISHES_AT] = lambda: world.runner.load_adapter(world.intruder, others.__contains__)
     return drain(core, events)
 
 
@@ -178,7 +182,7 @@ def test_the_neighbours_are_not_trivial(clean: Got) -> None:
 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("name", POISONS)
-def test_the_culprit_ends_alone_and_nobody_elses_bits_change(world: World, clean: Got, name: str, lag: int) -> None:
+def test_the_culprit_ends_alone_and_no_other_bits_change(world: World, clean: Got, name: str, lag: int) -> None:
     add, error_class = POISONS[name]
     vanishing = world.digests[1] if "vanishes" in name else ""
     got = attempt(world, lag, lambda core: add(world, core), vanishing)
@@ -224,24 +228,31 @@ def test_a_grammar_that_fails_ends_its_request_alone(
     monkeypatch: pytest.MonkeyPatch, fails: str, lag: int, is_parallel: bool
 ) -> None:
     grammar = GrammarSpec(GrammarKind.REGEX, r"[0-9]{3}-[a-f]{2,4}")
-    original = MaskFiller._fill_batch
+    original = MaskFiller.fill_batch
 
     def fill(self: MaskFiller, batch: list[GrammarMatcher], rows: Any) -> None:
         # llguidance's threads take its own matchers only
         is_poisoned = any(isinstance(matcher.compiled, FailingMatcher) for matcher in batch)
         fill_each(batch, rows) if is_poisoned else original(self, batch, rows)
 
-    monkeypatch.setattr(MaskFiller, "_fill_batch", fill)
+    matchers_of = RequestGrammars.matchers
+
+    def failing_matchers(self: RequestGrammars, request: EngineRequest) -> dict[int, GrammarMatcher]:
+        matchers = matchers_of(self, request)
+        for matcher in matchers.values():
+            matcher.compiled = FailingMatcher(matcher.compiled, fails)  # type: ignore[assignment]
+        return matchers
+
+    monkeypatch.setattr(MaskFiller, "fill_batch", fill)
     got = []
     for is_poisoned in (False, True):
         core = make_core(BASE_MODEL, kv_pool_bytes=8 << 20, lag=lag, enable_parallel_grammar_masks=is_parallel)
         core.add(make_request([5, 6, 7], "grammar", grammar=grammar, max_tokens=12, n=2))
         core.add(make_request([5, 6, 8], "free", max_tokens=12, num_logprobs=2))
         if is_poisoned:
-            core.add(make_request([9, 6, 8], "bad", grammar=grammar, max_tokens=12))
-            (state,) = [s for key, s in core._requests._states.items() if key.request_id == "bad"]
-            matcher: GrammarMatcher = state.matchers[0]
-            matcher.compiled = FailingMatcher(matcher.compiled, fails)  # type: ignore[assignment]
+            with monkeypatch.context() as patch:
+                patch.setattr(RequestGrammars, "matchers", failing_matchers)
+                core.add(make_request([9, 6, 8], "bad", grammar=grammar, max_tokens=12))
         got.append(drain(core, {}))
     assert set(got[1].errors) == {"bad"}
     assert isinstance(got[1].errors["bad"], Internal)

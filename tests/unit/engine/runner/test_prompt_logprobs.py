@@ -106,5 +106,5 @@ def test_preemption_and_a_lost_lead_choice_leave_no_gap(lag: Any, aborts: bool) 
     if aborts:
         engine.abort(scored_request.key, (0,))
     found = scored(engine)["scored"]
-    assert engine._scheduler.num_preemptions or aborts
+    assert engine.status().num_preemptions or aborts
     assert [(entry.sampled.token_id, entry.sampled.logprob) for entry in found] == [(3 * j, -j) for j in range(1, 29)]

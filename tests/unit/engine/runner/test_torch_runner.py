@@ -61,7 +61,7 @@ def test_seeded_tokens_are_equal_alone_and_in_a_batch(runner: TorchRunner) -> No
 def test_a_poisoned_row_fails_alone_even_when_it_does_not_sample(runner: TorchRunner) -> None:
     expected = alone(runner, PROMPT, 1)
     with torch.inference_mode():
-        runner._decoder.embedding[7] = float("nan")
+        runner.decoder.embedding[7] = float("nan")
     driver = Driver(runner)
     healthy, sampling, prefilling = driver.stream(PROMPT), driver.stream([1, 2, 7]), driver.stream([7, 8, 9, 1])
     assert 7 not in PROMPT
@@ -70,7 +70,7 @@ def test_a_poisoned_row_fails_alone_even_when_it_does_not_sample(runner: TorchRu
     assert set(tokens.errors) == {sampling.seq_id, prefilling.seq_id}
     assert all("finite" in message for message in tokens.errors.values())
     assert healthy.tokens == expected
-    assert bool(torch.isfinite(runner._pages.tensor).all())
+    assert bool(torch.isfinite(runner.pages.tensor).all())
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,6 @@ def test_adapters_are_bounded_and_the_least_recently_used_makes_room(runner: Tor
         runner.load_adapter(c, frozenset({a.digest, b.digest}))
     runner.load_adapter(c, frozenset({a.digest}))
     assert runner.resident_adapters() == (a.digest, c.digest)
-    runner.unload_adapter(a.digest)
-    runner.unload_adapter("unknown")
-    assert runner.resident_adapters() == (c.digest,)
 
 
 def test_an_adapter_that_does_not_fit_is_refused_by_name(runner: TorchRunner, world: Any) -> None:

@@ -15,6 +15,7 @@ from stratos.core.requests.limits import LIMITS, LOGIT_BIAS_LIMIT
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
+from stratos.engine.sampling.logits_processors import apply_changes, row_changes
 from stratos.engine.sampling.sampler import NON_FINITE, Sampler
 from tests.support.sampler_reference import edited
 
@@ -191,8 +192,9 @@ def test_bias_and_penalties_follow_their_formulas() -> None:
         expected[token] = expected[token] / 1.5 if expected[token] > 0 else expected[token] * 1.5
     for token in set(output):
         expected[token] -= 0.4 * output.count(token) + 0.3
-    edited = sampler()._edit(row, [spec(params, prompt_ids=prompt, output_ids=output)], {}, {})
-    assert torch.allclose(edited[0].double(), expected, atol=1e-5)
+    asked = spec(params, prompt_ids=prompt, output_ids=output)
+    apply_changes(row[0], row_changes(asked, EOS, VOCAB), asked)
+    assert torch.allclose(row[0].double(), expected, atol=1e-5)
 
 
 def test_masks_allow_only_their_tokens_and_report_an_empty_one() -> None:

@@ -17,6 +17,7 @@ from scipy import stats
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import SampleSpec
+from stratos.engine.sampling import filters
 from stratos.engine.sampling import sampler as sampler_module
 from stratos.engine.sampling.counter_rng import gumbel, hashes, noise_keys
 from stratos.engine.sampling.filters import Kept, keep_top
@@ -144,7 +145,7 @@ def looser(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, num_c
     ("path", "wrong"), [("top-k", one_more), ("top-k", one_less), ("top-p", looser), ("all filters", one_more)]
 )
 def test_a_wrong_truncation_is_noticed(path: str, wrong: Callable[..., Kept], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler_module, "keep_top", wrong)
+    monkeypatch.setattr(filters, "keep_top", wrong)
     assert p_values(PATHS[path])[0] < PLANTED
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 from functools import cache
@@ -23,14 +24,17 @@ from stratos.engine.contract.plan import SampleSpec
 from stratos.engine.core import EngineCore
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.sampling.watermark import add_watermark
-from stratos.text.tokenizer import Tokenizer
+from tests.support.base_tokenizer import base_tokenizer
 from tests.support.core_driver import make_core, make_request, run
 from tests.support.paths import BASE_MODEL, FIXTURES
 
-TOKENIZER = Tokenizer.load(BASE_MODEL)
 MARK = Watermark(key=b"0123456789abcdef-test")
-PROMPT = TOKENIZER.encode_plain("import os\n\n\nclass Reader:\n")
 NUM_TOKENS = 200
+
+
+@functools.cache
+def prompt() -> list[int]:
+    return base_tokenizer().encode_plain("import os\n\n\nclass Reader:\n")
 
 
 def spec(watermark: Watermark | None, prompt: tuple[int, ...], output: tuple[int, ...]) -> SampleSpec:
@@ -78,7 +82,7 @@ def core() -> EngineCore:
 
 def outputs(num: int, watermark: Watermark | None, **fields: Any) -> list[list[int]]:
     params = {"max_tokens": NUM_TOKENS, "ignore_eos": True, "watermark": watermark, **fields}
-    requests = [make_request(PROMPT, f"r{seed}", seed=seed, **params) for seed in range(num)]
+    requests = [make_request(prompt(), f"r{seed}", seed=seed, **params) for seed in range(num)]
     found = run(core(), *requests).choices
     return [found[f"r{seed}", 0].ids for seed in range(num)]
 
@@ -101,16 +105,16 @@ def test_the_share_of_false_alarms_is_that_of_the_normal_distribution() -> None:
     assert max(scores) < 4
     assert stats.kstest(scores, "norm").pvalue > 1e-3
     held_out = (FIXTURES / "held_out" / "prose.txt").read_text(encoding="utf-8")
-    ids = TOKENIZER.encode_plain(held_out)
+    ids = base_tokenizer().encode_plain(held_out)
     texts = [ids[begin : begin + NUM_TOKENS] for begin in range(0, 40 * NUM_TOKENS, NUM_TOKENS)]
     assert max(detect(MARK, text).z_score for text in texts) < 4
 
 
 def test_the_same_tokens_alone_and_after_a_resume(marked: list[list[int]]) -> None:
     fields = {"max_tokens": NUM_TOKENS, "ignore_eos": True, "watermark": MARK}
-    assert run(core(), make_request(PROMPT, seed=2, **fields)).choices["r", 0].ids == marked[2]
+    assert run(core(), make_request(prompt(), seed=2, **fields)).choices["r", 0].ids == marked[2]
     for cut in (1, 90):
-        resumed = run(core(), make_request(PROMPT, seed=2, emitted=marked[2][:cut], **fields)).choices["r", 0].ids
+        resumed = run(core(), make_request(prompt(), seed=2, emitted=marked[2][:cut], **fields)).choices["r", 0].ids
         assert resumed == marked[2][cut:]
     assert detect(MARK, marked[2][:90] + resumed).z_score > 4
 
@@ -159,8 +163,8 @@ def test_the_command_detects(marked: list[list[int]], tmp_path: Path) -> None:
     text, key = tmp_path / "text", tmp_path / "key"
     key.write_bytes(MARK.key + b"\n")
     command = ["watermark", "detect", str(text), "--model", str(BASE_MODEL), "--key-file", str(key)]
-    for ids, is_marked in ((marked[0], True), (PROMPT * 20, False)):
-        text.write_text(TOKENIZER.decode(ids), encoding="utf-8")
+    for ids, is_marked in ((marked[0], True), (prompt() * 20, False)):
+        text.write_text(base_tokenizer().decode(ids), encoding="utf-8")
         result = CliRunner().invoke(app, command)
         found = json.loads(result.stdout)
         assert (result.exit_code, found["is_marked"], found["p_value"] < 1e-5) == (not is_marked, is_marked, is_marked)

@@ -30,7 +30,7 @@ def sized_request(name, prompt, max_tokens, priority_class, now):
 
 
 class Watched:
-    """An engine under a fake clock, with the progress of every request in it and the books checked at every step."""
+    """An engine under a fake clock, with the progress of every request in it and the ledgers checked at every step."""
 
     def __init__(self, lag, step_s, num_blocks, **config):
         self.clock, self.step_s = FakeClock(), step_s
@@ -48,10 +48,9 @@ class Watched:
         self.most[name], self.moved_s[name] = 0, self.clock.now()
 
     def sequences(self):
-        scheduler = self.engine._scheduler
-        for sequence in [*scheduler.waiting, *scheduler.running]:
-            if sequence.request is not None:
-                yield sequence.request.key.request_id, sequence
+        for sequence in self.engine.inspect().sequences:
+            if sequence.key is not None:
+                yield sequence.key.request_id, sequence
 
     def step(self):
         self.clock.advance(self.step_s)
@@ -91,19 +90,20 @@ class Watched:
 @settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
-    seats=st.integers(2, 4),
+    num_slots=st.integers(2, 4),
     budget=st.sampled_from([2, 6, 16]),
     num_blocks=st.sampled_from([14, 40]),
     step_s=st.sampled_from([0.1, 0.5]),
 )
-def test_every_class_goes_on_under_a_flood_of_the_highest(lag, seed, seats, budget, num_blocks, step_s):
+def test_every_class_goes_on_under_a_flood_of_the_highest(lag, seed, num_slots, budget, num_blocks, step_s):
     rng = random.Random(seed)
-    watched = Watched(lag, step_s, num_blocks, max_num_seqs=seats, max_num_batched_tokens=budget, admission_mark=1.0)
+    limits = {"max_num_seqs": num_slots, "max_num_batched_tokens": budget, "admission_mark": 1.0}
+    watched = Watched(lag, step_s, num_blocks, **limits)
     low = [f"low{index}" for index in range(4)]
     for name in low:
         watched.add(name, rng.randrange(1, 25), rng.randrange(1, 12), rng.randrange(1, CLASSES))
-    # a seat comes free when everything in the batch is computed, twice if it is preempted, at `budget` tokens a step
-    turn_s = 2 * (seats * (32 + 6) / budget + 12) * step_s
+    # a batch slot comes free when all of the batch is computed, twice if it is preempted, at `budget` tokens a step
+    turn_s = 2 * (num_slots * (32 + 6) / budget + 12) * step_s
     bound = (CLASSES - 1) * AGEING_S + QUOTA * (len(low) + 1) * turn_s
     count = 0
     while any(name in watched.requests for name in low):
@@ -130,7 +130,7 @@ def test_a_long_prompt_in_the_batch_goes_on_beside_prompts_of_a_higher_class_tha
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_streams_that_come_by_hand_off_leave_tokens_and_a_seat_to_prompts(lag):
-    """Hand-offs that never end could take every token of every step, or each seat as soon as it is free."""
+    """Hand-offs that never end could take every token of every step, or each batch slot as soon as it is free."""
     watched = Watched(lag, 0.1, 400, max_num_seqs=12, max_num_batched_tokens=4)
     engine, count = watched.engine, 0
     watched.add("first", 40, 4, 1)
@@ -157,10 +157,10 @@ def run_out_of_room(seed, lag):
         watched.add(f"r{index}", rng.randrange(1, 20), rng.randrange(6, 30))
         watched.clock.advance(0.001)
     while watched.requests:
-        in_batch = {name for name, s in watched.sequences() if s.num_output and s.waiting_since_s is None}
+        in_batch = {name for name, s in watched.sequences() if s.num_output and s.queue != "waiting"}
         watched.step()
         for name, sequence in watched.sequences():
-            if sequence.waiting_since_s is not None and name in in_batch:
+            if sequence.queue == "waiting" and name in in_batch:
                 yield name, sequence.num_output
 
 

@@ -109,7 +109,7 @@ def test_victim_is_who_would_be_admitted_last_and_comes_back_first(lag):
     engine.step()
     engine.add(sized_request("late", 7, 8, priority_class=2, arrival_s=now + 1))
     ended = list(itertools.chain.from_iterable(ended_in(engine.step()) for _ in range(60)))
-    assert engine._scheduler.num_preemptions
+    assert engine.status().num_preemptions
     assert ended == ["urgent", "normal", "batch", "late"]
 
 
@@ -117,20 +117,20 @@ def test_victim_is_who_would_be_admitted_last_and_comes_back_first(lag):
 @settings(max_examples=25, deadline=None)
 @given(
     low=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 30), st.integers(1, 5)), min_size=1, max_size=6),
-    seats=st.integers(1, 3),
+    num_slots=st.integers(1, 3),
     step_s=st.sampled_from([0.05, 0.3]),
 )
-def test_nobody_starves_under_an_endless_flood_of_the_highest_class(lag, low, seats, step_s):
-    """A seat comes free at least every ``most_steps``, and of ten admissions one belongs to the oldest aged request."""
-    clock, longest, most_tokens = FakeClock(), 30, 5
-    config = SchedulerConfig(max_num_seqs=seats, max_num_batched_tokens=8 + seats)
+def test_nobody_starves_under_an_endless_flood_of_the_highest_class(lag, low, num_slots, step_s):
+    """A batch slot comes free at least every ``max_steps``; one of ten admissions is the oldest aged request's."""
+    clock, longest, num_output = FakeClock(), 30, 5
+    config = SchedulerConfig(max_num_seqs=num_slots, max_num_batched_tokens=8 + num_slots)
     engine = EngineCore(FakeRunner(FakeConfig(num_blocks=512, lag=lag)), config, clock)
-    most_steps = seats * longest // 8 + 1 + most_tokens
+    max_steps = num_slots * longest // 8 + 1 + num_output
     waited = {}
     for index, (priority_class, prompt, max_tokens) in enumerate(low):
         engine.add(sized_request(f"low{index}", prompt, max_tokens, priority_class, clock.now()))
         waited[f"low{index}"] = 0
-    bound = 3 * 2.0 / step_s + 1 + 10 * (len(low) + 1) * most_steps
+    bound = 3 * 2.0 / step_s + 1 + 10 * (len(low) + 1) * max_steps
     for number in itertools.count():
         while engine.status().num_waiting < len(low) + 2:
             engine.add(sized_request(f"top{engine.status().num_waiting}-{number}", 9, 2, 0, clock.now()))
@@ -173,5 +173,5 @@ def test_every_request_ends_within_the_work_there_is(lag, load, num_blocks, mark
         ended += ended_in(result)
         steps += 1
         work = sum(prompt + max_tokens for _, prompt, max_tokens in load)
-        assert steps <= work + engine._scheduler.num_preemptions * 32
+        assert steps <= work + engine.status().num_preemptions * 32
     assert len(ended) == len(load)

@@ -93,7 +93,7 @@ def test_a_runner_keeps_scaled_kv_in_a_quarter_of_the_bytes(model_path: Path) ->
     assert packed.info.num_blocks // whole.info.num_blocks == 4
     assert packed.info.identity.kv_dtype == "fp8"
     assert packed.info.identity.numerics_id != whole.info.identity.numerics_id
-    assert packed._attention._scales[:, :, 0].tolist() == [[0.5, 1.0], [1.0, 0.25]]
+    assert packed.attention.kv_scales[:, :, 0].tolist() == [[0.5, 1.0], [1.0, 0.25]]
     logprobs = []
     for runner in (whole, packed):
         driver = Driver(runner)
@@ -110,8 +110,8 @@ def test_a_runner_keeps_scaled_kv_in_a_quarter_of_the_bytes(model_path: Path) ->
 def test_blocks_are_copied_and_handed_over_byte_by_byte(model_path: Path) -> None:
     source, target = load(model_path, kv_dtype="fp8"), load(model_path, kv_dtype="fp8")
     with torch.inference_mode():
-        source._pages.tensor.view(torch.uint8).random_(0, 120)
-        source._pages.copy_blocks([(1, 3), (2, 4)])
+        source.pages.tensor.view(torch.uint8).random_(0, 120)
+        source.pages.copy_blocks([(1, 3), (2, 4)])
     run = source.gather((1, 2), KvRange(0, 7, 0, 2))
     assert bytes(run) == bytes(source.gather((3, 4), KvRange(0, 7, 0, 2)))
     target.scatter((6, 5), KvRange(0, 7, 0, 2), run)

@@ -137,7 +137,7 @@ def test_parts_follow_from_the_number_of_rows_and_fit_their_scratch(num_rows: in
     geometry = KvGeometry(num_layers=1, num_kv_heads=4, head_dim=8, block_size=4, element_bytes=4)
     kernel = TritonPagedAttention(KvPages(geometry, 1, torch.float32, torch.device("cpu")), 12, (None,))
     assert kernel.num_parts(num_rows) == num_parts
-    assert (kernel._parts(num_rows) is None) == (num_parts == 1)
+    assert (kernel.parts(num_rows) is None) == (num_parts == 1)
 
 
 def test_shapes_suit_warp_groups_and_hold_a_group_of_heads() -> None:

@@ -64,13 +64,13 @@ def test_tokens_of_the_portable_sampler(is_coarse: bool) -> None:
 def test_noise_is_the_counter_rng() -> None:
     """With flat logits the token is the argmax of the noise."""
     logits = torch.zeros(4, 50, device=DEVICE)
-    settings = torch.tensor([[1.0, 0.0, 1.0]] * 4, dtype=torch.float64, device=DEVICE)
+    settings = torch.tensor([[1.0, 0.0, 1.0, 0.0]] * 4, dtype=torch.float64, device=DEVICE)
     keys = noise_keys([(9, 2, position) for position in range(4)], torch.device(DEVICE))
-    tokens, _ = sampling.sample(logits, settings, torch.zeros(4, device=DEVICE), keys)
+    tokens, _ = sampling.sample(logits, settings, keys)
     assert tokens.tolist() == [max(range(50), key=lambda t: gumbel(9, 2, p, t)) for p in range(4)]
 
 
-def test_edits() -> None:
+def test_logits_processors() -> None:
     words = np.zeros(-(-VOCAB // 32), dtype=np.int32)
     words[1] = 0b1011
     history = {"prompt_ids": (1, 2, 250), "output_ids": (2, 2, 9), "num_output_tokens": 3}

@@ -23,6 +23,8 @@ WORKER = WorkerRef(worker_id="w", incarnation="i", address="127.0.0.1:9", role=W
 class Sink:
     """Takes news of one attempt; ``is_broken`` stands for a bug behind it."""
 
+    label = "gen-1"
+
     def __init__(self, *, is_broken: bool = False) -> None:
         self.is_broken = is_broken
         self.tokens: list[int] = []

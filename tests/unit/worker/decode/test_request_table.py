@@ -17,7 +17,7 @@ from stratos.engine.contract.results import StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
-from stratos.worker.decode.request_table import RequestTable, RequestTableConfig
+from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.decode.session import Session, StepDeltas
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.records import PromptOrigin, RequestRecord
@@ -26,19 +26,19 @@ from tests.support.terms import with_terms
 PROMPT = tuple(range(10))
 
 
-class AddingPlacer:
+class AddingPolicy:
     """Puts every request into the engine, once it may."""
 
     def __init__(self, engine: ThreadEngine) -> None:
         self._engine = engine
-        self.may_place = asyncio.Event()
-        self.may_place.set()
+        self.may_add = asyncio.Event()
+        self.may_add.set()
         self.num_given_back = 0
         self.error: Exception | None = None
 
-    async def place(self, record: RequestRecord, stack: AsyncExitStack) -> None:
+    async def prefill(self, record: RequestRecord, stack: AsyncExitStack) -> None:
         stack.callback(self._give_back)
-        await self.may_place.wait()
+        await self.may_add.wait()
         if self.error is not None:
             raise self.error
         record.origin = PromptOrigin(path=PrefillPath.LOCAL_NO_ENDPOINT)
@@ -54,9 +54,9 @@ class Bench:
     def __init__(self, **config: float) -> None:
         self.clock = FakeClock()
         self.engine = ThreadEngine(EngineCore(FakeRunner(FakeConfig(worker_weight=2)), SchedulerConfig()))
-        self.placer = AddingPlacer(self.engine)
+        self.policy = AddingPolicy(self.engine)
         values = {"max_requests": 8, "orphan_ttl_s": 5.0} | config
-        self.table = RequestTable(self.engine, self.placer, self.clock, RequestTableConfig(**values))  # type: ignore[arg-type]
+        self.table = RequestTable(self.engine, self.policy, self.clock, **values)  # type: ignore[arg-type]
         self.engine.subscribe(self.table.on_step)
 
     def session(self) -> Session:
@@ -116,17 +116,17 @@ async def test_orphans_live_exactly_as_long_as_they_may(bench: Bench) -> None:
     bench.table.reap()
     assert len(bench.table) == 0
     await bench.until(lambda: bench.table.num_open_tasks == 0)
-    assert bench.placer.num_given_back == 1
+    assert bench.policy.num_given_back == 1
     await bench.until(lambda: bench.engine.status().blocks.allocated == 0)
 
 
 async def test_a_choice_cancelled_before_the_engine_knows_the_request_does_not_run(bench: Bench) -> None:
-    bench.placer.may_place.clear()
+    bench.policy.may_add.clear()
     session, key = bench.session(), RequestKey("r", 0)
     bench.table.submit(session, submission(n=3, max_tokens=3000))
     await asyncio.sleep(0)
     bench.table.cancel(key, (0, 2))
-    bench.placer.may_place.set()
+    bench.policy.may_add.set()
     await bench.until(lambda: bench.engine.status().step > 30)
     assert bench.engine.status().num_running == 1
     bench.table.cancel(key, (1,))
@@ -139,10 +139,10 @@ async def test_a_request_leaves_the_engine_before_what_it_runs_with_is_given_bac
     bench: Bench, monkeypatch: pytest.MonkeyPatch, is_placed: bool
 ) -> None:
     events: list[str] = []
-    monkeypatch.setattr(bench.placer, "_give_back", lambda: events.append("given back"))
+    monkeypatch.setattr(bench.policy, "_give_back", lambda: events.append("given back"))
     monkeypatch.setattr(bench.engine, "abort", lambda *_: events.append("aborted"))
     if not is_placed:
-        bench.placer.may_place.clear()
+        bench.policy.may_add.clear()
     bench.table.submit(bench.session(), submission(max_tokens=3000))
     await asyncio.sleep(0)
     if is_placed:
@@ -166,7 +166,7 @@ async def test_attached_orphan_is_not_reaped(bench: Bench) -> None:
 
 
 async def test_what_is_refused(bench: Bench) -> None:
-    bench.placer.may_place.clear()
+    bench.policy.may_add.clear()
     session = bench.session()
     for number in range(8):
         bench.table.submit(session, submission(f"r{number}", attempt=1))
@@ -182,7 +182,7 @@ async def test_what_is_refused(bench: Bench) -> None:
 
 
 async def test_deadline_bounds_the_placing(bench: Bench) -> None:
-    bench.placer.may_place.clear()
+    bench.policy.may_add.clear()
     session = bench.session()
     bench.table.submit(session, submission(deadline_s=bench.clock.now() + 0.02))
     await bench.until(lambda: bench.table.num_open_tasks == 0)
@@ -190,11 +190,11 @@ async def test_deadline_bounds_the_placing(bench: Bench) -> None:
     messages = [m async for m in session.messages() if isinstance(m, StepDeltas)]
     assert messages[0].deltas[0].error is not None
     assert messages[0].deltas[0].error.code == "queue_timeout"
-    assert bench.placer.num_given_back == 1
+    assert bench.policy.num_given_back == 1
 
 
 async def test_an_output_that_does_not_fit_ends_its_request_alone(bench: Bench) -> None:
-    bench.placer.may_place.clear()
+    bench.policy.may_add.clear()
     session = bench.session()
     for name in ("bad", "good"):
         bench.table.submit(session, submission(name, max_tokens=2))
@@ -212,7 +212,7 @@ async def test_an_output_that_does_not_fit_ends_its_request_alone(bench: Bench) 
 
 @pytest.mark.parametrize(("error", "code"), [(Busy("full"), "busy"), (ZeroDivisionError("bug"), "internal_error")])
 async def test_failed_placing_is_answered(bench: Bench, error: Exception, code: str) -> None:
-    bench.placer.error = error
+    bench.policy.error = error
     session = bench.session()
     bench.table.submit(session, submission())
     await bench.until(lambda: bench.table.num_open_tasks == 0)

@@ -147,6 +147,8 @@ RECORDS: dict[str, list[object]] = {
         StepResult(
             step=5,
             num_rows=2,
+            began_s=1.5,
+            ended_s=2.5,
             is_idle=True,
             outputs=[ChoiceOutput(KEY, 1, 6, [7, 8], [LOGPROBS], FinishReason.GRAMMAR)],
             embeddings=[EmbeddingOutput(key=KEY, values=b"\x00\x01", num_cached_tokens=4)],
@@ -201,7 +203,7 @@ async def test_places_of_the_arena_never_overlap_and_all_come_back() -> None:
     held: list[tuple[int, int]] = []
 
     async def use(size: int) -> None:
-        offset = await arena.take(size)
+        offset = await arena.allocate(size)
         assert all(offset + size <= o or o + s <= offset for o, s in held)
         held.append((offset, size))
         try:
@@ -209,7 +211,7 @@ async def test_places_of_the_arena_never_overlap_and_all_come_back() -> None:
                 await asyncio.sleep(0)
         finally:
             held.remove((offset, size))
-            arena.give_back(offset, size)
+            arena.release(offset, size)
 
     tasks = [asyncio.create_task(use(draw.randrange(1, 40 * ALIGNMENT))) for _ in range(300)]
     for task in draw.sample(tasks, 60):
@@ -218,7 +220,7 @@ async def test_places_of_the_arena_never_overlap_and_all_come_back() -> None:
     assert {type(result) for result in results} <= {type(None), asyncio.CancelledError}
     assert arena.num_free_bytes == memory.num_bytes
     with pytest.raises(ValueError, match="does not fit"):
-        await arena.take(64 * ALIGNMENT + 1)
+        await arena.allocate(64 * ALIGNMENT + 1)
     with pytest.raises(ValueError, match="outside"):
         memory.view(0, memory.num_bytes + 1)
     memory.close()
@@ -227,11 +229,11 @@ async def test_places_of_the_arena_never_overlap_and_all_come_back() -> None:
 async def test_a_waiter_that_gives_up_lets_the_next_one_in() -> None:
     memory = PayloadMemory.create(4 * ALIGNMENT)
     arena = PayloadArena(memory)
-    first = await arena.take(4 * ALIGNMENT)
-    waiting = [asyncio.create_task(arena.take(ALIGNMENT)) for _ in range(3)]
+    first = await arena.allocate(4 * ALIGNMENT)
+    waiting = [asyncio.create_task(arena.allocate(ALIGNMENT)) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
-    arena.give_back(first, 4 * ALIGNMENT)
+    arena.release(first, 4 * ALIGNMENT)
     assert len({await waiting[1], await waiting[2]}) == 2
     assert arena.num_free_bytes == 2 * ALIGNMENT
     memory.close()

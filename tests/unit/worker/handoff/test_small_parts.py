@@ -11,7 +11,7 @@ from stratos.common.errors import Busy, IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.kv.inproc import InprocHub, InprocReceiver
-from stratos.kv.receiver import ReceiverConfig
+from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from stratos.worker.handoff.codec import request_from_pb, request_to_pb, response_from_pb, response_to_pb
 from stratos.worker.handoff.pairing import check_pairing, choose_transport
@@ -33,7 +33,7 @@ from stratos.worker.handoff.records import (
     SourceMessage,
     SourcePhase,
 )
-from stratos.worker.handoff.staging_slots import StagingRoom
+from stratos.worker.handoff.staging_slots import StagingSlots
 from tests.support.terms import make_terms
 
 NOW_S = 1000.0
@@ -66,21 +66,21 @@ def test_shared_memory_only_within_a_host() -> None:
 
 
 async def test_wait_for_a_slot_is_in_order_and_bounded() -> None:
-    receiver = InprocReceiver(ReceiverConfig(incarnation="d", slot_bytes=64, slots_per_pair=1), InprocHub())
-    room = StagingRoom(5.0)
-    offer, slots = await room.take(receiver, "p", 1, "a")
-    waiting = [asyncio.create_task(room.take(receiver, "p", 1, leg)) for leg in ("b", "c")]
-    elsewhere = await room.take(receiver, "q", 1, "x")
+    receiver = InprocReceiver("d", StagingConfig(slot_bytes=64, slots_per_pair=1), InprocHub())
+    staging = StagingSlots(5.0)
+    offer, slots = await staging.allocate(receiver, "p", 1, "a")
+    waiting = [asyncio.create_task(staging.allocate(receiver, "p", 1, leg)) for leg in ("b", "c")]
+    elsewhere = await staging.allocate(receiver, "q", 1, "x")
     assert elsewhere[1] == [0], "another source's slots are its own"
     receiver.release_slot(offer.pair, slots[0])
-    room.freed()
+    staging.freed()
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     assert waiting[0].done()
     assert not waiting[1].done()
     waiting[1].cancel()
     await asyncio.wait(waiting)
     with pytest.raises(Busy):
-        await StagingRoom(0.01).take(receiver, "p", 1, "d")
+        await StagingSlots(0.01).allocate(receiver, "p", 1, "d")
 
 
 HEADER = FrameHeader(

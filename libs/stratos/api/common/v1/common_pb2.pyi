@@ -27,6 +27,14 @@ class WorkerRef(_message.Message):
     role: WorkerRole
     def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[_Union[WorkerRole, str]] = ...) -> None: ...
 
+class TraceContext(_message.Message):
+    __slots__ = ("traceparent", "http_request_id")
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    HTTP_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    traceparent: str
+    http_request_id: str
+    def __init__(self, traceparent: _Optional[str] = ..., http_request_id: _Optional[str] = ...) -> None: ...
+
 class AdapterRef(_message.Message):
     __slots__ = ("digest", "uri")
     DIGEST_FIELD_NUMBER: _ClassVar[int]

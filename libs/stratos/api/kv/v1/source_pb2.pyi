@@ -60,7 +60,7 @@ class FetchResponse(_message.Message):
     def __init__(self, progress: _Optional[_Union[Progress, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., header: _Optional[_Union[FrameHeader, _Mapping]] = ..., sent: _Optional[_Union[Sent, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., abort_ack: _Optional[_Union[AbortAck, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
 
 class Intent(_message.Message):
-    __slots__ = ("handoff_id", "request_id", "attempt", "leg", "token_ids", "compute", "identity", "geometry", "receiver", "transports", "terms", "traceparent")
+    __slots__ = ("handoff_id", "request_id", "attempt", "leg", "token_ids", "compute", "identity", "geometry", "receiver", "transports", "terms", "trace")
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -72,7 +72,7 @@ class Intent(_message.Message):
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
-    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     handoff_id: str
     request_id: str
     attempt: int
@@ -84,8 +84,8 @@ class Intent(_message.Message):
     receiver: _common_pb2.WorkerRef
     transports: _containers.RepeatedScalarFieldContainer[str]
     terms: _common_pb2.RequestTerms
-    traceparent: str
-    def __init__(self, handoff_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., leg: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., compute: _Optional[bool] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., geometry: _Optional[_Union[_common_pb2.KvGeometry, _Mapping]] = ..., receiver: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    trace: _common_pb2.TraceContext
+    def __init__(self, handoff_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., leg: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., compute: _Optional[bool] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., geometry: _Optional[_Union[_common_pb2.KvGeometry, _Mapping]] = ..., receiver: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("transport", "source")

@@ -156,7 +156,7 @@ class ChoiceState(_message.Message):
     def __init__(self, index: _Optional[int] = ..., emitted_ids: _Optional[_Iterable[int]] = ..., finished: _Optional[bool] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "attempt", "handoff_id", "prompt_ids", "choices", "sampling", "seed", "model_digest", "terms", "prefill", "traceparent")
+    __slots__ = ("request_id", "attempt", "handoff_id", "prompt_ids", "choices", "sampling", "seed", "model_digest", "terms", "prefill", "trace")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
@@ -167,7 +167,7 @@ class Submit(_message.Message):
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
-    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     handoff_id: str
@@ -178,8 +178,8 @@ class Submit(_message.Message):
     model_digest: str
     terms: _common_pb2.RequestTerms
     prefill: _containers.RepeatedCompositeFieldContainer[_common_pb2.WorkerRef]
-    traceparent: str
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handoff_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., model_digest: _Optional[str] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    trace: _common_pb2.TraceContext
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handoff_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., model_digest: _Optional[str] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("request_id", "attempt", "choice_indexes")

@@ -24,7 +24,7 @@ class EmbedInput(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "inputs", "pooling", "normalizes", "num_dimensions", "model_digest", "terms")
+    __slots__ = ("request_id", "attempt", "inputs", "pooling", "normalizes", "num_dimensions", "model_digest", "terms", "trace")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class EmbedRequest(_message.Message):
     NUM_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     inputs: _containers.RepeatedCompositeFieldContainer[EmbedInput]
@@ -41,7 +42,8 @@ class EmbedRequest(_message.Message):
     num_dimensions: int
     model_digest: str
     terms: _common_pb2.RequestTerms
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalizes: _Optional[bool] = ..., num_dimensions: _Optional[int] = ..., model_digest: _Optional[str] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ...) -> None: ...
+    trace: _common_pb2.TraceContext
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalizes: _Optional[bool] = ..., num_dimensions: _Optional[int] = ..., model_digest: _Optional[str] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
 
 class Embedding(_message.Message):
     __slots__ = ("values", "num_cached_tokens")

@@ -1,7 +1,7 @@
 """Captured decode steps: one graph per padded batch size, from the largest to the smallest, in one memory pool.
 
-A graph replays kernels with the pointers that it was captured with, so whatever it reads lies in buffers that are
-allocated once.  A batch runs in the smallest graph that holds it; the rows behind it are padding.
+A graph replays kernels with the pointers that it was captured with, so everything it reads lies in buffers that are
+allocated once.  A batch runs in the smallest graph that holds it; the rows after it are padding.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class CudaCapture:
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, work: Callable[[], DecodeOutputs]) -> tuple[Callable[[], object], DecodeOutputs]:
-        """See ``Capture``; runs ``work`` before, so that nothing is compiled or tuned while capturing."""
+        """Runs ``work`` before, so that nothing is compiled or tuned while capturing."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
                 work()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # what other threads of the process ask of CUDA meanwhile does not spoil the capture
+        # calls of other threads of the process into CUDA do not spoil the capture
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             outputs = work()
         self._pool = self._pool or graph.pool()
@@ -78,6 +78,11 @@ class DecodeGraphs:
         if capture is not None:
             for size in reversed(self.sizes):
                 self._replays[size] = capture(lambda size=size: run(size))  # type: ignore[misc]
+
+    @property
+    def captured(self) -> tuple[int, ...]:
+        """Sizes that are replayed; the others run as they are."""
+        return tuple(self._replays)
 
     def padded(self, num_rows: int) -> int:
         """Rows of the step that holds ``num_rows``."""

@@ -1,9 +1,9 @@
 """The runner of a GPU: ``launch`` and ``sample`` only enqueue, so the scheduler may run one step ahead.
 
 A plan whose rows all have one token and no adapter is a decode step: its inputs are put into static buffers
-(``cuda_tables``) and a captured graph of the next larger batch size is replayed (``cuda_graphs``).  Every other plan
-runs eagerly over tensors of its own.  Sampled tokens stay on the device for rows that continue, and go to the host
-behind an event that ``collect`` waits for.  Whether a row's hidden state is finite travels with them.
+(``tables``) and a captured graph of the next larger batch size is replayed (``graphs``).  Every other plan
+runs eagerly over tensors of its own.  Sampled tokens stay on the device for rows that continue, and go to the host,
+with an event that ``collect`` waits for.  Whether a row's hidden state is finite travels with them.
 
 It runs on a CPU, too, with the kernels interpreted and nothing captured: so it is tested there.
 """
@@ -25,11 +25,11 @@ from stratos.engine.attention.triton_paged import TritonPagedAttention
 from stratos.engine.contract.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.memory.copies import HostCopies, to_device
-from stratos.engine.runner.cuda.graphs import CudaCapture, DecodeGraphs, DecodeOutputs
+from stratos.engine.runner.cuda.graphs import Capture, CudaCapture, DecodeGraphs, DecodeOutputs
 from stratos.engine.runner.cuda.tables import DeviceTables
 from stratos.engine.runner.cuda.warm_up import warm_up
 from stratos.engine.runner.pooling import pool_rows
-from stratos.engine.runner.prompt_logprobs import score_prompts
+from stratos.engine.runner.prompt_logprobs import prompt_logprobs
 from stratos.engine.runner.step_inputs import build_step_inputs
 from stratos.engine.runner.torch_runner import NON_FINITE_HIDDEN, TorchRunner
 from stratos.engine.sampling.sampler import Sampled
@@ -58,7 +58,7 @@ class CudaHandle:
     copies: HostCopies | None = None
 
 
-def most_sequences(config: RunnerConfig) -> int:
+def max_sequences(config: RunnerConfig) -> int:
     """Rows that a step may have: twice as many sequences have state on the device."""
     return max(MIN_SEQUENCES, 2 * config.max_graph_batch)
 
@@ -66,8 +66,9 @@ def most_sequences(config: RunnerConfig) -> int:
 class CudaRunner(TorchRunner):
     """Use ``CudaRunner.load``."""
 
-    _decoding: DecodeGraphs | None = None
-    _tables: DeviceTables
+    decoding: DecodeGraphs | None = None
+    """``None``: every step runs eagerly."""
+    tables: DeviceTables
 
     @classmethod
     @torch.inference_mode()
@@ -88,43 +89,45 @@ class CudaRunner(TorchRunner):
         """Allocate the static buffers and capture the decode steps; once, before the first plan."""
         info, device = self.info, self._device
         self.info = replace(info, lag=1)
-        assert isinstance(self._attention, TritonPagedAttention)
-        self._kernel = self._attention
+        assert isinstance(self.attention, TritonPagedAttention)
+        self._kernel = self.attention
         largest, size = config.max_graph_batch, info.geometry.block_size
-        self._tables = DeviceTables(2 * most_sequences(config), largest, -(-info.max_model_len // size), size, device)
+        self.tables = DeviceTables(2 * max_sequences(config), largest, -(-info.max_model_len // size), size, device)
         make_sampler = TritonSampler if config.enable_triton_sampler else WaitingSampler
         self._gpu_sampler: Any = make_sampler(info.eos_token_ids, info.vocab_size, device)
-        if info.can_generate and not self._decoder.waits_for_host:
+        if info.can_generate and not self.decoder.waits_for_host:
             is_captured = config.enable_cuda_graphs and device.type == "cuda"
-            self._decoding = DecodeGraphs(self._decode, largest, CudaCapture() if is_captured else None)
+            self.capture_decodes(largest, CudaCapture() if is_captured else None)
             _log.info("decode steps up to %d rows %s", largest, "captured" if is_captured else "run uncaptured")
         if device.type == "cuda":
             self.warm_up()
 
     @torch.inference_mode()
+    def capture_decodes(self, max_batch: int, capture: Capture | None) -> None:
+        """Take ``capture`` for decode steps of up to ``max_batch`` rows; without one their work runs each time."""
+        self.decoding = DecodeGraphs(self._decode, max_batch, capture)
+
+    @torch.inference_mode()
     def warm_up(self) -> None:
         """Compile what no captured step compiled; before the pool has an owner."""
         warm_up(self)
-        self._pages.tensor[0].zero_()
-        self._tables.forget_tables()
+        self.pages.tensor[0].zero_()
+        self.tables.forget_tables()
 
     def _decode(self, size: int) -> DecodeOutputs:
         """The work of a decode step over static buffers: what graphs capture."""
-        tables = self._tables
+        tables = self.tables
         metadata = tables.metadata(self._kernel, size)
-        hidden = self._decoder.forward(
-            tables.token_ids[:size], tables.positions[:size], self._attention, metadata, None
-        )
-        return DecodeOutputs(self._decoder.logits(hidden), _is_bad(hidden))
+        hidden = self.decoder.forward(tables.token_ids[:size], tables.positions[:size], self.attention, metadata, None)
+        return DecodeOutputs(self.decoder.logits(hidden), _is_bad(hidden))
 
     # -- steps ---------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> CudaHandle:  # type: ignore[override]
-        """See ``Runner.launch``."""
-        swap_s = self._host.swap(plan.swap_outs, plan.swap_ins)
+        swap_s = self.host.swap(plan.swap_outs, plan.swap_ins)
         if plan.copies:
-            self._pages.copy_blocks(plan.copies)
+            self.pages.copy_blocks(plan.copies)
         if self._sorts_adapters:
             plan = sorted_by_adapter(plan)
         handle = CudaHandle(StepTokens(swap_s=swap_s), [], [row.seq_id for row in plan.rows], [])
@@ -139,7 +142,7 @@ class CudaRunner(TorchRunner):
 
     def _is_decode(self, rows: tuple[PlanRow, ...]) -> bool:
         """Rows of one token of the base model, all within bounds: others are laid out, and checked, one by one."""
-        if self._decoding is None or len(rows) > self._decoding.sizes[-1]:
+        if self.decoding is None or len(rows) > self.decoding.sizes[-1]:
             return False
         return all(
             len(row.token_ids) == 1
@@ -152,10 +155,10 @@ class CudaRunner(TorchRunner):
         )
 
     def _launch_decode(self, rows: tuple[PlanRow, ...], handle: CudaHandle) -> None:
-        assert self._decoding is not None
-        size = self._decoding.padded(len(rows))
-        self._tables.fill(rows, size)
-        outputs = self._decoding.step(size)
+        assert self.decoding is not None
+        size = self.decoding.padded(len(rows))
+        self.tables.fill(rows, size)
+        outputs = self.decoding.step(size)
         handle.is_bad, handle.ends = outputs.is_bad[: len(rows)], [(i, i + 1) for i in range(len(rows))]
         if len(handle.sampled) == len(rows):
             handle.logits = outputs.logits[: len(rows)]
@@ -167,33 +170,32 @@ class CudaRunner(TorchRunner):
         info = self.info
         continued = {row.seq_id: 0 for row in plan.rows if row.continues}
         inputs = build_step_inputs(
-            plan, info.vocab_size, info.max_model_len, self._adapters.touch, self._device, continued
+            plan, info.vocab_size, info.max_model_len, self.adapters.touch, self._device, continued
         )
         handle.ends = [(span.begin, span.begin + span.num_tokens) for span in inputs.spans]
-        self._tables.continue_rows(plan.rows, [end - 1 for _, end in handle.ends], inputs.token_ids)
-        metadata = self._attention.prepare(inputs.spans)
-        hidden = self._decoder.forward(inputs.token_ids, inputs.positions, self._attention, metadata, inputs.lora)
+        self.tables.continue_rows(plan.rows, [end - 1 for _, end in handle.ends], inputs.token_ids)
+        metadata = self.attention.prepare(inputs.spans)
+        hidden = self.decoder.forward(inputs.token_ids, inputs.positions, self.attention, metadata, inputs.lora)
         handle.is_bad = _is_bad(hidden)
         handle.tokens.errors.update(inputs.errors)
-        handle.tokens.pooled = pool_rows(plan.rows, inputs.spans, hidden, self._decoder.final_states)
-        handle.tokens.prompt_logprobs = score_prompts(plan.rows, inputs.spans, hidden, self._decoder.logits)
+        handle.tokens.pooled = pool_rows(plan.rows, inputs.spans, hidden, self.decoder.final_states)
+        handle.tokens.prompt_logprobs = prompt_logprobs(plan.rows, inputs.spans, hidden, self.decoder.logits)
         if handle.sampled:
             tokens = inputs.sampled_tokens
-            handle.logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))
+            handle.logits = self.decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))
 
     @torch.inference_mode()
     def sample(  # type: ignore[override]
         self, handle: CudaHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None
     ) -> None:
-        """See ``Runner.sample``."""
         tensors: list[Tensor] = []
         if handle.logits is not None:
             complete = specs or {}
             rows = [complete.get(seq_id, spec) for seq_id, spec in handle.sampled]
             by_row = {i: masks[seq] for i, (seq, _) in enumerate(handle.sampled) if seq in masks} if masks else None
             handle.pending = self._gpu_sampler.start(handle.logits, rows, by_row)
-            index = self._tables.rows_of([seq_id for seq_id, _ in handle.sampled])
-            self._tables.keep_tokens(index, handle.pending.token_ids)
+            index = self.tables.rows_of([seq_id for seq_id, _ in handle.sampled])
+            self.tables.keep_tokens(index, handle.pending.token_ids)
             tensors = handle.pending.tensors()
             handle.logits = None
         if handle.is_bad is not None:
@@ -201,7 +203,6 @@ class CudaRunner(TorchRunner):
 
     @torch.inference_mode()
     def collect(self, handle: CudaHandle) -> StepTokens:  # type: ignore[override]
-        """See ``Runner.collect``."""
         tokens = handle.tokens
         if handle.copies is None:
             return tokens
@@ -224,10 +225,9 @@ class CudaRunner(TorchRunner):
                 tokens.tokens.append(SampledToken(seq_id, sampled.token_ids[row], sampled.logprobs.get(row)))
 
     def abandon(self) -> None:
-        """See ``Runner.abandon``."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self._tables.forget_tables()
+        self.tables.forget_tables()
 
 
 def _is_bad(hidden: Tensor) -> Tensor:

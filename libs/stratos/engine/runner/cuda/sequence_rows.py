@@ -1,7 +1,7 @@
 """Which row of the device's tables belongs to which sequence: stable while the sequence is served.
 
-A sequence gets a row when a plan first names it.  Nobody says when it ends: the row that was not named for the longest
-time is given to the next newcomer, and whoever holds state per row writes it anew.
+A sequence gets a row when a plan first names it.  Nothing tells when it ends: the row that was not named for the
+longest time is given to the next new sequence, whose state is then written in full.
 """
 
 from __future__ import annotations
@@ -54,5 +54,5 @@ class SequenceRows:
         return count, block_table[count:]
 
     def forget_tables(self) -> None:
-        """The device's tables may be wrong: they are written anew."""
+        """The device's tables may be wrong: changes begin with the first entry again."""
         self._tables = [()] * self._capacity

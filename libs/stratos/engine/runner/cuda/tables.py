@@ -33,10 +33,10 @@ class DeviceTables:
 
     def __init__(self, capacity: int, max_batch: int, max_blocks: int, block_size: int, device: torch.device) -> None:
         self._capacity, self._block_size, self._device = capacity, block_size, device
-        self._rows = SequenceRows(capacity)
+        self.rows = SequenceRows(capacity)
         self._width = -(-max_blocks // 4) * 4
         num_rows = capacity + max_batch
-        self._tables = self._int32(num_rows, self._width)
+        self.block_tables = self._int32(num_rows, self._width)
         self._contexts, self._begins = self._int32(num_rows), self._int32(num_rows)
         self._counts = self._int32(num_rows) + 1
         self.last_tokens = torch.zeros(num_rows, dtype=torch.int64, device=device)
@@ -56,13 +56,14 @@ class DeviceTables:
     # -- decode steps --------------------------------------------------------------------------------
 
     def fill(self, rows: Sequence[PlanRow], size: int) -> Tensor:
-        """Enqueue the inputs of a decode step of ``size`` rows; those behind ``rows`` are padding.
+        """Enqueue the inputs of a decode step of ``size`` rows; those after ``rows`` are padding.
 
         Returns:
             int64 [size]: the table row of each row.
         """
-        places = self._rows.place(row.seq_id for row in rows)
+        places = self.rows.place(row.seq_id for row in rows)
         inputs = np.zeros((5, size), dtype=np.int32)
+        # padding: rows beyond ``capacity``, a context of 0, and slot -1, which no kernel writes
         inputs[0], inputs[4] = np.arange(self._capacity, self._capacity + size), -1
         entries: list[int] = []
         values: list[int] = []
@@ -70,8 +71,9 @@ class DeviceTables:
             block, offset = divmod(row.start, self._block_size)
             slot = row.block_table[block] * self._block_size + offset
             inputs[:, index] = place, row.token_ids[0], row.start, row.start + 1, slot
-            # blocks behind the model's context are never read, and would end up in the next row
-            first, changed = self._rows.table_changes(place, row.block_table[: self._width])
+            # entries beyond the model's context are never read; written, they would land in the next row of the table
+            first, changed = self.rows.table_changes(place, row.block_table[: self._width])
+            # only entries that changed travel: a decode step adds one about every ``block_size`` tokens
             begin = place * self._width + first
             entries += range(begin, begin + len(changed))
             values += changed
@@ -79,7 +81,7 @@ class DeviceTables:
             [inputs, np.array(entries, dtype=np.int32), np.array(values, dtype=np.int32)], self._device
         )
         if entries:
-            self._tables.view(-1).index_copy_(0, changes[0].long(), changes[1])
+            self.block_tables.view(-1).index_copy_(0, changes[0].long(), changes[1])
         return self._place_inputs(sent, size)
 
     def _place_inputs(self, sent: Tensor, size: int) -> Tensor:
@@ -102,14 +104,14 @@ class DeviceTables:
             query_begins=self._begins,
             query_counts=self._counts,
             contexts=self._contexts,
-            block_tables=self._tables,
+            block_tables=self.block_tables,
         )
 
     # -- tokens --------------------------------------------------------------------------------------
 
     def rows_of(self, seq_ids: Sequence[int]) -> Tensor:
         """int64 [sequences]: their table rows, given to them where they have none."""
-        return to_device(np.array(self._rows.place(seq_ids), dtype=np.int64), self._device)
+        return to_device(np.array(self.rows.place(seq_ids), dtype=np.int64), self._device)
 
     def keep_tokens(self, index: Tensor, token_ids: Tensor) -> None:
         """Remember sampled tokens, int64 [rows], for rows that continue with them."""
@@ -130,5 +132,5 @@ class DeviceTables:
             token_ids.index_copy_(0, places, previous)
 
     def forget_tables(self) -> None:
-        """After a step that broke off: block tables are sent anew."""
-        self._rows.forget_tables()
+        """After a step that broke off: the next step sends every block table in full."""
+        self.rows.forget_tables()

@@ -1,4 +1,4 @@
-"""Steps for nobody that compile the kernels which captured decode steps do not run: no request waits for a compiler.
+"""Steps without a request that compile the kernels which captured decode steps do not run, so that none waits for it.
 
 Two mixed steps, whose rows all lie in block 0, run before the pool has any owner: prompts, decodes of a batch, every
 stage of the sampler.  What they wrote is wiped.
@@ -14,7 +14,7 @@ from stratos.engine.contract.plan import PlanRow, SampleSpec, StepPlan
 from stratos.engine.contract.runner import Runner, RunnerInfo
 
 NUM_DECODES = 3
-"""Rows of one token beside the prompt: as many as no captured batch has, for its number of context parts."""
+"""Rows of one token next to the prompt: as many as no captured batch has, for its number of context parts."""
 ALL_STAGES = SamplingParams(
     temperature=0.8, top_k=3, top_p=0.9, min_p=0.01, repetition_penalty=1.1, logit_bias={0: 1.0}, num_logprobs=1,
     bad_sequences=((1,),),

@@ -53,8 +53,8 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def logits(path: Path, chunk: int, others: list[list[int]], is_behind: bool = False) -> torch.Tensor:
-    """Of the prompt's last token, computed in chunks beside other rows, in front of or behind them."""
+def logits(path: Path, chunk: int, others: list[list[int]], is_last: bool = False) -> torch.Tensor:
+    """Of the prompt's last token, computed in chunks with other rows, before or after them."""
     settings = RunnerConfig(
         model_path=path, block_size=4, kv_pool_bytes=1 << 20, num_threads=1, max_graph_batch=8,
         enable_exact_kernels=True,
@@ -65,21 +65,21 @@ def logits(path: Path, chunk: int, others: list[list[int]], is_behind: bool = Fa
     stream = driver.stream(PROMPT)
     beside = [driver.stream(tokens) for tokens in others]
     while stream.num_computed + chunk < len(PROMPT):
-        rows = _beside(stream, beside, chunk, is_behind)
+        rows = _beside(stream, beside, chunk, is_last)
         driver.step(rows)
-    rows = _beside(stream, beside, chunk, is_behind)
+    rows = _beside(stream, beside, chunk, is_last)
     handle = runner.launch(StepPlan(step=0, rows=tuple(row for _, row in rows)))
     assert handle.logits is not None
-    return handle.logits[-1 if is_behind else 0].clone()
+    return handle.logits[-1 if is_last else 0].clone()
 
 
-def _beside(stream: Stream, others: list[Stream], chunk: int, is_behind: bool) -> list:
+def _beside(stream: Stream, others: list[Stream], chunk: int, is_last: bool) -> list:
     rows = [(stream, stream.row(chunk))]
     beside = [(other, other.row(len(other.tokens) - other.num_computed)) for other in others]
-    return beside + rows if is_behind else rows + beside
+    return beside + rows if is_last else rows + beside
 
 
 def test_logits_have_the_same_bits_in_any_batch_and_chunk(model_path: Path) -> None:
     whole = logits(model_path, len(PROMPT), [])
-    for chunk, others, is_behind in ((4, [], False), (20, OTHERS[:1], True), (7, OTHERS, False), (5, OTHERS, True)):
-        assert torch.equal(logits(model_path, chunk, others, is_behind), whole)
+    for chunk, others, is_last in ((4, [], False), (20, OTHERS[:1], True), (7, OTHERS, False), (5, OTHERS, True)):
+        assert torch.equal(logits(model_path, chunk, others, is_last), whole)

@@ -73,8 +73,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gpu(model_path: Path) -> CudaRunner:
     with torch.inference_mode():
         runner = CudaRunner.load(config(model_path), DEVICE)
-        assert runner._decoding is not None
-        runner._decoding = DecodeGraphs(runner._decode, 8, Recording())
+        runner.capture_decodes(8, Recording())
     return runner
 
 
@@ -100,8 +99,8 @@ def test_tokens_are_those_of_the_portable_runner(model_path: Path, gpu: CudaRunn
     portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
     assert len(portable) == len(PARAMS)
     assert generate(gpu, lag) == portable
-    assert gpu._decoding is not None
-    assert set(gpu._decoding._replays) == {1, 2, 4, 8}
+    assert gpu.decoding is not None
+    assert set(gpu.decoding.captured) == {1, 2, 4, 8}
 
 
 def test_swapped_sequences_go_on_with_their_own_kv(model_path: Path) -> None:
@@ -145,8 +144,8 @@ def test_tokens_are_the_same_with_the_baselines_of_the_switches(model_path: Path
 
 def test_warming_up_runs_every_stage_and_leaves_nothing(gpu: CudaRunner) -> None:
     gpu.warm_up()
-    assert not gpu._pages.tensor.any()
-    assert gpu._tables._rows.table_changes(0, (0,)) == (0, (0,))
+    assert not gpu.pages.tensor.any()
+    assert gpu.tables.rows.table_changes(0, (0,)) == (0, (0,))
 
 
 @pytest.mark.parametrize("chunk", [1, 9])
@@ -168,11 +167,11 @@ def test_a_block_table_wider_than_the_context_stays_in_its_row(gpu: CudaRunner) 
     driver.generate(streams, 1)
     rows = [(stream, stream.row(1)) for stream in streams]
     wide = [(streams[1], rows[1][1]), (streams[0], replace(rows[0][1], block_table=streams[0].blocks + (7,) * 40))]
-    before = gpu._tables._tables.clone()
+    before = gpu.tables.block_tables.clone()
     driver.step(wide)
     others = torch.ones(len(before), dtype=torch.bool)
-    others[gpu._tables._rows.place([stream.seq_id for stream in streams])] = False
-    assert torch.equal(before[others], gpu._tables._tables[others])
+    others[gpu.tables.rows.place([stream.seq_id for stream in streams])] = False
+    assert torch.equal(before[others], gpu.tables.block_tables[others])
 
 
 def test_it_runs_one_step_ahead_by_itself(gpu: CudaRunner) -> None:
@@ -183,9 +182,9 @@ def test_decode_steps_replay_and_write_kv_only_where_they_must(gpu: CudaRunner) 
     driver = Driver(gpu)
     streams = [driver.stream(PROMPT[:length]) for length in (3, 9, 4)]
     driver.generate(streams, 1)
-    before = gpu._pages.tensor.clone()
+    before = gpu.pages.tensor.clone()
     driver.step([(stream, stream.row(1)) for stream in streams])
-    changed = {int(block) for block in (gpu._pages.tensor != before).flatten(1).any(1).nonzero()}
+    changed = {int(block) for block in (gpu.pages.tensor != before).flatten(1).any(1).nonzero()}
     assert changed == {stream.blocks[(stream.num_computed - 1) // 4] for stream in streams}
 
 
@@ -194,7 +193,7 @@ def test_a_row_with_bad_values_fails_alone_in_a_decode_step(gpu: CudaRunner) -> 
     streams = [driver.stream(PROMPT[:length]) for length in (3, 9)]
     driver.generate(streams, 1)
     with torch.inference_mode():
-        gpu._decoder.embedding[streams[0].tokens[-1]] = float("nan")
+        gpu.decoder.embedding[streams[0].tokens[-1]] = float("nan")
     streams[1].tokens[-1] = (streams[0].tokens[-1] + 1) % 97
     tokens = driver.step([(stream, stream.row(1)) for stream in streams])
     assert list(tokens.errors) == [streams[0].seq_id]

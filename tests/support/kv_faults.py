@@ -1,4 +1,4 @@
-"""A sender that misbehaves on purpose: wraps another one, for tests and fault drills.
+"""A sender that misbehaves on purpose: wraps another one, for tests.
 
 Each fault is aimed at frames by their number, counted over the wrapper's life from 0, and counted when it takes
 effect, so that a test can prove that it did; aimed at no frame it must change nothing.

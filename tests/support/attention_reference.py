@@ -1,4 +1,4 @@
-"""What the kernels compute, in plain torch: slow, obvious, on any device, importable without Triton."""
+"""What the attention kernels compute, in plain torch: slow, obvious, on any device."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a step does to the books: a plan enters them, and retires or is withdrawn.
+"""What a step does to requests, jobs and memory: a plan is entered, and retires or is withdrawn.
 
 Between ``enter`` and ``retire`` the tokens of a plan are in flight: they count as scheduled and not as computed.  A row
 moves its sequence only if the sequence still has the blocks that the row wrote; a row of a sequence that ended or
-was preempted meanwhile is dropped.  What goes wrong with one row ends that row's request alone.  Everything here
-runs under the core's lock; the runner is the step loop's.
+was preempted since is dropped.  What goes wrong with one row ends that row's request alone.  Everything here
+runs under the core's lock; the step loop calls the runner.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from stratos.engine.contract.results import StepResult
 from stratos.engine.grammar.masks import PendingMasks
 from stratos.engine.kv_cache.host_tier import Swaps
 from stratos.engine.requests.context import EngineContext
-from stratos.engine.requests.embeddings import EmbedBook
-from stratos.engine.requests.generations import BlockCopy, RequestBook
-from stratos.engine.requests.prefill_jobs import JobBook
+from stratos.engine.requests.embeddings import EmbeddingTable
+from stratos.engine.requests.generations import BlockCopy, GenerationTable
+from stratos.engine.requests.prefill_jobs import PrefillJobTable
 from stratos.engine.scheduler.cost_model import StepLoad
 from stratos.engine.scheduler.scheduler import Decision
 from stratos.engine.sequence import Sequence
@@ -69,7 +69,7 @@ class LaunchedRow:
 
 @dataclass(slots=True)
 class LaunchedStep:
-    """A plan that entered the books: its tokens are in flight until it retires."""
+    """A plan that was entered: its tokens are in flight until it retires."""
 
     number: int
     rows: list[LaunchedRow]
@@ -116,15 +116,15 @@ class LaunchedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class StepBooks:
-    """The books that steps change."""
+class StepTracker:
+    """Enters plans, retires them, withdraws them."""
 
     context: EngineContext
-    requests: RequestBook
-    jobs: JobBook
-    embeddings: EmbedBook
+    requests: GenerationTable
+    jobs: PrefillJobTable
+    embeddings: EmbeddingTable
 
-    def settle(self, decision: Decision, result: StepResult) -> None:
+    def apply(self, decision: Decision, result: StepResult) -> None:
         """Carry out what the scheduler decided besides rows."""
         for job in decision.ready_jobs:
             self.jobs.make_ready(job)
@@ -150,8 +150,8 @@ class StepBooks:
         rows = [launched for launched in rows if launched.is_current]
         for launched in rows:
             launched.count_in(number)
-        copies = self.requests.take_copies(number, has_rows=bool(rows))
-        return LaunchedStep(number, rows, copies, self.context.scheduler.tier.take())
+        copies = self.requests.drain_copies(number, has_rows=bool(rows))
+        return LaunchedStep(number, rows, copies, self.context.scheduler.tier.drain_swaps())
 
     def withdraw(self, step: LaunchedStep) -> None:
         """Take a plan back that no runner works on: its rows are not in flight, its copies are still to be done."""
@@ -185,7 +185,7 @@ class StepBooks:
         for launched in step.rows:
             sequence, begin = launched.sequence, launched.sequence.num_computed
             if not launched.is_current:
-                continue  # it ended, or a sibling failed in this step and took the request along
+                continue  # it ended, or another choice failed in this step and took the request along
             launched.count_out()
             error = tokens.errors.get(sequence.seq_id)
             if error is not None:
@@ -205,7 +205,7 @@ class StepBooks:
                     if launched.row.targets is not None:
                         place = launched.row.start + launched.row.targets.begin
                         found = tokens.prompt_logprobs[sequence.seq_id]
-                        self.requests.take_prompt_logprobs(sequence, place, found)
+                        self.requests.add_prompt_logprobs(sequence, place, found)
                     self.requests.advance(sequence, begin, sampled.get(sequence.seq_id), result)
             except StratosError as refusal:
                 self.fail(sequence, refusal, result)

@@ -1,0 +1,50 @@
+"""Configuration of the KV transports of one process; a worker's settings hold ``TransportConfig``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Interval, MinLen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingConfig:
+    """Size of the staging memory; at most ``slot_bytes * slots_per_pair * max_pairs``, taken lazily."""
+
+    slot_bytes: Annotated[int, Ge(4096)] = 1024 * 1024
+    """Largest frame; a prompt chunk above it becomes several frames. Larger slots mean later overlap."""
+    slots_per_pair: Annotated[int, Interval(ge=1, le=4096)] = 16
+    """Staging slots per source: hand-offs one source can have granted at once."""
+    max_pairs: Annotated[int, Ge(1)] = 64
+    """Sources at once; the least recently opened idle one makes room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlooConfig:
+    """Where to listen and how long to wait."""
+
+    host: str = "127.0.0.1"
+    """Address that the Gloo transport listens on; peers must reach it, and nothing listens on another one."""
+    timeout_s: Annotated[float, Gt(0)] = 10.0
+    """Bounds the rendezvous, and every frame once announced; passing it breaks the pair."""
+
+    @property
+    def timeout(self) -> timedelta:
+        """``timeout_s`` as torch takes it."""
+        return timedelta(seconds=self.timeout_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportConfig:
+    """Which transports a process speaks, and what each of them needs."""
+
+    names: Annotated[tuple[Literal["shm", "gloo"], ...], MinLen(1)] = ("shm", "gloo")
+    """KV transports, best first; shm is used only between workers of one host."""
+    shm_directory: Path = Path(f"/dev/shm/stratos-{os.getuid()}")  # noqa: S108 - the transport checks owner and mode
+    """Private directory of the shm transport; the same for all workers of a host."""
+    staging: StagingConfig = field(default_factory=StagingConfig)
+    gloo: GlooConfig = field(default_factory=GlooConfig)

@@ -1,0 +1,21 @@
+"""Trace context between records and messages; every message that has one uses this."""
+
+from __future__ import annotations
+
+from stratos.api.common.v1 import common_pb2
+from stratos.core.trace import NO_TRACE, TraceContext, parse_http_request_id, parse_traceparent
+
+
+def trace_to_pb(trace: TraceContext) -> common_pb2.TraceContext | None:
+    """A record as message; ``None``, which leaves the field out, when there is nothing to say."""
+    if trace == NO_TRACE:
+        return None
+    return common_pb2.TraceContext(traceparent=trace.traceparent, http_request_id=trace.http_request_id)
+
+
+def trace_from_pb(message: common_pb2.TraceContext) -> TraceContext:
+    """A message as record; what is malformed counts as absent, since nothing depends on it."""
+    return TraceContext(
+        traceparent=parse_traceparent(message.traceparent),
+        http_request_id=parse_http_request_id(message.http_request_id),
+    )

@@ -1,0 +1,28 @@
+"""What the parts of one worker work with: made once, when its engine is open, and handed to all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stratos.common.clock import Clock
+from stratos.core.placement import WorkerRef
+from stratos.rpc.tracing import Tracing
+from stratos.worker.adapter_cache import AdapterCache
+from stratos.worker.drain_gate import DrainGate
+from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.metrics import WorkerMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    """Shared by requests, embedding calls and both sides of hand-offs."""
+
+    me: Callable[[], WorkerRef]
+    """This process, as others know it; its address is known only once the server listens."""
+    engine: EngineClient
+    adapters: AdapterCache
+    gate: DrainGate
+    metrics: WorkerMetrics
+    clock: Clock
+    tracing: Tracing

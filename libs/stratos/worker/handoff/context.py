@@ -1,0 +1,23 @@
+"""What both sides of hand-offs work with, in addition to the worker's own context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratos.worker.config import HandoffConfig
+from stratos.worker.context import WorkerContext
+from stratos.worker.handoff.source_jobs import PrefillJobs
+from stratos.worker.handoff.source_peers import SourcePeers
+from stratos.worker.handoff.staging_slots import StagingSlots
+from stratos.worker.handoff.transports import Transports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffContext(WorkerContext):
+    """The worker's context, and what only hand-offs need."""
+
+    transports: Transports
+    peers: SourcePeers
+    staging: StagingSlots
+    jobs: PrefillJobs
+    config: HandoffConfig

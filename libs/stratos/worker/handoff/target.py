@@ -1,0 +1,92 @@
+"""The request that wants KV, at its receiver: takes its resources as late as possible, keeps them over several legs."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from stratos.common.errors import Busy, Draining, StratosError
+from stratos.core.generation import PrefillPath
+from stratos.core.kv import KvRange
+from stratos.core.placement import WorkerRef
+from stratos.engine.contract.results import Reservation
+from stratos.kv.framing import Coverage
+from stratos.worker.context import WorkerContext
+from stratos.worker.handoff.records import Finish
+from stratos.worker.records import PromptOrigin, RequestRecord
+
+
+class TargetRefusedError(Exception):
+    """Room or adapter is missing on this side, or its engine refuses; another source would not change it."""
+
+    def __init__(self, error: StratosError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class HandoffTarget:
+    """What one request has taken for its hand-off: adapter, reserved blocks, and how much of them is verified."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        record: RequestRecord,
+        stack: AsyncExitStack,
+    ) -> None:
+        self._context = context
+        self._record = record
+        self._stack = stack
+        self._has_adapter = False
+        self.reservation: Reservation | None = None
+        self.coverage = Coverage(0, 0, 1)
+
+    @property
+    def num_verified_tokens(self) -> int:
+        """Tokens [0, n) that a next leg may skip; 0 before anything was reserved."""
+        return self.coverage.verified_tokens
+
+    async def take_blocks(self) -> int:
+        """Take adapter and blocks, if they are not taken yet; returns tokens [0, n) that are there.
+
+        Raises:
+            Busy: no KV blocks are free.
+            Draining: this worker is leaving.
+            StratosError: the adapter cannot be had.
+        """
+        if self._context.gate.is_draining:
+            raise Draining("this worker is leaving; ask the router for a new placement")
+        adapter = self._record.submission.request.terms.adapter
+        if adapter.digest and not self._has_adapter:
+            await self._context.adapters.hold(adapter, self._stack)
+            self._has_adapter = True
+        if self.reservation is None:
+            self.reservation = await self._context.engine.reserve(self._record.submission.request)
+            if self.reservation is None:
+                raise Busy("no KV blocks are free on this worker")
+        skip = max(self.coverage.verified_tokens, self.reservation.num_skip_tokens)
+        self.coverage = Coverage(skip, self.reservation.num_tokens, self._context.engine.info.geometry.num_layers)
+        return skip
+
+    async def scatter(self, kv_range: KvRange, payload: memoryview) -> None:
+        """Write checked KV into the reserved blocks."""
+        try:
+            await self._context.engine.scatter(self._record.key, kv_range, payload)
+        except StratosError as error:
+            raise TargetRefusedError(error) from error
+
+    async def commit(self, source: WorkerRef, finish: Finish, transfer_s: float) -> None:
+        """Make the blocks visible; the request joins the batch."""
+        # Written before the commit: the first output may be the last one, and it carries the receipt.
+        self._record.origin = PromptOrigin(
+            path=PrefillPath.HANDOFF,
+            prefill_worker_id=source.worker_id,
+            prefill_ns=finish.prefill_ns,
+            transfer_ns=round(transfer_s * 1e9),
+        )
+        try:
+            await self._context.engine.commit(self._record.key)
+        except StratosError as error:
+            raise TargetRefusedError(error) from error  # no other source would change that
+        stages = self._context.metrics.handoff_stage
+        stages.labels("queue").observe(finish.queue_ns / 1e9)
+        stages.labels("prefill").observe(finish.prefill_ns / 1e9)
+        stages.labels("transfer").observe(transfer_s)

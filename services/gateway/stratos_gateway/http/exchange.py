@@ -1,0 +1,94 @@
+"""One request and its answer on the way out: its id, its span, its status."""
+
+from __future__ import annotations
+
+from random import Random
+
+from starlette.requests import Request
+from starlette.types import Message, Scope, Send
+
+from stratos.common.ids import new_id
+from stratos.core.trace import TraceContext, parse_http_request_id, parse_traceparent
+from stratos.rpc.tracing import Span, Tracing
+
+_SCOPE_KEY = "stratos.exchange"
+
+
+class Exchange:
+    """What the middleware and the route know of one request; kept in its ASGI scope.
+
+    Args:
+        span: of the whole request; its trace context has the request's id.
+        send: of ASGI.
+    """
+
+    def __init__(self, span: Span, send: Send) -> None:
+        self.span = span
+        self.status = 0
+        self._send = send
+
+    @property
+    def request_id(self) -> str:
+        """The client's x-request-id, or ours."""
+        return self.span.trace.http_request_id
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on; the first one gets the request id, and the span if there is one."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = [*message.get("headers", ()), (b"x-request-id", self.request_id.encode())]
+            if self.span.is_recording:
+                headers.append((b"traceparent", self.span.trace.traceparent.encode()))
+            message["headers"] = headers
+        await self._send(message)
+
+
+class Exchanges:
+    """Opens exchanges.
+
+    Args:
+        tracing: makes the spans.
+        sample_ratio: share of requests without a traceparent that get a trace.
+        random: draws which.
+    """
+
+    def __init__(self, tracing: Tracing, sample_ratio: float, random: Random) -> None:
+        self._tracing = tracing
+        self._sample_ratio = sample_ratio
+        self._random = random
+
+    def open(self, scope: Scope, send: Send) -> Exchange:
+        """The exchange of a request; requests that only read, such as probes, have no span of their own."""
+        trace = TraceContext(
+            traceparent=_traceparent(scope),
+            http_request_id=_request_id(scope),
+        )
+        span = Span(trace)
+        if scope["method"] == "POST":
+            span = self._tracing.start("POST", trace, is_chosen=self._is_chosen())
+        exchange = scope[_SCOPE_KEY] = Exchange(span, send)
+        return exchange
+
+    def _is_chosen(self) -> bool:
+        return self._sample_ratio >= 1.0 or self._random.random() < self._sample_ratio
+
+
+def exchange_of(request: Request) -> Exchange:
+    """The exchange that a request belongs to."""
+    exchange: Exchange = request.scope[_SCOPE_KEY]
+    return exchange
+
+
+def _traceparent(scope: Scope) -> str:
+    """The client's; several are as good as none."""
+    values = _header(scope, b"traceparent")
+    return parse_traceparent(values[0]) if len(values) == 1 else ""
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's first x-request-id that is fit for logs, else a new one."""
+    return next(filter(None, map(parse_http_request_id, _header(scope, b"x-request-id"))), "") or new_id("req")
+
+
+def _header(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
