@@ -23,7 +23,7 @@ KERNELS := $(VENV)/.kernels
 ALL_KERNELS := $(VENV)/.kernels-all
 BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 
-.PHONY: help setup run test test-unit test-integration pytest check fmt proto proto-check bench clean
+.PHONY: help setup run test test-unit test-thorough test-integration pytest check fmt proto proto-check bench clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -55,7 +55,10 @@ pytest:
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) $(TESTS)
 
 test-unit: setup ## Unit tests only
-	@$(BIN)/python -m pytest tests/unit $(TESTS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) tests/unit $(TESTS)
+
+test-thorough: setup ## Property tests with all their examples, a few minutes longer
+	@HYPOTHESIS_PROFILE=thorough OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) tests/unit $(TESTS)
 
 test-integration: setup ## Tests with real processes and real gRPC
 	@$(BIN)/python -m pytest tests/integration tests/conformance $(TESTS)

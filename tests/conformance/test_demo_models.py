@@ -10,7 +10,7 @@ from tests.support.paths import ROOT
 
 MODELS = ROOT / "models"
 SLICES = {"c-headers": "headers", "reference-prose": "prose", "unit-tests": "unit_tests"}
-CONTEXT, NUM_WINDOWS = 512, 18
+CONTEXT, NUM_WINDOWS = 512, 6
 
 
 @pytest.fixture(scope="module")

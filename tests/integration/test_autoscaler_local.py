@@ -89,15 +89,17 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
     supervisor = Supervisor(tmp_path / "workers.json")
     await supervisor.start()
     try:
-        async with router_process(tmp_path, f"file://{supervisor.discovery}", max_waiting_per_worker="0") as client:
+        async with router_process(
+            tmp_path, f"file://{supervisor.discovery}", admission__max_waiting_per_worker="0"
+        ) as client:
             await until_live(client, "decode-0")
             (tmp_path / "scaler").mkdir()
             settings = {
                 "router_address": client.address,
                 "supervisor_address": supervisor.address,
                 "poll_interval_s": "0.1",
-                "quiet_s": "1",
-                "cooldown_down_s": "0.5",
+                "planner__quiet_s": "1",
+                "planner__cooldown_down_s": "0.5",
                 "not_ready_after_s": "0.5",
             }
             async with service_process("stratos_autoscaler", tmp_path / "scaler", settings) as found:
@@ -113,8 +115,10 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                 assert supervisor.calls[1] == ("drain", "decode-0"), "the one without requests leaves"
                 page = await asyncio.to_thread(_page, f"{base}/metrics")
                 assert 'stratos_autoscaler_desired_workers{role="decode"} 1.0' in page
-                # two bookings fill the seats before the third request waits, so either may be noticed first
-                assert re.search(r'decisions_total{direction="up",reason="(queue|seats)",role="decode"} 1.0', page)
+                # two bookings fill both batch slots before the third request waits: either may be noticed first
+                assert re.search(
+                    r'decisions_total{direction="up",reason="(queue|batch_slots)",role="decode"} 1.0', page
+                )
                 assert await asyncio.to_thread(_status, f"{base}/readyz") == 200
                 await supervisor.server.stop(None)
 

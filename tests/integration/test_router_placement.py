@@ -71,7 +71,7 @@ async def test_waits_for_a_seat_and_takes_the_one_that_complete_frees(tmp_path: 
     async with fake_workers(make_status("decode-0", DECODE, max_num_seqs=1)) as workers:
         discovery = tmp_path / "workers.json"
         write_discovery(discovery, entry(workers[0]))
-        async with router_process(tmp_path, f"file://{discovery}", max_waiting_per_worker="0") as client:
+        async with router_process(tmp_path, f"file://{discovery}", admission__max_waiting_per_worker="0") as client:
             await until_live(client, "decode-0")
             held = await client.schedule(ask())
             waiting = asyncio.create_task(client.schedule(ask("req-2")))
@@ -94,7 +94,7 @@ async def _is_waiting(client: RouterClient, count: int) -> bool:
 async def test_a_caller_that_leaves_frees_its_place_in_the_queue_and_its_seat(tmp_path: Path) -> None:
     async with fake_workers(make_status("decode-0", DECODE, max_num_seqs=1)) as workers:
         static = f"static://decode@{workers[0].address}"
-        async with router_process(tmp_path, static, max_waiting_per_worker="0") as client:
+        async with router_process(tmp_path, static, admission__max_waiting_per_worker="0") as client:
             await until_live(client, workers[0].address)
             held = await client.schedule(ask())
             leaver = asyncio.create_task(client.schedule(ask("req-2")))
@@ -108,7 +108,7 @@ async def test_a_caller_that_leaves_frees_its_place_in_the_queue_and_its_seat(tm
 async def test_a_request_waits_for_the_first_worker_and_times_out_without_one(tmp_path: Path) -> None:
     discovery = tmp_path / "workers.json"
     write_discovery(discovery)
-    async with router_process(tmp_path, f"file://{discovery}", queue_ttl_s="2") as client:
+    async with router_process(tmp_path, f"file://{discovery}", queue__ttl_s="2") as client:
         with pytest.raises(QueueTimeout, match="no decode worker is known") as refused:
             await client.schedule(ask(deadline_s=time.monotonic() + 0.05))
         assert refused.value.after_s is not None
@@ -129,7 +129,7 @@ async def test_full_queue_and_impossible_and_malformed_requests_are_refused_at_o
     blocks = BlockLedger(total=10, free=0, cached=0, allocated=10, reserved=0, fenced=0)
     async with fake_workers(make_status("decode-0", DECODE, blocks=blocks)) as workers:
         static = f"static://decode@{workers[0].address}"
-        async with router_process(tmp_path, static, max_queued_requests="1") as client:
+        async with router_process(tmp_path, static, queue__max_requests="1") as client:
             await until_live(client, workers[0].address)
             with pytest.raises(ContextLengthExceeded, match="KV pool"):
                 await client.schedule(ask(num_prompt_tokens=16 * 9))

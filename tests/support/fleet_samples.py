@@ -9,7 +9,7 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
 from stratos.routing.admission import Ask, OutputLengths, make_ask
-from stratos.routing.settings import AdmissionSettings
+from stratos.routing.settings import AdmissionConfig
 from stratos.routing.worker_view import WorkerView
 from tests.support.terms import with_terms
 
@@ -40,4 +40,4 @@ def make_request(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
 
 
 def make_sample_ask(**changes: Any) -> Ask:
-    return make_ask(make_request(**changes), OutputLengths(256), AdmissionSettings())
+    return make_ask(make_request(**changes), OutputLengths(256), AdmissionConfig())

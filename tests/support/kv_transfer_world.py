@@ -68,7 +68,7 @@ class World:
         """A pair that is connected, and a leg on it that holds slots."""
         offer = await self.receiver.open_pair(source)
         pair = await (sender or self.sender()).connect(offer)
-        return Link(self.receiver, offer, pair, leg, self.receiver.take_slots(offer.pair, want, leg=leg))
+        return Link(self.receiver, offer, pair, leg, self.receiver.allocate_slots(offer.pair, want, leg=leg))
 
     def memory(self, link, slot):
         """The memory of a slot, whatever its state."""
@@ -89,7 +89,7 @@ class Link:
         self.name = offer.pair
 
     def leg_of(self, leg, want=2):
-        return Link(self.receiver, self.offer, self.sender, leg, self.receiver.take_slots(self.name, want, leg=leg))
+        return Link(self.receiver, self.offer, self.sender, leg, self.receiver.allocate_slots(self.name, want, leg=leg))
 
     def post(self, seq, slot, payload):
         header = header_of(self.leg, seq, slot, payload)

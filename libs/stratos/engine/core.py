@@ -35,9 +35,7 @@ from stratos.engine.contract.results import EngineStatus, Reservation, StepResul
 from stratos.engine.contract.runner import Runner
 from stratos.engine.inspection import EngineInspection, Queue, SequenceInspection
 from stratos.engine.kv_cache.audit import LedgerAudit
-from stratos.engine.kv_cache.block_manager import BlockManager
-from stratos.engine.kv_cache.host_tier import make_tier
-from stratos.engine.kv_cache.window import make_window
+from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.requests.context import EngineContext
 from stratos.engine.requests.embeddings import EmbeddingTable
 from stratos.engine.requests.generations import GenerationTable
@@ -61,23 +59,17 @@ class EngineCore:
         clock = clock or SystemClock()
         if runner.info.num_sinks or runner.info.is_streaming:
             config = dataclasses.replace(config, enable_prefix_cache=False)  # streams of this mode share no blocks
-        self._blocks = BlockManager(
-            runner.info.num_blocks,
-            runner.info.geometry.block_size,
-            enable_prefix_cache=config.shares_prefixes,
-        )
         lag = runner.info.lag if config.lag is None else config.lag
         if not config.enable_kv_cache:
             lag = 0  # what is computed again must be known
-        tier = make_tier(runner.info, config, self._blocks, is_fenced=lag > 0)
-        slot_tokens = runner.info.max_model_len if config.kv_allocation == "contiguous" else 0
-        window = make_window(runner.info, config)
-        self._scheduler = Scheduler(config, self._blocks, clock, tier, slot_tokens=slot_tokens, window=window)
+        self._kv = KvCache.make(runner.info, config, is_fenced=lag > 0)
+        self._blocks = self._kv.blocks
+        self._scheduler = Scheduler(config, self._kv, clock)
         self._context = EngineContext(
             info=runner.info,
             config=config,
             clock=clock,
-            blocks=self._blocks,
+            kv=self._kv,
             scheduler=self._scheduler,
             grammars=RequestGrammars(runner.info, config, clock),
         )
@@ -116,7 +108,7 @@ class EngineCore:
             raise BadRequest("every choice of the request is finished already", param="choices")
         emitted = max((len(choice.emitted_ids) for choice in request.choices), default=0)
         self._context.check_size(len(request.prompt_ids), max(1, emitted))
-        self._scheduler.admission.check_request(request)
+        self._kv.admission.check_request(request)
         self._check_key(request.key)
 
     def _check_key(self, key: RequestKey) -> None:
@@ -229,10 +221,7 @@ class EngineCore:
     def has_work(self) -> bool:
         """``step`` would do something."""
         return (
-            self._scheduler.has_work
-            or self._scheduler.tier.has_pending
-            or bool(self._jobs.events)
-            or self._steps.is_in_flight
+            self._scheduler.has_work or self._kv.tier.has_pending or bool(self._jobs.events) or self._steps.is_in_flight
         )
 
     def step(self) -> StepResult:
@@ -255,7 +244,7 @@ class EngineCore:
     def forget_blocks(self, hashes: list[bytes]) -> int:
         """Drop blocks from the prefix cache by hash; returns how many were known."""
         with self._changing():
-            return max(self._blocks.forget(hashes), self._scheduler.tier.forget(hashes))
+            return max(self._blocks.forget(hashes), self._kv.tier.forget(hashes))
 
     def load_adapter(self, files: AdapterFiles) -> None:
         """``Runner.load_adapter``; adapters with a pin are not evicted."""
@@ -286,7 +275,7 @@ class EngineCore:
     def inspect(self) -> EngineInspection:
         """What the engine holds, queue by queue; for tests and diagnostics, since it copies everything."""
         with self._lock:
-            scheduler, tier, window = self._scheduler, self._scheduler.tier, self._scheduler.tables.window
+            scheduler, tier, window = self._scheduler, self._kv.tier, self._kv.tables.window
             queues: tuple[tuple[Queue, list[Sequence]], ...] = (
                 ("waiting", scheduler.waiting),
                 ("ready", scheduler.ready),
@@ -302,14 +291,14 @@ class EngineCore:
                 max_batch_slots=scheduler.max_seqs,
                 num_free_batch_slots=scheduler.num_free_seqs,
                 num_reserved_output_blocks=scheduler.num_unused_budget_blocks,
-                expected_output_tokens=scheduler.admission.output_lengths.value,
+                expected_output_tokens=self._kv.admission.output_lengths.value,
                 max_window_blocks=window.max_blocks if window is not None else None,
                 cached_blocks=self._blocks.cache.blocks_by_hash(),
                 num_kept_blocks=tier.num_kept,
                 num_loading_blocks=tier.num_loading,
                 num_pending_copies=self._requests.num_pending_copies,
                 launched_copies=in_flight.plan.copies if in_flight is not None else (),
-                has_step_fences=scheduler.fences.is_pending,
+                has_step_fences=self._kv.fences.is_pending,
                 adapter_pins=dict(self._adapter_pins),
                 num_compiled_grammars=self._context.grammars.num_compiled,
             )
@@ -318,7 +307,7 @@ class EngineCore:
         """Recount the block ledger from scratch; for tests and for the audit."""
         with self._lock:
             self._blocks.verify()
-            self._scheduler.tier.pool.verify()
+            self._kv.tier.pool.verify()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -343,12 +332,12 @@ class EngineCore:
             tokens_by_tenant=dict(self._context.tokens_by_tenant),
             slow_step_s=self._slow_steps.slowest_s,
             num_preemptions=self._scheduler.num_preemptions,
-            num_admission_refusals=self._scheduler.admission.num_refusals,
+            num_admission_refusals=self._kv.admission.num_refusals,
             waiting_by_class=dict(Counter(s.terms.priority_class for s in waiting)),
             audits=self._audit.counts,
             cost_errors=self._scheduler.cost.errors,
             num_kv_tokens=sum(
                 s.num_computed - s.num_released * self._blocks.block_size for queue in (ready, running) for s in queue
             ),
-            host=self._scheduler.tier.status(),
+            host=self._kv.tier.status(),
         )

@@ -18,6 +18,28 @@ RELEASED = -1
 """Entry of a block table for a block that was given up."""
 
 
+@dataclass(slots=True)
+class Wait:
+    """Time of a sequence in the waiting queue, all waits together: only that lets it age."""
+
+    past_s: float = 0.0
+    """Seconds of waits that have ended."""
+    since_s: float | None = None
+    """When the wait under way began; ``None`` while it does not wait."""
+    is_refused: bool = False
+    """It found no room in the wait under way; a refusal is counted once."""
+
+    def seconds(self, now: float) -> float:
+        """So far."""
+        return self.past_s + (0.0 if self.since_s is None else now - self.since_s)
+
+    def begin(self, now: float) -> None:
+        self.since_s = now
+
+    def end(self, now: float) -> None:
+        self.past_s, self.since_s, self.is_refused = self.seconds(now), None, False
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Sequence:
     """Tokens that share one block table; ``num_computed`` catches up with ``len(tokens)``.
@@ -36,12 +58,7 @@ class Sequence:
     """Blocks of output expected when it arrived, for choices that will fork from it, too; 0: nothing is generated."""
     budget_blocks: int = 0
     """Blocks it was admitted for: its table then, and the output expected of it."""
-    waiting_since_s: float | None = None
-    """When the wait under way began; ``None`` while it does not wait."""
-    is_refused: bool = False
-    """It found no room in the wait under way; a refusal is counted once."""
-    past_wait_s: float = 0.0
-    """Seconds of earlier waits."""
+    wait: Wait = field(default_factory=Wait)
     num_computed: int = 0
     """Tokens whose KV is complete."""
     num_in_flight: int = 0
@@ -123,18 +140,6 @@ class Sequence:
     def held_blocks(self) -> list[int]:
         """Those blocks, from the first position on."""
         return [block for block in self.block_table if block != RELEASED] if self.num_released else self.block_table
-
-    def waited_s(self, now: float) -> float:
-        """Seconds in the waiting queue so far, all waits together."""
-        return self.past_wait_s + (0.0 if self.waiting_since_s is None else now - self.waiting_since_s)
-
-    def begin_wait(self, now: float) -> None:
-        """It waits from now on."""
-        self.waiting_since_s = now
-
-    def end_wait(self, now: float) -> None:
-        """It waits no more, for now."""
-        self.past_wait_s, self.waiting_since_s, self.is_refused = self.waited_s(now), None, False
 
     def hash_chain(self, num_blocks: int, block_size: int) -> list[bytes]:
         """Hashes of the first ``num_blocks`` full blocks."""

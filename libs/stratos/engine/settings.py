@@ -93,7 +93,8 @@ class RunnerConfig:
     max_stream_len: Annotated[int, Ge(1)] = 1 << 20
     """StreamingLLM: longest sequence; its KV is bounded, its list of tokens is not."""
     num_threads: Annotated[int, Ge(0)] = 0
-    """Threads of one operation; 0 measures at start, and again when steps are slow, what is fastest on this machine."""
+    """Threads of one operation; 0 measures at start, and again when steps are slow, what is fastest on this machine.
+    In exact mode without the C++ kernels, workers pair only with equal numbers."""
     max_resident_adapters: Annotated[int, Ge(1)] = 8
     """Adapters in the runner at once; the least recently used one without a sequence makes room."""
     host_adapter_bytes: Annotated[int, Ge(0)] = 1 << 30

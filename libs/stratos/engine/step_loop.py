@@ -49,7 +49,7 @@ class StepLoop:
         assert lag in (0, 1)
         self.num_retired = 0
         self._runner, self._tracker, self._lag, self._changing = runner, tracker, lag, changing
-        self._slow_steps, self._clock = slow_steps, tracker.context.clock
+        self._slow_steps, self._clock, self._kv = slow_steps, tracker.context.clock, tracker.context.kv
         self._collected_s = self._clock.now()
         self._num_plans = 0
         self.in_flight: LaunchedStep | None = None
@@ -74,7 +74,7 @@ class StepLoop:
 
     def _plan(self, result: StepResult) -> LaunchedStep | None:
         scheduler = self._tracker.context.scheduler
-        scheduler.tier.begin_plan(self._num_plans)
+        self._kv.tier.begin_plan(self._num_plans)
         decision = scheduler.schedule()
         self._tracker.apply(decision, result)
         step = self._tracker.enter(self._num_plans, decision.scheduled, result)
@@ -136,7 +136,7 @@ class StepLoop:
         result.began_s, result.ended_s = began_s, self._collected_s
         self._slow_steps.observe(seconds)
         scheduler = self._tracker.context.scheduler
-        scheduler.tier.costs.observe_prefill(step.num_prompt_tokens, step.num_tokens, seconds - tokens.swap_s)
+        self._kv.tier.costs.observe_prefill(step.num_prompt_tokens, step.num_tokens, seconds - tokens.swap_s)
         if self._tracker.context.config.step_time_budget_ms:
             scheduler.cost.observe(step.load, seconds - tokens.swap_s)
         self._retire(step, tokens, result)
@@ -197,10 +197,10 @@ class StepLoop:
     def _probe(self, number: int) -> None:
         """Compute a token for nobody: raises when the runner, and not some request, is broken."""
         with self._changing():
-            block = self._tracker.context.blocks.allocate(1)
+            block = self._kv.blocks.allocate(1)
         if block is None:
             return
         row = PlanRow(seq_id=-1, token_ids=(0,), start=0, block_table=tuple(block))
         self._run_now(StepPlan(step=number, rows=(row,)))
         with self._changing():
-            self._tracker.context.blocks.release(block)
+            self._kv.blocks.release(block)

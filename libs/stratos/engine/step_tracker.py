@@ -151,15 +151,15 @@ class StepTracker:
         for launched in rows:
             launched.count_in(number)
         copies = self.requests.drain_copies(number, has_rows=bool(rows))
-        return LaunchedStep(number, rows, copies, self.context.scheduler.tier.drain_swaps())
+        return LaunchedStep(number, rows, copies, self.context.kv.tier.drain_swaps())
 
     def withdraw(self, step: LaunchedStep) -> None:
         """Take a plan back that no runner works on: its rows are not in flight, its copies are still to be done."""
-        self.context.scheduler.fences.retire(step.number)
+        self.context.kv.fences.retire(step.number)
         for launched in step.rows:
             launched.count_out()
         self.requests.return_copies(step.copies)
-        self.context.scheduler.tier.withdraw(step.swaps)
+        self.context.kv.tier.withdraw(step.swaps)
 
     def late_specs(self, step: LaunchedStep) -> dict[int, SampleSpec]:
         """Specs of rows that were planned before the newest token of their sequence was known, and need it."""
@@ -177,9 +177,9 @@ class StepTracker:
     def retire(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:
         """The plan is collected: its KV is complete, its tokens are known."""
         result.num_rows += len(step.rows)
-        self.context.scheduler.fences.retire(step.number)
+        self.context.kv.fences.retire(step.number)
         self.requests.end_copies(step.copies)
-        self.context.scheduler.tier.retire(step.swaps, tokens.swap_s)
+        self.context.kv.tier.retire(step.swaps, tokens.swap_s)
         sampled = {token.seq_id: token for token in tokens.tokens}
         pooled = {part.seq_id: part for part in tokens.pooled}
         for launched in step.rows:

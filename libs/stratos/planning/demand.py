@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from stratos.core.placement import WorkerRole
 from stratos.planning.observation import PoolObservation
-from stratos.planning.settings import PoolSettings
+from stratos.planning.settings import PoolConfig
 
 
 class Reason(enum.StrEnum):
     """Why a decision was taken; the values are metric labels."""
 
-    SEATS = "seats"
+    BATCH_SLOTS = "batch_slots"
     KV_BLOCKS = "kv_blocks"
     QUEUE = "queue"
     PREFILL_TOKENS = "prefill_tokens"
@@ -40,28 +40,28 @@ class Demand:
     reason: Reason
 
 
-def demand(pool: PoolObservation, settings: PoolSettings, utilisation: float) -> Demand:
+def demand(pool: PoolObservation, config: PoolConfig, utilisation: float) -> Demand:
     """Workers that would carry running and waiting load with each of them at ``utilisation`` at most."""
-    if settings.role is WorkerRole.PREFILL:
-        wanted = [_prefill_demand(pool, settings, utilisation)]
+    if config.role is WorkerRole.PREFILL:
+        wanted = [_prefill_demand(pool, config, utilisation)]
     else:
-        wanted = [_seat_demand(pool, settings, utilisation), _block_demand(pool, utilisation)]
+        wanted = [_slot_demand(pool, config, utilisation), _block_demand(pool, utilisation)]
     return max(wanted, key=lambda found: found.num_workers)
 
 
-def queue_demand(pool: PoolObservation, settings: PoolSettings) -> Demand:
+def queue_demand(pool: PoolObservation, config: PoolConfig) -> Demand:
     """A backlog asks for one worker more than there are, without asking which resource they lack."""
     num_live = sum(worker.is_live for worker in pool.staying)
-    is_backlogged = pool.queue_depth >= settings.queue_per_worker * max(1, num_live)
+    is_backlogged = pool.queue_depth >= config.planner.queue_per_worker * max(1, num_live)
     return Demand(num_live + 1 if is_backlogged else 0, Reason.QUEUE)
 
 
-def _seat_demand(pool: PoolObservation, settings: PoolSettings, utilisation: float) -> Demand:
+def _slot_demand(pool: PoolObservation, config: PoolConfig, utilisation: float) -> Demand:
     live = [worker for worker in pool.staying if worker.is_live]
-    seats = [worker.max_num_seqs or settings.default_seats for worker in live]
-    per_worker = sum(seats) / len(seats) if seats else settings.default_seats
+    slots = [worker.max_num_seqs or config.planner.default_batch_slots for worker in live]
+    per_worker = sum(slots) / len(slots) if slots else config.planner.default_batch_slots
     load = sum(worker.num_seqs for worker in pool.workers) + pool.queue_depth
-    return Demand(math.ceil(load / (per_worker * utilisation)), Reason.SEATS)
+    return Demand(math.ceil(load / (per_worker * utilisation)), Reason.BATCH_SLOTS)
 
 
 def _block_demand(pool: PoolObservation, utilisation: float) -> Demand:
@@ -73,6 +73,6 @@ def _block_demand(pool: PoolObservation, utilisation: float) -> Demand:
     return Demand(math.ceil(load / (per_worker * utilisation)), Reason.KV_BLOCKS)
 
 
-def _prefill_demand(pool: PoolObservation, settings: PoolSettings, utilisation: float) -> Demand:
+def _prefill_demand(pool: PoolObservation, config: PoolConfig, utilisation: float) -> Demand:
     load = sum(worker.num_queued_tokens for worker in pool.workers) + pool.queued_tokens
-    return Demand(math.ceil(load / (settings.prefill_tokens_per_worker * utilisation)), Reason.PREFILL_TOKENS)
+    return Demand(math.ceil(load / (config.planner.prefill_tokens_per_worker * utilisation)), Reason.PREFILL_TOKENS)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from stratos.planning.demand import Demand, Reason, demand, queue_demand
 from stratos.planning.observation import PoolObservation, WorkerLoad
-from stratos.planning.settings import PoolSettings
+from stratos.planning.settings import PoolConfig
 
 NEVER = float("-inf")
 
@@ -45,8 +45,8 @@ class Decision:
 class PoolPlanner:
     """Planner of one pool; remembers what stabilisation needs."""
 
-    def __init__(self, settings: PoolSettings) -> None:
-        self._settings = settings
+    def __init__(self, config: PoolConfig) -> None:
+        self._config = config
         self._wanted: deque[tuple[float, int]] = deque()
         """(time, workers wanted at ``down_utilisation``, or by a backlog) over the quiet window, without gaps."""
         self._window_begin = NEVER
@@ -57,7 +57,7 @@ class PoolPlanner:
         self._num_seen = 0
         self._num_failures = 0
         self._no_start_before = NEVER
-        self._desired = settings.min_workers
+        self._desired = config.min_workers
 
     def decide(self, pool: PoolObservation | None, now: float) -> Decision:
         """One decision; it is taken as carried out.
@@ -70,15 +70,17 @@ class PoolPlanner:
             self._forget_window()
             return self._hold(Reason.NO_DATA)
         self._track(pool, now)
-        usable = [w for w in pool.staying if w.is_live or now - self._out_since[w.worker_id] < self._settings.confirm_s]
+        usable = [
+            w for w in pool.staying if w.is_live or now - self._out_since[w.worker_id] < self._config.planner.confirm_s
+        ]
         decision = self._repair(pool, now) or self._grow(pool, len(usable), now) or self._shrink(pool, now)
         self._desired = decision.desired
         return decision
 
     def start_failed(self, now: float) -> None:
         """A start did not succeed: wait before the next one."""
-        pause = self._settings.start_backoff_s * 2**self._num_failures
-        self._no_start_before = now + min(pause, self._settings.max_start_backoff_s)
+        pause = self._config.planner.start_backoff_s * 2**self._num_failures
+        self._no_start_before = now + min(pause, self._config.planner.max_start_backoff_s)
         self._num_failures += 1
 
     def start_succeeded(self) -> None:
@@ -86,67 +88,67 @@ class PoolPlanner:
 
     def _repair(self, pool: PoolObservation, now: float) -> Decision | None:
         """Back into [min, max] first."""
-        settings, num_present = self._settings, len(pool.staying) + pool.num_starting
-        if num_present >= settings.min_workers:
+        config, num_present = self._config, len(pool.staying) + pool.num_starting
+        if num_present >= config.min_workers:
             self._missing_since = None
         elif self._missing_since is None:
             self._missing_since = now
-        if self._missing_since is not None and now - self._missing_since >= settings.confirm_s:
-            return self._start(settings.min_workers, num_present, Reason.BELOW_MIN, now)
-        if len(pool.staying) > settings.max_workers:
-            return self._drain(pool, settings.max_workers, Reason.ABOVE_MAX, now)
+        if self._missing_since is not None and now - self._missing_since >= config.planner.confirm_s:
+            return self._start(config.min_workers, num_present, Reason.BELOW_MIN, now)
+        if len(pool.staying) > config.max_workers:
+            return self._drain(pool, config.max_workers, Reason.ABOVE_MAX, now)
         return None
 
     def _grow(self, pool: PoolObservation, num_usable: int, now: float) -> Decision | None:
         """More at once, when the load asks for it."""
-        settings = self._settings
-        wanted = max(demand(pool, settings, settings.up_utilisation), queue_demand(pool, settings), key=_size)
+        config = self._config
+        wanted = max(demand(pool, config, config.planner.up_utilisation), queue_demand(pool, config), key=_size)
         supply = num_usable + pool.num_starting
         if wanted.num_workers <= supply:
             return None
         if pool.staying and not any(worker.is_live for worker in pool.staying) and num_usable:
             return self._hold(Reason.NO_LIVE_WORKER)  # they are expected back
-        if len(pool.staying) + pool.num_starting >= settings.max_workers:
-            return self._hold(Reason.AT_MAX, desired=settings.max_workers)
+        if len(pool.staying) + pool.num_starting >= config.max_workers:
+            return self._hold(Reason.AT_MAX, desired=config.max_workers)
         if pool.num_starting:
             return self._hold(Reason.STARTING)
-        if now - self._last_up < settings.cooldown_up_s:
+        if now - self._last_up < config.planner.cooldown_up_s:
             return self._hold(Reason.COOLDOWN)
         return self._start(wanted.num_workers, supply, wanted.reason, now, num_present=len(pool.staying))
 
     def _shrink(self, pool: PoolObservation, now: float) -> Decision:
         """One less, when that has been enough for the whole window."""
-        settings = self._settings
+        config = self._config
         num_staying = len(pool.staying)
-        most_wanted = max(settings.min_workers, *(count for _, count in self._wanted))
-        if pool.num_starting or pool.queue_depth or most_wanted >= num_staying:
+        max_wanted = max(config.min_workers, *(count for _, count in self._wanted))
+        if pool.num_starting or pool.queue_depth or max_wanted >= num_staying:
             # "steady" while the latest demand needs everyone, "stabilising" when only the past did
-            is_steady = max(settings.min_workers, self._wanted[-1][1]) >= num_staying
+            is_steady = max(config.min_workers, self._wanted[-1][1]) >= num_staying
             return self._hold(
                 Reason.STEADY if is_steady else Reason.STABILISING, desired=num_staying + pool.num_starting
             )
-        if now - self._window_begin < settings.quiet_s:
+        if now - self._window_begin < config.planner.quiet_s:
             return self._hold(Reason.STABILISING, desired=num_staying)
         return self._drain(pool, num_staying - 1, Reason.QUIET, now)
 
     def _start(
         self, wanted: int, supply: int, reason: Reason, now: float, *, num_present: int | None = None
     ) -> Decision:
-        settings = self._settings
+        config = self._config
         if now < self._no_start_before:
             return self._hold(Reason.START_FAILED)
         present = supply if num_present is None else num_present
-        count = min(wanted - supply, settings.max_workers - present, settings.max_step_up)
+        count = min(wanted - supply, config.max_workers - present, config.planner.max_step_up)
         self._last_up = now
         return Decision(direction=Direction.UP, reason=reason, desired=present + count, num_start=count)
 
     def _drain(self, pool: PoolObservation, desired: int, reason: Reason, now: float) -> Decision:
         if pool.num_leaving or len(pool.staying) < len(pool.workers):
             return self._hold(Reason.DRAIN_IN_PROGRESS)
-        if now - max(self._last_down, self._last_up) < self._settings.cooldown_down_s:
+        if now - max(self._last_down, self._last_up) < self._config.planner.cooldown_down_s:
             return self._hold(Reason.COOLDOWN)
         live = [worker for worker in pool.staying if worker.is_live]
-        if len(live) <= self._settings.min_workers or not live:
+        if len(live) <= self._config.min_workers or not live:
             return self._hold(Reason.NO_LIVE_WORKER)
         victim = min(live, key=lambda w: (w.num_seqs, w.num_queued_tokens, -self._first_seen[_name(w)]))
         self._last_down = now
@@ -165,15 +167,17 @@ class PoolPlanner:
                 self._first_seen[_name(worker)] = self._num_seen
         out = [worker.worker_id for worker in pool.workers if not worker.is_live]
         self._out_since = {worker_id: self._out_since.get(worker_id, now) for worker_id in out}
-        if self._wanted and now - self._wanted[-1][0] > self._settings.max_gap_s:
+        if self._wanted and now - self._wanted[-1][0] > self._config.planner.max_gap_s:
             self._forget_window()
         if not self._wanted:
             self._window_begin = now
         wanted = max(
-            demand(pool, self._settings, self._settings.down_utilisation), queue_demand(pool, self._settings), key=_size
+            demand(pool, self._config, self._config.planner.down_utilisation),
+            queue_demand(pool, self._config),
+            key=_size,
         )
         self._wanted.append((now, wanted.num_workers))
-        while self._wanted[0][0] < now - self._settings.quiet_s:
+        while self._wanted[0][0] < now - self._config.planner.quiet_s:
             self._wanted.popleft()
 
     def _forget_window(self) -> None:

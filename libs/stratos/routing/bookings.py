@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import PlacementRequest
-from stratos.routing.settings import BookingSettings
+from stratos.routing.settings import BookingConfig
 from stratos.routing.worker_view import NO_LOAD, BookedLoad
 
 
@@ -46,7 +46,7 @@ class Booking:
 class BookingLedger:
     """All bookings of one router."""
 
-    def __init__(self, settings: BookingSettings) -> None:
+    def __init__(self, settings: BookingConfig) -> None:
         self._settings = settings
         self._open: dict[str, Booking] = {}
         self._by_decode: dict[str, dict[str, Booking]] = {}

@@ -12,7 +12,7 @@ import enum
 
 from stratos.core.fleet import WorkerStatus
 from stratos.core.step_watch import StepWatch
-from stratos.routing.settings import LivenessSettings
+from stratos.routing.settings import LivenessConfig
 
 
 class OutReason(enum.StrEnum):
@@ -31,7 +31,7 @@ class OutReason(enum.StrEnum):
 class Liveness:
     """Verdict on one worker address; a new incarnation starts without a history."""
 
-    def __init__(self, settings: LivenessSettings) -> None:
+    def __init__(self, settings: LivenessConfig) -> None:
         self._settings = settings
         self._status: WorkerStatus | None = None
         self._status_at = 0.0

@@ -1,8 +1,11 @@
-"""Numbers of the routing rules; the router service fills them from its settings."""
+"""Numbers of the routing rules; the router's settings hold these groups."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,61 +13,72 @@ class ScorerWeights:
     """How much each scorer counts; scores lie in [0, 1]."""
 
     queue: float = 2.0
+    """Weight of short queues in the score of a worker."""
     free_kv: float = 1.0
+    """Weight of free KV blocks."""
     adapter: float = 1.0
+    """Weight of having the adapter at hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionSettings:
+class AdmissionConfig:
     """The KV admission rule and the bound on a worker's own queue."""
 
-    kv_mark: float = 0.90
-    """Share of the KV pool that admission may fill; recoveries may fill all of it."""
-    default_output_tokens: int = 256
-    """Stands for a model's p90 output length until enough requests have ended."""
-    max_waiting_per_worker: int = 2
-    """Sequences above ``max_num_seqs`` that a worker is given, so that a freed seat is not idle for a status interval.
-    The backlog itself waits in the router."""
+    kv_watermark: Annotated[float, Gt(0), Le(1)] = 0.90
+    """Share of a KV pool that admission may fill, recoveries excepted; 1.0 relies on preemption alone."""
+    default_output_tokens: Annotated[int, Ge(1)] = 256
+    """Stands for the p90 output length of a model until enough requests have ended."""
+    max_waiting_per_worker: Annotated[int, Ge(0)] = 2
+    """Sequences above ``max_num_seqs`` that a worker is given, so that a freed batch slot is not idle for a status
+    interval; the backlog itself waits in the router, where it is fair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSettings:
+class QueueConfig:
     """Bounds and order of the queues."""
 
-    num_classes: int = 4
-    max_requests: int = 1024
-    """Per (model, class)."""
-    max_tokens: int = 8 * 1024 * 1024
+    num_classes: Annotated[int, Ge(1)] = 4
+    """Classes 0 (most urgent) to n-1; a request of a lower class counts as the lowest."""
+    max_requests: Annotated[int, Ge(0)] = 1024
+    """Requests per (model, class); the next one is refused at once."""
+    max_tokens: Annotated[int, Ge(0)] = 8 * 1024 * 1024
     """Prompt tokens per (model, class)."""
-    max_recoveries: int = 8192
+    max_recoveries: Annotated[int, Ge(0)] = 8192
     """Recoveries are never shed for new work; this only bounds memory."""
-    max_models: int = 64
+    max_models: Annotated[int, Ge(1)] = 64
+    """Models with a queue at once."""
     ttl_s: float = 30.0
+    """Longest wait of a new request."""
     recovery_ttl_s: float = 30.0
-    """A stream must not be silent for longer than this."""
+    """Longest wait of a stream that has to move."""
     ageing_step_s: float = 2.0
     """One class up at this age and at each further step."""
-    dispatches_per_aged: int = 10
+    dispatches_per_aged: Annotated[int, Ge(1)] = 10
     """While a higher class is backlogged, at most one of so many dispatches goes to an aged request."""
     hold_after_s: float = 1.0
-    """A request that has waited this long for room lets no other pass any more, so large requests do not starve."""
+    """A request that has waited this long for room lets no request of its class or below pass, so that large requests
+    do not starve."""
     prompt_token_cost: float = 1.0
+    """What a prompt token counts in the fair share of a tenant."""
     output_token_cost: float = 2.0
+    """What an output token counts in the fair share of a tenant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LivenessSettings:
+class LivenessConfig:
     """When a worker is out. Together with the status interval they keep a stopped worker in for less than 3 s."""
 
     silent_after_s: float = 1.5
+    """A worker without a status for so long is out."""
     hung_after_s: float = 2.0
+    """A worker whose step counter stands still for so long while it computes is out (at least 4 of its slow steps)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookingSettings:
+class BookingConfig:
     """How long a booking lives without being confirmed."""
 
     confirm_s: float = 5.0
-    """By now the worker's own status shows the request; what it does not show has ended unreported."""
+    """By now the worker's own status shows the request; what it does not show has ended without a report."""
     lease_s: float = 900.0
-    """Longest life of any booking."""
+    """Longest life of a booking."""

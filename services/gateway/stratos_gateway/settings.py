@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
 from stratos.core.requests.limits import MAX_BODY_BYTES
-from stratos.core.requests.watermark import LEAST_KEY_BYTES, MAX_CONTEXT_TOKENS, MAX_DELTA, MAX_KEY_BYTES
+from stratos.core.requests.watermark import MAX_CONTEXT_TOKENS, MAX_DELTA, MAX_KEY_BYTES, MIN_KEY_BYTES
 from stratos.rpc.settings import ServiceSettings
 
 
@@ -90,6 +90,6 @@ class GatewaySettings(ServiceSettings):
     @classmethod
     def _check_watermark_key(cls, key: SecretStr) -> SecretStr:
         size = len(key.get_secret_value().encode())
-        if size and not LEAST_KEY_BYTES <= size <= MAX_KEY_BYTES:
-            raise ValueError(f"must have {LEAST_KEY_BYTES} to {MAX_KEY_BYTES} bytes, or be empty")
+        if size and not MIN_KEY_BYTES <= size <= MAX_KEY_BYTES:
+            raise ValueError(f"must have {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes, or be empty")
         return key

@@ -13,7 +13,7 @@ from stratos.core.fleet import FleetWorker, WorkerStatus
 from stratos.core.placement import WorkerRef
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.liveness import Liveness, OutReason
-from stratos.routing.settings import LivenessSettings
+from stratos.routing.settings import LivenessConfig
 from stratos.routing.worker_view import WorkerView
 from stratos_router.discovery import Member
 from stratos_router.metrics import RouterMetrics
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 class _Record:
     """One member with its verdict."""
 
-    def __init__(self, member: Member, settings: LivenessSettings) -> None:
+    def __init__(self, member: Member, settings: LivenessConfig) -> None:
         self.member = member
         self.liveness = Liveness(settings)
         self.was_live = False
@@ -51,7 +51,7 @@ class FleetState:
         metrics: evictions are counted there.
     """
 
-    def __init__(self, settings: LivenessSettings, bookings: BookingLedger, metrics: RouterMetrics) -> None:
+    def __init__(self, settings: LivenessConfig, bookings: BookingLedger, metrics: RouterMetrics) -> None:
         self._settings = settings
         self._bookings = bookings
         self._metrics = metrics

@@ -66,10 +66,10 @@ class Scheduler:
     ) -> None:
         self._fleet = fleet
         self._bookings = bookings
-        self._queue = PlacementQueue(settings.queue_settings())
-        self._admission = settings.admission_settings()
-        self._weights = settings.weights()
-        self.output_lengths = OutputLengths(settings.default_output_tokens)
+        self._queue = PlacementQueue(settings.queue)
+        self._admission = settings.admission
+        self._weights = settings.weights
+        self.output_lengths = OutputLengths(settings.admission.default_output_tokens)
         """Learnt from the ends of requests."""
         self._metrics = metrics
         self._clock = clock
@@ -238,7 +238,7 @@ class Scheduler:
         if never_fits(self._fleet.views(now), ask):
             raise ContextLengthExceeded(
                 f"{ask.request.num_prompt_tokens} prompt tokens and the expected output do not fit into "
-                f"{ask.kv_mark:.0%} of any worker's KV pool; shorten the prompt or lower max_tokens",
+                f"{ask.kv_watermark:.0%} of any worker's KV pool; shorten the prompt or lower max_tokens",
                 param="messages",
             )
 

@@ -29,8 +29,8 @@ class RouterApp(Service):
     def __init__(self, settings: RouterSettings, clock: Clock, rng: Random) -> None:
         self._clock = clock
         metrics = RouterMetrics(self.metrics)
-        bookings = BookingLedger(settings.booking_settings())
-        fleet = FleetState(settings.liveness_settings(), bookings, metrics)
+        bookings = BookingLedger(settings.bookings)
+        fleet = FleetState(settings.liveness, bookings, metrics)
         self._discovery = open_discovery(settings.discovery)
         self._scheduler = Scheduler(fleet, bookings, settings, metrics, clock, rng)
         self._watcher = Watcher(self._discovery, fleet, self._scheduler, settings, clock)

@@ -74,7 +74,7 @@ class World:
         self.clock, self.router, self.backend = FakeClock(), FakeFleet("decode-0"), FakeBackend()
         self.registry = CollectorRegistry()
         settings = AutoscalerSettings(
-            router_address="r:1", supervisor_address="s:1", max_decode_workers=3, quiet_s=5, **changes
+            router_address="r:1", supervisor_address="s:1", max_decode_workers=3, planner={"quiet_s": 5}, **changes
         )
         metrics = AutoscalerMetrics(self.registry)
         self.scaler = Scaler(self.router, self.backend, settings, metrics, self.clock)

@@ -14,6 +14,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import assert_at_rest, make_request
+from tests.support.examples import examples
 
 SOURCE_WEIGHT, TARGET_WEIGHT = 5, 2
 
@@ -197,4 +198,6 @@ class LaggingEngineMachine(EngineMachine):
 
 TestEngine = EngineMachine.TestCase
 TestLaggingEngine = LaggingEngineMachine.TestCase
-TestEngine.settings = TestLaggingEngine.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestEngine.settings = TestLaggingEngine.settings = settings(
+    max_examples=examples(120), stateful_step_count=40, deadline=None
+)

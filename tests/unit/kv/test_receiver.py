@@ -13,6 +13,7 @@ from stratos.core.kv import KvRange
 from stratos.kv.inproc import InprocHub, InprocReceiver, InprocSender
 from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader
+from tests.support.examples import examples
 
 NUM_SLOTS = 5
 
@@ -69,7 +70,7 @@ class HandOffs(RuleBasedStateMachine):
         self.current = offer.pair
         self.pairs[offer.pair] = self._run(self.sender.connect(offer))
         leg = _Leg(len(self.every_leg), offer.pair)
-        leg.credits = set(self.receiver.take_slots(leg.pair, want, leg=leg.name))
+        leg.credits = set(self.receiver.allocate_slots(leg.pair, want, leg=leg.name))
         assert not leg.credits & self._others_may_write(leg), "a slot was granted that another leg may still write"
         if not leg.credits:
             return multiple()
@@ -155,5 +156,5 @@ class HandOffs(RuleBasedStateMachine):
         return random.Random(f"{header.leg}/{header.seq}").randbytes(16)
 
 
-HandOffs.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+HandOffs.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 TestHandOffs = HandOffs.TestCase

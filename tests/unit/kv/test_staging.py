@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from stratos.kv.staging import SlotLedger, SlotState
+from tests.support.examples import examples
 
 LEGS = st.sampled_from(["a", "b", "c"])
 SLOTS = st.integers(0, 5)
@@ -23,9 +24,9 @@ class SlotHistory(RuleBasedStateMachine):
         return [slot for slot, (s, _) in self.model.items() if s is state]
 
     @rule(want=st.integers(-1, 8), leg=LEGS)
-    def take(self, want, leg):
+    def allocate(self, want, leg):
         free = self._in_state(SlotState.FREE)
-        taken = self.ledger.take(want, leg)
+        taken = self.ledger.allocate(want, leg)
         assert len(set(taken)) == len(taken)
         assert set(taken) <= set(free), "a slot that somebody may still write was granted"
         assert len(taken) <= max(0, want)
@@ -71,7 +72,7 @@ class SlotHistory(RuleBasedStateMachine):
         assert counts.quarantined == len(self._in_state(SlotState.QUARANTINED))
 
 
-SlotHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+SlotHistory.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestSlotHistory = SlotHistory.TestCase
 
 

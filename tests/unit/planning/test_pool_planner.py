@@ -17,9 +17,10 @@ from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.planning.demand import Reason
 from stratos.planning.observation import PoolObservation, WorkerLoad, observe
 from stratos.planning.planner import Decision, Direction, PoolPlanner
-from stratos.planning.settings import PoolSettings
+from stratos.planning.settings import PoolConfig
+from tests.support.examples import examples
 
-SETTINGS = PoolSettings(role=WorkerRole.DECODE, min_workers=1, max_workers=4)
+SETTINGS = PoolConfig(role=WorkerRole.DECODE, min_workers=1, max_workers=4)
 UP, DOWN, HOLD = Direction.UP, Direction.DOWN, Direction.HOLD
 
 
@@ -38,7 +39,9 @@ class World:
 
     def __init__(self, **changes: Any) -> None:
         self.clock = FakeClock()
-        self.planner = PoolPlanner(dataclasses.replace(SETTINGS, **changes))
+        bounds = {name: changes.pop(name) for name in list(changes) if name in ("role", "min_workers", "max_workers")}
+        planner = dataclasses.replace(SETTINGS.planner, **changes)
+        self.planner = PoolPlanner(dataclasses.replace(SETTINGS, planner=planner, **bounds))
 
     def decide(self, observation: PoolObservation | None, *, after_s: float = 1.0) -> Decision:
         self.clock.advance(after_s)
@@ -51,8 +54,8 @@ class World:
 @pytest.mark.parametrize(
     ("observation", "reason", "num_start"),
     [
-        (pool(load(num_seqs=7)), Reason.SEATS, 1),
-        (pool(load(num_seqs=8), queue_depth=20), Reason.SEATS, 3),
+        (pool(load(num_seqs=7)), Reason.BATCH_SLOTS, 1),
+        (pool(load(num_seqs=8), queue_depth=20), Reason.BATCH_SLOTS, 3),
         (pool(load(num_seqs=2), queue_depth=1), Reason.QUEUE, 1),
         (pool(load(num_used_blocks=850)), Reason.KV_BLOCKS, 1),
         (pool(load(num_used_blocks=700), queued_tokens=16 * 300), Reason.KV_BLOCKS, 1),
@@ -103,7 +106,7 @@ def test_a_peak_inside_the_window_keeps_everyone() -> None:
 
 def test_survivors_must_be_able_to_carry_the_load() -> None:
     world = World()
-    # 5 of 8 seats on one survivor is above 0.6, so the pool would swing
+    # 5 of 8 batch slots on one survivor is above 0.6, so the pool would swing
     decisions = world.settle(pool(load("decode-0", num_seqs=3), load("decode-1", num_seqs=2)), 200)
     assert {d.direction for d in decisions} == {HOLD}
     assert decisions[-1].reason is Reason.STEADY
@@ -205,7 +208,7 @@ def test_a_square_wave_changes_the_pool_at_most_once_in_a_quiet_window() -> None
 
 def test_settings_with_impossible_bounds_are_refused() -> None:
     with pytest.raises(ValueError, match="min 3 <= max 2"):
-        PoolSettings(role=WorkerRole.DECODE, min_workers=3, max_workers=2)
+        PoolConfig(role=WorkerRole.DECODE, min_workers=3, max_workers=2)
 
 
 observations = st.one_of(
@@ -221,7 +224,7 @@ observations = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     steps=st.lists(st.tuples(observations, st.sampled_from([0.5, 1.0, 7.0, 70.0])), max_size=40),
     least=st.integers(0, 3),

@@ -35,10 +35,10 @@ class World:
 
     def __init__(self, *names: str) -> None:
         self.clock = FakeClock()
-        settings = RouterSettings(discovery="static://decode@a:1", max_waiting_per_worker=0)
+        settings = RouterSettings(discovery="static://decode@a:1", admission={"max_waiting_per_worker": 0})
         metrics = RouterMetrics(CollectorRegistry())
-        bookings = BookingLedger(settings.booking_settings())
-        self.fleet = FleetState(settings.liveness_settings(), bookings, metrics)
+        bookings = BookingLedger(settings.bookings)
+        self.fleet = FleetState(settings.liveness, bookings, metrics)
         self.scheduler = Scheduler(self.fleet, bookings, settings, metrics, self.clock, Random(1))
         self.fleet.set_members([Member(name, f"{name}:1", WorkerRole(name.partition("-")[0])) for name in names])
         for name in names:

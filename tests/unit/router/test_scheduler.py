@@ -33,11 +33,11 @@ class World:
 
     def __init__(self, *names: str, **changes: Any) -> None:
         self.clock = FakeClock()
-        settings = RouterSettings(discovery="static://decode@a:1", max_waiting_per_worker=0, **changes)
+        settings = RouterSettings(discovery="static://decode@a:1", admission={"max_waiting_per_worker": 0}, **changes)
         self.registry = CollectorRegistry()
         metrics = RouterMetrics(self.registry)
-        self.bookings = BookingLedger(settings.booking_settings())
-        self.fleet = FleetState(settings.liveness_settings(), self.bookings, metrics)
+        self.bookings = BookingLedger(settings.bookings)
+        self.fleet = FleetState(settings.liveness, self.bookings, metrics)
         self.scheduler = Scheduler(self.fleet, self.bookings, settings, metrics, self.clock, Random(1))
         self.fleet.set_members([Member(name, f"{name}:1", WorkerRole(name.partition("-")[0])) for name in names])
         for name in names:
@@ -118,7 +118,7 @@ async def test_a_caller_that_leaves_at_any_moment_leaves_nothing_behind() -> Non
 
 
 async def test_refusals_say_why_and_when_to_come_back() -> None:
-    world = World(max_queued_requests=1, queue_ttl_s=3)
+    world = World(queue={"max_requests": 1, "ttl_s": 3})
     waiting = await world.call()
     with pytest.raises(Overloaded) as refused:
         await (await world.call(request_id="2"))
@@ -136,7 +136,7 @@ async def test_refusals_say_why_and_when_to_come_back() -> None:
 
 
 async def test_retry_after_is_the_longest_wait() -> None:
-    world = World(max_queued_requests=1)
+    world = World(queue={"max_requests": 1})
     waiting = await world.call()
     world.clock.advance(9)
     with pytest.raises(Overloaded) as refused:
@@ -146,7 +146,7 @@ async def test_retry_after_is_the_longest_wait() -> None:
 
 
 async def test_a_flooding_tenant_is_displaced_by_one_with_less() -> None:
-    world = World(max_queued_requests=2)
+    world = World(queue={"max_requests": 2})
     flood = [await world.call(request_id=str(index), tenant="flood") for index in range(2)]
     polite = await world.call(tenant="polite")
     with pytest.raises(Overloaded, match="displaced"):
@@ -167,7 +167,7 @@ async def test_draining_sends_callers_elsewhere() -> None:
 
 async def test_the_router_learns_output_lengths_and_admits_more() -> None:
     blocks = BlockLedger(total=40, free=40, cached=0, allocated=0, reserved=0, fenced=0)
-    world = World("decode-0", default_output_tokens=256)
+    world = World("decode-0")
     world.status("decode-0", blocks=blocks, max_num_seqs=0)
     big = {"num_prompt_tokens": 16, "max_tokens": 4096}  # 1 + 16 blocks of 36
     calls = [await world.call(request_id=str(index), **big) for index in range(3)]

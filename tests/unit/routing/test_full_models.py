@@ -11,6 +11,7 @@ from stratos.core.placement import WorkerRole
 from stratos.routing.full_models import FullModels
 from stratos.routing.picker import Choice, choose
 from stratos.routing.settings import ScorerWeights
+from tests.support.examples import examples
 from tests.support.fleet_samples import ledger, make_sample_ask, make_view
 
 WEIGHTS = ScorerWeights()
@@ -28,7 +29,7 @@ asks = st.builds(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(fleet=st.lists(workers, max_size=4), requests=st.lists(asks, max_size=8))
 def test_whatever_is_covered_would_be_blocked(fleet, requests) -> None:
     views = [

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from stratos.common.clock import FakeClock
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.liveness import Liveness, OutReason
-from stratos.routing.settings import BookingSettings, LivenessSettings
+from stratos.routing.settings import BookingConfig, LivenessConfig
 from tests.support.fleet_samples import make_request, make_status
 
 INCARNATION = "inc-decode-0"
 
 
 def test_out_when_unknown_lost_silent_and_in_again_when_statuses_flow() -> None:
-    clock, liveness = FakeClock(), Liveness(LivenessSettings())
+    clock, liveness = FakeClock(), Liveness(LivenessConfig())
     assert liveness.out_reason(clock.now()) is OutReason.UNKNOWN
     liveness.on_status(make_status(), clock.now())
     clock.advance(1.5)
@@ -34,7 +34,7 @@ def test_out_when_unknown_lost_silent_and_in_again_when_statuses_flow() -> None:
 
 def _run(steps: list[tuple[int, bool]], *, interval_s: float = 0.125) -> list[OutReason | None]:
     """Verdict after each status (step counter, is computing)."""
-    clock, liveness, verdicts = FakeClock(), Liveness(LivenessSettings()), []
+    clock, liveness, verdicts = FakeClock(), Liveness(LivenessConfig()), []
     for step, is_computing in steps:
         clock.advance(interval_s)
         liveness.on_status(make_status(engine_step=step, is_computing=is_computing), clock.now())
@@ -50,7 +50,7 @@ def test_a_step_loop_that_stands_still_while_it_computes_is_hung_until_it_moves(
 
 
 def test_a_worker_of_slow_steps_gets_more_time() -> None:
-    clock, liveness = FakeClock(), Liveness(LivenessSettings())
+    clock, liveness = FakeClock(), Liveness(LivenessConfig())
     for _ in range(8):
         liveness.on_status(make_status(engine_step=7, is_computing=True, slow_step_s=1.0), clock.now())
         assert liveness.out_reason(clock.now()) is None
@@ -65,7 +65,7 @@ def test_an_idle_worker_is_never_hung_and_work_after_idling_starts_the_clock_ane
 
 
 def test_draining_and_not_ready_are_out() -> None:
-    clock, liveness = FakeClock(), Liveness(LivenessSettings())
+    clock, liveness = FakeClock(), Liveness(LivenessConfig())
     liveness.on_status(make_status(is_draining=True), clock.now())
     assert liveness.out_reason(clock.now()) is OutReason.DRAINING
     liveness.on_status(make_status(not_ready_reason="loading"), clock.now())
@@ -87,7 +87,7 @@ def book(ledger: BookingLedger, handoff_id: str, now: float, **changes: Any) -> 
 
 
 def test_a_status_makes_bookings_old_and_an_end_removes_them() -> None:
-    clock, ledger = FakeClock(), BookingLedger(BookingSettings())
+    clock, ledger = FakeClock(), BookingLedger(BookingConfig())
     ledger.on_status(make_status(), clock.now())
     clock.advance(0.1)
     book(ledger, "h1", clock.now())
@@ -105,7 +105,7 @@ def test_a_status_makes_bookings_old_and_an_end_removes_them() -> None:
 
 
 def test_bookings_whose_end_nobody_reported_go_with_the_workers_own_count_or_the_lease() -> None:
-    clock, ledger = FakeClock(), BookingLedger(BookingSettings(confirm_s=5, lease_s=60))
+    clock, ledger = FakeClock(), BookingLedger(BookingConfig(confirm_s=5, lease_s=60))
     for index in range(4):
         book(ledger, f"h{index}", clock.now())
     clock.advance(4)
@@ -123,7 +123,7 @@ def test_bookings_whose_end_nobody_reported_go_with_the_workers_own_count_or_the
 
 
 def test_a_gone_incarnation_takes_its_bookings_along() -> None:
-    ledger = BookingLedger(BookingSettings())
+    ledger = BookingLedger(BookingConfig())
     book(ledger, "h1", 0.0)
     ledger.forget(INCARNATION)
     assert len(ledger) == 0
@@ -132,7 +132,7 @@ def test_a_gone_incarnation_takes_its_bookings_along() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "end", "status", "forget"]), st.integers(0, 9)), max_size=60))
 def test_held_is_the_sum_of_what_is_open(operations) -> None:
-    clock, ledger, opened = FakeClock(), BookingLedger(BookingSettings()), {}
+    clock, ledger, opened = FakeClock(), BookingLedger(BookingConfig()), {}
     for kind, value in operations:
         clock.advance(0.01)
         if kind == "add" and value not in opened:

@@ -16,7 +16,8 @@ from stratos.core.ageing import effective_class
 from stratos.routing.class_queue import Ticket, Verdict
 from stratos.routing.fairness import ServiceCounters
 from stratos.routing.queue import PlacementQueue
-from stratos.routing.settings import QueueSettings
+from stratos.routing.settings import QueueConfig
+from tests.support.examples import examples
 from tests.support.fleet_samples import MODEL, make_request
 
 
@@ -25,7 +26,7 @@ class World:
 
     def __init__(self, **changes: Any) -> None:
         self.clock = FakeClock()
-        self.queue = PlacementQueue(QueueSettings(**changes))
+        self.queue = PlacementQueue(QueueConfig(**changes))
         self.count = 0
 
     def push(self, **changes: Any) -> Ticket:
@@ -254,7 +255,7 @@ def test_depths_count_what_waits() -> None:
     assert (found[MODEL, 1].num_requests, found[MODEL, 1].num_tokens, found[MODEL, 1].oldest_s) == (2, 15, 3.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     arrivals=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.booleans()), min_size=1, max_size=60),
     service_s=st.floats(0.05, 1.0),
@@ -377,5 +378,5 @@ class QueueMachine(RuleBasedStateMachine):
             assert tokens <= 400 or len(ordinary) == 1
 
 
-QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+QueueMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 test_queue_machine = QueueMachine.TestCase

@@ -16,6 +16,7 @@ from stratos.text.chat import ChatTemplate, read_template
 from stratos.text.tokenizer import Tokenizer
 from tests.support.address_space import bounded_memory
 from tests.support.byte_fallback import definition as byte_fallback_definition
+from tests.support.examples import examples
 from tests.support.paths import BASE_MODEL
 
 BASE = BASE_MODEL
@@ -63,7 +64,7 @@ def write(folder: Path, definition: Any, config: Any) -> None:
 CONFIG = {"chat_template": "{{ messages[0].content }}", "bos_token": "<s>", "eos_token": {"content": "</s>"}}
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=health)
+@settings(max_examples=examples(300), deadline=None, derandomize=True, suppress_health_check=health)
 @example(at=("added_tokens", 0, "id"), value=2**40)
 @given(at=st.sampled_from(places(byte_fallback_definition())), value=st.sampled_from(ABSURD))
 def test_absurd_values_end_in_one_error(folder: Path, at: tuple[Any, ...], value: Any) -> None:
@@ -78,7 +79,7 @@ def test_absurd_values_end_in_one_error(folder: Path, at: tuple[Any, ...], value
     assert len(message) < 2000
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=health)
+@settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=health)
 @given(key=st.sampled_from([*CONFIG, "added_tokens_decoder", "model_max_length"]), value=st.sampled_from(ABSURD))
 def test_absurd_settings_end_in_one_error(folder: Path, key: str, value: Any) -> None:
     write(folder, byte_fallback_definition(), {**CONFIG, key: value})
@@ -86,7 +87,7 @@ def test_absurd_settings_end_in_one_error(folder: Path, key: str, value: Any) ->
     assert not message or "tokenizer" in message or "template" in message
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=health)
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=health)
 @given(data=st.data())
 def test_damaged_bytes_end_in_one_error(folder: Path, data: Any) -> None:
     content = bytearray((BASE / "tokenizer.json").read_bytes())

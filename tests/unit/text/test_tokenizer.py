@@ -69,7 +69,7 @@ def test_token_text_names_parts_of_characters_by_their_bytes() -> None:
 
 @given(st.text(max_size=200))
 def test_least_tokens_is_a_bound_from_below(text: str) -> None:
-    assert TOKENIZER.least_tokens(text) <= len(TOKENIZER.encode_plain(text))
+    assert TOKENIZER.min_num_tokens(text) <= len(TOKENIZER.encode_plain(text))
 
 
 def sentencepiece_like() -> Tokenizer:

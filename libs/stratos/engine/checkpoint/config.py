@@ -81,11 +81,9 @@ class DecoderConfig:
         return self.num_kv_heads * self.head_dim
 
     def has_experts(self, layer: int) -> bool:
-        """Whether a layer is mixture-of-experts."""
         return self.moe is not None and layer in self.moe.layers
 
     def has_bias(self, projection: str) -> bool:
-        """Whether a linear layer has a bias."""
         if projection in ("gate_proj", "up_proj", "down_proj"):
             return self.mlp_bias
         return self.output_bias if projection == "o_proj" else self.qkv_bias

@@ -16,8 +16,6 @@ DEFAULT_ROPE_THETA = 10000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
-    """Rotary embedding of a model."""
-
     kind: str = "default"
     theta: float = DEFAULT_ROPE_THETA
     factor: float = 1.0

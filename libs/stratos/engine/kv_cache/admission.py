@@ -108,8 +108,8 @@ class KvAdmission:
         sequence.budget_blocks = num_blocks + expected
         needed = max(expected, growth) if resumed else expected
         has_room = self._has_room(prefix, num_blocks, needed, num_budgeted, is_resumed=resumed)
-        self.num_refusals += not (has_room or sequence.is_refused)
-        sequence.is_refused = not has_room
+        self.num_refusals += not (has_room or sequence.wait.is_refused)
+        sequence.wait.is_refused = not has_room
         return has_room
 
     def admits_request(self, request: EngineRequest, prefix: list[int], num_blocks: int, num_budgeted: int) -> bool:

@@ -87,11 +87,6 @@ class HostTier:
         if num_slots:
             blocks.on_evict = self._keep_evicted
 
-    @classmethod
-    def disabled(cls, blocks: BlockManager) -> HostTier:
-        """A tier without host memory."""
-        return cls(blocks, 0, SwapCosts(block_bytes=0, block_size=blocks.block_size))
-
     @property
     def is_enabled(self) -> bool:
         """There is host memory."""

@@ -70,7 +70,6 @@ class InvariantLinear:
         self._linear, self._sizes = linear, sizes
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply to [tokens, in_features]."""
         count, largest = x.shape[0], self._sizes[-1]
         if count > largest:
             return torch.cat([self(x[begin : begin + largest]) for begin in range(0, count, largest)])
@@ -91,7 +90,6 @@ class RowByRow:
         self._linear = linear
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply to [tokens, in_features]."""
         return torch.cat([self._linear(row.contiguous()) for row in x.unsqueeze(1)])
 
 

@@ -31,7 +31,6 @@ class PlainLinear:
         self.weight, self.bias = weight, bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply to [tokens, in_features]."""
         return F.linear(x, self.weight, self.bias)
 
 
@@ -46,7 +45,6 @@ class PackedLinear:
         self._op = torch.ops.mkldnn._linear_pointwise.default
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply to [tokens, in_features]."""
         result: Tensor = self._op(x, self.weight, self.bias, "none", [], "")
         return result
 

@@ -20,5 +20,4 @@ class GatedMlp:
     ops: LayerOps
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply to [tokens, hidden]."""
         return self.down(self.ops.silu_mul(self.gate_up(x)))

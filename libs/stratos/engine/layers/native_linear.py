@@ -44,7 +44,6 @@ class NativeLinear:
         self._pointer = ctypes.byref(self.argument)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply to [tokens, in_features]."""
         x = x.contiguous()
         assert (x.dtype, x.shape[1]) == (self._dtype, self.argument.k)
         out = x.new_empty(x.shape[0], self.argument.n, dtype=self._out_dtype)

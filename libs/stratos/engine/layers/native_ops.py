@@ -41,7 +41,6 @@ class NativeOps(LayerOps):
         return out
 
     def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """One pass."""
         rows, size = logits.shape
         tokens = logits.new_empty(rows, dtype=torch.int64)
         is_finite = logits.new_empty(rows, dtype=torch.bool)

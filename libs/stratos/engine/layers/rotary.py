@@ -114,7 +114,6 @@ class StreamingRotary:
         self._factor = rope.attention_factor
 
     def rows(self, positions: Tensor) -> RopeRows:
-        """Factors of tokens at ``positions``, int64 [tokens]."""
         angles = positions.double()[:, None] * self._frequencies
         cos, sin = (angles.cos() * self._factor).float(), (angles.sin() * self._factor).float()
         return RopeRows(torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))

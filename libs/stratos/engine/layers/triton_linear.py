@@ -18,7 +18,6 @@ class TritonLinear:
         self.weight, self.bias = weight.contiguous(), bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply to [tokens, in_features]."""
         return linear.linear(x.contiguous(), self.weight, self.bias)
 
 
@@ -33,5 +32,4 @@ class TritonLinearFactory(LinearFactory):
         return TritonLinear(weight, bias)
 
     def plain(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        """The same."""
         return TritonLinear(weight, bias)

@@ -28,7 +28,6 @@ class HostAdapter:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 

@@ -60,8 +60,6 @@ class LoraLayer:
 
 @dataclass(frozen=True, slots=True)
 class LoraWeights:
-    """A loaded adapter."""
-
     digest: str
     layers: dict[tuple[str, int], LoraLayer]
     """(fused layer, layer index) -> its part; absent where the adapter has no target."""

@@ -38,8 +38,6 @@ def num_blocks_for(geometry: KvGeometry, pool_bytes: int) -> int:
 
 
 class KvPages:
-    """Pages of one model on one device."""
-
     def __init__(self, geometry: KvGeometry, num_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
         self.geometry, self.num_blocks = geometry, num_blocks
         shape = (num_blocks, geometry.num_layers, 2, geometry.num_kv_heads, geometry.block_size, geometry.head_dim)

@@ -11,7 +11,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import ContextLengthExceeded
 from stratos.core.block_hash import block_hashes, chain_root
 from stratos.engine.contract.runner import RunnerInfo
-from stratos.engine.kv_cache.block_manager import BlockManager
+from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.requests.grammars import RequestGrammars
 from stratos.engine.scheduler.scheduler import Scheduler
 from stratos.engine.sequence import Sequence
@@ -25,7 +25,7 @@ class EngineContext:
     info: RunnerInfo
     config: SchedulerConfig
     clock: Clock
-    blocks: BlockManager
+    kv: KvCache
     scheduler: Scheduler
     grammars: RequestGrammars
     seq_ids: Iterator[int] = field(default_factory=itertools.count)
@@ -41,9 +41,9 @@ class EngineContext:
             raise ContextLengthExceeded(
                 f"{num_tokens + num_output} tokens do not fit the context of {self.info.max_model_len}"
             )
-        num_tokens += num_output if self.scheduler.tables.window is None else 0
-        if self.blocks.blocks_for(num_tokens) > self.blocks.num_blocks:
-            capacity = self.blocks.num_blocks * self.blocks.block_size
+        num_tokens += num_output if self.kv.tables.window is None else 0
+        if self.kv.blocks.blocks_for(num_tokens) > self.kv.blocks.num_blocks:
+            capacity = self.kv.blocks.num_blocks * self.kv.blocks.block_size
             raise ContextLengthExceeded(f"{num_tokens} tokens do not fit the KV pool of {capacity} tokens")
 
     def root(self, adapter_digest: str, cache_salt: bytes) -> bytes:
@@ -52,22 +52,22 @@ class EngineContext:
 
     def prompt_hashes(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> list[bytes]:
         """Hashes of the full blocks of a prompt, its last token excluded."""
-        return block_hashes(self.root(adapter_digest, cache_salt), prompt_ids[:-1], self.blocks.block_size)
+        return block_hashes(self.root(adapter_digest, cache_salt), prompt_ids[:-1], self.kv.blocks.block_size)
 
     def num_cached_blocks(self, hashes: list[bytes]) -> int:
         """Blocks of the chain that the tiers hold for a hand-off to start from."""
-        num_blocks, tier = len(self.blocks.cache.match(hashes)), self.scheduler.tier
+        num_blocks, tier = len(self.kv.blocks.cache.match(hashes)), self.kv.tier
         hosted = tier.match(hashes[num_blocks:], may_wait=False)
         tier.unmatch(hosted)
         return num_blocks + len(hosted)
 
     def cache_full_blocks(self, sequence: Sequence) -> None:
         """Offer full, computed blocks of a sequence to the prefix cache."""
-        size = self.blocks.block_size
+        size = self.kv.blocks.block_size
         num_full = sequence.num_computed // size
         if num_full <= sequence.num_hashed or not self.config.shares_prefixes:
             return
         hashes = sequence.hash_chain(num_full, size)
         for index in range(sequence.num_hashed, num_full):
-            self.blocks.cache.insert(hashes[index], sequence.block_table[index])
+            self.kv.blocks.cache.insert(hashes[index], sequence.block_table[index])
         sequence.num_hashed = num_full

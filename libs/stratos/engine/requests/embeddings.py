@@ -66,7 +66,7 @@ class EmbeddingTable:
         if request.num_dimensions is not None and not 0 < request.num_dimensions <= info.embedding_size:
             raise BadRequest(f"dimensions must be in [1, {info.embedding_size}]", param="dimensions")
         self._context.check_size(len(request.token_ids))
-        self._context.scheduler.admission.check_input(len(request.token_ids))
+        self._context.kv.admission.check_input(len(request.token_ids))
 
     def abort(self, key: RequestKey) -> None:
         """End a request; unknown keys are ignored."""

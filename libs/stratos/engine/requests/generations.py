@@ -39,7 +39,7 @@ class GenerationTable:
     """Open requests by key, and the block copies that forks need before the next step."""
 
     def __init__(self, context: EngineContext) -> None:
-        self._context = context
+        self._context, self._kv = context, context.kv
         self._states: dict[RequestKey, RequestState] = {}
         self._copies: list[BlockCopy] = []
         """What the next plan copies."""
@@ -72,7 +72,7 @@ class GenerationTable:
         try:
             parent = self._open(reservation.request)
         except BaseException:
-            self._context.blocks.release(reservation.block_table)
+            self._kv.blocks.release(reservation.block_table)
             raise
         state = parent.request
         assert state is not None
@@ -113,7 +113,7 @@ class GenerationTable:
             root=state.root,
             terms=request.terms,
             max_len=min(len(request.prompt_ids) + request.sampling.max_tokens, self._context.info.max_model_len),
-            output_blocks=self._context.scheduler.admission.output_blocks(request, 1),
+            output_blocks=self._kv.admission.output_blocks(request, 1),
             request=state,
             choice=choice.index,
             grammar=state.matchers.get(choice.index),
@@ -129,9 +129,9 @@ class GenerationTable:
         doomed = [i for i in state.sequences if not choice_indexes or i in choice_indexes]
         if state.pending_forks and len(doomed) == len(state.sequences):
             # the choice that computes the prompt goes: the next one starts from the prefix cache; it waited, too
-            waited_s = max(state.sequences[i].waited_s(self._context.clock.now()) for i in doomed)
+            waited_s = max(state.sequences[i].wait.seconds(self._context.clock.now()) for i in doomed)
             parent = self._start_parent(state)
-            parent.past_wait_s = waited_s
+            parent.wait.past_s = waited_s
             self._context.scheduler.enqueue(parent)
         for index in doomed:
             self._context.scheduler.remove(state.sequences.pop(index))
@@ -164,11 +164,11 @@ class GenerationTable:
     def _drop_dead_copies(self) -> None:
         dead = [copy for copy in self._copies if not copy.is_wanted]
         self._copies = [copy for copy in self._copies if copy.is_wanted]
-        self._context.blocks.release([copy.source for copy in dead])
+        self._kv.blocks.release([copy.source for copy in dead])
 
     def end_copies(self, copies: list[BlockCopy]) -> None:
         """The plan is done: its copies no longer need their sources."""
-        self._context.blocks.release([copy.source for copy in copies])
+        self._kv.blocks.release([copy.source for copy in copies])
 
     def row(self, sequence: Sequence, count: int) -> PlanRow:
         """The plan row that runs the next ``count`` tokens of a sequence."""
@@ -182,7 +182,7 @@ class GenerationTable:
             seq_id=sequence.seq_id,
             token_ids=(*known, PREVIOUS_TOKEN) if continues else tuple(known),
             start=start,
-            block_table=self._context.scheduler.tables.plan_table(sequence, start + count),
+            block_table=self._kv.tables.plan_table(sequence, start + count),
             adapter_digest=sequence.terms.adapter.digest,
             sample=_sample_spec(sequence, state) if state and count == sequence.remaining else None,
             pool=embedding.pooling(is_last_chunk=count == sequence.remaining) if embedding else None,
@@ -209,7 +209,7 @@ class GenerationTable:
         self._context.cache_full_blocks(sequence)
         if sequence.num_computed >= num_prompt - 1:
             self._fork_choices(sequence)
-        self._context.scheduler.tables.release_passed(sequence)
+        self._kv.tables.release_passed(sequence)
         if sequence.choice == state.parent_choice:
             state.num_recomputed_tokens += max(0, min(sequence.num_computed, num_prompt) - begin)
         if token is not None:
@@ -219,13 +219,13 @@ class GenerationTable:
 
     def _fork_choices(self, parent: Sequence) -> None:
         """Start the other choices on the prompt's blocks; the block that is not full is copied."""
-        state, blocks, scheduler = parent.request, self._context.blocks, self._context.scheduler
+        state, blocks, scheduler = parent.request, self._kv.blocks, self._context.scheduler
         assert state is not None
         num_tokens = len(state.request.prompt_ids) - 1
         num_shared, num_partial = divmod(num_tokens, blocks.block_size)
         for choice in state.pending_forks:
             sequence = self._start_choice(state, choice)
-            can_fork = scheduler.num_free_seqs > 0 and not scheduler.admission.has_slots
+            can_fork = scheduler.num_free_seqs > 0 and not self._kv.admission.has_slots
             private = blocks.allocate(1 if num_partial else 0) if can_fork else None
             if private is None:
                 scheduler.enqueue(sequence)  # recomputes from the prefix cache when there is room
@@ -263,7 +263,7 @@ class GenerationTable:
                 result.prompt_logprobs[state.key] = tuple(state.prompt_logprobs)
         if output.finish_reason is not None:
             max_tokens = request.sampling.max_tokens
-            self._context.scheduler.admission.note_end(sequence.num_output, output.finish_reason, max_tokens)
+            self._kv.admission.note_end(sequence.num_output, output.finish_reason, max_tokens)
             self._close(sequence, state)
 
     def _finish_reason(self, sequence: Sequence, request: EngineRequest, token_id: int) -> FinishReason | None:

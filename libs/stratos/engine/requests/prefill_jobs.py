@@ -33,7 +33,7 @@ class PrefillJobTable:
         """Queue a job; takes nothing yet."""
         context = self._context
         context.check_size(len(job.token_ids))
-        context.scheduler.admission.check_input(len(job.token_ids))
+        context.kv.admission.check_input(len(job.token_ids))
         if not job.token_ids or job.leg in self._states:
             raise BadRequest("a prefill job needs tokens and a leg of its own", param="leg")
         if len(context.scheduler.waiting) >= context.config.max_num_waiting:

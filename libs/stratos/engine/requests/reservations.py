@@ -15,7 +15,7 @@ class ReservationTable:
     """Reservations by request."""
 
     def __init__(self, context: EngineContext) -> None:
-        self._context = context
+        self._context, self._kv = context, context.kv
         self._states: dict[RequestKey, ReservedState] = {}
 
     def __contains__(self, key: RequestKey) -> bool:
@@ -28,21 +28,21 @@ class ReservationTable:
 
     def reserve(self, request: EngineRequest) -> Reservation | None:
         """Take everything a hand-off needs, or nothing."""
-        context, blocks = self._context, self._context.blocks
+        context, blocks = self._context, self._kv.blocks
         num_choices = sum(not choice.finished for choice in request.choices)
         # more choices than a full batch wait until the first ones end
         num_batch_slots = min(num_choices, context.scheduler.max_seqs)
         if context.scheduler.num_free_seqs < num_batch_slots or not context.scheduler.is_admitting:
             return None
         if context.scheduler.must_yield(request):
-            context.scheduler.admission.num_refusals += 1
+            self._kv.admission.num_refusals += 1
             return None
         hashes = context.prompt_hashes(request.prompt_ids, request.terms.adapter.digest, request.terms.cache_salt)
         prefix = blocks.cache.match(hashes)
         num_tokens = len(request.prompt_ids) - 1
-        num_blocks = context.scheduler.admission.table_blocks(num_tokens)
+        num_blocks = self._kv.admission.table_blocks(num_tokens)
         scheduler = context.scheduler
-        if not scheduler.admission.admits_request(request, prefix, num_blocks, scheduler.num_unused_budget_blocks):
+        if not self._kv.admission.admits_request(request, prefix, num_blocks, scheduler.num_unused_budget_blocks):
             return None
         blocks.reference(prefix)
         missing = num_blocks - len(prefix)
@@ -57,16 +57,16 @@ class ReservationTable:
         self._states[request.key] = state = ReservedState(
             request, hashes, prefix, reserved, skip, num_tokens, num_batch_slots
         )
-        state.num_output_blocks = scheduler.admission.output_blocks(request, num_choices)
+        state.num_output_blocks = self._kv.admission.output_blocks(request, num_choices)
         scheduler.num_reserved_seqs += num_batch_slots
         scheduler.num_reserved_output_blocks += state.num_output_blocks
         return Reservation(key=request.key, num_skip_tokens=skip, num_tokens=num_tokens)
 
     def _load(self, hashes: list[bytes]) -> list[int]:
         """Blocks that the next plan fills from host memory; there is room for them."""
-        tier = self._context.scheduler.tier
+        tier = self._kv.tier
         slots = tier.match(hashes, may_wait=False)
-        taken = self._context.blocks.allocate(len(slots))
+        taken = self._kv.blocks.allocate(len(slots))
         assert taken is not None
         tier.load(slots, taken, hashes)
         return taken
@@ -83,12 +83,12 @@ class ReservationTable:
     def commit(self, key: RequestKey) -> ReservedState:
         """End a reservation; its blocks are allocated now and belong to the caller."""
         state = self._remove(key)
-        self._context.blocks.publish(state.reserved_blocks)
+        self._kv.blocks.publish(state.reserved_blocks)
         return state
 
     def drop(self, key: RequestKey) -> None:
         """End a reservation and give everything back; what a scatter still writes stays fenced until it returns."""
-        self._context.blocks.release(self._remove(key).block_table)
+        self._kv.blocks.release(self._remove(key).block_table)
 
     def cancel_choices(self, key: RequestKey, indexes: tuple[int, ...]) -> None:
         """Commit the hand-off without some choices; drop it when none is left."""
@@ -102,7 +102,7 @@ class ReservationTable:
             self.drop(key)
             return
         state.request = dataclasses.replace(state.request, choices=choices)
-        num_output_blocks = scheduler.admission.output_blocks(state.request, num_choices)
+        num_output_blocks = self._kv.admission.output_blocks(state.request, num_choices)
         num_batch_slots = min(num_choices, scheduler.max_seqs)
         scheduler.num_reserved_seqs += num_batch_slots - state.num_batch_slots
         scheduler.num_reserved_output_blocks += num_output_blocks - state.num_output_blocks

@@ -53,8 +53,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class StepHandle:
-    """A launched step."""
-
     inputs: StepInputs | None
     """``None`` for a plan without rows."""
     logits: Tensor | None

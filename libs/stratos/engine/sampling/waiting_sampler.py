@@ -44,5 +44,4 @@ class WaitingSampler:
         return FinishedSample(to_device(np.array(sampled.token_ids, dtype=np.int64), self._device), sampled)
 
     def finish(self, pending: FinishedSample, tensors: Sequence[Tensor], specs: Sequence[SampleSpec]) -> Sampled:
-        """What ``start`` found."""
         return pending.sampled

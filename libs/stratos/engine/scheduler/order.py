@@ -84,4 +84,4 @@ class ServiceOrder:
         return has_risen and self._quota.is_open
 
     def _reached(self, sequence: Sequence, now: float) -> int:
-        return effective_class(sequence.terms.priority_class, sequence.waited_s(now), self._ageing_step_s)
+        return effective_class(sequence.terms.priority_class, sequence.wait.seconds(now), self._ageing_step_s)

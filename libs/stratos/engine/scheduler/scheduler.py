@@ -28,12 +28,8 @@ from dataclasses import dataclass, field
 from stratos.common.clock import Clock
 from stratos.common.errors import Internal, QueueTimeout, StratosError
 from stratos.core.requests.records import EngineRequest
-from stratos.engine.kv_cache.admission import KvAdmission, is_resumed
-from stratos.engine.kv_cache.block_manager import BlockManager
-from stratos.engine.kv_cache.block_tables import BlockTables
-from stratos.engine.kv_cache.fences import StepFences
-from stratos.engine.kv_cache.host_tier import HostTier
-from stratos.engine.kv_cache.window import KvWindow
+from stratos.engine.kv_cache.admission import is_resumed
+from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.scheduler.budget import StepBudget
 from stratos.engine.scheduler.cost_model import StepCostModel
 from stratos.engine.scheduler.order import OrderKey, ServiceOrder
@@ -60,32 +56,12 @@ class Decision:
 
 
 class Scheduler:
-    """Queues of sequences over one block manager."""
+    """Queues of sequences over one KV cache."""
 
-    def __init__(
-        self,
-        config: SchedulerConfig,
-        blocks: BlockManager,
-        clock: Clock,
-        tier: HostTier | None = None,
-        *,
-        slot_tokens: int = 0,
-        window: KvWindow | None = None,
-    ) -> None:
-        self.config = config
-        self.blocks = blocks
-        self.tier = tier or HostTier.disabled(blocks)
-        self.clock = clock
+    def __init__(self, config: SchedulerConfig, kv: KvCache, clock: Clock) -> None:
+        self.config, self.clock = config, clock
+        self._kv, self._blocks, self._tables = kv, kv.blocks, kv.tables
         self.order = ServiceOrder(ageing_step_s=config.ageing_step_s, admissions_per_aged=config.admissions_per_aged)
-        self.fences = StepFences(blocks)
-        self.admission = KvAdmission(
-            blocks,
-            mark=config.admission_mark,
-            default_output_tokens=config.default_output_tokens,
-            slot_tokens=slot_tokens,
-            window=window,
-        )
-        self.tables = BlockTables(blocks, self.tier, self.admission, self.fences, window)
         self.cost = StepCostModel()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -102,7 +78,7 @@ class Scheduler:
 
     def enqueue(self, sequence: Sequence) -> None:
         """Let a sequence wait for its turn."""
-        sequence.begin_wait(self.clock.now())
+        sequence.wait.begin(self.clock.now())
         self.waiting.append(sequence)
 
     def run_now(self, sequence: Sequence) -> None:
@@ -120,12 +96,12 @@ class Scheduler:
             if sequence in queue:
                 queue.remove(sequence)
         sequence.is_open = False
-        self.tier.drop(sequence)
+        self._kv.tier.drop(sequence)
         self.free_blocks(sequence)
 
     def free_blocks(self, sequence: Sequence) -> None:
         """Release the blocks of a sequence; it would start from its first token again."""
-        self.fences.release(sequence.held_blocks, sequence.last_plan)
+        self._kv.fences.release(sequence.held_blocks, sequence.last_plan)
         sequence.block_table, sequence.num_released = [], 0
         sequence.epoch += 1
         sequence.num_computed = sequence.num_in_flight = sequence.num_unknown = 0
@@ -171,7 +147,7 @@ class Scheduler:
     def schedule(self) -> Decision:
         """Decide the next step and take the blocks it needs."""
         decision, now = Decision(), self.clock.now()
-        budget = StepBudget(self.config, self.cost, self.blocks.block_size)
+        budget = StepBudget(self.config, self.cost, self._blocks.block_size)
         is_admitting = self.is_admitting
         served = sorted(self.running, key=lambda s: (s.remaining != 1, self.order.key(s, now)))
         self._expire(decision, now)
@@ -193,12 +169,12 @@ class Scheduler:
         for sequence in sequences:
             if sequence not in self.running or sequence in decision.held or not sequence.remaining:
                 continue  # gives way to one before it, or waits for its step or its transfer to end
-            if self.tier.must_wait(sequence.block_table):
+            if self._kv.tier.must_wait(sequence.block_table):
                 continue
             count = budget.count_for(sequence)
             if count == 0:
                 continue
-            while not self.tables.grow(sequence, sequence.num_scheduled + count):
+            while not self._tables.grow(sequence, sequence.num_scheduled + count):
                 has_preempted = True
                 if not self._preempt_for(sequence, decision, now):
                     break
@@ -209,7 +185,7 @@ class Scheduler:
 
     def _preempt_for(self, sequence: Sequence, decision: Decision, now: float) -> bool:
         """Free the blocks of the sequence served last. ``False``: ``sequence`` does not run in this step."""
-        if self.fences.is_pending or self.tier.is_busy:
+        if self._kv.fences.is_pending or self._kv.tier.is_busy:
             return False  # blocks come back when the launched step, or the next one, retires
         scheduled = {id(s) for s, _ in decision.scheduled}
         candidates = [s for s in self.running if s.job is None and id(s) not in scheduled]
@@ -217,18 +193,18 @@ class Scheduler:
         if victim is not None and victim.num_in_flight:
             decision.held.add(victim)
             return False
-        others_hold_blocks = sequence.num_held < self.blocks.num_blocks - self.blocks.num_available
+        others_hold_blocks = sequence.num_held < self._blocks.num_blocks - self._blocks.num_available
         if victim is sequence and not others_hold_blocks:
             decision.exhausted.append(sequence)
             return False
         victim = victim or sequence
         if victim.job is not None:
             return False  # a job holds all its blocks from the start: nothing to grow
-        if not self.tables.could_come_back(victim):
+        if not self._tables.could_come_back(victim):
             decision.exhausted.append(victim)  # shared blocks took it this far; alone it could not come back
             return False
         self.running.remove(victim)
-        self.tier.swap_out(victim)
+        self._kv.tier.swap_out(victim)
         self.free_blocks(victim)
         self.enqueue(victim)
         self._is_short = True
@@ -255,7 +231,7 @@ class Scheduler:
                 continue
             try:
                 growth = self._growth_until_token(sequence)
-                has_room = self.tables.build(sequence, self.num_unused_budget_blocks, growth)
+                has_room = self._tables.build(sequence, self.num_unused_budget_blocks, growth)
             except Exception:  # whatever is wrong with this sequence, the others go on
                 _log.exception("a sequence cannot be admitted")
                 decision.failed.append((sequence, Internal("the request could not be scheduled")))
@@ -264,21 +240,21 @@ class Scheduler:
                 self._is_short = True
                 break
             self.waiting.remove(sequence)
-            sequence.end_wait(now)
+            sequence.wait.end(now)
             self.order.count(sequence, self.waiting)
             if sequence.job is not None:
                 self.ready.append(sequence)
                 decision.ready_jobs.append(sequence.job)
                 continue
             self.running.append(sequence)
-            count = 0 if self.tier.must_wait(sequence.block_table) else budget.count_for(sequence)
+            count = 0 if self._kv.tier.must_wait(sequence.block_table) else budget.count_for(sequence)
             if count:
                 decision.scheduled.append((sequence, count))
                 budget.charge(sequence, count)
 
     def _growth_until_token(self, sequence: Sequence) -> int:
         """Blocks that the batch takes until ``sequence``, admitted now, has computed all of its tokens."""
-        chunk = max(self.blocks.block_size, self.config.max_num_batched_tokens - len(self.running))
+        chunk = max(self._blocks.block_size, self.config.max_num_batched_tokens - len(self.running))
         num_steps = 1 + -(-len(sequence.tokens) // chunk)
         ends = ((s, min(len(s.tokens) + s.num_unknown + num_steps, s.max_len)) for s in self.running if s.job is None)
-        return sum(self.tables.num_missing(s, end) for s, end in ends)
+        return sum(self._tables.num_missing(s, end) for s, end in ends)

@@ -249,14 +249,14 @@ class SourceLeg:
 
     async def _read(self) -> None:
         while (message := await self._stream.receive()) is not None:
-            self._take(message)
+            self._handle(message)
             self._changed.set()
         # The receiver half-closes behind its Ack; before that the end of the stream is the end of the lease.
         if not self._is_acked:
             raise WorkerLost("the receiver left")
         await asyncio.Event().wait()
 
-    def _take(self, message: ReceiverMessage) -> None:
+    def _handle(self, message: ReceiverMessage) -> None:
         match message:
             case Grant() if not self._grant.done():
                 self._credits.extend(message.slots)

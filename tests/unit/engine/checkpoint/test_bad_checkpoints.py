@@ -23,6 +23,7 @@ from stratos.common.errors import InvalidAdapter, InvalidCheckpoint
 from stratos.core.files.adapter_files import read_adapter_files
 from stratos.engine.checkpoint.config import MAX_LAYERS
 from tests.support.address_space import bounded_memory
+from tests.support.examples import examples
 from tests.support.plan_driver import Driver, Stream, load_runner, teacher_forced
 from tests.support.tiny_models import FAMILIES, LLAMA3_ROPE, YARN_ROPE, save_adapter, save_tiny
 
@@ -36,7 +37,7 @@ ABSURD: list[Any] = [
 
 def fuzz(num_examples: int) -> settings:
     health = list(HealthCheck)
-    return settings(max_examples=num_examples, deadline=None, derandomize=True, suppress_health_check=health)
+    return settings(max_examples=examples(num_examples), deadline=None, derandomize=True, suppress_health_check=health)
 
 
 @contextmanager

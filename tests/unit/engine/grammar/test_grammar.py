@@ -23,6 +23,7 @@ from stratos.engine.grammar.compiler import GrammarCompiler
 from stratos.engine.grammar.matcher import MAX_SLOW_TOKENS, GrammarMatcher
 from tests.support.base_tokenizer import base_tokenizer
 from tests.support.core_driver import make_core, make_request, run
+from tests.support.examples import examples
 from tests.support.paths import BASE_MODEL
 
 PERSON = {
@@ -319,7 +320,7 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(schema=SCHEMAS, seed=st.integers(0, 1000))
 def test_output_validates_whenever_the_grammar_ended_it(schema: Any, seed: int) -> None:
     text, reason = generate(schema_grammar(schema, "schema"), seed=seed, temperature=1.5, max_tokens=60)

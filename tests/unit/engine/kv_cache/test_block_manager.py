@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stratos.engine.kv_cache.block_manager import BlockManager
+from tests.support.examples import examples
 
 
 class BlockManagerMachine(RuleBasedStateMachine):
@@ -104,7 +105,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
 
 
 TestBlockManager = BlockManagerMachine.TestCase
-TestBlockManager.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBlockManager.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_suffix_is_evicted_before_prefix():

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from stratos.engine.kv_cache.host_pool import HostPool
 from stratos.engine.kv_cache.swap_costs import SwapCosts, is_move_cheaper
+from tests.support.examples import examples
 
 NUM_SLOTS = 5
 
@@ -86,7 +87,7 @@ class HostPoolMachine(RuleBasedStateMachine):
 
 
 TestHostPool = HostPoolMachine.TestCase
-TestHostPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHostPool.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_the_least_recently_used_slot_goes_first_and_a_held_one_never():

@@ -16,6 +16,7 @@ from stratos.engine.kv_cache.swap_costs import SwapCosts
 from stratos.engine.settings import SchedulerConfig
 from tests.support.crowded_machine import CrowdedMachine
 from tests.support.engine_driver import CROWDED, assert_at_rest, drained_tokens, expected, make_request, prompt_hashes
+from tests.support.examples import examples
 
 ALWAYS = SchedulerConfig(enable_swap_costs=False, **CROWDED)
 
@@ -255,6 +256,6 @@ class LaggingHostTierMachine(HostTierMachine):
 
 
 TestHostTier = HostTierMachine.TestCase
-TestHostTier.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestHostTier.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestLaggingHostTier = LaggingHostTierMachine.TestCase
-TestLaggingHostTier.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLaggingHostTier.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

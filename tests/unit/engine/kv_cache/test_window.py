@@ -14,6 +14,7 @@ from stratos.engine.kv_cache.window import KvWindow
 from stratos.engine.settings import SchedulerConfig
 from tests.support.crowded_machine import CrowdedMachine
 from tests.support.engine_driver import CROWDED, Run, drain, expected, make_request, prompt_hashes
+from tests.support.examples import examples
 
 
 @pytest.mark.parametrize("position", range(60))
@@ -152,4 +153,6 @@ class LaggingWindowMachine(WindowMachine):
 
 TestWindow = WindowMachine.TestCase
 TestLaggingWindow = LaggingWindowMachine.TestCase
-TestWindow.settings = TestLaggingWindow.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestWindow.settings = TestLaggingWindow.settings = settings(
+    max_examples=examples(40), stateful_step_count=25, deadline=None
+)

@@ -19,6 +19,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import make_request
+from tests.support.examples import examples
 from tests.support.terms import make_terms
 
 AGEING_S, CLASSES, QUOTA = 2.0, 4, 10
@@ -87,7 +88,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     num_slots=st.integers(2, 4),
@@ -178,7 +179,7 @@ def test_whoever_is_preempted_twice_has_got_a_token_in_between(lag):
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_a_waiting_request_gets_in_under_a_flood_of_hand_offs_and_jobs(lag, seed):
     """Hand-offs and prefill jobs take blocks past the waiting queue's head only as far as their class allows."""

@@ -10,9 +10,10 @@ from stratos.common.clock import FakeClock
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.scheduler.order import IMPLIED_DEADLINE_S, ServiceOrder
-from stratos.engine.sequence import Sequence
+from stratos.engine.sequence import Sequence, Wait
 from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import CROWDED, make_request
+from tests.support.examples import examples
 from tests.support.terms import make_terms
 
 
@@ -22,8 +23,7 @@ def make_sequence(seq_id, priority_class=0, arrival_s=0.0, deadline_s=None, sinc
         tokens=[1],
         root=b"",
         terms=make_terms(priority_class=priority_class, arrival_s=arrival_s, deadline_s=deadline_s),
-        waiting_since_s=since_s,
-        past_wait_s=past_s,
+        wait=Wait(past_s=past_s, since_s=since_s),
     )
 
 
@@ -62,11 +62,11 @@ def test_one_class_up_at_two_seconds_and_at_each_further_two(waited_s, reached):
 
 def test_only_waiting_ages_and_waits_add_up():
     order, sequence = make_order(), make_sequence(0, priority_class=3, since_s=0.0)
-    sequence.end_wait(2.5)
+    sequence.wait.end(2.5)
     running = order.key(sequence, 2.5)
     assert running.service_class == 2
     assert order.key(sequence, 1000.0) == running
-    sequence.begin_wait(1000.0)
+    sequence.wait.begin(1000.0)
     assert order.key(sequence, 1001.4).service_class == 2
     assert order.key(sequence, 1001.5).service_class == 1
 
@@ -114,7 +114,7 @@ def test_victim_is_who_would_be_admitted_last_and_comes_back_first(lag):
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     low=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 30), st.integers(1, 5)), min_size=1, max_size=6),
     num_slots=st.integers(1, 3),
@@ -145,7 +145,7 @@ def test_nobody_starves_under_an_endless_flood_of_the_highest_class(lag, low, nu
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     load=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 20), st.integers(1, 12)), min_size=1, max_size=10),
     num_blocks=st.integers(9, 20),

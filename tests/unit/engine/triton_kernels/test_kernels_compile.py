@@ -31,8 +31,9 @@ KERNELS = {
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
+def kernels(pytestconfig: pytest.Config) -> list[dict[str, Any]]:
+    # Triton names what it compiled by sources and compiler, so what an earlier run left is as good as compiling again.
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(pytestconfig.cache.mkdir("triton"))}
     environment.pop("TRITON_INTERPRET", None)
     command = [sys.executable, "-m", "tests.support.compile_kernels"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -33,6 +33,7 @@ from stratos_gateway.routes.edge import Edge, EdgeLimits
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.preparation import Preparation
+from tests.support.examples import examples
 from tests.support.paths import BASE_MODEL
 
 MODEL = ServedModel.load(BASE_MODEL, "base", 4096)
@@ -230,7 +231,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(150))
 @given(fields=st.dictionaries(st.sampled_from([*NUMBERS, *LISTS, *OTHERS]) | st.text(max_size=6), JSON, max_size=3))
 async def test_no_body_finds_a_bug(route: str, fields: dict[str, Any]) -> None:
     async with open_client() as client:

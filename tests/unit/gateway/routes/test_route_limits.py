@@ -107,8 +107,8 @@ def test_every_route_that_takes_a_body_is_walked() -> None:
 
 def bad_values(row: str) -> list[Any]:
     limit = LIMITS[row]
-    values: list[Any] = ["text", True, [], {}, limit.most * 2 + 1]
-    values.append(limit.least if limit.excludes_least else limit.least - max(abs(limit.least), 1))
+    values: list[Any] = ["text", True, [], {}, limit.maximum * 2 + 1]
+    values.append(limit.minimum if limit.excludes_minimum else limit.minimum - max(abs(limit.minimum), 1))
     if limit.is_integer:
         values.append(1.5)
     return values
@@ -296,4 +296,4 @@ async def test_malformed_messages_are_refused(client: httpx.AsyncClient, message
 
 
 def test_the_table_has_no_limit_that_is_not_finite() -> None:
-    assert all(math.isfinite(limit.least) and math.isfinite(limit.most) for limit in LIMITS.values())
+    assert all(math.isfinite(limit.minimum) and math.isfinite(limit.maximum) for limit in LIMITS.values())
