@@ -45,7 +45,7 @@ def ask(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
 
 
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
-    """Sends whatever ``status`` is, at once when it changes and every interval."""
+    """Sends ``status``, at once when it changes and every interval."""
 
     def __init__(self, status: WorkerStatus) -> None:
         self.status = status

@@ -215,7 +215,7 @@ class RequestTable:
     def _append(self, record: RequestRecord, output: ChoiceOutput) -> None:
         try:
             record.append(output)
-        except AssertionError:  # whatever is wrong with this request, the others of the step go on
+        except AssertionError:  # one request's bug must not end the others of the step
             record.fail(report_bug(logger, f"in an output of request {record.label}"))  # its task leaves the engine
 
     def _mark(self, record: RequestRecord) -> None:
