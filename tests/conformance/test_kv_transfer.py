@@ -1,4 +1,4 @@
-"""One suite over every KV transport: what a hand-off may rely on, whatever carries its bytes."""
+"""One suite over every KV transport: what a hand-off may rely on, over every transport."""
 
 import asyncio
 import gc

@@ -203,10 +203,10 @@ async def test_a_stopped_sender_times_out_and_cannot_reach_new_slots_when_it_wak
 
         zombie.signal(signal.SIGCONT)
         answer = await sending
-        # Over gloo the zombie may get its bytes into a socket that nobody reads, or see that it is closed.
+        # Over gloo the zombie may get its bytes into a socket that is not read, or see that it is closed.
         assert answer in ([{"ok": True}] if world.transport == "shm" else [{"ok": True}, {"error": "worker_lost"}])
         has_written = bytes(old_memory) == payload_of(1, SLOT_BYTES)
-        assert has_written == (world.transport == "shm"), "shm: it took effect, in a ring that nobody reads any more"
+        assert has_written == (world.transport == "shm"), "shm: it took effect, in a ring that is not read any more"
         assert before == [bytes(world.memory(fresh, slot)) for slot in range(4)]
         got = await fresh.transfer(0, fresh.slots[0], payload_of(7, SLOT_BYTES))
         assert bytes(got) == payload_of(7, SLOT_BYTES)

@@ -71,14 +71,14 @@ class World:
         return Link(self.receiver, offer, pair, leg, self.receiver.allocate_slots(offer.pair, want, leg=leg))
 
     def memory(self, link, slot):
-        """The memory of a slot, whatever its state."""
+        """The memory of a slot in any state."""
         return self.receiver._pairs[link.name].ring.view(slot)
 
     async def close(self):
         async with asyncio.timeout(LONG_S):
             await asyncio.gather(self.receiver.close(), *(sender.close() for sender in self.senders))
         assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("kv-gloo")]
-        assert not list(self.directory.iterdir()), "staging files were left behind"
+        assert not list(self.directory.iterdir()), "staging files were left"
 
 
 class Link:

@@ -201,7 +201,7 @@ def _parent_context(traceparent: str) -> Any:
     from opentelemetry.context import Context
 
     if not traceparent:
-        return Context()  # a root, whatever span the caller's own context may hold
+        return Context()  # a root, also when the caller's own context holds a span
     _, trace_id, span_id, _ = traceparent.split("-")
     parent = otel.SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=otel.TraceFlags(1))
     return otel.set_span_in_context(otel.NonRecordingSpan(parent), Context())

@@ -1,4 +1,4 @@
-"""Random hand-offs over one receiver: whatever happens, no slot that a source may still write goes to another leg."""
+"""Random hand-offs over one receiver: no slot that a source may still write goes to another leg, in any history."""
 
 import asyncio
 import random
@@ -106,7 +106,7 @@ class HandOffs(RuleBasedStateMachine):
         if leg.arrived:
             header = leg.arrived.pop(min(leg.arrived))
             got = self._run(self.receiver.wait(leg.pair, leg.name, header.seq, timeout_s=0))
-            assert bytes(got) == self._payload(header), "somebody else wrote this slot"
+            assert bytes(got) == self._payload(header), "another leg wrote this slot"
             if again:
                 self.receiver.recycle_slot(leg.pair, header.slot)
                 leg.credits.add(header.slot)

@@ -149,7 +149,7 @@ def test_below_the_minimum_is_repaired_once_it_is_confirmed() -> None:
     world.decide(pool(load("decode-0"), load("decode-1")))
     assert [d.direction for d in world.settle(pool(load("decode-0")), 4)] == [HOLD, HOLD, HOLD, UP]
     world = World(min_workers=2)
-    assert [d.direction for d in world.settle(pool(), 3)] == [HOLD] * 3, "a router that just started knows nobody"
+    assert [d.direction for d in world.settle(pool(), 3)] == [HOLD] * 3, "a router that just started knows no worker"
 
 
 def test_above_the_maximum_is_repaired_without_a_quiet_window() -> None:

@@ -191,7 +191,7 @@ class Platform:
             except StartFailed:
                 if is_free(self._options.host, port):
                     raise
-                first = port + 1  # somebody took it meanwhile
+                first = port + 1  # another process took it since the look
             else:
                 return port
 

@@ -88,7 +88,7 @@ class SourceLeg:
         except _Stopped:
             return "busy" if self._abort_reason is None else "aborted"
         finally:
-            # Shielded: a second cancellation must not leave the job behind.
+            # Shielded: a second cancellation must not leave an open job.
             await asyncio.shield(self._end(tasks))
 
     async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
@@ -138,8 +138,6 @@ class SourceLeg:
         await self._stream.send(
             Ready(
                 transport=self._transport,
-                num_cached_tokens=job.num_cached_tokens,
-                token_bytes=self._context.engine.info.geometry.token_bytes,
                 source=self._context.me(),
             )
         )
@@ -253,7 +251,7 @@ class SourceLeg:
         while (message := await self._stream.receive()) is not None:
             self._handle(message)
             self._changed.set()
-        # The receiver half-closes behind its Ack; before that the end of the stream is the end of the lease.
+        # The receiver half-closes after its Ack; before that the end of the stream is the end of the lease.
         if not self._is_acked:
             raise WorkerLost("the receiver left")
         await asyncio.Event().wait()

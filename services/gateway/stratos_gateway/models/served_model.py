@@ -1,4 +1,4 @@
-"""The model behind this gateway as far as text goes: tokenizer, chat template, length limits."""
+"""The gateway's model as far as text goes: tokenizer, chat template, length limits."""
 
 from __future__ import annotations
 
@@ -129,5 +129,5 @@ class ServedModel:
         check_prompt_length(num_tokens, self.max_input_tokens, self.base.max_model_len, param)
 
     def max_tokens_left(self, num_prompt_tokens: int) -> int:
-        """Output tokens that the context has room for behind a prompt."""
+        """Output tokens that the context has room for after a prompt."""
         return self.base.max_model_len - num_prompt_tokens

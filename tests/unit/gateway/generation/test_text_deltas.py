@@ -1,4 +1,4 @@
-"""What a client sees of a choice, whatever the tokenizer and however tokens arrive: pieces of one text, cut once.
+"""What a client sees of a choice, for every tokenizer and however tokens arrive: pieces of one text, cut once.
 
 Held against one-shot decoding of all tokens, cut at the first stop string.
 """
@@ -21,6 +21,7 @@ from stratos.text.stop import StopMatcher
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.generation.journal import ChoiceJournal
 from tests.support.byte_fallback import byte_fallback_tokenizer, definition
+from tests.support.deltas import delta
 from tests.support.paths import MODELS
 
 SHIPPED = {folder.name: Tokenizer.load(folder) for folder in (MODELS / "base", MODELS / "draft")}
@@ -32,7 +33,7 @@ texts = st.text(alphabet=st.sampled_from("ab the\n<|>éß€\u2581\ufffd\U0001f6
 
 @st.composite
 def outputs(draw: st.DrawFn, tokenizer: Tokenizer) -> list[int]:
-    """Ids that encode a text, that spell it byte by byte, or that nobody would choose."""
+    """Ids that encode a text, that spell it byte by byte, or that no tokenizer would choose."""
     by_byte = {tokenizer.token_bytes(i): i for i in reversed(range(tokenizer.vocab_size))}
     ids: list[int] = []
     for kind in draw(st.lists(st.sampled_from(["text", "bytes", "random", "special"]), max_size=4)):
@@ -82,7 +83,7 @@ def test_a_client_sees_a_growing_beginning_of_the_one_text(name: str, data: st.D
     edges = sorted([0, len(ids), *cuts])
     for number, (begin, end) in enumerate(itertools.pairwise(edges), 2):
         entries = [PositionLogprobs(TokenLogprob(i, -1.0, 1)) for i in ids[begin:end]] if has_logprobs else ()
-        journal.accept(begin, ids[begin:end], entries, FinishReason.LENGTH if number == len(edges) else None)
+        journal.accept(delta(begin, ids[begin:end], entries, FinishReason.LENGTH if number == len(edges) else None))
         if journal.is_finished or data.draw(st.booleans()):
             chunk = journal.take()
             shown += chunk.text if chunk is not None else ""
