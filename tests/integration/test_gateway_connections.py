@@ -18,7 +18,7 @@ NO_KEY = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    async with gateway_world(head_timeout_s=0.3, max_body_bytes=100_000) as made:
+    async with gateway_world(http={"head_timeout_s": 0.3, "max_body_bytes": 100_000}) as made:
         yield made
 
 

@@ -36,8 +36,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         "STRATOS_AUTOSCALER_PLANNER__QUIET_S": "1.5",
         "STRATOS_AUTOSCALER_PLANNER__COOLDOWN_UP_S": "0.5",
         "STRATOS_AUTOSCALER_PLANNER__COOLDOWN_DOWN_S": "0.5",
-        "STRATOS_GATEWAY_WATERMARK_KEY": WATERMARK_KEY,
-        "STRATOS_GATEWAY_WATERMARK_TENANTS": '["marked"]',
+        "STRATOS_GATEWAY_WATERMARK__KEY": WATERMARK_KEY,
+        "STRATOS_GATEWAY_WATERMARK__TENANTS": '["marked"]',
     }
     with running_platform(tmp_path_factory.mktemp("platform"), env=env) as running:
         yield running

@@ -23,7 +23,7 @@ def read_key(key_file: Path | None, key: str) -> bytes:
         except (OSError, UnicodeDecodeError) as error:
             raise BadRequest(f"the key file cannot be read: {error}") from error
     if not key:
-        raise BadRequest("no key: give --key-file, or set STRATOS_GATEWAY_WATERMARK_KEY as for the gateway")
+        raise BadRequest("no key: give --key-file, or set STRATOS_GATEWAY_WATERMARK__KEY as for the gateway")
     return key.encode()
 
 

@@ -28,9 +28,9 @@ pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AV
 
 def both(path: Path, dtype: str) -> tuple[TorchRunner, TorchRunner]:
     runners = [load_runner(path, dtype=dtype, enable_whole_step=is_whole) for is_whole in (True, False)]
-    if not isinstance(runners[0]._forward, NativeForward):
+    if not isinstance(runners[0].forward, NativeForward):
         pytest.skip("the kernels are not built")
-    assert isinstance(runners[1]._forward, LayeredForward)
+    assert isinstance(runners[1].forward, LayeredForward)
     return runners[0], runners[1]
 
 
@@ -51,7 +51,7 @@ def test_one_call_and_many_give_the_same_bits(tmp_path: Path, family: str, dtype
 def test_models_with_experts_and_steps_with_adapters_take_the_layered_pass(tmp_path: Path) -> None:
     prefix, changes = FAMILIES["mixtral"]
     save_tiny(tmp_path / "experts", prefix, **changes)
-    assert isinstance(load_runner(tmp_path / "experts")._forward, LayeredForward)
+    assert isinstance(load_runner(tmp_path / "experts").forward, LayeredForward)
     model = save_tiny(tmp_path / "dense")
     save_adapter(tmp_path / "adapter", model, rank=3, targets=["q_proj", "down_proj"], seed=1)
     files, traces = read_adapter_files(tmp_path / "adapter"), []

@@ -10,10 +10,11 @@ import pytest
 from stratos.api.worker.v1 import decode_pb2
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Internal, StratosError
+from stratos.core.generation import RequestDelta
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.requests.records import RequestKey
 from stratos_gateway.http.sse import EventStream, SlowClient
-from stratos_gateway.sessions.liveness import LivenessConfig
+from stratos_gateway.sessions.liveness import SessionConfig
 from stratos_gateway.sessions.session import WorkerSession
 
 WORKER = WorkerRef(worker_id="w", incarnation="i", address="127.0.0.1:9", role=WorkerRole.DECODE)
@@ -29,18 +30,10 @@ class Sink:
         self.tokens: list[int] = []
         self.failure: StratosError | None = None
 
-    def on_delta(self, index: int, offset: int, token_ids: Any, logprobs: Any, finish_reason: Any) -> None:
+    def on_output(self, output: RequestDelta) -> None:
         if self.is_broken:
             raise IndexError("a bug")
-        self.tokens += token_ids
-
-    def on_prompt_logprobs(self, logprobs: Any) -> None: ...
-
-    def on_receipt(self, receipt: Any) -> None: ...
-
-    def on_step_end(self) -> None: ...
-
-    def on_error(self, error: StratosError) -> None: ...
+        self.tokens += [token for choice in output.choices for token in choice.token_ids]
 
     def on_lost(self, cause: str) -> None: ...
 
@@ -49,7 +42,7 @@ class Sink:
 
 
 async def test_a_bug_in_one_request_leaves_the_session_to_the_others() -> None:
-    session = WorkerSession(WORKER, "gw", FakeClock(), LivenessConfig(silence_timeout_s=1, step_timeout_s=1))
+    session = WorkerSession(WORKER, "gw", FakeClock(), SessionConfig(silence_timeout_s=1, step_timeout_s=1))
     sinks = {RequestKey("bad", 0): Sink(is_broken=True), RequestKey("good", 0): Sink()}
     session._sinks.update(sinks)
     outputs = [

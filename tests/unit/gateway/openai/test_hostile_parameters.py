@@ -21,15 +21,16 @@ from stratos.common.clock import SystemClock
 from stratos.common.errors import Overloaded
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.limits import LIMITS, check_logit_bias
+from stratos.core.tenant import Tenant
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.app import GatewayApp, build_routes
-from stratos_gateway.generation.generation import Caller
 from stratos_gateway.generation.placement_reports import Completions
 from stratos_gateway.generation.platform import Platform
+from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
-from stratos_gateway.routes.edge import Edge, EdgeLimits
+from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.preparation import Preparation
@@ -81,8 +82,8 @@ class Full:
 
     async def complete(self, handoff_id: str, outcome: Outcome, *, num_output_tokens: int | None = None) -> None: ...
 
-    async def authenticate(self, key: str) -> Caller:
-        return Caller(tenant="t", cache_salt=b"", priority_class=0)
+    async def authenticate(self, key: str) -> Tenant:
+        return Tenant(name="t")
 
 
 def make_app() -> GatewayApp:
@@ -102,7 +103,7 @@ def make_app() -> GatewayApp:
         admission=Admission(64, 64, metrics),
         platform=platform,
         tokenizer=MODEL.tokenizer,
-        limits=EdgeLimits(max_body_bytes=2 << 20, body_timeout_s=5, write_timeout_s=5),
+        limits=HttpLimits(max_body_bytes=2 << 20, body_timeout_s=5, write_timeout_s=5),
     )
     routes = build_routes(
         chat=GenerationEndpoint(edge, preparation.chat),

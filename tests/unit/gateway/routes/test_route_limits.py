@@ -32,14 +32,15 @@ from stratos.core.requests.limits import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
+from stratos.core.tenant import Tenant
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.app import GatewayApp, build_routes
-from stratos_gateway.generation.generation import Caller
 from stratos_gateway.generation.platform import Platform
+from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
-from stratos_gateway.routes.edge import Edge, EdgeLimits
+from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.preparation import Preparation
@@ -61,8 +62,8 @@ NAMES = {
 
 
 class EveryKey:
-    async def authenticate(self, key: str) -> Caller:
-        return Caller(tenant="t", cache_salt=b"", priority_class=0)
+    async def authenticate(self, key: str) -> Tenant:
+        return Tenant(name="t")
 
 
 def make_routes() -> tuple[list[Any], GatewayMetrics]:
@@ -75,7 +76,7 @@ def make_routes() -> tuple[list[Any], GatewayMetrics]:
         admission=Admission(8, 8, metrics),
         platform=cast("Platform", unreached),
         tokenizer=MODEL.tokenizer,
-        limits=EdgeLimits(max_body_bytes=10**6, body_timeout_s=5, write_timeout_s=5),
+        limits=HttpLimits(max_body_bytes=10**6, body_timeout_s=5, write_timeout_s=5),
     )
     routes = build_routes(
         chat=GenerationEndpoint(edge, preparation.chat),
