@@ -15,6 +15,7 @@ from stratos.text.stop import StopMatcher
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.generation.journal import ChoiceChunk, ChoiceJournal
 from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer, Usage
+from tests.support.deltas import delta
 from tests.support.paths import BASE_MODEL
 
 TOKENIZER = Tokenizer.load(BASE_MODEL)
@@ -36,7 +37,7 @@ def chunks(num_top: int, *stops: str, size: int = 100) -> list[ChoiceChunk]:
     for begin in range(0, len(ids), size):
         part = ids[begin : begin + size]
         reason = FinishReason.STOP if begin + size >= len(ids) else None
-        journal.accept(begin, part, [entry(i, num_top) for i in part], reason)
+        journal.accept(delta(begin, part, [entry(i, num_top) for i in part], reason))
         if (chunk := journal.take()) is not None:
             taken.append(chunk)
         if journal.is_finished:
