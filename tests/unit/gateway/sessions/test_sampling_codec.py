@@ -19,12 +19,10 @@ from stratos.worker.decode.codec import sampling_from_pb
 from stratos.worker.engine_client.wire import METHODS, decode, encode
 from stratos_gateway.generation.generation import Caller
 from stratos_gateway.models.catalogue import ModelCatalogue
-from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.routes.preparation import Preparation
 from stratos_gateway.sessions import messages as session_messages
-from tests.support.paths import BASE_MODEL
+from tests.support.shipped_model import served_model
 
-MODEL = ServedModel.load(BASE_MODEL, "base", 4096)
 CALLER = Caller(tenant="t", cache_salt=b"", priority_class=0)
 EVERYTHING = SamplingParams(
     temperature=0.5,
@@ -50,7 +48,7 @@ EVERYTHING = SamplingParams(
 
 def travel(params: SamplingParams) -> SamplingParams:
     message = decode_pb2.SamplingParams.FromString(session_messages.sampling_to_pb(params).SerializeToString())
-    return sampling_from_pb(message, MODEL.base.vocab_size)
+    return sampling_from_pb(message, served_model().base.vocab_size)
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), EVERYTHING])
@@ -72,14 +70,16 @@ def test_the_travelling_example_sets_every_field() -> None:
 
 async def prepared(**body: Any) -> SamplingParams:
     preparation = Preparation(
-        model=MODEL, catalogue=ModelCatalogue(MODEL.base, None, SystemClock(), 1.0), default_max_tokens=16
+        model=served_model(),
+        catalogue=ModelCatalogue(served_model().base, None, SystemClock(), 1.0),
+        default_max_tokens=16,
     )
     ready = await preparation.completion({"model": "base", "prompt": "x", **body}, CALLER, "")
     return ready.specs[0].sampling
 
 
 async def test_bad_words_become_both_spellings() -> None:
-    encode = MODEL.tokenizer.encode_plain
+    encode = served_model().tokenizer.encode_plain
     params = await prepared(bad_words=[" return", "None"], bad_token_ids=[7, 7])
     assert params.bad_sequences == (
         (7,), tuple(encode("return")), tuple(encode(" return")), tuple(encode("None")), tuple(encode(" None"))
@@ -123,7 +123,7 @@ def test_a_worker_refuses_a_grammar_of_an_unknown_kind() -> None:
     message = session_messages.sampling_to_pb(SamplingParams())
     message.grammar.kind, message.grammar.text = "yaml", "x"
     with pytest.raises(BadRequest) as caught:
-        sampling_from_pb(message, MODEL.base.vocab_size)
+        sampling_from_pb(message, served_model().base.vocab_size)
     assert caught.value.param == "grammar"
 
 
@@ -144,5 +144,5 @@ def test_a_worker_checks_what_it_is_sent(fields_: dict[str, Any], param: str) ->
     for name, value in fields_.items():
         getattr(message, name).extend(value)
     with pytest.raises(BadRequest) as caught:
-        sampling_from_pb(message, MODEL.base.vocab_size)
+        sampling_from_pb(message, served_model().base.vocab_size)
     assert caught.value.param == param
