@@ -14,9 +14,9 @@ the steps after which a request waits, from the first refusal or preemption on. 
 its load, which says nothing.
 
     live          tokens whose KV is computed and held by a running sequence / tokens of the pool
-                  (cached blocks that nobody uses do not count)
+                  (cached blocks that are not in use do not count)
     waste         (allocated blocks * block size - live tokens) / tokens of the pool: the ends of last blocks, and
-                  whatever was taken ahead of its use
+                  blocks that were allocated ahead of their use
     running       sequences in the batch; ``vs_contiguous`` is its ratio to the run with slots of 4096 tokens
     recomputed    tokens computed again after preemptions / tokens computed, over the whole run
 
@@ -104,7 +104,7 @@ class Sample:
 
     @property
     def is_backlogged(self) -> bool:
-        """Somebody waits, and not only for the tokens of the first steps."""
+        """A request waits, and not only for the tokens of the first steps."""
         was_short = self.status.num_admission_refusals + self.status.num_preemptions > 0
         return was_short and self.status.num_waiting > 0
 

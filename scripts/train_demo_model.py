@@ -97,7 +97,7 @@ def train_tokenizer(corpus: dict[str, Part], out: Path) -> None:
 
 
 def encode(tokenizer: Tokenizer, documents: list[str], seed: int = 0) -> torch.Tensor:
-    """Shuffle documents and join their ids, each behind an end-of-text mark: int64 [tokens]."""
+    """Shuffle documents and join their ids, each after an end-of-text mark: int64 [tokens]."""
     order = torch.randperm(len(documents), generator=torch.Generator().manual_seed(seed)).tolist()
     ids: list[int] = []
     for encoding in tokenizer.encode_batch([documents[i] for i in order], add_special_tokens=False):

@@ -59,7 +59,7 @@ async def test_rate_of_one_pair(name, shm_directory):
             await receiver.wait(offer.pair, leg, seq, timeout_s=30)
             receiver.recycle_slot(offer.pair, slot)
 
-    lanes = [lane(receiver.take_slots(offer.pair, 1, leg=f"leg-{n}")[0], f"leg-{n}") for n in range(IN_FLIGHT)]
+    lanes = [lane(receiver.allocate_slots(offer.pair, 1, leg=f"leg-{n}")[0], f"leg-{n}") for n in range(IN_FLIGHT)]
     begin = time.perf_counter()
     await asyncio.gather(*lanes)
     elapsed_s = time.perf_counter() - begin

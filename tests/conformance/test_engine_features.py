@@ -236,7 +236,7 @@ async def test_a_job_without_compute_serves_what_is_there_and_a_bad_one_fails_al
 
 
 async def test_long_work_beside_the_steps_is_no_hang(start: Start, tmp_path: Path) -> None:
-    """Loading an adapter takes seconds; the engine is idle meanwhile, and answers."""
+    """Loading an adapter takes seconds; the engine is idle during that time, and answers."""
     client, outputs = await start()
     slow = dataclasses.replace(make_adapter("5"), path=tmp_path / "comes later")
     loading = asyncio.create_task(client.load_adapter(slow))

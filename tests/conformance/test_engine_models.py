@@ -1,4 +1,4 @@
-"""A real model behind both engine clients: the same bits for every feature, and KV that moves between the two."""
+"""A real model with both engine clients: the same bits for every feature, and KV that moves between the two."""
 
 from __future__ import annotations
 

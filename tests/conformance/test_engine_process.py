@@ -1,4 +1,4 @@
-"""What only an engine in a process of its own can do: crash, be killed, hang, outlive or leave something behind."""
+"""What only an engine in a process of its own can do: crash, be killed, hang, outlive or leave files."""
 
 from __future__ import annotations
 

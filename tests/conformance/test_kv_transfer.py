@@ -1,4 +1,4 @@
-"""One suite over every KV transport: what a hand-off may rely on, whatever carries its bytes."""
+"""One suite over every KV transport: what a hand-off may rely on, over every transport."""
 
 import asyncio
 import gc
@@ -106,12 +106,12 @@ async def test_opening_and_connecting_twice_gives_the_same_pair(world):
 
 async def test_every_granted_leg_has_a_slot_and_credits_are_bounded(world):
     offer = await world.receiver.open_pair("inc-p")
-    grants = [world.receiver.take_slots(offer.pair, 100, leg=f"leg-{n}") for n in range(5)]
+    grants = [world.receiver.allocate_slots(offer.pair, 100, leg=f"leg-{n}") for n in range(5)]
     assert [len(grant) for grant in grants] == [2, 1, 1, 0, 0]
     assert sorted(slot for grant in grants for slot in grant) == [0, 1, 2, 3]
     assert world.receiver.slots_of(offer.pair, "leg-0") == grants[0]
     world.receiver.release_slot(offer.pair, grants[0][0])
-    assert world.receiver.take_slots(offer.pair, 1, leg="leg-9") == [grants[0][0]]
+    assert world.receiver.allocate_slots(offer.pair, 1, leg="leg-9") == [grants[0][0]]
 
 
 async def test_a_zombie_of_an_older_leg_disturbs_nobody(world):
@@ -132,7 +132,7 @@ async def test_a_zombie_of_an_older_leg_disturbs_nobody(world):
     await zombie.send(header, late)
     assert bytes(got) == payload
     await _until_free(world, 1)
-    assert world.receiver.take_slots(zombie.name, 1, leg="leg-3") == zombie.slots[:1]
+    assert world.receiver.allocate_slots(zombie.name, 1, leg="leg-3") == zombie.slots[:1]
     assert world.receiver.ledger() == StagingLedger(total=4, free=0, granted=3, quarantined=1)
     world.receiver.settle(zombie.name, "leg-old")
     assert world.receiver.ledger().quarantined == 0
@@ -272,7 +272,7 @@ async def test_an_ended_incarnation_takes_its_slots_along_but_not_what_is_being_
         await waiting
     assert bytes(got) == payload
     assert world.receiver.ledger() == StagingLedger(total=4, free=2, granted=2)
-    assert world.receiver.take_slots(link.name, 1, leg="x") == []
+    assert world.receiver.allocate_slots(link.name, 1, leg="x") == []
     assert world.receiver.slots_of(link.name, link.leg) == []
     with pytest.raises(WorkerLost, match="has ended"):
         link.post(2, link.slots[0], payload)
@@ -292,7 +292,7 @@ async def test_idle_pairs_make_room_and_busy_ones_do_not(tmp_path):
     await world.receiver.open_pair("inc-b")
     await world.receiver.open_pair("inc-c")
     assert world.receiver.ledger().total == 8
-    world.receiver.take_slots((await world.receiver.open_pair("inc-c")).pair, 1, leg="leg-c")
+    world.receiver.allocate_slots((await world.receiver.open_pair("inc-c")).pair, 1, leg="leg-c")
     with pytest.raises(Overloaded, match="raise max_pairs"):
         await world.receiver.open_pair("inc-d")
     assert bytes(await busy.transfer(0, busy.slots[0], b"still here")) == b"still here"

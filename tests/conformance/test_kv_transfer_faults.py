@@ -112,7 +112,7 @@ async def test_a_frame_that_never_comes_is_lost_and_its_slot_is_not_granted_agai
     assert outcome == "lost"
     assert plan.injected == {fault: 1}
     world.receiver.quarantine(link.name, link.slots, leg=link.leg)
-    later = [world.receiver.take_slots(link.name, 9, leg=f"leg-{n}") for n in range(4)]
+    later = [world.receiver.allocate_slots(link.name, 9, leg=f"leg-{n}") for n in range(4)]
     assert not {slot for grant in later for slot in grant}.intersection(link.slots)
     world.receiver.end_incarnation("inc-p")
     assert world.receiver.ledger() == StagingLedger()
@@ -141,7 +141,7 @@ class _RemoteLink:
 
     def __init__(self, receiver, offer, leg):
         self.receiver, self.offer, self.name, self.leg = receiver, offer, offer.pair, leg
-        self.slots = receiver.take_slots(offer.pair, 2, leg=leg)
+        self.slots = receiver.allocate_slots(offer.pair, 2, leg=leg)
 
     def post(self, seq, slot, payload):
         header = header_of(self.leg, seq, slot, payload)
@@ -203,10 +203,10 @@ async def test_a_stopped_sender_times_out_and_cannot_reach_new_slots_when_it_wak
 
         zombie.signal(signal.SIGCONT)
         answer = await sending
-        # Over gloo the zombie may get its bytes into a socket that nobody reads, or see that it is closed.
+        # Over gloo the zombie may get its bytes into a socket that is not read, or see that it is closed.
         assert answer in ([{"ok": True}] if world.transport == "shm" else [{"ok": True}, {"error": "worker_lost"}])
         has_written = bytes(old_memory) == payload_of(1, SLOT_BYTES)
-        assert has_written == (world.transport == "shm"), "shm: it took effect, in a ring that nobody reads any more"
+        assert has_written == (world.transport == "shm"), "shm: it took effect, in a ring that is not read any more"
         assert before == [bytes(world.memory(fresh, slot)) for slot in range(4)]
         got = await fresh.transfer(0, fresh.slots[0], payload_of(7, SLOT_BYTES))
         assert bytes(got) == payload_of(7, SLOT_BYTES)
@@ -227,6 +227,6 @@ async def test_gloo_breaks_the_pair_of_a_stopped_sender_after_its_timeout(tmp_pa
         with pytest.raises(WorkerLost, match=r"broke.*[Tt]imed out"):
             await link.wait(0)
         assert world.receiver.ledger() == StagingLedger()
-        assert world.receiver.take_slots(link.name, 1, leg="leg-2") == []
+        assert world.receiver.allocate_slots(link.name, 1, leg="leg-2") == []
         assert (await world.receiver.open_pair("inc-1")).pair != link.name
     await world.close()

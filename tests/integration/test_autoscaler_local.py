@@ -115,8 +115,10 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                 assert supervisor.calls[1] == ("drain", "decode-0"), "the one without requests leaves"
                 page = await asyncio.to_thread(_page, f"{base}/metrics")
                 assert 'stratos_autoscaler_desired_workers{role="decode"} 1.0' in page
-                # two bookings fill the seats before the third request waits, so either may be noticed first
-                assert re.search(r'decisions_total{direction="up",reason="(queue|seats)",role="decode"} 1.0', page)
+                # two bookings fill both batch slots before the third request waits: either may be noticed first
+                assert re.search(
+                    r'decisions_total{direction="up",reason="(queue|batch_slots)",role="decode"} 1.0', page
+                )
                 assert await asyncio.to_thread(_status, f"{base}/readyz") == 200
                 await supervisor.server.stop(None)
 

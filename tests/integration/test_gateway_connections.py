@@ -18,7 +18,7 @@ NO_KEY = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    async with gateway_world(head_timeout_s=0.3, max_body_bytes=100_000) as made:
+    async with gateway_world(http={"head_timeout_s": 0.3, "max_body_bytes": 100_000}) as made:
         yield made
 
 
@@ -35,12 +35,12 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         self.writer.close()
 
-    async def pour(self, piece: bytes, most_bytes: int) -> int:
+    async def pour(self, piece: bytes, max_bytes: int) -> int:
         """Send until the gateway hangs up; returns how much went out."""
         sent = 0
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                while sent < most_bytes and not self.reader.at_eof():
+                while sent < max_bytes and not self.reader.at_eof():
                     self.writer.write(piece)
                     await self.writer.drain()
                     await asyncio.sleep(0)

@@ -55,7 +55,7 @@ async def test_every_kind_of_bad_request_has_its_answer(world: World) -> None:
 
 
 async def test_bodies_over_the_limit_with_and_without_a_length() -> None:
-    async with gateway_world(max_body_bytes=1000) as world:
+    async with gateway_world(http={"max_body_bytes": 1000}) as world:
         big = json.dumps({**BODY, "prompt": "x" * 5000}).encode()
         announced = await world.http.post("/v1/completions", content=big, headers={"content-type": "application/json"})
         check_error(announced, 413, "request_too_large")
@@ -130,7 +130,7 @@ async def test_a_client_that_leaves_in_the_queue_is_forgotten(world: World) -> N
 
 
 async def test_slow_readers_cost_nobody_else_anything() -> None:
-    async with gateway_world(write_timeout_s=1.0) as world:
+    async with gateway_world(http={"write_timeout_s": 1.0}) as world:
         world.worker.script = lambda submit, choice: ENDLESS
         body = json.dumps({**BODY, "max_tokens": 3000, "stream": True, "n": 8}).encode()
         slow = [await raw_post(world, body) for _ in range(4)]
@@ -176,7 +176,7 @@ async def test_probes_and_metrics(world: World) -> None:
     text = (await world.http.get("/metrics")).text
     assert 'stratos_requests_total{route="/v1/completions",status="200"} 1.0' in text
     assert world.metric("stratos_output_tokens_total", tenant="one") > 0
-    assert "tenant" not in text, "the API port names tenants to anybody"
+    assert "tenant" not in text, "the API port names tenants to every client"
     assert "stratos_request_ttft_seconds_count 1.0" in text
     assert "gen-" not in text
 

@@ -40,7 +40,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("cause", FAULTS)
 async def test_a_stream_goes_on_at_the_token_where_its_worker_was_lost(cause: str) -> None:
-    async with gateway_world(2, silence_timeout_s=0.6) as world:
+    async with gateway_world(2, sessions={"silence_timeout_s": 0.6, "step_timeout_s": 5.0}) as world:
         for worker in world.workers:
             worker.script = say(TEXT)
         for name, value in FAULTS[cause].items():
@@ -61,7 +61,7 @@ async def test_a_stream_goes_on_at_the_token_where_its_worker_was_lost(cause: st
 
 
 async def test_a_standing_step_counter_is_a_hang() -> None:
-    async with gateway_world(2, step_timeout_s=0.4) as world:
+    async with gateway_world(2, sessions={"silence_timeout_s": 5.0, "step_timeout_s": 0.4}) as world:
         for worker in world.workers:
             worker.script = say(TEXT)
         world.worker.freeze_after = 3
@@ -79,7 +79,7 @@ async def test_a_lost_connection_to_the_only_worker_is_made_again() -> None:
 
 
 async def test_an_idle_worker_may_stand_still() -> None:
-    async with gateway_world(1, step_timeout_s=0.2) as world:
+    async with gateway_world(1, sessions={"silence_timeout_s": 5.0, "step_timeout_s": 0.2}) as world:
         world.worker.script = say(TEXT)
         await stream_ids(world)
         await asyncio.sleep(0.6)  # longer than the limit, with signs of life all the time

@@ -1,4 +1,4 @@
-"""Prefill in one worker, decode in another: hand-computed tokens prove who computed what."""
+"""Prefill in one worker, decode in another: hand-computed tokens prove which worker computed what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every failure of a hand-off by name: the answer is right, the failure is counted, nothing stays behind."""
+"""Every failure of a hand-off by name: the answer is right, the failure is counted, nothing is left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, Wo
 
 PROMPT = [(7 * i) % 4096 for i in range(100)]
 LONG_PROMPT = [(7 * i) % 4096 for i in range(900)]
-"""Two frames of at most 512 tokens, whatever the chunks are."""
+"""Two frames of at most 512 tokens, for chunks of any size."""
 HANDED_OVER = fake_generate(PROMPT, 4, prefill_weight=PREFILL_WEIGHT, decode_weight=DECODE_WEIGHT)
 COMPUTED_HERE = fake_generate(PROMPT, 4, prefill_weight=0, decode_weight=DECODE_WEIGHT, num_prefilled=0)
 

@@ -11,7 +11,7 @@ NUM_CLIENTS = 12
 
 
 def idle(platform: PlatformProcess) -> bool:
-    """No block and no staging slot is taken on any worker, and nobody waits or runs."""
+    """No block and no staging slot is taken on any worker, and no request waits or runs."""
     workers = platform.status()["workers"]
     assert {worker["role"] for worker in workers} == {"prefill", "decode"}
     return all(
@@ -32,7 +32,7 @@ def make_body(index: int, *, stream: bool, max_tokens: int) -> dict:
 
 
 async def leave_after(client: httpx.AsyncClient, index: int) -> int:
-    """Start a stream and leave behind its ``index``-th event; 0 leaves before anything came."""
+    """Start a stream and leave after its ``index``-th event; 0 leaves before anything came."""
     seen = 0
     async with client.stream("POST", "/completions", json=make_body(index, stream=True, max_tokens=2000)) as response:
         assert response.status_code == 200
@@ -55,7 +55,7 @@ async def hang_up(client: httpx.AsyncClient, index: int) -> None:
 
 
 async def control(platform: PlatformProcess, client: httpx.AsyncClient) -> None:
-    """While somebody streams the ledger does show it."""
+    """While a client streams the ledger does show it."""
     async with client.stream("POST", "/completions", json=make_body(5, stream=True, max_tokens=3000)) as response:
         await anext(response.aiter_lines())
         async with asyncio.timeout(10):

@@ -36,8 +36,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         "STRATOS_AUTOSCALER_PLANNER__QUIET_S": "1.5",
         "STRATOS_AUTOSCALER_PLANNER__COOLDOWN_UP_S": "0.5",
         "STRATOS_AUTOSCALER_PLANNER__COOLDOWN_DOWN_S": "0.5",
-        "STRATOS_GATEWAY_WATERMARK_KEY": WATERMARK_KEY,
-        "STRATOS_GATEWAY_WATERMARK_TENANTS": '["marked"]',
+        "STRATOS_GATEWAY_WATERMARK__KEY": WATERMARK_KEY,
+        "STRATOS_GATEWAY_WATERMARK__TENANTS": '["marked"]',
     }
     with running_platform(tmp_path_factory.mktemp("platform"), env=env) as running:
         yield running
@@ -154,7 +154,7 @@ def test_a_stream_survives_the_death_of_the_only_decode_worker(
 def test_load_adds_a_decode_worker_and_quiet_drains_it_without_cutting_a_stream(
     platform: PlatformProcess, client: openai.OpenAI, undisturbed: str
 ) -> None:
-    # A decode worker seats 3 streams (see the fixture): ten at once must bring a second one. Two go on at all times
+    # A decode worker runs 3 streams (see the fixture): ten at once must bring a second one. Two go on at all times
     # while it is quiet enough for one worker, so the one that leaves has a stream to finish or to hand over.
     wait_until(lambda: len(decode_workers(platform)) == 1, what="one decode worker")
     with ThreadPoolExecutor(10) as pool:  # a thread per stream

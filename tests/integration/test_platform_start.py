@@ -98,9 +98,9 @@ def test_wrong_flags(tmp_path: Path, arguments: tuple[str, ...], hint: str) -> N
 
 
 def test_a_redis_that_does_not_answer(tmp_path: Path) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        place = f"127.0.0.1:{nobody.getsockname()[1]}/0"
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{silent.getsockname()[1]}/0"
         output = failing_start(tmp_path / "data", "--engine", "fake", "--redis-url", f"redis://:secret@{place}")
     assert f"the Redis at {place} does not answer; correct --redis-url" in output
     assert "secret" not in output

@@ -190,7 +190,7 @@ def test_a_clients_trace_is_continued(platform: PlatformProcess, collector: Otlp
 def test_an_unsampled_trace_makes_no_span(platform: PlatformProcess, collector: OtlpReceiver) -> None:
     unsampled = complete(platform, "trace-unsampled", traceparent=f"00-{TRACE_ID[::-1]}-{CLIENT_SPAN_ID}-00")
     assert "traceparent" not in unsampled.headers
-    trace_of(collector, complete(platform, "trace-behind"))  # what came before it was exported, too
+    trace_of(collector, complete(platform, "trace-after"))  # what came before it was exported, too
     assert not collector.spans(TRACE_ID[::-1])
     assert not collector.spans(request_id="trace-unsampled")
 

@@ -1,4 +1,4 @@
-"""A worker whose engine process is killed, hangs or talks nonsense: who is told what, and how soon."""
+"""A worker whose engine process is killed, hangs or sends invalid messages: which client is told what, and how soon."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_a_hung_engine_makes_its_worker_unready_and_shows_in_every_sign_of
         os.kill(engine, signal.SIGCONT)
     await _until_serving(worker, True)
     await stream.wait_tokens(50)
-    assert stream.error is None, "whoever only was slow goes on"
+    assert stream.error is None, "a request that only was slow goes on"
     await gateway.cancel("req-1")
 
 

@@ -91,7 +91,7 @@ async def test_both_services_run_and_stop_on_sigterm(tmp_path: Path, world: Worl
     finally:
         for process in processes:
             process.end()
-    assert not list((tmp_path / "shm").glob("*")), "staging files stayed behind"
+    assert not list((tmp_path / "shm").glob("*")), "staging files were left"
 
 
 async def test_a_signal_behind_the_drain_rpc_does_not_cut_streams(tmp_path: Path, world: World) -> None:

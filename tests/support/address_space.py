@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 HEADROOM_BYTES = 1 << 30
-"""Address space beside what the process has; what tests load within it needs some MiB."""
+"""Address space in addition to what the process has; what tests load within it needs some MiB."""
 
 
 @contextmanager

@@ -17,7 +17,7 @@ BLOCK, LAYER, LAYERS = 4, 1, 2
 
 @dataclass
 class World:
-    """Rows (queries, context) of one launch, with padding rows behind them."""
+    """Rows (queries, context) of one launch, with padding rows after them."""
 
     shapes: list[tuple[int, int]]
     kv_heads: int = 2

@@ -42,7 +42,7 @@ def make_core(
 def make_request(
     prompt: Iterable[int], name: str = "r", *, n: int = 1, seed: int = 7, emitted: Iterable[int] = (), **params: Any
 ) -> EngineRequest:
-    """A request; with ``emitted`` its only choice resumes behind those tokens."""
+    """A request; with ``emitted`` its only choice resumes after those tokens."""
     choices = tuple(ChoiceState(index=i) for i in range(n))
     if emitted:
         choices = (ChoiceState(index=0, emitted_ids=tuple(emitted)),)

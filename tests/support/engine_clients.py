@@ -122,7 +122,7 @@ def make_request(prompt: Any, name: str = "r", n: int = 1, **params: Any) -> Eng
 
 
 def make_adapter(name: str) -> AdapterFiles:
-    """An adapter of one module, whose files nobody reads; ``name`` is one character of its digest."""
+    """An adapter of one module, whose files are not read; ``name`` is one character of its digest."""
     return AdapterFiles(
         path=Path("/nowhere") / name,
         digest=name * 64,

@@ -21,7 +21,7 @@ from stratos.engine.fake.runner import fake_generate
 from tests.support.terms import pop_terms
 
 CROWDED: dict[str, Any] = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
-"""Settings that admit whatever fits now, so that a small pool runs full and sequences are preempted."""
+"""Settings that admit all that fits now, so that a small pool runs full and sequences are preempted."""
 MAX_STEPS = 5000
 
 
@@ -87,7 +87,7 @@ class Run:
         self.max_allocated = max(self.max_allocated, self.engine.status().blocks.allocated)
         for output in result.outputs:
             place = (output.key.request_id, output.index)
-            assert place not in self.reasons, "a token behind the end"
+            assert place not in self.reasons, "a token after the end"
             tokens = self.tokens.setdefault(place, [])
             assert output.offset == len(tokens)
             tokens += output.token_ids
@@ -123,7 +123,7 @@ def prompt_hashes(engine: EngineCore, prompt: Iterable[int]) -> list[bytes]:
 
 
 def assert_at_rest(engine: EngineCore) -> None:
-    """No block of either tier is held by anybody."""
+    """No block of either tier is held."""
     status = engine.status()
     blocks, slots = status.blocks, status.host.slots
     assert blocks.free + blocks.cached == blocks.total, blocks

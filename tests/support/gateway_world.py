@@ -206,7 +206,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
 
 
 def _prompt_logprobs(submit: decode_pb2.Submit) -> list[decode_pb2.PositionLogprobs]:
-    """Minus the place of each token from the second on; the most likely ones have ids right behind it."""
+    """Minus the place of each token from the second on; the most likely ones have the ids right after it."""
     entries = []
     for place, token in list(enumerate(submit.prompt_ids))[1:]:
         entry = decode_pb2.PositionLogprobs()
@@ -349,8 +349,7 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
             "router_address": "unused:1",
             "redis_url": "redis://unused",
             "key_pepper": "unused-unused-unused",
-            "silence_timeout_s": 5.0,
-            "step_timeout_s": 5.0,
+            "sessions": {"silence_timeout_s": 5.0, "step_timeout_s": 5.0},
             "drain_timeout_s": 2.0,
             **overrides,
         }

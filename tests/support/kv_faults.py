@@ -41,7 +41,7 @@ class FaultPlan:
     """By frame number. The frame after a ``REORDER`` must be a healthy one: the held payload follows it."""
     delay_s: float = 0.05
     die: Callable[[], None] = lambda: None
-    """What dying means, besides closing the pair; a child process would kill itself."""
+    """What dying means, in addition to closing the pair; a child process would kill itself."""
     injected: Counter[Fault] = field(default_factory=Counter)
     """How often each fault took effect."""
     released: asyncio.Event = field(default_factory=asyncio.Event)

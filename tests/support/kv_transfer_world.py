@@ -68,17 +68,17 @@ class World:
         """A pair that is connected, and a leg on it that holds slots."""
         offer = await self.receiver.open_pair(source)
         pair = await (sender or self.sender()).connect(offer)
-        return Link(self.receiver, offer, pair, leg, self.receiver.take_slots(offer.pair, want, leg=leg))
+        return Link(self.receiver, offer, pair, leg, self.receiver.allocate_slots(offer.pair, want, leg=leg))
 
     def memory(self, link, slot):
-        """The memory of a slot, whatever its state."""
+        """The memory of a slot in any state."""
         return self.receiver._pairs[link.name].ring.view(slot)
 
     async def close(self):
         async with asyncio.timeout(LONG_S):
             await asyncio.gather(self.receiver.close(), *(sender.close() for sender in self.senders))
         assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("kv-gloo")]
-        assert not list(self.directory.iterdir()), "staging files were left behind"
+        assert not list(self.directory.iterdir()), "staging files were left"
 
 
 class Link:
@@ -89,7 +89,7 @@ class Link:
         self.name = offer.pair
 
     def leg_of(self, leg, want=2):
-        return Link(self.receiver, self.offer, self.sender, leg, self.receiver.take_slots(self.name, want, leg=leg))
+        return Link(self.receiver, self.offer, self.sender, leg, self.receiver.allocate_slots(self.name, want, leg=leg))
 
     def post(self, seq, slot, payload):
         header = header_of(self.leg, seq, slot, payload)

@@ -40,7 +40,7 @@ class Stream:
         self.sampled: list[SampledToken] = []
 
     def row(self, chunk: int, *, is_sampling: bool = True) -> PlanRow:
-        """The next ``chunk`` tokens; samples behind the last one."""
+        """The next ``chunk`` tokens; samples after the last one."""
         end = min(len(self.tokens), self.num_computed + chunk)
         sample = self._spec() if is_sampling and end == len(self.tokens) else None
         return PlanRow(
@@ -110,7 +110,7 @@ def all_logprobs(token: SampledToken) -> torch.Tensor:
 
 
 def teacher_forced(runner: TorchRunner, ids: list[int], chunk: int, adapter: str = "") -> torch.Tensor:
-    """Log probabilities behind every token that ends a chunk: [chunks, vocab]."""
+    """Log probabilities after every token that ends a chunk: [chunks, vocab]."""
     driver = Driver(runner)
     stream = driver.stream(ids, params=FULL, adapter=adapter)
     rows = []

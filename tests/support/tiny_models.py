@@ -174,7 +174,7 @@ def save_adapter(path: Path, model: Any, *, rank: int, targets: list[str], seed:
 
 
 def reference_logprobs(model: Any, ids: list[int]) -> torch.Tensor:
-    """Log probabilities behind every token: float32 [tokens, vocab]."""
+    """Log probabilities after every token: float32 [tokens, vocab]."""
     with torch.no_grad():
         return torch.log_softmax(model(torch.tensor([ids])).logits[0].float(), -1)
 

@@ -1,4 +1,4 @@
-"""Compiles kernels for sm_90 without a GPU: launch functions run as always, but a launch ends behind the compiler.
+"""Compiles kernels for sm_90 without a GPU: launch functions run as always, but a launch ends after the compiler.
 
 Use ``compiled`` in a process that does not interpret kernels.
 """

@@ -263,7 +263,7 @@ def watermark_detect(
     model: Annotated[Path, typer.Option(help="Folder of the model whose output it may be.")],
     file: Annotated[Path | None, typer.Argument(help="The text; default: standard input.")] = None,
     key_file: Annotated[Path | None, typer.Option(help="File with the secret key.")] = None,
-    key: Annotated[str, typer.Option(envvar="STRATOS_GATEWAY_WATERMARK_KEY", hidden=True)] = "",
+    key: Annotated[str, typer.Option(envvar="STRATOS_GATEWAY_WATERMARK__KEY", hidden=True)] = "",
     gamma: Annotated[float, typer.Option(help="As the gateway has it.")] = 0.25,
     context_tokens: Annotated[int, typer.Option(help="As the gateway has it.")] = 1,
     p_value: Annotated[float, typer.Option(min=0, max=1, help="Most false alarms per text.")] = 1e-5,

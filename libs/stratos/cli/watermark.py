@@ -23,7 +23,7 @@ def read_key(key_file: Path | None, key: str) -> bytes:
         except (OSError, UnicodeDecodeError) as error:
             raise BadRequest(f"the key file cannot be read: {error}") from error
     if not key:
-        raise BadRequest("no key: give --key-file, or set STRATOS_GATEWAY_WATERMARK_KEY as for the gateway")
+        raise BadRequest("no key: give --key-file, or set STRATOS_GATEWAY_WATERMARK__KEY as for the gateway")
     return key.encode()
 
 
@@ -39,18 +39,18 @@ def read_text(file: Path | None) -> str:
         raise BadRequest(f"the text cannot be read: {error}") from error
 
 
-def detect_text(text: str, model_path: Path, watermark: Watermark, most_p_value: float) -> dict[str, Any]:
+def detect_text(text: str, model_path: Path, watermark: Watermark, max_p_value: float) -> dict[str, Any]:
     """What the detector says about a text.
 
     Args:
         text: without the prompt that it answers.
         model_path: folder with the tokenizer of the model that may have written it.
         watermark: as the gateway's settings have it.
-        most_p_value: the text counts as marked up to this probability of a false alarm.
+        max_p_value: the text counts as marked up to this probability of a false alarm.
     """
     found = detect(check_watermark(watermark), Tokenizer.load(model_path).encode_plain(text))
     return {
-        "is_marked": found.p_value <= most_p_value,
+        "is_marked": found.p_value <= max_p_value,
         "z_score": round(found.z_score, 3),
         "p_value": found.p_value,
         "num_scored_tokens": found.num_scored,

@@ -1,4 +1,4 @@
-"""The inference engine: runs without gRPC, without I/O, in whatever thread owns it.
+"""The inference engine: runs without gRPC, without I/O, in the one thread that owns it.
 
 Two wings meet at ``contract``.  The host wing never imports torch: ``core``, ``step_loop``, ``sequence``,
 ``scheduler``, ``kv_cache``, ``requests``, ``grammar``, ``fake``.  The device wing computes: ``runner``, ``models``,

@@ -55,7 +55,7 @@ class SequenceInspection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInspection:
-    """Everything that a request could leave behind, and what decisions are made from."""
+    """Everything that a request could leave over, and what decisions are made from."""
 
     sequences: tuple[SequenceInspection, ...]
     open_requests: tuple[RequestKey, ...]

@@ -117,7 +117,7 @@ class Sequence:
         """Tokens that no launched step computes; 1 means a decode row."""
         num_tokens = len(self.tokens) + self.num_unknown
         if self.num_unknown and num_tokens >= self.max_len:
-            return 0  # the token in flight is the last one, whatever it is
+            return 0  # the token in flight is the last one, for any token
         return num_tokens - self.num_scheduled
 
     @property

@@ -9,7 +9,7 @@ OUTLIER_RATIO = 4.0
 
 
 class SlowSteps:
-    """The slowest step of late; a single outlier (a process that was stopped for a while) does not count in full."""
+    """The slowest recent step; a single outlier (a process that was stopped for a while) does not count in full."""
 
     __slots__ = ("_first_s", "_second_s")
 

@@ -195,7 +195,7 @@ class StepLoop:
         return self._runner.collect(handle)
 
     def _probe(self, number: int) -> None:
-        """Compute a token for nobody: raises when the runner, and not some request, is broken."""
+        """Compute a token of no request: raises when the runner, and not some request, is broken."""
         with self._changing():
             block = self._kv.blocks.allocate(1)
         if block is None:

@@ -144,7 +144,7 @@ class StepTracker:
                 continue
             try:
                 rows.append(LaunchedRow(self.requests.row(sequence, count), sequence, sequence.epoch))
-            except Exception:  # whatever is wrong with this row, the others go on
+            except Exception:  # an error of this row must not end the others
                 _log.exception("a row cannot be planned")
                 self.fail(sequence, Internal(RAISED), result)
         rows = [launched for launched in rows if launched.is_current]
@@ -209,7 +209,7 @@ class StepTracker:
                     self.requests.advance(sequence, begin, sampled.get(sequence.seq_id), result)
             except StratosError as refusal:
                 self.fail(sequence, refusal, result)
-            except Exception:  # whatever is wrong with this row, the others go on
+            except Exception:  # an error of this row must not end the others
                 _log.exception("a row cannot be retired")
                 self.fail(sequence, Internal(RAISED), result)
 

@@ -65,12 +65,12 @@ class BlockingThreads:
         error: BaseException | None = None
         try:
             result = call(*args)
-        except Exception as err:  # the boundary of a thread: whoever awaits gets it
+        except Exception as err:  # the boundary of a thread: the awaiting task gets it
             error = err
         self._tell(self._call_ended, future, result, error)
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no task is left to be told
             self._loop.call_soon_threadsafe(callback, *args)
 
     def _call_ended(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -109,9 +109,9 @@ class RingReceiver(Receiver):
             self._make_room()
             return await self._open(source_incarnation)
 
-    def take_slots(self, pair: str, want: int, *, leg: str) -> list[int]:
+    def allocate_slots(self, pair: str, want: int, *, leg: str) -> list[int]:
         found = self._pairs.get(pair)
-        return found.slots.take(want, leg) if found else []
+        return found.slots.allocate(want, leg) if found else []
 
     def slots_of(self, pair: str, leg: str) -> list[int]:
         found = self._pairs.get(pair)

@@ -52,7 +52,7 @@ class CachingSender(Sender):
                 raise ValueError(f"the pair {offer.pair} was offered before with another address or size")
             self._pairs[offer.pair] = self._pairs.pop(offer.pair)
             return known
-        # A ring can be attached to only once: those who come meanwhile, or after one who gave up, share the attempt.
+        # A ring can be attached to only once: callers that come later, also after one that gave up, share the attempt.
         task = self._connecting.get(offer.pair)
         if task is None:
             task = asyncio.create_task(self._attach(offer), name=f"kv-connect {offer.pair}")

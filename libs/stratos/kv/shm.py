@@ -62,7 +62,7 @@ class _ShmRing(Ring):
         return self._memory[slot * self._slot_bytes : (slot + 1) * self._slot_bytes]
 
     def close(self) -> None:
-        # The mapping ends with the last view: somebody may still be reading a slot.
+        # The mapping ends with the last view: a reader may still hold one.
         self._path.unlink(missing_ok=True)
         os.close(self._fd)
 

@@ -29,7 +29,7 @@ class SlotLedger:
         self._states = [SlotState.FREE] * num_slots
         self._legs = [""] * num_slots
 
-    def take(self, want: int, leg: str) -> list[int]:
+    def allocate(self, want: int, leg: str) -> list[int]:
         """Grant free slots to ``leg``: at least one, at most half of the free ones, so that the next leg finds one."""
         free = [slot for slot, state in enumerate(self._states) if state is SlotState.FREE]
         taken = free[: min(want, (len(free) + 1) // 2)] if want > 0 else []

@@ -4,7 +4,7 @@ Control messages (offer, credits, headers, ``Sent``, ``Nack``, ``AbortAck``) tra
 a transport carries payload bytes only.  Life of a frame:
 
 1. D ``open_pair(source)`` once per source incarnation: a ring of slots that only this pair uses; the offer goes to P.
-2. D ``take_slots(pair, want, leg=...)``: credits for one leg; P ``connect(offer)``.
+2. D ``allocate_slots(pair, want, leg=...)``: credits for one leg; P ``connect(offer)``.
 3. P announces a header (over gRPC), D ``post(pair, header)``; P ``await send(header, payload)`` into the slot.
 4. P says ``Sent`` (over gRPC), D ``notify_sent``; D ``await wait(...)`` returns the bytes in the slot.
 5. D scatters and verifies, then ``recycle_slot`` and a new credit to the same leg, or ``release_slot``.
@@ -70,7 +70,7 @@ class Receiver(ABC):
     """Receiving end of one transport in one worker process; owns the staging rings.
 
     A pair may end at any time (its source is gone, the transport broke).  From then on ``open_pair`` makes another
-    one; for the old name ``take_slots`` returns ``[]``, ``post`` and ``wait`` raise ``WorkerLost``, and
+    one; for the old name ``allocate_slots`` returns ``[]``, ``post`` and ``wait`` raise ``WorkerLost``, and
     the calls that give slots back are ignored.
     """
 
@@ -87,7 +87,7 @@ class Receiver(ABC):
         """
 
     @abstractmethod
-    def take_slots(self, pair: str, want: int, *, leg: str) -> list[int]:
+    def allocate_slots(self, pair: str, want: int, *, leg: str) -> list[int]:
         """Grant up to ``want`` free slots to ``leg``: at least one, at most half of the free ones (rounded up).
 
         ``[]`` when none is free: the hand-off must not be granted.

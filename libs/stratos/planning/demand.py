@@ -14,7 +14,7 @@ from stratos.planning.settings import PoolConfig
 class Reason(enum.StrEnum):
     """Why a decision was taken; the values are metric labels."""
 
-    SEATS = "seats"
+    BATCH_SLOTS = "batch_slots"
     KV_BLOCKS = "kv_blocks"
     QUEUE = "queue"
     PREFILL_TOKENS = "prefill_tokens"
@@ -45,7 +45,7 @@ def demand(pool: PoolObservation, config: PoolConfig, utilisation: float) -> Dem
     if config.role is WorkerRole.PREFILL:
         wanted = [_prefill_demand(pool, config, utilisation)]
     else:
-        wanted = [_seat_demand(pool, config, utilisation), _block_demand(pool, utilisation)]
+        wanted = [_slot_demand(pool, config, utilisation), _block_demand(pool, utilisation)]
     return max(wanted, key=lambda found: found.num_workers)
 
 
@@ -56,12 +56,12 @@ def queue_demand(pool: PoolObservation, config: PoolConfig) -> Demand:
     return Demand(num_live + 1 if is_backlogged else 0, Reason.QUEUE)
 
 
-def _seat_demand(pool: PoolObservation, config: PoolConfig, utilisation: float) -> Demand:
+def _slot_demand(pool: PoolObservation, config: PoolConfig, utilisation: float) -> Demand:
     live = [worker for worker in pool.staying if worker.is_live]
-    seats = [worker.max_num_seqs or config.planner.default_seats for worker in live]
-    per_worker = sum(seats) / len(seats) if seats else config.planner.default_seats
+    slots = [worker.max_num_seqs or config.planner.default_batch_slots for worker in live]
+    per_worker = sum(slots) / len(slots) if slots else config.planner.default_batch_slots
     load = sum(worker.num_seqs for worker in pool.workers) + pool.queue_depth
-    return Demand(math.ceil(load / (per_worker * utilisation)), Reason.SEATS)
+    return Demand(math.ceil(load / (per_worker * utilisation)), Reason.BATCH_SLOTS)
 
 
 def _block_demand(pool: PoolObservation, utilisation: float) -> Demand:

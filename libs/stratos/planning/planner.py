@@ -120,8 +120,8 @@ class PoolPlanner:
         """One less, when that has been enough for the whole window."""
         config = self._config
         num_staying = len(pool.staying)
-        most_wanted = max(config.min_workers, *(count for _, count in self._wanted))
-        if pool.num_starting or pool.queue_depth or most_wanted >= num_staying:
+        max_wanted = max(config.min_workers, *(count for _, count in self._wanted))
+        if pool.num_starting or pool.queue_depth or max_wanted >= num_staying:
             # "steady" while the latest demand needs everyone, "stabilising" when only the past did
             is_steady = max(config.min_workers, self._wanted[-1][1]) >= num_staying
             return self._hold(

@@ -22,7 +22,7 @@ class PlannerConfig:
     """Requests waiting at the router, per worker, that mean one worker more, even where batch slots are free."""
     prefill_tokens_per_worker: int = 8192
     """Prompt tokens one prefill worker may have queued."""
-    default_seats: int = 8
+    default_batch_slots: int = 8
     """Stands for ``max_num_seqs`` of a worker that does not report it."""
     quiet_s: float = 60.0
     """A smaller pool must have been enough for this long, without a gap in the data, before a worker is drained."""

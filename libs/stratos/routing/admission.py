@@ -25,7 +25,7 @@ class Ask:
     request: PlacementRequest
     output_tokens: int
     """Expected output of one choice."""
-    kv_mark: float
+    kv_watermark: float
     max_waiting_per_worker: int
 
     def num_blocks(self, block_size: int) -> int:
@@ -35,19 +35,19 @@ class Ask:
 
     def never_fits(self, view: WorkerView) -> bool:
         """Not even an empty worker of this size could take it."""
-        return self.num_blocks(view.status.block_size) > self.kv_mark * view.status.blocks.total
+        return self.num_blocks(view.status.block_size) > self.kv_watermark * view.status.blocks.total
 
     def has_room(self, view: WorkerView) -> bool:
         """Admission holds now."""
         need = self.num_blocks(view.status.block_size)
-        return need + view.num_used_blocks <= self.kv_mark * view.status.blocks.total
+        return need + view.num_used_blocks <= self.kv_watermark * view.status.blocks.total
 
-    def has_seat(self, view: WorkerView) -> bool:
+    def has_batch_slot(self, view: WorkerView) -> bool:
         """The worker's batch, and its short queue, have a place; an empty worker always has."""
-        most = view.status.max_num_seqs
-        if most == 0 or view.num_seqs == 0:
+        max_num_seqs = view.status.max_num_seqs
+        if max_num_seqs == 0 or view.num_seqs == 0:
             return True
-        return view.num_seqs + max(1, self.request.num_choices) <= most + self.max_waiting_per_worker
+        return view.num_seqs + max(1, self.request.num_choices) <= max_num_seqs + self.max_waiting_per_worker
 
 
 class OutputLengths:
@@ -78,6 +78,6 @@ def make_ask(request: PlacementRequest, lengths: OutputLengths, settings: Admiss
     return Ask(
         request=request,
         output_tokens=1 if request.is_recovery else min(per_choice, lengths.p90(request.model_digest)),
-        kv_mark=1.0 if request.is_recovery else settings.kv_mark,
+        kv_watermark=1.0 if request.is_recovery else settings.kv_watermark,
         max_waiting_per_worker=settings.max_waiting_per_worker,
     )

@@ -14,7 +14,7 @@ from stratos.routing.settings import QueueConfig
 
 T = TypeVar("T")
 MAX_SCAN = 32
-"""Requests of one line that are tried when the ones before them fit no live worker."""
+"""Requests of one flow that are tried when the ones before them fit no live worker."""
 
 
 class Verdict(enum.Enum):
@@ -60,8 +60,8 @@ class ClassQueue:
     def __init__(self, settings: QueueConfig) -> None:
         self._settings = settings
         self._recoveries: dict[Ticket, None] = {}
-        self._lanes: dict[str, dict[Ticket, None]] = {}
-        self._lane_tokens: dict[str, int] = {}
+        self._flows: dict[str, dict[Ticket, None]] = {}
+        self._flow_tokens: dict[str, int] = {}
         self.service = ServiceCounters()
         self.num_requests = 0
         """Recoveries not counted."""
@@ -78,28 +78,28 @@ class ClassQueue:
     def tickets(self) -> Iterator[Ticket]:
         """Every waiting request."""
         yield from self._recoveries
-        for lane in self._lanes.values():
-            yield from lane
+        for flow in self._flows.values():
+            yield from flow
 
     def heads(self) -> Iterator[Ticket]:
-        """The first request of each line."""
-        for line in (self._recoveries, *self._lanes.values()):
-            yield from islice(line, 1)
+        """The first request of each flow."""
+        for flow in (self._recoveries, *self._flows.values()):
+            yield from islice(flow, 1)
 
     def leaders(self) -> Iterator[Ticket]:
         """Candidates to go first: the first recovery if there is one, else the first request of each tenant."""
         yield from islice(self._recoveries, 1) if self._recoveries else self.heads()
 
     def add(self, ticket: Ticket) -> None:
-        """Append a request to its line."""
+        """Append a request to its flow."""
         ticket.is_waiting = True
         if ticket.request.is_recovery:
             self._recoveries[ticket] = None
             return
         tenant = ticket.request.tenant
-        if tenant not in self._lanes:
+        if tenant not in self._flows:
             self.service.arrive(tenant)
-        self._lanes.setdefault(tenant, {})[ticket] = None
+        self._flows.setdefault(tenant, {})[ticket] = None
         self._count(ticket, +1)
 
     def remove(self, ticket: Ticket) -> None:
@@ -108,12 +108,12 @@ class ClassQueue:
         if ticket.request.is_recovery:
             del self._recoveries[ticket]
             return
-        lane = self._lanes[ticket.request.tenant]
-        del lane[ticket]
+        flow = self._flows[ticket.request.tenant]
+        del flow[ticket]
         self._count(ticket, -1)
-        if not lane:
-            del self._lanes[ticket.request.tenant]
-            del self._lane_tokens[ticket.request.tenant]
+        if not flow:
+            del self._flows[ticket.request.tenant]
+            del self._flow_tokens[ticket.request.tenant]
 
     def charge(self, ticket: Ticket) -> None:
         """A request of its tenant is dispatched; recoveries are not the tenant's doing."""
@@ -129,13 +129,15 @@ class ClassQueue:
         num_requests, num_tokens = self.num_requests, self.num_tokens
         victims: list[Ticket] = []
         by_count = num_requests >= settings.max_requests
-        held = {name: len(lane) for name, lane in self._lanes.items()} if by_count else dict(self._lane_tokens)
+        held = {name: len(flow) for name, flow in self._flows.items()} if by_count else dict(self._flow_tokens)
         heaviest = max(held, key=lambda name: held[name], default=tenant)
-        for victim in reversed(self._lanes.get(heaviest, {})):
+        for victim in reversed(self._flows.get(heaviest, {})):
             if self._fits(num_requests, num_tokens, new_tokens):
                 break
-            least = held.get(tenant, 0) + (1 if by_count else new_tokens)
-            if heaviest == tenant or held[heaviest] <= least:
+            # The newcomer's tenant after it joined: evicting from a tenant that would then be the lighter one
+            # would only turn the roles around.
+            own = held.get(tenant, 0) + (1 if by_count else new_tokens)
+            if heaviest == tenant or held[heaviest] <= own:
                 return None
             victims.append(victim)
             num_requests, num_tokens = num_requests - 1, num_tokens - victim.request.num_prompt_tokens
@@ -151,28 +153,32 @@ class ClassQueue:
         """Place one request.
 
         Returns:
-            What was placed; ``Verdict.BLOCKED`` when a request holds the line until there is room for it;
+            What was placed; ``Verdict.BLOCKED`` when a request blocks the others until a worker has room for it;
             ``None`` when nothing can be placed and others may try.
         """
-        for line in self._lines():
-            for ticket in islice(line, MAX_SCAN):
+        for flow in self._flows_in_order():
+            for ticket in islice(flow, MAX_SCAN):
                 result = place(ticket)
                 if not isinstance(result, Verdict):
                     self.remove(ticket)
                     self.charge(ticket)
                     return Dispatched(ticket, result)
                 if result is Verdict.BLOCKED:
-                    if self._holds_line(ticket, now):
+                    # A young blocked request lets other tenants pass; an old one keeps the room that gets free
+                    # for itself, so that a large request is not passed for ever by small ones.
+                    if self._blocks_others(ticket, now):
                         return Verdict.BLOCKED
-                    break  # first in, first out within a line
+                    break  # first in, first out within a flow
         return None
 
-    def _lines(self) -> Iterator[dict[Ticket, None]]:
+    def _flows_in_order(self) -> Iterator[dict[Ticket, None]]:
+        # Recoveries are not charged and not ordered: their clients have begun to read.  Then the tenant with the
+        # smallest counter; equal counters, such as those of new tenants, go by the age of the first request.
         yield self._recoveries
-        for tenant in sorted(self._lanes, key=lambda t: (self.service[t], next(iter(self._lanes[t])).sequence)):
-            yield self._lanes[tenant]
+        for tenant in sorted(self._flows, key=lambda t: (self.service[t], next(iter(self._flows[t])).sequence)):
+            yield self._flows[tenant]
 
-    def _holds_line(self, ticket: Ticket, now: float) -> bool:
+    def _blocks_others(self, ticket: Ticket, now: float) -> bool:
         """Long enough blocked; one that refuses some workers must not stop the others."""
         return now - ticket.arrived >= self._settings.hold_after_s and not ticket.request.excluded_incarnations
 
@@ -180,4 +186,4 @@ class ClassQueue:
         tenant, tokens = ticket.request.tenant, ticket.request.num_prompt_tokens
         self.num_requests += sign
         self.num_tokens += sign * tokens
-        self._lane_tokens[tenant] = self._lane_tokens.get(tenant, 0) + sign * tokens
+        self._flow_tokens[tenant] = self._flow_tokens.get(tenant, 0) + sign * tokens

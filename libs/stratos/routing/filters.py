@@ -1,7 +1,7 @@
 """Which workers may run a request. Each filter names why a worker may not, or passes it.
 
 Eligibility filters look at what the worker is; capacity filters at what it has left.  The difference matters
-to the queue: a request that waits for capacity keeps its place in line, one that no worker could take does not
+to the queue: a request that waits for capacity keeps its place in the queue, one that no worker could take does not
 stand in the way of others.
 """
 
@@ -25,11 +25,11 @@ class Rejection(enum.StrEnum):
     EXCLUDED = "excluded"
     IDENTITY = "identity"
     NEVER_FITS = "never_fits"
-    SEATS = "seats"
+    BATCH_SLOTS = "batch_slots"
     KV_ROOM = "kv_room"
 
 
-CAPACITY = frozenset({Rejection.SEATS, Rejection.KV_ROOM})
+CAPACITY = frozenset({Rejection.BATCH_SLOTS, Rejection.KV_ROOM})
 
 Filter = Callable[[WorkerView, Ask], Rejection | None]
 
@@ -67,9 +67,9 @@ def pairs_with(identity: KvIdentity) -> Filter:
     return check
 
 
-def has_seat(view: WorkerView, ask: Ask) -> Rejection | None:
+def has_batch_slot(view: WorkerView, ask: Ask) -> Rejection | None:
     """A place in the batch."""
-    return None if ask.has_seat(view) else Rejection.SEATS
+    return None if ask.has_batch_slot(view) else Rejection.BATCH_SLOTS
 
 
 def can_ever_fit(view: WorkerView, ask: Ask) -> Rejection | None:
@@ -89,7 +89,7 @@ DECODE_FILTERS: tuple[Filter, ...] = (
     can_ever_fit,
     is_live,
     has_kv_room,
-    has_seat,
+    has_batch_slot,
 )
 """What a worker is comes first, then whether it lives, then what it has left."""
 
@@ -99,7 +99,7 @@ EMBEDDING_FILTERS: tuple[Filter, ...] = (
     serves_model,
     is_not_excluded,
     is_live,
-    has_seat,
+    has_batch_slot,
 )
 """Blocks are not asked for: inputs run one after the other and give theirs back, so only one that is too long for the
 pool by itself never fits, and the worker says so."""

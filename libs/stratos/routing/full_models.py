@@ -1,7 +1,7 @@
-"""Models all of whose workers have no seat left, so that a long queue is not tried against them one by one.
+"""Models whose workers have no batch slot left, so that a long queue is not tried against them one by one.
 
-Exact, not a guess: when a request was refused for want of seats alone, every request that needs as many seats and
-no more KV room, and that excludes no worker, would be refused for the same reason, until the fleet changes.
+The shortcut is exact.  When a request was refused for want of batch slots alone, every request that needs as many batch
+slots and no more KV, and that excludes no worker, is refused for the same reason until the fleet changes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from stratos.routing.admission import Ask
 from stratos.routing.filters import Rejection
 from stratos.routing.picker import Refusal
 
-_NOT_CANDIDATES = frozenset({Rejection.ROLE, Rejection.MODEL, Rejection.OUT, Rejection.SEATS})
+_NOT_CANDIDATES = frozenset({Rejection.ROLE, Rejection.MODEL, Rejection.OUT, Rejection.BATCH_SLOTS})
 
 
 class FullModels:
-    """Refusals for want of seats at one version of the fleet."""
+    """Refusals for want of batch slots at one version of the fleet."""
 
     def __init__(self) -> None:
         self._version = -1
@@ -33,7 +33,7 @@ class FullModels:
             self._refused[ask.request.model_digest, ask.request.work] = ask
 
     def covers(self, ask: Ask, version: int) -> bool:
-        """A refusal of this request for want of seats follows from an earlier one."""
+        """A refusal of this request for want of batch slots follows from an earlier one."""
         refused = self._refused.get((ask.request.model_digest, ask.request.work)) if version == self._version else None
         return (
             refused is not None
@@ -41,5 +41,5 @@ class FullModels:
             and ask.request.num_choices == refused.request.num_choices
             and ask.output_tokens <= refused.output_tokens
             and ask.request.num_prompt_tokens <= refused.request.num_prompt_tokens
-            and ask.kv_mark >= refused.kv_mark
+            and ask.kv_watermark >= refused.kv_watermark
         )

@@ -37,6 +37,8 @@ class ModelQueue:
 
     def dispatch(self, now: float, place: Place[T]) -> Dispatched[T] | None:
         """Place one request: an aged one when the quota allows, else by class."""
+        # An aged request that cannot be placed does not use up the quota, and does not block its class: the classes
+        # are tried in order below as if it were not there.
         aged = self._aged(now) if self._quota.is_open else None
         if aged is not None:
             result = place(aged)
@@ -97,7 +99,7 @@ class PlacementQueue:
             Overloaded: the queue is full, and its tenant holds its share or more of it.
         """
         ticket = self._ticket(request, now, output_tokens)
-        model = self._model(_line(request))
+        model = self._model(_queue_key(request))
         displaced = self._make_room(model.of(request), ticket, now)
         model.of(request).add(ticket)
         heapq.heappush(self._expiries, (ticket.expires, ticket.sequence, ticket))
@@ -108,7 +110,7 @@ class PlacementQueue:
         """Take out a ticket whose caller left; ``False`` when it does not wait any more."""
         if not ticket.is_waiting:
             return False
-        self._models[_line(ticket.request)].of(ticket.request).remove(ticket)
+        self._models[_queue_key(ticket.request)].of(ticket.request).remove(ticket)
         return True
 
     def expire(self, now: float) -> list[Ticket]:
@@ -141,7 +143,7 @@ class PlacementQueue:
 
     def settle(self, request: PlacementRequest, difference: float) -> None:
         """Correct the tenant's charge once the real output is known; ``difference`` in output tokens."""
-        model = self._models.get(_line(request))
+        model = self._models.get(_queue_key(request))
         if model is not None and not request.is_recovery:
             model.of(request).service.settle(request.tenant, difference * self._settings.output_token_cost)
 
@@ -177,9 +179,9 @@ class PlacementQueue:
             sequence=next(self._sequence),
         )
 
-    def _model(self, line: tuple[str, Work]) -> ModelQueue:
+    def _model(self, key: tuple[str, Work]) -> ModelQueue:
         """The queues of a model; idle ones make place, so that unknown digests cannot fill the memory."""
-        model = self._models.get(line)
+        model = self._models.get(key)
         if model is not None:
             return model
         if len(self._models) >= self._settings.max_models:
@@ -187,7 +189,7 @@ class PlacementQueue:
             if idle is None:
                 raise Overloaded("too many models have waiting requests; try again later")
             del self._models[idle]
-        return self._models.setdefault(line, ModelQueue(self._settings))
+        return self._models.setdefault(key, ModelQueue(self._settings))
 
     def _make_room(self, queue: ClassQueue, ticket: Ticket, now: float) -> list[Ticket]:
         if ticket.request.is_recovery:
@@ -215,5 +217,5 @@ class PlacementQueue:
             heapq.heapify(self._expiries)
 
 
-def _line(request: PlacementRequest) -> tuple[str, Work]:
+def _queue_key(request: PlacementRequest) -> tuple[str, Work]:
     return request.model_digest, request.work

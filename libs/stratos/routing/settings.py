@@ -24,7 +24,7 @@ class ScorerWeights:
 class AdmissionConfig:
     """The KV admission rule and the bound on a worker's own queue."""
 
-    kv_mark: Annotated[float, Gt(0), Le(1)] = 0.90
+    kv_watermark: Annotated[float, Gt(0), Le(1)] = 0.90
     """Share of a KV pool that admission may fill, recoveries excepted; 1.0 relies on preemption alone."""
     default_output_tokens: Annotated[int, Ge(1)] = 256
     """Stands for the p90 output length of a model until enough requests have ended."""

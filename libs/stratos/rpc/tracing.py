@@ -185,7 +185,7 @@ def open_tracing(otlp_endpoint: str, service: str) -> Tracing:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-    # Whether a request is traced is settled before a span is asked for, so the SDK's own sampling has no say.
+    # ``Tracing`` decides which requests are traced and asks for no span otherwise: the SDK must not sample once more.
     provider = TracerProvider(
         resource=Resource.create({"service.name": f"stratos-{service}"}), sampler=ALWAYS_ON, shutdown_on_exit=False
     )
@@ -201,7 +201,7 @@ def _parent_context(traceparent: str) -> Any:
     from opentelemetry.context import Context
 
     if not traceparent:
-        return Context()  # a root, whatever span the caller's own context may hold
+        return Context()  # a root, also when the caller's own context holds a span
     _, trace_id, span_id, _ = traceparent.split("-")
     parent = otel.SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=otel.TraceFlags(1))
     return otel.set_span_in_context(otel.NonRecordingSpan(parent), Context())

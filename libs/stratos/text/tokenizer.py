@@ -91,7 +91,7 @@ class Tokenizer:
         except UnicodeDecodeError:
             return mark + "".join(f"\\x{byte:02x}" for byte in raw)
 
-    def least_tokens(self, text: str) -> int:
+    def min_num_tokens(self, text: str) -> int:
         """A bound from below on the length of ``encode(text)``, without encoding: refuses huge texts at once."""
         return -(-len(text) // self._max_token_bytes)
 

@@ -1,6 +1,6 @@
 """What a worker keeps of a request: its submission, the log of what it emitted, how its prompt was made.
 
-The log is the buffer of a slow gateway.  ``RequestRecord.take`` returns what lies after a cursor per choice,
+The log is the buffer of a slow gateway.  ``RequestRecord.drain`` returns what lies after a cursor per choice,
 so deltas that could not be sent coalesce, and ``Attach`` is nothing but setting the cursors back.
 """
 
@@ -98,7 +98,7 @@ class ChoiceLog:
     num_sent: int = 0
     is_finish_sent: bool = False
 
-    def take(self) -> ChoiceOutput | None:
+    def drain(self) -> ChoiceOutput | None:
         """What lies after the cursor; moves it."""
         has_finish = self.finish_reason is not None and not self.is_finish_sent
         if self.num_sent == len(self.token_ids) and not has_finish:
@@ -197,9 +197,9 @@ class RequestRecord:
         for index, choice in self._choices.items():
             choice.rewind(num_received.get(index, 0))
 
-    def take(self) -> RequestDelta | None:
+    def drain(self) -> RequestDelta | None:
         """What the gateway has not got yet, or ``None``; moves the cursors."""
-        choices = tuple(delta for choice in self._choices.values() if (delta := choice.take()) is not None)
+        choices = tuple(delta for choice in self._choices.values() if (delta := choice.drain()) is not None)
         error = None if self.is_error_sent else self.error
         if not choices and error is None:
             return None

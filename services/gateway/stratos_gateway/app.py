@@ -81,7 +81,7 @@ class GatewayApp:
         _log.debug("request %s: %s %s answered with %d", exchange.request_id, method, route, status)
 
     async def _answer(self, exchange: Exchange, scope: Scope, receive: Receive) -> int:
-        """Answer, whatever happens; returns the status to count."""
+        """Answer in any case; returns the status to count."""
         try:
             await self._router(scope, receive, exchange.send)
             return exchange.status
@@ -91,7 +91,7 @@ class GatewayApp:
             _log.info("request %s ends: its client does not read", exchange.request_id)
         except asyncio.CancelledError:  # the process ends and has waited long enough
             return await self._fail(Draining("this gateway is leaving; try again"), exchange, scope, receive)
-        except Exception as error:  # the edge of the process: whatever happened, the client gets an answer
+        except Exception as error:  # the edge of the process: the client gets an answer in any case
             return await self._fail(error, exchange, scope, receive)
         return CLIENT_LEFT
 

@@ -1,4 +1,4 @@
-"""The real services and stores behind a gateway."""
+"""The real services and stores of a gateway."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.033, 0.05, 0.1, 0.25, 0.5,
 
 
 class PublicMetrics:
-    """What anybody who reaches the API port may see: every family but those that name tenants."""
+    """What every client that reaches the API port may see: every family but those that name tenants."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

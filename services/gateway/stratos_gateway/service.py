@@ -23,31 +23,27 @@ from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.placement_reports import Completions, Router
 from stratos_gateway.generation.platform import Platform
-from stratos_gateway.http.protocol import ConnectionLimits
 from stratos_gateway.http.server import HttpServer
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import AdapterSource, ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import read_policy
-from stratos_gateway.routes.edge import Edge, EdgeLimits
+from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.health import DeepHealth
 from stratos_gateway.routes.preparation import Preparation
-from stratos_gateway.sessions.liveness import LivenessConfig
 from stratos_gateway.sessions.pool import SessionPool
 from stratos_gateway.sessions.session import WorkerSession
 from stratos_gateway.settings import GatewaySettings
 
 _log = logging.getLogger(__name__)
 _DRAIN_POLL_S = 0.02
-FRAMING_ROOM = 8
-"""A message may be this many times the largest body: a body in tiny chunks, and one that is thrown away with a 413."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backends:
-    """The services and stores behind the gateway."""
+    """The services and stores that the gateway calls."""
 
     router: Router
     registry: AdapterSource | None
@@ -64,7 +60,7 @@ class GatewayService(Service):
 
     Args:
         settings: of the process.
-        open_backends: connects to what is behind; called inside the event loop.
+        open_backends: connects to them; called inside the event loop.
     """
 
     name = "gateway"
@@ -106,11 +102,13 @@ class GatewayService(Service):
         backends = await self._open_backends(settings, self._stack)
         self._backend_tasks = backends.tasks
         metrics = GatewayMetrics(self.metrics)
-        self._sessions = SessionPool(self._build_session, self._clock, settings.connect_timeout_s, metrics.sessions.set)
+        self._sessions = SessionPool(
+            self._build_session, self._clock, settings.sessions.connect_timeout_s, metrics.sessions.set
+        )
         completions = Completions(backends.router)
         self._stack.push_async_callback(completions.close)
         self._stack.push_async_callback(self._sessions.close)
-        embeddings = EmbeddingClient(settings.connect_timeout_s)
+        embeddings = EmbeddingClient(settings.sessions.connect_timeout_s)
         self._stack.push_async_callback(embeddings.close)
         self._admission = Admission(settings.max_open_requests, settings.max_open_requests_per_tenant, metrics)
         platform = Platform(
@@ -123,10 +121,7 @@ class GatewayService(Service):
             tracing=self.tracing,
         )
         app = self._build_app(model, backends, platform, embeddings)
-        limits = ConnectionLimits(
-            head_timeout_s=settings.head_timeout_s, max_message_bytes=FRAMING_ROOM * settings.max_body_bytes
-        )
-        self._http = HttpServer(app, settings.http_listen, env_name_of(type(settings), ("http_listen",)), limits)
+        self._http = HttpServer(app, settings.http_listen, env_name_of(type(settings), ("http_listen",)), settings.http)
         self._stack.callback(self._http.close)
         _log.info("model %s, digest %s", model.base.name, model.base.digest)
 
@@ -154,9 +149,7 @@ class GatewayService(Service):
         await self._stack.aclose()
 
     def _build_session(self, worker: WorkerRef) -> WorkerSession:
-        settings = self._settings
-        limits = LivenessConfig(silence_timeout_s=settings.silence_timeout_s, step_timeout_s=settings.step_timeout_s)
-        return WorkerSession(worker, self._incarnation, self._clock, limits)
+        return WorkerSession(worker, self._incarnation, self._clock, self._settings.sessions)
 
     def _build_app(
         self, model: ServedModel, backends: Backends, platform: Platform, embeddings: EmbeddingClient
@@ -167,18 +160,14 @@ class GatewayService(Service):
             model=model,
             catalogue=catalogue,
             default_max_tokens=settings.default_max_tokens,
-            watermarks=read_policy(settings),
+            watermarks=read_policy(settings.watermark),
         )
         edge = Edge(
             authenticator=backends.authenticator,
             admission=self._admission,
             platform=platform,
             tokenizer=model.tokenizer,
-            limits=EdgeLimits(
-                max_body_bytes=settings.max_body_bytes,
-                body_timeout_s=settings.body_timeout_s,
-                write_timeout_s=settings.write_timeout_s,
-            ),
+            limits=settings.http,
         )
         routes = build_routes(
             chat=GenerationEndpoint(edge, preparation.chat),

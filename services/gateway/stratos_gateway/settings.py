@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr
 
 from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
-from stratos.core.requests.limits import MAX_BODY_BYTES
-from stratos.core.requests.watermark import LEAST_KEY_BYTES, MAX_CONTEXT_TOKENS, MAX_DELTA, MAX_KEY_BYTES
 from stratos.rpc.settings import ServiceSettings
+from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.models.watermark_policy import WatermarkConfig
+from stratos_gateway.sessions.liveness import SessionConfig
 
 
 class GatewaySettings(ServiceSettings):
@@ -45,51 +46,21 @@ class GatewaySettings(ServiceSettings):
     """Where the API keys are; secret because it may hold a password."""
     key_pepper: SecretStr
     """Secret under which API keys are hashed; the same one that made the keys."""
-    watermark_key: SecretStr = SecretStr("")
-    """Secret, 16 to 64 bytes, under which output is watermarked; empty marks nothing. The detector needs it."""
-    watermark_gamma: float = Field(0.25, ge=0.001, le=0.999)
-    """Share of the vocabulary that the watermark favours at each place."""
-    watermark_delta: float = Field(2.0, gt=0, le=MAX_DELTA)
-    """Added to the logits of favoured tokens: more is easier to detect and changes text more."""
-    watermark_context_tokens: int = Field(1, ge=1, le=MAX_CONTEXT_TOKENS)
-    """Tokens before a place that decide which ones it favours."""
-    watermark_tenants: list[str] = Field(default_factory=list)
-    """Tenants whose output is marked; empty means all."""
-    watermark_models: list[str] = Field(default_factory=list)
-    """Names of models and adapters whose output is marked; empty means all."""
     max_open_requests: int = Field(512, ge=1)
     """Requests open at once; more get 503 overloaded at once."""
     max_open_requests_per_tenant: int = Field(128, ge=1)
     """Requests that one tenant may have open at once; more get 429 concurrency_limit."""
-    max_body_bytes: int = Field(MAX_BODY_BYTES, ge=1)
-    """Largest request body."""
-    head_timeout_s: float = Field(10.0, gt=0)
-    """Longest time a client may take to send the request line and headers."""
-    body_timeout_s: float = Field(10.0, gt=0)
-    """Longest time a client may take to send its body."""
-    write_timeout_s: float = Field(30.0, gt=0)
-    """A stream whose client takes nothing for this long is cancelled."""
     placement_timeout_s: float = Field(60.0, gt=0)
     """Longest wait for a placement, over all attempts before the first token."""
-    connect_timeout_s: float = Field(2.0, gt=0)
-    """Longest wait for a decode worker's Welcome."""
-    silence_timeout_s: float = Field(1.5, gt=0)
-    """A session without any message for this long is broken; workers speak every 0.25 s."""
-    step_timeout_s: float = Field(3.0, gt=0)
-    """A worker that says it computes and whose step stands still this long is hung (at least 4 of its slow steps)."""
     adapter_refresh_s: float = Field(1.0, gt=0)
     """Age up to which a tenant's list of adapters is used without asking the registry."""
     trace_sample_ratio: float = Field(1.0, ge=0, le=1)
-    """Share of requests without a traceparent that get a trace; a traceparent says by itself whether it wants one."""
+    """Share of requests without a traceparent that get a trace; a traceparent has a flag for it."""
     health_interval_s: float = Field(5.0, gt=0)
     """/health runs at most one inference in this time."""
     health_timeout_s: float = Field(10.0, gt=0)
     """An inference for /health that takes longer means broken."""
 
-    @field_validator("watermark_key")
-    @classmethod
-    def _check_watermark_key(cls, key: SecretStr) -> SecretStr:
-        size = len(key.get_secret_value().encode())
-        if size and not LEAST_KEY_BYTES <= size <= MAX_KEY_BYTES:
-            raise ValueError(f"must have {LEAST_KEY_BYTES} to {MAX_KEY_BYTES} bytes, or be empty")
-        return key
+    http: HttpLimits = HttpLimits()
+    sessions: SessionConfig = SessionConfig()
+    watermark: WatermarkConfig = WatermarkConfig()

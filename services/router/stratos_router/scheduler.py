@@ -239,7 +239,7 @@ class Scheduler:
         if never_fits(self._fleet.views(now), ask):
             raise ContextLengthExceeded(
                 f"{ask.request.num_prompt_tokens} prompt tokens and the expected output do not fit into "
-                f"{ask.kv_mark:.0%} of any worker's KV pool; shorten the prompt or lower max_tokens",
+                f"{ask.kv_watermark:.0%} of any worker's KV pool; shorten the prompt or lower max_tokens",
                 param="messages",
             )
 

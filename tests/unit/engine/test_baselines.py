@@ -1,4 +1,4 @@
-"""Baselines behind switches: each schedules as it says, and none changes a token."""
+"""Baselines as switches: each schedules as it says, and none changes a token."""
 
 import itertools
 
@@ -113,7 +113,7 @@ def test_a_static_batch_takes_nobody_in_before_it_has_ended(lag):
     for index in range(6):
         engine.add(make_request(range(5), f"r{index}", max_tokens=3 + 4 * index))
     engine.step()
-    assert engine.status().num_running == 4, "the batch is formed at once, whatever its prompts take"
+    assert engine.status().num_running == 4, "the batch is formed at once, for prompts of any length"
     sizes = []
     while engine.has_work:
         engine.step()

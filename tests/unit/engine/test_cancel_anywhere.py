@@ -65,7 +65,7 @@ class Schedule:
             max_tokens=12,
             grammar=GRAMMAR if kind == "grammar" else None,
             arrival_s=float(self.count),
-            cache_salt=b"hand-off" if kind == "reserve" else b"",  # nothing is received: its KV is nobody else's
+            cache_salt=b"hand-off" if kind == "reserve" else b"",  # nothing is received: its KV is not shared
         )
         if kind == "job":
             self.engine.add_prefill(PrefillJob(leg=key.request_id, token_ids=prompt))
@@ -100,7 +100,7 @@ class Schedule:
             assert event.leg in self.legs, "an event of a job that is released"
 
     def go_on(self) -> None:
-        """Let one hand-off or job that waits for somebody outside go on."""
+        """Let one hand-off or job that waits for a peer go on."""
         if self.reserved and self.draw.random() < 0.3:
             key = self.draw.choice(sorted(self.reserved))
             self.reserved.remove(key)
@@ -115,7 +115,7 @@ class Schedule:
             self.reserved.discard(key)
 
     def cancel_one(self) -> None:
-        """Cancel a request, some of its choices, an input or a job, in whatever phase it is."""
+        """Cancel a request, some of its choices, an input or a job, in any phase."""
         kind = self.draw.random()
         if kind < 0.6 and self.requests:
             key = self.draw.choice(sorted(self.requests))
@@ -193,7 +193,7 @@ class Schedule:
         self.assert_nothing_is_held()
 
     def check_tokens(self) -> None:
-        """A local request's tokens are those of arithmetic, whoever was cancelled beside it."""
+        """A local request's tokens are those of arithmetic, with any others cancelled."""
         prompt = (7, 8, 9, 10, 11)
         key = RequestKey("after", 0)
         self.requests[key] = make_request(prompt, "after", max_tokens=12)

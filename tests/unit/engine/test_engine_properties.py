@@ -25,7 +25,7 @@ BASELINES = [{}, {}, {"enable_kv_cache": False}, {"batching": "static"}, {"sched
 class EngineMachine(RuleBasedStateMachine):
     """Local requests and hand-offs come, run, are granted, committed and aborted in any order.
 
-    Tokens are checked in hand-off runs without prefix sharing, where arithmetic knows who computed each
+    Tokens are checked in hand-off runs without prefix sharing, where arithmetic knows which worker computed each
     position; with sharing on, only the ledgers are checked.
     """
 

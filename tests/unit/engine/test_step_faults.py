@@ -1,4 +1,4 @@
-"""A runner that raises: the row that makes it raise ends alone, whichever call raises and whatever is in flight."""
+"""A runner that raises: the row that makes it raise ends alone, whichever call raises and with any steps in flight."""
 
 import pytest
 
@@ -142,7 +142,7 @@ def test_a_runner_that_computes_nothing_any_more_ends_the_loop(faulty, call):
     engine.add(make_request([3, 4], "b"))
     with pytest.raises(RuntimeError, match="injected"):
         drain(engine)
-    assert runner.num_raised == 4, "together, each alone, and for nobody"
+    assert runner.num_raised == 4, "together, each alone, and without a request"
 
 
 def test_a_sequence_that_cannot_be_scheduled_ends_alone(make_engine):

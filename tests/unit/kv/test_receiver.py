@@ -1,4 +1,4 @@
-"""Random hand-offs over one receiver: whatever happens, no slot that a source may still write goes to another leg."""
+"""Random hand-offs over one receiver: no slot that a source may still write goes to another leg, in any history."""
 
 import asyncio
 import random
@@ -70,7 +70,7 @@ class HandOffs(RuleBasedStateMachine):
         self.current = offer.pair
         self.pairs[offer.pair] = self._run(self.sender.connect(offer))
         leg = _Leg(len(self.every_leg), offer.pair)
-        leg.credits = set(self.receiver.take_slots(leg.pair, want, leg=leg.name))
+        leg.credits = set(self.receiver.allocate_slots(leg.pair, want, leg=leg.name))
         assert not leg.credits & self._others_may_write(leg), "a slot was granted that another leg may still write"
         if not leg.credits:
             return multiple()
@@ -106,7 +106,7 @@ class HandOffs(RuleBasedStateMachine):
         if leg.arrived:
             header = leg.arrived.pop(min(leg.arrived))
             got = self._run(self.receiver.wait(leg.pair, leg.name, header.seq, timeout_s=0))
-            assert bytes(got) == self._payload(header), "somebody else wrote this slot"
+            assert bytes(got) == self._payload(header), "another leg wrote this slot"
             if again:
                 self.receiver.recycle_slot(leg.pair, header.slot)
                 leg.credits.add(header.slot)

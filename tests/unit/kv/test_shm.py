@@ -1,4 +1,4 @@
-"""Files of the shm transport: private, allocated up front, gone when nobody needs them."""
+"""Files of the shm transport: private, allocated up front, gone when no process needs them."""
 
 import asyncio
 import os

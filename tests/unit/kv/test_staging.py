@@ -1,4 +1,4 @@
-"""The slot ledger: random histories against a model of who may write which slot."""
+"""The slot ledger: random histories against a model of which leg may write which slot."""
 
 import pytest
 from hypothesis import settings
@@ -24,11 +24,11 @@ class SlotHistory(RuleBasedStateMachine):
         return [slot for slot, (s, _) in self.model.items() if s is state]
 
     @rule(want=st.integers(-1, 8), leg=LEGS)
-    def take(self, want, leg):
+    def allocate(self, want, leg):
         free = self._in_state(SlotState.FREE)
-        taken = self.ledger.take(want, leg)
+        taken = self.ledger.allocate(want, leg)
         assert len(set(taken)) == len(taken)
-        assert set(taken) <= set(free), "a slot that somebody may still write was granted"
+        assert set(taken) <= set(free), "a slot that a source may still write was granted"
         assert len(taken) <= max(0, want)
         assert bool(taken) == bool(free and want > 0), "a leg gets at least one slot as long as one is free"
         if len(free) > 1:

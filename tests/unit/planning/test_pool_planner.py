@@ -54,8 +54,8 @@ class World:
 @pytest.mark.parametrize(
     ("observation", "reason", "num_start"),
     [
-        (pool(load(num_seqs=7)), Reason.SEATS, 1),
-        (pool(load(num_seqs=8), queue_depth=20), Reason.SEATS, 3),
+        (pool(load(num_seqs=7)), Reason.BATCH_SLOTS, 1),
+        (pool(load(num_seqs=8), queue_depth=20), Reason.BATCH_SLOTS, 3),
         (pool(load(num_seqs=2), queue_depth=1), Reason.QUEUE, 1),
         (pool(load(num_used_blocks=850)), Reason.KV_BLOCKS, 1),
         (pool(load(num_used_blocks=700), queued_tokens=16 * 300), Reason.KV_BLOCKS, 1),
@@ -106,7 +106,7 @@ def test_a_peak_inside_the_window_keeps_everyone() -> None:
 
 def test_survivors_must_be_able_to_carry_the_load() -> None:
     world = World()
-    # 5 of 8 seats on one survivor is above 0.6, so the pool would swing
+    # 5 of 8 batch slots on one survivor is above 0.6, so the pool would swing
     decisions = world.settle(pool(load("decode-0", num_seqs=3), load("decode-1", num_seqs=2)), 200)
     assert {d.direction for d in decisions} == {HOLD}
     assert decisions[-1].reason is Reason.STEADY
@@ -149,7 +149,7 @@ def test_below_the_minimum_is_repaired_once_it_is_confirmed() -> None:
     world.decide(pool(load("decode-0"), load("decode-1")))
     assert [d.direction for d in world.settle(pool(load("decode-0")), 4)] == [HOLD, HOLD, HOLD, UP]
     world = World(min_workers=2)
-    assert [d.direction for d in world.settle(pool(), 3)] == [HOLD] * 3, "a router that just started knows nobody"
+    assert [d.direction for d in world.settle(pool(), 3)] == [HOLD] * 3, "a router that just started knows no worker"
 
 
 def test_above_the_maximum_is_repaired_without_a_quiet_window() -> None:

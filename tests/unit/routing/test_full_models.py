@@ -1,4 +1,4 @@
-"""The shortcut for full models agrees with the full search, whatever the fleet and the requests are."""
+"""The shortcut for full models agrees with the full search, for all fleets and requests."""
 
 from __future__ import annotations
 

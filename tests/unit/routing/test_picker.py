@@ -47,16 +47,16 @@ def chosen(*views, **kwargs) -> str:
         (make_view(blocks=ledger(100, reserved=43, fenced=43)), Rejection.KV_ROOM),
         (make_view(fresh=BookedLoad(num_blocks=895)), Rejection.KV_ROOM),
         (make_view(held=BookedLoad(num_blocks=895)), Rejection.KV_ROOM),
-        (make_view(num_running=8, num_waiting=2), Rejection.SEATS),
-        (make_view(held=BookedLoad(num_seqs=10)), Rejection.SEATS),
-        (make_view(num_running=6, fresh=BookedLoad(num_seqs=4)), Rejection.SEATS),
+        (make_view(num_running=8, num_waiting=2), Rejection.BATCH_SLOTS),
+        (make_view(held=BookedLoad(num_seqs=10)), Rejection.BATCH_SLOTS),
+        (make_view(num_running=6, fresh=BookedLoad(num_seqs=4)), Rejection.BATCH_SLOTS),
     ],
 )
 def test_each_filter_rejects_for_its_reason(view, reason) -> None:
     refusal = pick(view, ask=make_sample_ask(excluded_incarnations=frozenset({"inc-bad"})))
     assert isinstance(refusal, Refusal)
     assert refusal.rejections == {reason: 1}
-    assert refusal.is_blocked == (reason in (Rejection.SEATS, Rejection.KV_ROOM))
+    assert refusal.is_blocked == (reason in (Rejection.BATCH_SLOTS, Rejection.KV_ROOM))
     assert never_fits([view], make_sample_ask()) == (reason is Rejection.NEVER_FITS)
 
 
@@ -84,7 +84,7 @@ def test_a_worker_that_is_out_keeps_a_request_from_being_called_impossible() -> 
 def test_admission_is_the_formula_at_every_size(total, used, prompt, max_tokens, choices, mark) -> None:
     used = min(used, total)
     request = make_request(num_prompt_tokens=prompt, max_tokens=max_tokens, num_choices=choices)
-    ask = make_ask(request, OutputLengths(256), AdmissionConfig(kv_mark=mark))
+    ask = make_ask(request, OutputLengths(256), AdmissionConfig(kv_watermark=mark))
     view = make_view(blocks=ledger(total, allocated=used))
     budget = min(math.ceil(max_tokens / choices), 256)
     need = math.ceil(prompt / 16) + choices * max(1, math.ceil(budget / 16))
@@ -152,7 +152,7 @@ def test_a_chosen_worker_always_passes_every_bound(loads, seed) -> None:
     views = [make_view(f"w{i}", num_running=r, blocks=ledger(1000, allocated=a)) for i, (r, a) in enumerate(loads)]
     ask = make_sample_ask()
     choice = pick(*views, ask=ask, seed=seed)
-    passing = [view for view in views if ask.has_room(view) and ask.has_seat(view)]
+    passing = [view for view in views if ask.has_room(view) and ask.has_batch_slot(view)]
     if isinstance(choice, Choice):
         assert choice.decode in passing
     else:

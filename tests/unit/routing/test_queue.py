@@ -1,4 +1,4 @@
-"""The queues: fair, bounded, aged, recoveries first; nothing lost, nothing twice, nobody waits for ever."""
+"""The queues: fair, bounded, aged, recoveries first; nothing lost, nothing twice, none waits for ever."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_depths_count_what_waits() -> None:
     service_s=st.floats(0.05, 1.0),
 )
 def test_nobody_waits_for_ever_under_a_saturating_high_class(arrivals, service_s) -> None:
-    """Whoever is queued is dispatched or expires within its time to live, whatever else arrives."""
+    """A queued request is dispatched or expires within its time to live, under any load."""
     world = World(ttl_s=15.0, recovery_ttl_s=15.0)
     waiting = [
         world.push(priority_class=priority, tenant=tenant, is_recovery=is_recovery)

@@ -225,7 +225,7 @@ async def test_a_folder_that_is_being_loaded_is_not_evicted(bench: Bench) -> Non
         await held
     await cache.fetch(first, "a")
     await cache.fetch(bench.register("c", 3.0), "c")
-    assert not (bench.directory / first).exists(), "nobody uses it any more"
+    assert not (bench.directory / first).exists(), "no request uses it any more"
     await cache.close()
 
 

@@ -34,23 +34,23 @@ def test_unsent_steps_coalesce_and_nothing_is_sent_twice() -> None:
     record = make_record()
     record.append(output(0, 0, 5))
     record.append(output(0, 1, 6))
-    delta = record.take()
+    delta = record.drain()
     assert delta is not None
     assert [(c.offset, c.token_ids) for c in delta.choices] == [(0, [5, 6])]
-    assert record.take() is None
+    assert record.drain() is None
 
 
 def test_replay_starts_where_the_gateway_is() -> None:
     record = make_record(ChoiceState(index=0, emitted_ids=(7, 8)), ChoiceState(index=1, finished=True))
     for offset, token in enumerate((20, 21, 22), 2):
         record.append(output(0, offset, token))
-    record.take()
+    record.drain()
     record.rewind({0: 3})
-    delta = record.take()
+    delta = record.drain()
     assert delta is not None
     assert [(c.offset, c.token_ids) for c in delta.choices] == [(3, [21, 22])]
     record.rewind({0: 0})
-    again = record.take()
+    again = record.drain()
     assert again is not None
     assert again.choices[0].offset == 2, "tokens of earlier attempts are not here"
 
@@ -72,18 +72,18 @@ def test_receipt_comes_with_the_first_output_only() -> None:
         num_recomputed_tokens=1,
         first_scheduled_s=10.5,
     )
-    first = record.take()
+    first = record.drain()
     assert first is not None
     assert first.receipt is not None
     assert (first.receipt.queue_ns, first.receipt.prefill_path) == (500_000_000, PrefillPath.HANDOFF)
     assert not record.is_ended
     record.append(output(1, 0, 6, finish=FinishReason.LENGTH))
-    last = record.take()
+    last = record.drain()
     assert last is not None
     assert last.receipt is None
     assert record.is_sent
     record.rewind({})
-    again = record.take()
+    again = record.drain()
     assert again is not None
     assert again.receipt == first.receipt
 
@@ -92,7 +92,7 @@ def test_error_ends_after_what_was_emitted() -> None:
     record = make_record()
     record.append(output(0, 0, 5))
     record.fail(Busy("full"))
-    delta = record.take()
+    delta = record.drain()
     assert delta is not None
     assert isinstance(delta.error, Busy)
     assert delta.choices[0].token_ids == [5]
@@ -105,7 +105,7 @@ def test_cancelling_the_last_open_choice_ends_the_request() -> None:
     record.cancel_choices((1, 9))
     assert record.is_ended
     record.append(output(1, 0, 6))
-    delta = record.take()
+    delta = record.drain()
     assert delta is not None
     assert {c.index: (c.token_ids, c.finish_reason) for c in delta.choices} == {
         0: ([5], FinishReason.STOP),

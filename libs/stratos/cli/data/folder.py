@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from stratos.common.errors import BadRequest, DependencyDown
 
-LEAST_FREE_BYTES = 64 * 1024 * 1024
+MIN_FREE_BYTES = 64 * 1024 * 1024
 SHM_ROOT = Path("/dev/shm")  # noqa: S108 - private folders (0700) with random names are made in it
 SHM_PREFIX = "stratos-"
 
@@ -156,10 +156,10 @@ class DataDir:
                 "make it writable, free some space, or choose another one with --data-dir"
             ) from error
         free = shutil.disk_usage(self.path).free
-        if free < LEAST_FREE_BYTES:
+        if free < MIN_FREE_BYTES:
             raise DependencyDown(
                 f"only {free // 2**20} MB are free on the disk of {self.path}; at least "
-                f"{LEAST_FREE_BYTES // 2**20} MB are needed: free some space or choose another --data-dir"
+                f"{MIN_FREE_BYTES // 2**20} MB are needed: free some space or choose another --data-dir"
             )
 
     def new_run(self) -> RunDir:

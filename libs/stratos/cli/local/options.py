@@ -65,7 +65,7 @@ class UpOptions:
                 raise BadRequest(f"{flag} must be one of {', '.join(allowed)}, not {text!r}", param=flag)
 
     @property
-    def most_decode(self) -> int:
+    def decode_limit(self) -> int:
         """Upper bound of decode workers."""
         return self.max_decode or min(self.decode + 1, MAX_WORKERS)
 

@@ -65,7 +65,7 @@ class Platform:
         """One more worker, for the autoscaler."""
         if not self._is_started:
             raise Overloaded("the platform is still starting; its own workers come first")
-        limit = self._options.most_decode if role == "decode" else max(1, self._options.prefill)
+        limit = self._options.decode_limit if role == "decode" else max(1, self._options.prefill)
         return await self._supervisor.start_worker(role, partial(self._worker_spec, role), limit)
 
     async def begin_drain(self, name: str) -> None:
@@ -191,7 +191,7 @@ class Platform:
             except StartFailed:
                 if is_free(self._options.host, port):
                     raise
-                first = port + 1  # somebody took it meanwhile
+                first = port + 1  # another process took it since the look
             else:
                 return port
 

@@ -54,7 +54,7 @@ class SupervisorServicer(supervisor_pb2_grpc.SupervisorServiceServicer):
             raise BadRequest("role must be prefill or decode", param="role")
         work = asyncio.create_task(self._control.start_worker(role), name=f"start-{role}")
         work.add_done_callback(_retrieve)
-        # Shielded: a caller that gives up must not leave half a worker behind.
+        # Shielded: a caller that gives up must not leave a half-started worker.
         return supervisor_pb2.StartWorkerResponse(process=_message(await asyncio.shield(work)))
 
     async def DrainWorker(self, request: Any, context: Any) -> supervisor_pb2.DrainWorkerResponse:

@@ -28,7 +28,7 @@ from stratos.rpc.clients.channel import channel, translate_errors
 MAX_CRASHES = 6
 HEALTHY_AFTER_S = 60.0
 """A process that served for this long has its crashes forgotten."""
-FIRST_PAUSE_S, MOST_PAUSE_S = 0.25, 8.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.25, 8.0
 STOP_ORDER = (("autoscaler",), ("gateway",), ("router",), ("prefill", "decode"), ("lora-registry",), ("redis",))
 KILL_MARGIN_S = 3.0
 Report = Callable[[str], None]
@@ -81,11 +81,11 @@ class Supervisor:
         self.write_workers_file()
         return process.view()
 
-    async def start_worker(self, role: str, make_spec: SpecFactory, most: int) -> ProcessView:
-        """Start one more worker under the first free name; ``Overloaded`` above ``most`` of that role."""
+    async def start_worker(self, role: str, make_spec: SpecFactory, limit: int) -> ProcessView:
+        """Start one more worker under the first free name; ``Overloaded`` above ``limit`` of that role."""
         names = {p.name for p in self._processes.values() if p.spec.role == role}
-        if len(names) >= most:
-            raise Overloaded(f"there are {len(names)} {role} workers already; the limit is {most}")
+        if len(names) >= limit:
+            raise Overloaded(f"there are {len(names)} {role} workers already; the limit is {limit}")
         name = next(n for n in (f"{role}-{i}" for i in itertools.count()) if n not in names)
         try:
             return await self.launch(make_spec(name))
@@ -142,7 +142,7 @@ class Supervisor:
                 self._report(f"{process.name} crashed {crashes} times in a row and stays stopped")
                 process.state = "stopped"
                 return
-            await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (crashes - 1), MOST_PAUSE_S))
+            await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (crashes - 1), MAX_PAUSE_S))
             await self._restart(process)
         process.state = "stopped"
         self._processes.pop(process.name, None)

@@ -137,7 +137,7 @@ def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
         "SUPERVISOR_ADDRESS": ends.supervisor,
         "ROUTER_ADDRESS": ends.router,
         "MIN_DECODE_WORKERS": str(options.decode),
-        "MAX_DECODE_WORKERS": str(options.most_decode),
+        "MAX_DECODE_WORKERS": str(options.decode_limit),
     }
 
 

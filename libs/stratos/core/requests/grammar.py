@@ -38,7 +38,7 @@ class GrammarSpec:
     text: str
 
 
-_MOST_BYTES = {GrammarKind.REGEX: MAX_REGEX_BYTES, GrammarKind.LARK: MAX_LARK_BYTES}
+_MAX_BYTES = {GrammarKind.REGEX: MAX_REGEX_BYTES, GrammarKind.LARK: MAX_LARK_BYTES}
 ANY_OBJECT = GrammarSpec(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 
 
@@ -52,7 +52,7 @@ def check_grammar(kind: str, text: object, param: str) -> GrammarSpec:
         raise BadRequest(f"{param} must be a non-empty string", param=param)
     if kind not in list(GrammarKind):
         raise BadRequest(f"the kind of grammar must be one of {', '.join(GrammarKind)}", param=param)
-    most = _MOST_BYTES.get(GrammarKind(kind), MAX_GRAMMAR_BYTES)
+    most = _MAX_BYTES.get(GrammarKind(kind), MAX_GRAMMAR_BYTES)
     try:
         num_bytes = len(text) if len(text) > most else len(text.encode())
     except UnicodeEncodeError as error:

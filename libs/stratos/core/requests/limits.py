@@ -1,6 +1,6 @@
 """The limits table and the one validator of generation parameters, for every ingress (HTTP and gRPC).
 
-A limit is a row: name, least, most, kind.  The checks raise ``BadRequest`` with ``param`` set; a route that
+A limit is a row: name, minimum, maximum, kind.  The checks raise ``BadRequest`` with ``param`` set; a route that
 accepts a new parameter adds a row here.
 """
 
@@ -17,15 +17,15 @@ from stratos.common.errors import BadRequest, ContextLengthExceeded
 class Limit:
     """Inclusive range of one numeric parameter."""
 
-    least: float
-    most: float
+    minimum: float
+    maximum: float
     is_integer: bool = False
-    excludes_least: bool = False
+    excludes_minimum: bool = False
 
 
 LIMITS: Mapping[str, Limit] = {
     "temperature": Limit(0.0, 2.0),
-    "top_p": Limit(0.0, 1.0, excludes_least=True),
+    "top_p": Limit(0.0, 1.0, excludes_minimum=True),
     "top_k": Limit(0, 2**20, is_integer=True),
     "min_p": Limit(0.0, 1.0),
     "repetition_penalty": Limit(0.01, 2.0),
@@ -93,10 +93,10 @@ def _check(limit: Limit, value: object, param: str) -> float | int:
         if isinstance(value, float) and not value.is_integer():
             raise BadRequest(f"{param} must be an integer", param=param)
         value = int(value)
-    too_low = value <= limit.least if limit.excludes_least else value < limit.least
-    if too_low or value > limit.most:
-        bracket = "(" if limit.excludes_least else "["
-        raise BadRequest(f"{param} must be in {bracket}{_plain(limit.least)}, {_plain(limit.most)}]", param=param)
+    too_low = value <= limit.minimum if limit.excludes_minimum else value < limit.minimum
+    if too_low or value > limit.maximum:
+        bracket = "(" if limit.excludes_minimum else "["
+        raise BadRequest(f"{param} must be in {bracket}{_plain(limit.minimum)}, {_plain(limit.maximum)}]", param=param)
     return value
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from stratos.common.errors import BadRequest
 from stratos.core.rng import MASK32, TOKEN_MULTIPLIER, fmix32
 
-LEAST_KEY_BYTES, MAX_KEY_BYTES = 16, 64
+MIN_KEY_BYTES, MAX_KEY_BYTES = 16, 64
 MAX_DELTA = 20.0
 MAX_CONTEXT_TOKENS = 8
 
@@ -65,8 +65,8 @@ def check_watermark(watermark: Watermark) -> Watermark:
     Raises:
         BadRequest: the key is too short or long, or a number is out of range.
     """
-    if not LEAST_KEY_BYTES <= len(watermark.key) <= MAX_KEY_BYTES:
-        raise BadRequest(f"a watermark key has {LEAST_KEY_BYTES} to {MAX_KEY_BYTES} bytes", param="watermark")
+    if not MIN_KEY_BYTES <= len(watermark.key) <= MAX_KEY_BYTES:
+        raise BadRequest(f"a watermark key has {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes", param="watermark")
     if not (0 < watermark.gamma < 1 and 0 < watermark.threshold < 2**32):
         raise BadRequest("the watermark's gamma must be between 0 and 1", param="watermark")
     if not 0 < watermark.delta <= MAX_DELTA:

@@ -62,7 +62,7 @@ class PlanRow:
     adapter_digest: str = ""
     """Empty for the base model."""
     sample: SampleSpec | None = None
-    """Sample behind the last token of the row, or not at all."""
+    """Sample after the last token of the row, or not at all."""
     pool: PoolingKind | None = None
     """Pool the hidden states of the row for an embedding, or not at all."""
     targets: PromptTargets | None = None

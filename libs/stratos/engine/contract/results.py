@@ -22,7 +22,7 @@ class AuditCounts:
 
 
 class CostErrors(NamedTuple):
-    """Relative errors of the predictions of late, made before the step's own duration was known."""
+    """Relative errors of recent predictions, made before the step's own duration was known."""
 
     median: float
     p90: float
@@ -119,7 +119,7 @@ class EngineStatus:
     resident_adapters: tuple[str, ...]
     tokens_by_tenant: dict[str, int]
     slow_step_s: float = 0.0
-    """Slowest step of late: what a big model or a busy machine may take, so that slow is not taken for stuck."""
+    """Slowest recent step: what a big model or a busy machine may take, so that slow is not taken for stuck."""
     num_preemptions: int = 0
     num_admission_refusals: int = 0
     """Waits that met a full pool at the head of the queue, each counted once, and hand-offs that found no room."""

@@ -15,7 +15,7 @@ of plan k is known to the host, so grammar masks and penalties are complete howe
 
 Who owns which buffers.  A plan is immutable and the runner may keep it.  Input buffers of a launched plan belong to
 the runner until its ``collect`` returns: two sets in rotation suffice.  What ``collect`` returns belongs to the caller.
-Blocks of a launched plan, copies included, are given to nobody else before the plan is collected; blocks that
+Blocks of a launched plan, copies included, are given to no other sequence before the plan is collected; blocks that
 ``gather`` reads and ``scatter`` writes are not in the plan, except that ``gather`` may read computed tokens of a block
 whose later tokens a launched plan writes.  KV of plan k is complete for other streams and threads when ``collect k``
 has returned.  A sequence that ended in step k may have a row in plan k+1 already: its token is dropped.

@@ -64,7 +64,7 @@ class GrammarCompiler:
             self._compiled.pop(spec, None)
 
     def matcher(self, spec: GrammarSpec, emitted_ids: Sequence[int] = ()) -> GrammarMatcher:
-        """A matcher behind the tokens emitted so far, compiled now if it was not prepared.
+        """A matcher after the tokens emitted so far, compiled now if it was not prepared.
 
         Raises:
             BadRequest: the grammar cannot be compiled, or does not allow the emitted tokens.

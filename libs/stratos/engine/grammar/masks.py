@@ -41,7 +41,7 @@ class MaskFiller:
 
     Args:
         vocab_size: of the model's output.
-        is_parallel: fill in threads, beside whoever asked; off fills before ``start`` returns.
+        is_parallel: fill in threads, during the caller's work; off fills before ``start`` returns.
         clock: times batches.
     """
 

@@ -6,7 +6,7 @@
     released under a fence ──▶ FENCED ──unfence──▶ CACHED (has a hash) or FREE
 
 RESERVED blocks belong to a hand-off that is not committed: they never have a hash and are never read.  A fence
-says that a copy outside of the step loop touches the block; a fenced block is never given to anybody.
+says that a copy outside of the step loop touches the block; a fenced block is never given to a sequence.
 Ledger law: ``free + cached + allocated + reserved + fenced == total``.
 """
 
@@ -62,7 +62,7 @@ class BlockManager:
         return len(self._free)
 
     def is_in_use(self, block: int) -> bool:
-        """Somebody references the block."""
+        """A sequence or a copy references the block."""
         return self._refs[block] > 0
 
     def allocate(self, count: int, *, reserved: bool = False) -> list[int] | None:
@@ -97,7 +97,7 @@ class BlockManager:
     def release(self, blocks: Sequence[int], *, are_oldest: bool = False) -> None:
         """Take one reference from each block, last block first, so that suffixes are evicted before prefixes.
 
-        ``are_oldest``: those that nobody references then are the next to be evicted.
+        ``are_oldest``: those without a reference then are the next to be evicted.
         """
         for block in reversed(blocks):
             assert self._refs[block] > 0, f"block {block} released twice"
@@ -113,7 +113,7 @@ class BlockManager:
             self._fences[block] += 1
 
     def unfence(self, blocks: Iterable[int]) -> None:
-        """End one fence; a block nobody references becomes available."""
+        """End one fence; a block without other references becomes available."""
         for block in blocks:
             assert self._fences[block] > 0
             self._fences[block] -= 1

@@ -4,7 +4,7 @@
     CACHED ──hold──▶ HELD ──release──▶ CACHED or FREE,  CACHED ──evicted by allocate──▶ MOVING
     HELD ──begin_move (a load reads it)──▶ MOVING
 
-A slot is MOVING while a copy writes or reads it; it is never given to anybody then.  Hashes are those of the device
+A slot is MOVING while a copy writes or reads it; it is never given away then.  Hashes are those of the device
 pool (``prefix_cache``), so one hash says what a block holds in either tier.  Least recently used slots go first.
 Ledger law: ``free + cached + held + moving == total``.
 """

@@ -14,7 +14,7 @@ hash, and a later prefix hit *loads* it.  Copies ride in step plans: a plan copi
 and a block that is loaded has no reader, until the plan has retired; an evicted block cannot be copied any more, so
 cached blocks are copied before they are due (``_keep_oldest``).
 
-The destination of a load holds a reference of its own until the plan retires, so its sequence may end meanwhile.
+The destination of a load holds a reference of its own until the plan retires, so its sequence may end before.
 Owns the decisions and what is pending; slots belong to ``HostPool``, blocks to ``BlockManager``.
 """
 
@@ -318,7 +318,7 @@ class HostTier:
         return slot
 
     def _copy_in(self, slot: int, block: int, block_hash: bytes | None) -> None:
-        """The destination and the source stay until the plan has retired, whatever becomes of the sequence."""
+        """The destination and the source stay until the plan has retired, also when the sequence ends first."""
         self.pool.hold([slot])  # the caller's hold ends with the plan's decision, this one when the plan retires
         self.pool.begin_move(slot)  # no copy may fill the slot while this one reads it
         self._blocks.reference([block])  # its sequence may be aborted before the copy is done

@@ -36,7 +36,7 @@ class PrefixCache:
 
         Args:
             hashes: the chain.
-            first_needed: of a number of blocks: index of the first that tokens behind them see; never descends.
+            first_needed: of a number of blocks: index of the first that tokens after them see; never descends.
 
         Returns:
             How many blocks the prefix has, and those from the first needed one on.

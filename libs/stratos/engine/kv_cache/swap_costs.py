@@ -55,7 +55,7 @@ class SwapCosts:
         return self._is_worth(num_blocks * self.block_size, num_moves=1)
 
     def is_keep_worth(self) -> bool:
-        """Copy a block that the device pool gives up, on the chance that somebody asks for it."""
+        """Copy a block that the device pool gives up, on the chance that a later request needs it."""
         return self._is_worth(self.block_size, num_moves=2)
 
     def _is_worth(self, num_tokens: int, num_moves: int, num_blocks: int | None = None) -> bool:

@@ -40,7 +40,7 @@ class KvWindow:
         return self.num_head_blocks + -(-(self.size + self.max_step_tokens) // self.block_size) + 2
 
     def first_block(self, position: int) -> int:
-        """Index of the first block, behind those of sinks, that the token at ``position`` or a later one sees."""
+        """Index of the first block, after those of sinks, that the token at ``position`` or a later one sees."""
         return max(self.num_head_blocks, (position + 1 - self.size) // self.block_size)
 
     def needed(self, num_blocks: int) -> int:

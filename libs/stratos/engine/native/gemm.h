@@ -1,8 +1,8 @@
 // Matrix products with packed weights, out = x weight^T + bias, for any number of rows.
 //
-// A weight [n, k] lies as panels of PANEL columns of the result, [panel][unit of k][PANEL], zeros behind n; a unit is what
+// A weight [n, k] lies as panels of PANEL columns of the result, [panel][unit of k][PANEL], zeros after n; a unit is what
 // tiles.h says, and the last pair of an odd k ends with a zero.  Every element of the result is one sum over the units of k
-// in order, in float, whatever the number of rows, the place of a row among them, and the number of threads: sums that are
+// in order, in float, for any number of rows, the place of a row among them, and the number of threads: sums that are
 // put aside between two DEPTHs keep all their bits.  So a row's result depends on that row alone.
 #pragma once
 

@@ -84,7 +84,7 @@ static void multiply(int rows, const A *a, int64_t a_stride, const float *b, int
     }
 }
 
-// LANES units of a row from dimension `d` on, zeros behind its end; a null row is all zeros.
+// LANES units of a row from dimension `d` on, zeros after its end; a null row is all zeros.
 template <class T, class U> static inline vec load_units(const T *row, int d, int dim) {
     if (!row) return vset(0);
     if (U::PER_UNIT == 1) return vload(row + d, dim - d);

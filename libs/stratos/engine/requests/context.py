@@ -35,7 +35,7 @@ class EngineContext:
         """Raise ``ContextLengthExceeded`` for tokens that could never fit the model's context or the pool.
 
         A prompt of ``num_tokens`` must fit whole, as a hand-off carries it whole; ``num_output`` tokens of output
-        behind it need not where blocks are released.
+        after it need not where blocks are released.
         """
         if num_tokens + num_output > self.info.max_model_len:
             raise ContextLengthExceeded(

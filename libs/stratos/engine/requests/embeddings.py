@@ -1,7 +1,7 @@
 """Embedding requests: rows of the ordinary batch whose hidden states are pooled instead of sampled.
 
 Life of a request: ``add`` -> waits and runs in chunks like any prompt -> the runner hands back a pooled part for each
-row that contributes -> ``advance`` adds the parts up and, behind the last chunk, finishes the vector -> its blocks
+row that contributes -> ``advance`` adds the parts up and, after the last chunk, finishes the vector -> its blocks
 are released, and stay in the prefix cache.
 
 Last-token pooling needs one row's result, so it uses the prefix cache.  Mean pooling needs the state of every

@@ -144,7 +144,7 @@ class GenerationTable:
     def drain_copies(self, plan: int, *, has_rows: bool = True) -> list[BlockCopy]:
         """Copies that ``plan`` must do; each holds a reference on its source until ``end_copies``.
 
-        A plan without rows does none, but copies that nobody wants any more give their sources back.
+        A plan without rows does none, but copies that are not wanted any more give their sources back.
         """
         self._drop_dead_copies()
         if not has_rows:

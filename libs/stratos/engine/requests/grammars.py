@@ -37,7 +37,7 @@ class RequestGrammars:
         self._compiler.prepare(spec)
 
     def matchers(self, request: EngineRequest) -> dict[int, GrammarMatcher]:
-        """A matcher for each unfinished choice, behind what it has emitted; none without a grammar.
+        """A matcher for each unfinished choice, after what it has emitted; none without a grammar.
 
         Raises:
             BadRequest: the grammar cannot be compiled, or does not allow what was emitted.

@@ -10,7 +10,7 @@ usable on real steps:
   typical adapts, so one descheduled step is ignored and a lasting change is not.
 - When ``SHIFT_STEPS`` steps in a row are all slower than predicted by ``SHIFT_RATIO``, or all faster, the machine has
   changed (another number of threads, a neighbour): everything known is scaled by their median ratio at once.
-- Directions that the steps of late say nothing about (a batch that only decodes) stay where they were: a small ridge
+- Directions that recent steps say nothing about (a batch that only decodes) stay where they were: a small ridge
   pulls to the last solution instead of to zero.
 - Non-negative by trying every set of active coefficients: there are seven.
 
@@ -57,7 +57,7 @@ class StepLoad:
     """KV tokens that attention reads, counted once per tile of queries."""
 
     def plus(self, count: int, start: int) -> StepLoad:
-        """With a row of ``count`` tokens behind ``start`` computed ones."""
+        """With a row of ``count`` tokens after ``start`` computed ones."""
         tiles = -(-count // QUERY_TILE)
         return StepLoad(self.tokens + count, self.kv_tokens + tiles * (start + count))
 
@@ -92,7 +92,7 @@ class StepCostModel:
 
     @property
     def errors(self) -> CostErrors | None:
-        """How far off it was of late; ``None`` before it has seen enough."""
+        """How far off it was recently; ``None`` before it has seen enough."""
         if self.num_steps < ERRORS_FROM:
             return None
         median, p90 = (quantile.value / ERROR_UNIT for quantile in self._errors.values())
@@ -123,7 +123,7 @@ class StepCostModel:
         self.max_step_tokens = max(self.max_step_tokens, load.tokens)
 
     def _shift(self, ratio: float) -> None:
-        """Scale everything when the steps of late agree that all of it takes longer, or less."""
+        """Scale everything when recent steps agree that all of it takes longer, or less."""
         self._ratios.append(ratio)
         is_slower = min(self._ratios) > SHIFT_RATIO
         is_faster = max(self._ratios) < 1 / SHIFT_RATIO

@@ -232,7 +232,7 @@ class Scheduler:
             try:
                 growth = self._growth_until_token(sequence)
                 has_room = self._tables.build(sequence, self.num_unused_budget_blocks, growth)
-            except Exception:  # whatever is wrong with this sequence, the others go on
+            except Exception:  # an error of this sequence must not end the others
                 _log.exception("a sequence cannot be admitted")
                 decision.failed.append((sequence, Internal("the request could not be scheduled")))
                 continue

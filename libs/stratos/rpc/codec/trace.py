@@ -7,7 +7,7 @@ from stratos.core.trace import NO_TRACE, TraceContext, parse_http_request_id, pa
 
 
 def trace_to_pb(trace: TraceContext) -> common_pb2.TraceContext | None:
-    """A record as message; ``None``, which leaves the field out, when there is nothing to say."""
+    """A record as message; ``None``, which leaves the field out, when it is empty."""
     if trace == NO_TRACE:
         return None
     return common_pb2.TraceContext(traceparent=trace.traceparent, http_request_id=trace.http_request_id)

@@ -214,7 +214,7 @@ class RequestTable:
     def _append(self, record: RequestRecord, output: ChoiceOutput) -> None:
         try:
             record.append(output)
-        except AssertionError:  # whatever is wrong with this request, the others of the step go on
+        except AssertionError:  # one request's bug must not end the others of the step
             error_id = new_id("err")
             logger.exception("output of request %s cannot be taken, error id %s", record.label, error_id)
             record.fail(Internal(f"internal error {error_id}"))  # its task leaves the engine

@@ -79,7 +79,7 @@ class Session:
         due_s = self._clock.now()
         while True:
             if not self.is_idle:
-                yield self._take()
+                yield self._drain()
             elif self.is_closed:
                 return
             if self._clock.now() >= due_s:
@@ -96,8 +96,8 @@ class Session:
         except TimeoutError:
             return
 
-    def _take(self) -> StepDeltas:
+    def _drain(self) -> StepDeltas:
         deltas, self._refusals = self._refusals, []
         dirty, self._dirty = self._dirty, {}
-        deltas += [delta for record in dirty.values() if (delta := record.take()) is not None]
+        deltas += [delta for record in dirty.values() if (delta := record.drain()) is not None]
         return StepDeltas(step=self._engine.status().step, deltas=tuple(deltas))

@@ -24,7 +24,7 @@ def describe_decode(tracing: Tracing, span: Span, record: RequestRecord) -> None
         input_tokens=receipt.num_prompt_tokens,
         cached_tokens=receipt.num_cached_tokens,
         transferred_tokens=receipt.num_transferred_tokens,
-        recomputed_tokens=receipt.num_recomputed_tokens,
+        computed_tokens=receipt.num_recomputed_tokens,
         prefill_path=receipt.prefill_path.name.lower(),
         prefill_worker_id=receipt.prefill_worker_id or None,
         queue_ns=receipt.queue_ns,
@@ -32,9 +32,8 @@ def describe_decode(tracing: Tracing, span: Span, record: RequestRecord) -> None
     )
     begin_s = record.stats.first_scheduled_s
     if begin_s is not None:
-        num_computed = receipt.num_prompt_tokens - receipt.num_cached_tokens - receipt.num_transferred_tokens
-        with_times = tracing.span("engine.prefill", span.trace, begin_s=begin_s, computed_tokens=num_computed)
-        with_times.end(record.first_token_s)
+        prefill = tracing.span("engine.prefill", span.trace, begin_s=begin_s)
+        prefill.end(record.first_token_s)
     if record.last_token_s is not None:
         decode = tracing.span("engine.decode", span.trace, begin_s=record.first_token_s)
         decode.set(output_tokens=record.num_output_tokens)

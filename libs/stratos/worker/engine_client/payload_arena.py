@@ -1,6 +1,6 @@
 """Memory that a worker shares with its engine process: KV payloads lie in it, messages only name their place.
 
-The memory has no name in the file system, so nothing is left behind whatever kills the processes.  The worker alone
+The memory has no name in the file system, so no file is left however the processes end.  The worker alone
 hands out places: for a ``scatter`` until the engine has read the payload, for a ``gather`` until the last view of
 the payload is gone.  When it is full callers wait, which slows transfers down and nothing else.
 """
@@ -22,7 +22,7 @@ ALIGNMENT = 64
 
 
 class PayloadMemory:
-    """``num_bytes`` of anonymous shared memory behind a file descriptor that a child process may inherit."""
+    """``num_bytes`` of anonymous shared memory with a file descriptor that a child process may inherit."""
 
     def __init__(self, fd: int, num_bytes: int) -> None:
         self.fd, self.num_bytes = fd, num_bytes
@@ -108,13 +108,13 @@ class PayloadArena:
                 future.set_result(found)
 
     def lend(self, offset: int, size: int) -> memoryview:
-        """The bytes of a place, which is given back when the last view of them is gone, in whatever thread."""
+        """The bytes of a place, which is given back when the last view of them is gone, in any thread."""
         holder = np.frombuffer(self.memory.view(offset, size), dtype=np.uint8)
         weakref.finalize(holder, self._returned, offset, size).atexit = False
         return holder.data
 
     def _returned(self, offset: int, size: int) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody left to lend to
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is no caller left to lend to
             self._loop.call_soon_threadsafe(self.release, offset, size)
 
     def _find(self, size: int) -> int | None:

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, behind the same contract as ``ThreadEngine``.
+"""An engine in a process of its own, with the same contract as ``ThreadEngine``.
 
 The step loop shares no interpreter lock with the worker's event loop, and a crash of the engine is a reason to tell
 instead of the end of the worker.  Calls, results and snapshots go over a socket pair (``wire``), KV payloads

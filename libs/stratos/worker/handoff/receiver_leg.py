@@ -146,7 +146,7 @@ class ReceiverLeg:
             case FrameHeader():
                 self._announced(message)
             case Sent():
-                await self._take_frame(message.seq)
+                await self._receive_frame(message.seq)
             case Finish():
                 self._finish = message
             case Refused():
@@ -168,7 +168,7 @@ class ReceiverLeg:
         if self._source is not None:
             raise WorkerLost("the source said Ready twice")
         try:
-            num_tokens = await self._target.take_blocks()
+            num_tokens = await self._target.reserve()
             receiver = context.transports.receiver(ready.transport)
             num_slots = context.config.num_slots
             offer, slots = await context.staging.allocate(receiver, ready.source.incarnation, num_slots, leg)
@@ -189,7 +189,7 @@ class ReceiverLeg:
         self._receiver.post(self._offer.pair, header)
         self._headers[header.seq] = (header, self._context.clock.now())
 
-    async def _take_frame(self, seq: int) -> None:
+    async def _receive_frame(self, seq: int) -> None:
         announced = self._headers.pop(seq, None)
         if announced is None or self._receiver is None or self._offer is None:
             raise DamagedFrameError("order")

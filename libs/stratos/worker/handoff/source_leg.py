@@ -88,7 +88,7 @@ class SourceLeg:
         except _Stopped:
             return "busy" if self._abort_reason is None else "aborted"
         finally:
-            # Shielded: a second cancellation must not leave the job behind.
+            # Shielded: a second cancellation must not leave an open job.
             await asyncio.shield(self._end(tasks))
 
     async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
@@ -251,14 +251,14 @@ class SourceLeg:
 
     async def _read(self) -> None:
         while (message := await self._stream.receive()) is not None:
-            self._take(message)
+            self._handle(message)
             self._changed.set()
-        # The receiver half-closes behind its Ack; before that the end of the stream is the end of the lease.
+        # The receiver half-closes after its Ack; before that the end of the stream is the end of the lease.
         if not self._is_acked:
             raise WorkerLost("the receiver left")
         await asyncio.Event().wait()
 
-    def _take(self, message: ReceiverMessage) -> None:
+    def _handle(self, message: ReceiverMessage) -> None:
         match message:
             case Grant() if not self._grant.done():
                 self._credits.extend(message.slots)

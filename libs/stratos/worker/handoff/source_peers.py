@@ -22,7 +22,7 @@ from stratos.worker.handoff.streams import FetchStream
 from stratos.worker.handoff.transports import Transports
 
 BREAKER_FIRST_S = 30.0
-BREAKER_MOST_S = 300.0
+BREAKER_MAX_S = 300.0
 PROBE_TIMEOUT_S = 1.0
 MAX_CHANNELS = 256
 """Restarted sources have new addresses; the channel not used for longest makes room."""
@@ -60,9 +60,9 @@ class SourcePeers:
         """A leg of this source broke or hung: leave it alone for a while, longer each time."""
         name, now_s = ref.incarnation or ref.address, self._clock.now()
         known = self._breakers.get(name)
-        hold_s = BREAKER_FIRST_S if known is None else min(known.hold_s * 2, BREAKER_MOST_S)
+        hold_s = BREAKER_FIRST_S if known is None else min(known.hold_s * 2, BREAKER_MAX_S)
         self._breakers[name] = _Breaker(now_s + hold_s, hold_s)
-        stale = [key for key, b in self._breakers.items() if b.open_until_s + BREAKER_MOST_S < now_s]
+        stale = [key for key, b in self._breakers.items() if b.open_until_s + BREAKER_MAX_S < now_s]
         for key in stale:
             del self._breakers[key]
 

@@ -42,7 +42,7 @@ class StagingSlots:
                 while True:
                     if waiters[0] is turn:
                         offer = await receiver.open_pair(source_incarnation)
-                        if slots := receiver.take_slots(offer.pair, want, leg=leg):
+                        if slots := receiver.allocate_slots(offer.pair, want, leg=leg):
                             return offer, slots
                     turn.clear()
                     await turn.wait()

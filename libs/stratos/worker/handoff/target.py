@@ -43,7 +43,7 @@ class HandoffTarget:
         """Tokens [0, n) that a next leg may skip; 0 before anything was reserved."""
         return self.coverage.verified_tokens
 
-    async def take_blocks(self) -> int:
+    async def reserve(self) -> int:
         """Take adapter and blocks, if they are not taken yet; returns tokens [0, n) that are there.
 
         Raises:

@@ -15,7 +15,7 @@ class Authenticator(Protocol):
     """Looks a key up."""
 
     async def authenticate(self, key: str) -> Caller:
-        """The caller behind a key.
+        """The caller that a key belongs to.
 
         Raises:
             InvalidApiKey: not a key that is known.

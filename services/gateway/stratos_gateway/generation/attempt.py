@@ -48,7 +48,7 @@ def cause_of(error: StratosError) -> Cause | None:
 
 
 class AttemptOwner(Protocol):
-    """The generation behind an attempt."""
+    """The generation that an attempt belongs to."""
 
     @property
     def label(self) -> str:

@@ -189,7 +189,7 @@ class Generation:
         """
         decode = placement.worker
         if self.num_output_tokens > self._num_placed_tokens:
-            self._waited_s = 0.0  # it ran meanwhile: its next wait is a new one
+            self._waited_s = 0.0  # it has run since: its next wait is a new one
         self._num_deaths += cause.is_death
         if self._num_deaths >= MAX_DEATHS:
             raise Overloaded(f"{MAX_DEATHS} workers were lost while they ran this request; it is not tried again")

@@ -1,4 +1,4 @@
-"""Reports to the router how attempts ended, behind the client's back."""
+"""Reports to the router how attempts ended, without a wait of the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every generation needs of the platform behind the gateway."""
+"""What every generation needs of the platform."""
 
 from __future__ import annotations
 

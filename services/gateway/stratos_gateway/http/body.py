@@ -58,12 +58,12 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-async def _discard(request: Request, most_bytes: int) -> None:
+async def _discard(request: Request, max_bytes: int) -> None:
     """Let a client that is still sending come to the point where it reads our answer."""
     try:
         async with asyncio.timeout(_DISCARD_TIMEOUT_S):
             size = 0
-            while size < most_bytes:
+            while size < max_bytes:
                 message = await request.receive()
                 if message["type"] != "http.request" or not message.get("more_body"):
                     return

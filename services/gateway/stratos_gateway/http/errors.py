@@ -24,7 +24,7 @@ from stratos.common.errors import (
     WorkerLost,
 )
 
-LEAST_RETRY_AFTER_S, MOST_RETRY_AFTER_S = 1, 30
+MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 1, 30
 
 
 def public_error(error: StratosError) -> StratosError:
@@ -51,7 +51,7 @@ def retry_headers(error: StratosError, random: Random) -> dict[str, str]:
     shown = public_error(error)
     if not isinstance(shown, Retryable):
         return {"x-should-retry": "false"} if shown.code == "insufficient_quota" else {}
-    after_s = max(shown.after_s or 0.0, LEAST_RETRY_AFTER_S)
+    after_s = max(shown.after_s or 0.0, MIN_RETRY_AFTER_S)
     if not isinstance(shown, RateLimited):
         after_s *= random.uniform(1.0, 3.0)
-    return {"retry-after": str(min(math.ceil(after_s), MOST_RETRY_AFTER_S))}
+    return {"retry-after": str(min(math.ceil(after_s), MAX_RETRY_AFTER_S))}

@@ -80,7 +80,7 @@ def exchange_of(request: Request) -> Exchange:
 
 
 def _traceparent(scope: Scope) -> str:
-    """The client's; several are as good as none."""
+    """The client's; several count as none."""
     values = _header(scope, b"traceparent")
     return parse_traceparent(values[0]) if len(values) == 1 else ""
 

@@ -1,8 +1,8 @@
-"""uvicorn's HTTP protocol with the bounds that it lacks, since whoever can connect may use them up.
+"""uvicorn's HTTP protocol with the bounds that it lacks, since any client that can connect may use them up.
 
     head (request line and headers)   at most ``MAX_HEAD_BYTES``, complete within ``head_timeout_s``, from the
                                       moment of connecting or, on a kept connection, from its first byte
-    a whole message                   at most ``max_message_bytes``, whatever its framing adds to the body
+    a whole message                   at most ``max_message_bytes``, with what its framing adds to the body
     what follows an early answer      the rest of a request that was answered before it was read gets
                                       ``head_timeout_s`` as well, then the connection ends
 
@@ -13,7 +13,6 @@ connection is uvicorn's; body and time of a request that is being served belong 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -23,17 +22,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from stratos.common.errors import BadRequest
 from stratos.common.ids import new_id
 from stratos_gateway.http.errors import error_body
+from stratos_gateway.http.limits import HttpLimits
 
 MAX_HEAD_BYTES = 64 * 1024
 """Other servers take 8 to 64 KiB."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
-    """Bounds of a connection."""
-
-    head_timeout_s: float
-    max_message_bytes: int
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -44,7 +36,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         arguments: of uvicorn's protocol.
     """
 
-    def __init__(self, limits: ConnectionLimits, **arguments: Any) -> None:
+    def __init__(self, limits: HttpLimits, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._limits = limits
         self._in_head = True

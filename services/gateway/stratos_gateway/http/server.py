@@ -12,7 +12,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from stratos.rpc.binding import explain_bind_failure, join_address, split_address
-from stratos_gateway.http.protocol import BoundedHttpProtocol, ConnectionLimits
+from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.http.protocol import BoundedHttpProtocol
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 30
@@ -38,7 +39,7 @@ class HttpServer:
         StartError: the address cannot be bound.
     """
 
-    def __init__(self, app: ASGIApp, listen: str, setting: str, limits: ConnectionLimits) -> None:
+    def __init__(self, app: ASGIApp, listen: str, setting: str, limits: HttpLimits) -> None:
         self._socket = _bind(listen, setting)
         self.address = join_address(split_address(listen)[0], self._socket.getsockname()[1])
         config = uvicorn.Config(

@@ -94,7 +94,7 @@ class ModelCatalogue:
         self._snapshots: OrderedDict[str, _Snapshot] = OrderedDict()
 
     async def resolve(self, tenant: str, name: str) -> ModelTarget:
-        """The digests behind a name.
+        """The digests that a name stands for.
 
         Raises:
             ModelNotFound: no such model, or one of another tenant.

@@ -83,7 +83,7 @@ class GrammarCheck:
             trial.num_waiting -= 1
 
     async def _run(self) -> None:
-        """Try what waits, one tenant after the other; nobody may wait any more by the time it is tried."""
+        """Try what waits, one tenant after the other; its request may have left by the time it is tried."""
         while self._turns:
             tenant, specs = self._turns.popitem(last=False)
             spec = specs.popleft()

@@ -1,4 +1,4 @@
-"""The model behind this gateway as far as text goes: tokenizer, chat template, length limits."""
+"""The gateway's model as far as text goes: tokenizer, chat template, length limits."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class ServedModel:
 
     def _check_texts(self, texts: Sequence[str]) -> None:
         """Refuse what is certainly too long before it is tokenised."""
-        least = [self.tokenizer.least_tokens(text) for text in texts]
+        least = [self.tokenizer.min_num_tokens(text) for text in texts]
         if any(n > self.max_input_tokens for n in least) or sum(least) > MAX_EMBEDDING_TOKENS:
             check_input_lengths([max(n, 1) for n in least], self.max_input_tokens, self.base.max_model_len)
 
@@ -117,7 +117,7 @@ class ServedModel:
         return tuple(i if isinstance(i, tuple) else tuple(encode(i, add_special_tokens=True)) for i in inputs)
 
     async def _encode(self, text: str, encode: Callable[[], list[int]], param: str) -> tuple[int, ...]:
-        least = self.tokenizer.least_tokens(text)
+        least = self.tokenizer.min_num_tokens(text)
         if least > self.max_input_tokens:
             message = f"the prompt has at least {least} tokens, the limit is {self.max_input_tokens}"
             raise ContextLengthExceeded(message, param=param)
@@ -129,5 +129,5 @@ class ServedModel:
         check_prompt_length(num_tokens, self.max_input_tokens, self.base.max_model_len, param)
 
     def max_tokens_left(self, num_prompt_tokens: int) -> int:
-        """Output tokens that the context has room for behind a prompt."""
+        """Output tokens that the context has room for after a prompt."""
         return self.base.max_model_len - num_prompt_tokens

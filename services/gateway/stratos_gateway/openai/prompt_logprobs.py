@@ -13,13 +13,13 @@ from stratos.core.requests.records import PositionLogprobs
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.tokenizer import Tokenizer
 
-LEAST_LOGPROB = -9999.0
+MIN_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot say."""
 
 
 def finite(logprob: float) -> float:
     """A number that JSON can hold."""
-    return logprob if math.isfinite(logprob) else LEAST_LOGPROB
+    return logprob if math.isfinite(logprob) else MIN_LOGPROB
 
 
 def by_token_id(entries: Sequence[PositionLogprobs], num_top: int, tokenizer: Tokenizer) -> list[dict[str, Any] | None]:

@@ -21,15 +21,7 @@ from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.generation.generation import Caller
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.body import read_json, until_disconnect
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeLimits:
-    """Bounds of a request that are not about its parameters."""
-
-    max_body_bytes: int
-    body_timeout_s: float
-    write_timeout_s: float
+from stratos_gateway.http.limits import HttpLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +32,7 @@ class Edge:
     admission: Admission
     platform: Platform
     tokenizer: Tokenizer
-    limits: EdgeLimits
+    limits: HttpLimits
 
     async def authenticate(self, request: Request) -> Caller:
         """Whose key a request carries; raises like ``Authenticator``."""

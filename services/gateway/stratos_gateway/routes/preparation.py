@@ -120,7 +120,7 @@ class Preparation:
         )
 
     def _bad_sequences(self, options: GenerationOptions) -> tuple[tuple[int, ...], ...]:
-        """Bad tokens, and the spellings of bad words: at the beginning of a text and behind a blank."""
+        """Bad tokens, and the spellings of bad words: at the beginning of a text and after a blank."""
         encode = self.model.tokenizer.encode_plain
         words = [tuple(encode(blank + word.strip())) for word in options.bad_words for blank in ("", " ")]
         return tuple(dict.fromkeys([*((token,) for token in options.bad_token_ids), *words]))

@@ -1,22 +1,29 @@
 """Whether a decode worker still moves, judged from what its session says.
 
-Two rules: silence (workers speak every 250 ms, whatever they do), and a step counter that stands still while
+Two rules: silence (workers speak every 250 ms in any state), and a step counter that stands still while
 the worker says that it computes.  The worker says how long its steps take, and a worker of slow steps gets more time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
 
 from stratos.core.step_watch import StepWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LivenessConfig:
-    """Longest silence, and least time of a standing step counter, before a worker counts as hung."""
+class SessionConfig:
+    """When a session with a worker is given up."""
 
-    silence_timeout_s: float
-    step_timeout_s: float
+    connect_timeout_s: Annotated[float, Gt(0)] = 2.0
+    """Longest wait for a decode worker's Welcome."""
+    silence_timeout_s: Annotated[float, Gt(0)] = 1.5
+    """A session without any message for this long is broken; workers speak every 0.25 s."""
+    step_timeout_s: Annotated[float, Gt(0)] = 3.0
+    """A worker that says it computes and whose step stands still this long is hung (at least 4 of its slow steps)."""
 
 
 class Liveness:
@@ -29,7 +36,7 @@ class Liveness:
 
     __slots__ = ("_config", "_heard_s", "_steps")
 
-    def __init__(self, config: LivenessConfig, now_s: float) -> None:
+    def __init__(self, config: SessionConfig, now_s: float) -> None:
         self._config = config
         self._heard_s = now_s
         self._steps = StepWatch(now_s)

@@ -24,7 +24,7 @@ from stratos.core.requests.records import RequestKey
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.errors import from_error_detail
 from stratos_gateway.sessions import messages
-from stratos_gateway.sessions.liveness import Liveness, LivenessConfig
+from stratos_gateway.sessions.liveness import Liveness, SessionConfig
 from stratos_gateway.sessions.records import AttemptSink, Submission
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class WorkerSession:
         config: limits of liveness.
     """
 
-    def __init__(self, worker: WorkerRef, gateway_incarnation: str, clock: Clock, config: LivenessConfig) -> None:
+    def __init__(self, worker: WorkerRef, gateway_incarnation: str, clock: Clock, config: SessionConfig) -> None:
         self.worker = worker
         self.is_broken = False
         self._gateway_incarnation = gateway_incarnation
@@ -57,7 +57,7 @@ class WorkerSession:
         """Connect and exchange Hello and Welcome.
 
         Raises:
-            WorkerLost: nobody answers in time, or another process does.
+            WorkerLost: there is no answer in time, or another process does.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -81,7 +81,7 @@ class WorkerSession:
         """Start an attempt; its news go to ``sink`` until it ends, is cancelled or lost.
 
         Raises:
-            WorkerLost: the session broke meanwhile.
+            WorkerLost: the session has broken.
             Overloaded: the worker does not take messages.
         """
         if self.is_broken:

@@ -1,4 +1,4 @@
-"""Looking for a free port must not take one away from somebody who is just about to listen."""
+"""Looking for a free port must not take one away from a process that is just about to listen."""
 
 import socket
 

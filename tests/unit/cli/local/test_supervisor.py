@@ -121,10 +121,10 @@ async def test_names_are_unique_and_workers_limited(supervisor: Supervisor, run:
     await supervisor.launch(spec(run, "decode-0", role="decode"))
     with pytest.raises(BadRequest, match="decode-0 already"):
         await supervisor.launch(spec(run, "decode-0", role="decode"))
-    view = await supervisor.start_worker("decode", lambda name: spec(run, name, role="decode"), most=2)
+    view = await supervisor.start_worker("decode", lambda name: spec(run, name, role="decode"), limit=2)
     assert view.name == "decode-1"
     with pytest.raises(Overloaded, match="the limit is 2"):
-        await supervisor.start_worker("decode", lambda name: spec(run, name, role="decode"), most=2)
+        await supervisor.start_worker("decode", lambda name: spec(run, name, role="decode"), limit=2)
 
 
 async def test_a_worker_that_cannot_be_asked_to_drain_is_ended_by_a_signal(supervisor: Supervisor, run: RunDir) -> None:

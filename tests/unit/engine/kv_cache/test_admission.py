@@ -83,7 +83,7 @@ def test_a_choice_without_tokens_gets_back_in_with_its_siblings(make_engine):
     choices = (ChoiceState(index=0), ChoiceState(index=1, emitted_ids=(5,)))
     engine.add(dataclasses.replace(sized_request("back", 12, 40), choices=choices))
     engine.step()
-    assert engine.status().num_waiting == 0, "15 + 3 + 2 blocks are above the mark, for somebody new"
+    assert engine.status().num_waiting == 0, "15 + 3 + 2 blocks are above the watermark, for a new request"
 
 
 def test_a_hand_off_takes_no_room_that_somebody_before_it_waits_for(make_engine):
@@ -115,7 +115,7 @@ def test_who_comes_back_is_let_in_when_the_batch_can_grow_until_its_next_token(m
     assert engine.status().blocks.free == 4
     engine.add(sized_request("back", 10, 40, emitted=(1,)))
     engine.step()
-    assert engine.status().num_waiting == 1, "3 of 4 blocks are its own; the three that run need more meanwhile"
+    assert engine.status().num_waiting == 1, "3 of 4 blocks are its own; the three that run need more in between"
 
 
 def test_a_shared_prefix_in_use_costs_nothing_again(make_engine):

@@ -1,4 +1,4 @@
-"""The host tier over the fake runner: tokens are those of arithmetic, whatever is swapped, kept, loaded or fails."""
+"""The host tier over the fake runner: tokens stay right when blocks are swapped, kept, loaded or fail."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What PEFT can save beside plain LoRA, against ``peft`` itself; and bits that do not depend on the batch."""
+"""What PEFT can save in addition to plain LoRA, against ``peft`` itself; and bits that do not depend on the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices of one prompt share its blocks: nobody writes a block that another reads, in any plan of any schedule."""
+"""Choices of one prompt share its blocks: none writes a block that another reads, in any plan of any schedule."""
 
 import random
 from collections import Counter

@@ -22,15 +22,15 @@ from tests.support.tiny_models import FAMILIES, SHAPES, save_adapter, save_tiny
 DENSE = {name: case for name, case in FAMILIES.items() if "moe" not in name and "mixtral" not in name}
 DENSE |= {name: ("Llama", changes) for name, changes in SHAPES.items()}
 PROMPTS = [[(i * 37 + 11 * k) % 97 for i in range(length)] for k, length in enumerate((41, 1, 16, 30))]
-MOST_HANDOFFS = 20
+MAX_HANDOFFS = 20
 pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
 
 
 def both(path: Path, dtype: str) -> tuple[TorchRunner, TorchRunner]:
     runners = [load_runner(path, dtype=dtype, enable_whole_step=is_whole) for is_whole in (True, False)]
-    if not isinstance(runners[0]._forward, NativeForward):
+    if not isinstance(runners[0].forward, NativeForward):
         pytest.skip("the kernels are not built")
-    assert isinstance(runners[1]._forward, LayeredForward)
+    assert isinstance(runners[1].forward, LayeredForward)
     return runners[0], runners[1]
 
 
@@ -51,7 +51,7 @@ def test_one_call_and_many_give_the_same_bits(tmp_path: Path, family: str, dtype
 def test_models_with_experts_and_steps_with_adapters_take_the_layered_pass(tmp_path: Path) -> None:
     prefix, changes = FAMILIES["mixtral"]
     save_tiny(tmp_path / "experts", prefix, **changes)
-    assert isinstance(load_runner(tmp_path / "experts")._forward, LayeredForward)
+    assert isinstance(load_runner(tmp_path / "experts").forward, LayeredForward)
     model = save_tiny(tmp_path / "dense")
     save_adapter(tmp_path / "adapter", model, rank=3, targets=["q_proj", "down_proj"], seed=1)
     files, traces = read_adapter_files(tmp_path / "adapter"), []
@@ -99,5 +99,5 @@ def handoffs_of_a_decode_step(path: Path, monkeypatch: pytest.MonkeyPatch, **set
 def test_a_decode_step_gives_the_lock_away_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_tiny(tmp_path, num_hidden_layers=8)
     both(tmp_path, "float32")
-    assert handoffs_of_a_decode_step(tmp_path, monkeypatch) <= MOST_HANDOFFS
-    assert handoffs_of_a_decode_step(tmp_path, monkeypatch, enable_whole_step=False) > 5 * MOST_HANDOFFS
+    assert handoffs_of_a_decode_step(tmp_path, monkeypatch) <= MAX_HANDOFFS
+    assert handoffs_of_a_decode_step(tmp_path, monkeypatch, enable_whole_step=False) > 5 * MAX_HANDOFFS

@@ -233,8 +233,8 @@ def test_equal_logits_share_a_rank() -> None:
 def test_the_ends_of_every_range_leave_numbers_numbers() -> None:
     """Rows that leave one candidate take the best token of the float64 reference, however extreme the rest is."""
     smallest = 5e-324
-    ends = [(LIMITS[name].least or smallest, LIMITS[name].most) for name in ("repetition_penalty", "temperature")]
-    penalties = (LIMITS["frequency_penalty"].least, LIMITS["frequency_penalty"].most)
+    ends = [(LIMITS[name].minimum or smallest, LIMITS[name].maximum) for name in ("repetition_penalty", "temperature")]
+    penalties = (LIMITS["frequency_penalty"].minimum, LIMITS["frequency_penalty"].maximum)
     one_left: list[dict[str, Any]] = [{"top_p": smallest}, {"min_p": 1.0}, {"top_k": 1}, {"top_k": 2**20, "min_p": 1.0}]
     table, history = logits(vocab=VOCAB) * 5, {"prompt_ids": (3, 4), "output_ids": (5, 5, 6), "num_output_tokens": 3}
     params = [
@@ -247,7 +247,7 @@ def test_the_ends_of_every_range_leave_numbers_numbers() -> None:
             **left,
         )
         for repetition, temperature, penalty, bias, left in itertools.product(
-            *ends, penalties, (LOGIT_BIAS_LIMIT.least, LOGIT_BIAS_LIMIT.most), one_left
+            *ends, penalties, (LOGIT_BIAS_LIMIT.minimum, LOGIT_BIAS_LIMIT.maximum), one_left
         )
     ]
     specs = [spec(p, position=position, **history) for position, p in enumerate(params)]

@@ -191,6 +191,6 @@ def test_the_command_explains_what_it_cannot_use(
     Path("short").write_text("short")
     Path("key").write_bytes(MARK.key)
     command = ["watermark", "detect", "text", "--model", str(BASE_MODEL), *flags]
-    result = CliRunner().invoke(app, command, env={"STRATOS_GATEWAY_WATERMARK_KEY": ""})
+    result = CliRunner().invoke(app, command, env={"STRATOS_GATEWAY_WATERMARK__KEY": ""})
     assert result.exit_code == 1
     assert message in result.output

@@ -1,4 +1,4 @@
-"""Nobody starves: the time between two signs of progress of any request is bounded by ageing, whatever else arrives.
+"""No request starves: the time between two signs of progress is bounded by ageing, under any load.
 
 Progress is one more token of KV or output than ever before.  The bound, in seconds of the engine's clock, has the
 same three parts everywhere: the ageing that lifts a request to the top, the admissions of others that the quota lets
@@ -118,7 +118,7 @@ def test_every_class_goes_on_under_a_flood_of_the_highest(lag, seed, num_slots, 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("budget", [3, 8])
 def test_a_long_prompt_in_the_batch_goes_on_beside_prompts_of_a_higher_class_that_keep_coming(lag, budget):
-    """It gets what is left of a step before anybody new is admitted: it waits at most for who is in the batch."""
+    """It gets what is left of a step before a new request is admitted: it waits at most for those in the batch."""
     watched = Watched(lag, 0.1, 400, max_num_seqs=6, max_num_batched_tokens=budget)
     watched.add("long", 120, 3, CLASSES - 1)
     watched.step()
@@ -148,7 +148,7 @@ def test_streams_that_come_by_hand_off_leave_tokens_and_a_seat_to_prompts(lag):
 
 
 def run_out_of_room(seed, lag):
-    """A random load in a pool that is too small for it; yields every preemption of somebody who has a token."""
+    """A random load in a pool that is too small for it; yields every preemption of a sequence that has a token."""
     rng = random.Random(seed)
     watched = Watched(
         lag, 0.1, rng.randrange(14, 40), max_num_seqs=rng.choice([6, 10]),

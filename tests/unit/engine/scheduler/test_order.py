@@ -1,4 +1,4 @@
-"""Order of service: classes, ageing and its quota, deadlines; nobody starves, and the preempted keep their place."""
+"""Order of service: classes, ageing and its quota, deadlines; none starves, and the preempted keep their place."""
 
 import itertools
 

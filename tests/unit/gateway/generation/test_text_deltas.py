@@ -1,4 +1,4 @@
-"""What a client sees of a choice, whatever the tokenizer and however tokens arrive: pieces of one text, cut once.
+"""What a client sees of a choice, for every tokenizer and however tokens arrive: pieces of one text, cut once.
 
 Held against one-shot decoding of all tokens, cut at the first stop string.
 """
@@ -40,7 +40,7 @@ texts = st.text(alphabet=st.sampled_from("ab the\n<|>éß€\u2581\ufffd\U0001f6
 
 @st.composite
 def outputs(draw: st.DrawFn, tokenizer: Tokenizer) -> list[int]:
-    """Ids that encode a text, that spell it byte by byte, or that nobody would choose."""
+    """Ids that encode a text, that spell it byte by byte, or that no tokenizer would choose."""
     by_byte = {tokenizer.token_bytes(i): i for i in reversed(range(tokenizer.vocab_size))}
     ids: list[int] = []
     for kind in draw(st.lists(st.sampled_from(["text", "bytes", "random", "special"]), max_size=4)):

@@ -55,7 +55,7 @@ async def test_without_a_span_the_answer_names_none_and_the_clients_trace_goes_o
     assert b"traceparent" not in await headers_of(exchange)
 
 
-def test_two_traceparents_are_as_good_as_none() -> None:
+def test_two_traceparents_count_as_none() -> None:
     exchange = opened(RECORDING, ("traceparent", SAMPLED), ("traceparent", SAMPLED), ratio=0.0)
     assert not exchange.span.is_recording
     assert exchange.span.trace.traceparent == ""

@@ -13,14 +13,14 @@ from stratos.common.errors import Internal, StratosError
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.requests.records import RequestKey
 from stratos_gateway.http.sse import EventStream, SlowClient
-from stratos_gateway.sessions.liveness import LivenessConfig
+from stratos_gateway.sessions.liveness import SessionConfig
 from stratos_gateway.sessions.session import WorkerSession
 
 WORKER = WorkerRef(worker_id="w", incarnation="i", address="127.0.0.1:9", role=WorkerRole.DECODE)
 
 
 class Sink:
-    """Takes news of one attempt; ``is_broken`` stands for a bug behind it."""
+    """Takes news of one attempt; ``is_broken`` stands for a bug in it."""
 
     label = "gen-1"
 
@@ -49,7 +49,7 @@ class Sink:
 
 
 async def test_a_bug_in_one_request_leaves_the_session_to_the_others() -> None:
-    session = WorkerSession(WORKER, "gw", FakeClock(), LivenessConfig(silence_timeout_s=1, step_timeout_s=1))
+    session = WorkerSession(WORKER, "gw", FakeClock(), SessionConfig(silence_timeout_s=1, step_timeout_s=1))
     sinks = {RequestKey("bad", 0): Sink(is_broken=True), RequestKey("good", 0): Sink()}
     session._sinks.update(sinks)
     outputs = [

@@ -1,4 +1,4 @@
-"""Grammars that are meant to hurt are refused with 400 in bounded time and memory, and hurt nobody else."""
+"""Grammars that are meant to hurt are refused with 400 in bounded time and memory, and hurt no other request."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_a_bomb_is_refused_and_the_next_grammar_is_not(checks: GrammarChec
     assert len(caught.value.message) < 300
     assert "\n" not in caught.value.message
     after = resource.getrusage(resource.RUSAGE_SELF)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2.0  # here, not in the process beside
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2.0  # here, not in the sandbox
     assert after.ru_maxrss - before.ru_maxrss < 64 * 1024
     await check(checks, WantedGrammar(GrammarSpec(GrammarKind.REGEX, "[a-z]{3}"), "regex"), "t")
 
@@ -154,7 +154,7 @@ async def test_what_only_looks_like_a_bomb_is_taken(checks: GrammarCheck, name: 
 
 
 async def test_the_event_loop_turns_while_a_bomb_burns(checks: GrammarCheck) -> None:
-    """A divisor that takes for ever: the process beside is killed for its CPU time."""
+    """A divisor that takes for ever: the sandbox is killed for its CPU time."""
     bomb = asyncio.create_task(check(checks, wanted("json", {"type": "integer", "multipleOf": 999_983}), "t"))
     turns = 0
     while not bomb.done():
@@ -171,7 +171,7 @@ async def test_a_verdict_is_remembered_so_one_bomb_burns_once(checks: GrammarChe
     for _ in range(3):
         with pytest.raises(BadRequest, match=TOO_COMPLEX):
             await check(checks, bomb, "t")
-        assert checks.sandbox.pid is None, "the first one ended the process, and nobody has needed another since"
+        assert checks.sandbox.pid is None, "the first one ended the process, and no request has needed another since"
 
 
 async def test_a_process_that_others_end_says_nothing_about_the_grammar(checks: GrammarCheck) -> None:

@@ -29,7 +29,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def settings(monkeypatch: pytest.MonkeyPatch, **values: str) -> GatewaySettings:
     for name, value in values.items():
-        monkeypatch.setenv(f"STRATOS_GATEWAY_WATERMARK_{name.upper()}", value)
+        monkeypatch.setenv(f"STRATOS_GATEWAY_WATERMARK__{name.upper()}", value)
     return load_settings(GatewaySettings)
 
 
@@ -44,14 +44,14 @@ async def marks(policy: WatermarkPolicy, tenant: str = "acme", **body: Any) -> l
 
 
 async def test_nothing_is_marked_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = read_policy(settings(monkeypatch, tenants='["acme"]'))
+    policy = read_policy(settings(monkeypatch, tenants='["acme"]').watermark)
     assert await marks(policy) == [None] * 3
 
 
 async def test_with_a_key_every_output_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     given = settings(monkeypatch, key=KEY, gamma="0.5", delta="1.25", context_tokens="2")
     expected = Watermark(key=KEY.encode(), gamma=0.5, delta=1.25, num_context_tokens=2)
-    assert await marks(read_policy(given)) == [expected] * 3
+    assert await marks(read_policy(given.watermark)) == [expected] * 3
     assert KEY not in str(describe_settings(given))
 
 
@@ -69,14 +69,14 @@ async def test_with_a_key_every_output_is_marked(monkeypatch: pytest.MonkeyPatch
 async def test_tenant_and_model_both_have_to_be_meant(
     monkeypatch: pytest.MonkeyPatch, tenants: str, models: str, is_marked: bool
 ) -> None:
-    policy = read_policy(settings(monkeypatch, key=KEY, tenants=tenants, models=models))
+    policy = read_policy(settings(monkeypatch, key=KEY, tenants=tenants, models=models).watermark)
     assert [mark is not None for mark in await marks(policy)] == [is_marked] * 3
 
 
 @pytest.mark.parametrize("value", [None, False, True, {"delta": 0}])
 @pytest.mark.parametrize("name", ["watermark", "watermark_key", "watermarking_config"])
 async def test_a_request_has_no_say(monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None:
-    for policy in (WatermarkPolicy(), read_policy(settings(monkeypatch, key=KEY))):
+    for policy in (WatermarkPolicy(), read_policy(settings(monkeypatch, key=KEY).watermark)):
         with pytest.raises(BadRequest) as caught:
             await marks(policy, **{name: value})
         assert (caught.value.code, caught.value.param) == ("unknown_parameter", name)
@@ -97,7 +97,7 @@ async def test_a_request_has_no_say(monkeypatch: pytest.MonkeyPatch, name: str, 
 def test_a_gateway_does_not_start_with_what_cannot_mark(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
 ) -> None:
-    with pytest.raises(InvalidSettings, match=f"WATERMARK_{name.upper()}: .*{message}") as caught:
+    with pytest.raises(InvalidSettings, match=f"WATERMARK__{name.upper()}: .*{message}") as caught:
         settings(monkeypatch, **{"key": KEY, name: value})
     assert KEY not in str(caught.value)
     assert "too short" not in str(caught.value)

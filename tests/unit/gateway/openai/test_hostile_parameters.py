@@ -1,6 +1,6 @@
-"""Whatever a client puts into a parameter, it gets one clear 400 that names it, or is served: never a bug of ours.
+"""For any value of a parameter the client gets one clear 400 that names it, or is served: never a bug of ours.
 
-The router behind the gateway is full, so a request that was accepted is answered with 503.
+The gateway's router is full, so a request that was accepted is answered with 503.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.generation import Caller
 from stratos_gateway.generation.placement_reports import Completions
 from stratos_gateway.generation.platform import Platform
+from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
-from stratos_gateway.routes.edge import Edge, EdgeLimits
+from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.preparation import Preparation
@@ -100,7 +101,7 @@ def make_app() -> GatewayApp:
         admission=Admission(64, 64, metrics),
         platform=platform,
         tokenizer=served_model().tokenizer,
-        limits=EdgeLimits(max_body_bytes=2 << 20, body_timeout_s=5, write_timeout_s=5),
+        limits=HttpLimits(max_body_bytes=2 << 20, body_timeout_s=5, write_timeout_s=5),
     )
     routes = build_routes(
         chat=GenerationEndpoint(edge, preparation.chat),

@@ -36,9 +36,10 @@ from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.generation import Caller
 from stratos_gateway.generation.platform import Platform
+from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
-from stratos_gateway.routes.edge import Edge, EdgeLimits
+from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.preparation import Preparation
@@ -58,7 +59,7 @@ NAMES = {
 }
 
 
-class Anybody:
+class EveryKey:
     async def authenticate(self, key: str) -> Caller:
         return Caller(tenant="t", cache_salt=b"", priority_class=0)
 
@@ -69,17 +70,17 @@ def make_routes() -> tuple[list[Any], GatewayMetrics]:
     preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16)
     unreached = cast("Any", None)
     edge = Edge(
-        authenticator=Anybody(),
+        authenticator=EveryKey(),
         admission=Admission(8, 8, metrics),
         platform=cast("Platform", unreached),
         tokenizer=served_model().tokenizer,
-        limits=EdgeLimits(max_body_bytes=10**6, body_timeout_s=5, write_timeout_s=5),
+        limits=HttpLimits(max_body_bytes=10**6, body_timeout_s=5, write_timeout_s=5),
     )
     routes = build_routes(
         chat=GenerationEndpoint(edge, preparation.chat),
         completion=GenerationEndpoint(edge, preparation.completion),
         embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
-        authenticator=Anybody(),
+        authenticator=EveryKey(),
         catalogue=catalogue,
         health=unreached,
         registry=CollectorRegistry(),
@@ -105,8 +106,8 @@ def test_every_route_that_takes_a_body_is_walked() -> None:
 
 def bad_values(row: str) -> list[Any]:
     limit = LIMITS[row]
-    values: list[Any] = ["text", True, [], {}, limit.most * 2 + 1]
-    values.append(limit.least if limit.excludes_least else limit.least - max(abs(limit.least), 1))
+    values: list[Any] = ["text", True, [], {}, limit.maximum * 2 + 1]
+    values.append(limit.minimum if limit.excludes_minimum else limit.minimum - max(abs(limit.minimum), 1))
     if limit.is_integer:
         values.append(1.5)
     return values
@@ -294,4 +295,4 @@ async def test_malformed_messages_are_refused(client: httpx.AsyncClient, message
 
 
 def test_the_table_has_no_limit_that_is_not_finite() -> None:
-    assert all(math.isfinite(limit.least) and math.isfinite(limit.most) for limit in LIMITS.values())
+    assert all(math.isfinite(limit.minimum) and math.isfinite(limit.maximum) for limit in LIMITS.values())

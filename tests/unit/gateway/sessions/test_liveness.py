@@ -1,6 +1,6 @@
-from stratos_gateway.sessions.liveness import Liveness, LivenessConfig
+from stratos_gateway.sessions.liveness import Liveness, SessionConfig
 
-CONFIG = LivenessConfig(silence_timeout_s=1.5, step_timeout_s=3.0)
+CONFIG = SessionConfig(silence_timeout_s=1.5, step_timeout_s=3.0)
 
 
 def test_silence_is_a_fault_after_its_time() -> None:

@@ -1,4 +1,4 @@
-"""A grammar that takes long to compile holds up nobody's tokens."""
+"""A grammar that takes long to compile holds up no other request's tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call in a thread of its own: result, error, and no thread that stays behind."""
+"""A call in a thread of its own: result, error, and no thread that stays."""
 
 from __future__ import annotations
 

@@ -1,0 +1,32 @@
+"""Bounds of connections and of requests that are not about a request's parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+from stratos.core.requests.limits import MAX_BODY_BYTES
+
+FRAMING_ROOM = 8
+"""A message may be this many times the largest body: a body in tiny chunks, and one that is thrown away with a 413."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """Bounds of a connection and of a body."""
+
+    max_body_bytes: Annotated[int, Ge(1)] = MAX_BODY_BYTES
+    """Largest request body."""
+    head_timeout_s: Annotated[float, Gt(0)] = 10.0
+    """Longest time a client may take to send the request line and headers."""
+    body_timeout_s: Annotated[float, Gt(0)] = 10.0
+    """Longest time a client may take to send its body."""
+    write_timeout_s: Annotated[float, Gt(0)] = 30.0
+    """A stream whose client takes nothing for this long is cancelled."""
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Largest HTTP message, head and framing of the body included."""
+        return FRAMING_ROOM * self.max_body_bytes
