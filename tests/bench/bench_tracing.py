@@ -16,13 +16,14 @@ from random import Random
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
+from stratos.core.generation import Submission
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.trace import TraceContext
 from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
 from stratos.rpc.tracing import SpanKind, Tracing
 from stratos.worker.decode.spans import describe_decode
-from stratos.worker.records import RequestRecord, Submission
+from stratos.worker.records import RequestRecord
 from stratos_gateway.http.exchange import Exchanges
 
 pytestmark = pytest.mark.bench
@@ -30,13 +31,14 @@ pytestmark = pytest.mark.bench
 NUM_REQUESTS, NUM_ROUNDS = 400, 9
 RECORD = RequestRecord(
     Submission(
+        model_digest="m",
         request=EngineRequest(
             key=RequestKey("gen-1", 0),
             prompt_ids=(1,),
             choices=(ChoiceState(index=0),),
             sampling=SamplingParams(max_tokens=1),
             seed=1,
-        )
+        ),
     ),
     "cpu",
 )

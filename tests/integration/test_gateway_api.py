@@ -173,7 +173,7 @@ async def test_parameters_reach_the_worker(world: World) -> None:
     assert (params.max_tokens, params.min_tokens, list(params.stop_token_ids)) == (77, 2, [9])
     assert dict(params.logit_bias) == {5: 2.0}
     assert submit.seed == 2**64 - 7
-    assert (submit.tenant, submit.cache_salt, submit.priority_class) == ("one", b"one", 1)
+    assert (submit.terms.tenant, submit.terms.cache_salt, submit.terms.priority_class) == ("one", b"one", 1)
     assert submit.model_digest == DIGEST
 
 
@@ -191,7 +191,7 @@ async def test_models_and_adapters(world: World) -> None:
     assert (await world.openai.models.retrieve("shared")).id == "shared"
     await world.openai.chat.completions.create(**{**chat(), "model": "shared"})
     submit = world.worker.submits[0]
-    assert (submit.adapter_digest, submit.adapter_uri) == ("digest-of-shared", "adapters/shared")
+    assert (submit.terms.adapter.digest, submit.terms.adapter.uri) == ("digest-of-shared", "adapters/shared")
     for name in ("secret", "nothing"):
         with pytest.raises(openai.NotFoundError) as caught:
             await world.openai.chat.completions.create(**{**chat(), "model": name})
@@ -210,7 +210,7 @@ async def test_adapters_outlive_the_registry_and_never_become_the_base(world: Wo
         await other.openai.chat.completions.create(**{**chat(), "model": "shared"})
         other.registry.error = DependencyDown("gone")
         await other.openai.chat.completions.create(**{**chat(), "model": "shared"})
-        assert other.worker.submits[-1].adapter_digest == "digest-of-shared"
+        assert other.worker.submits[-1].terms.adapter.digest == "digest-of-shared"
         with pytest.raises(openai.InternalServerError) as caught:
             await other.openai.chat.completions.create(**{**chat(), "model": "unseen"})
         assert caught.value.code == "dependency_unavailable"

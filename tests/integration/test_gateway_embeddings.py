@@ -107,7 +107,7 @@ async def test_the_sdk_gets_one_vector_per_input_in_order(platform: World) -> No
     await platform.wait_placements_completed()
     (request,) = platform.router.requests
     assert (request.work, request.num_choices, request.num_prompt_tokens) == (Work.EMBEDDING, 3, num_tokens)
-    assert (request.model_digest, request.tenant, request.max_tokens) == (DIGEST, "one", 0)
+    assert (request.model_digest, request.terms.tenant, request.max_tokens) == (DIGEST, "one", 0)
     assert platform.metric("stratos_prompt_tokens_total", tenant="one") == num_tokens
     assert platform.metric("stratos_embedding_inputs_total") == 3
 
@@ -144,7 +144,7 @@ async def test_keys_names_and_other_tenants_models(platform: World) -> None:
     response = await post(platform, model="no-such-model")
     assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
     assert (await post(platform, key=OTHER_KEY)).status_code == 200
-    assert not platform.router.completed or platform.router.requests[-1].tenant == "two"
+    assert not platform.router.completed or platform.router.requests[-1].terms.tenant == "two"
 
 
 async def test_vectors_are_cut_only_where_it_means_something() -> None:
@@ -180,8 +180,8 @@ async def test_the_pooling_of_the_settings_reaches_the_worker() -> None:
         assert (await post(world)).status_code == 200
         (call,) = embedder.calls
         assert (call.pooling, call.normalizes) == (embed_pb2.POOLING_MEAN, True)
-        assert (call.cache_salt, call.tenant, call.priority_class) == (b"one", "one", 1)
-        assert 0 < call.deadline_ms <= 60_000
+        assert (call.terms.cache_salt, call.terms.tenant, call.terms.priority_class) == (b"one", "one", 1)
+        assert 0 < call.terms.deadline_ms <= 60_000
         await embedder.server.stop(0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import signal
 import sys
@@ -151,7 +150,7 @@ async def test_metrics_tell_what_happened_and_readiness_waits_for_the_worker_lis
                     "stratos_router_bookings 1.0",
                     'stratos_router_schedule_seconds_count{outcome="placed"} 1.0',
                 ]
-                queued = asyncio.create_task(client.schedule(dataclasses.replace(ask("req-2"), priority_class=2)))
+                queued = asyncio.create_task(client.schedule(ask("req-2", priority_class=2)))
                 wanted.append(
                     f'stratos_router_queue_depth{{class="2",model="{ask().model_digest}",work="generation"}} 1.0'
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,6 @@ async def test_waits_for_a_seat_and_takes_the_one_that_complete_frees(tmp_path: 
             await until(lambda: _is_waiting(client, 2))
             await client.complete(held.handoff_id, Outcome.FINISHED, num_output_tokens=5)
             moved = await recovery
-            assert moved.attempt == 1
             assert not waiting.done()
             await client.complete(moved.handoff_id, Outcome.FINISHED)
             await client.complete(moved.handoff_id, Outcome.FINISHED)  # idempotent
@@ -110,7 +110,7 @@ async def test_a_request_waits_for_the_first_worker_and_times_out_without_one(tm
     write_discovery(discovery)
     async with router_process(tmp_path, f"file://{discovery}", queue__ttl_s="2") as client:
         with pytest.raises(QueueTimeout, match="no decode worker is known") as refused:
-            await client.schedule(ask(deadline_ms=50))
+            await client.schedule(ask(deadline_s=time.monotonic() + 0.05))
         assert refused.value.after_s is not None
         assert 1 <= refused.value.after_s <= 30
         early = asyncio.create_task(client.schedule(ask()))

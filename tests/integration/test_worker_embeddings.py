@@ -21,6 +21,7 @@ from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import fake_kv
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.errors import from_rpc_error, translate_errors
+from tests.support.terms import pop_terms_pb
 from tests.support.worker_world import PREFILL_WEIGHT, Worker, World, eventually, open_world
 
 
@@ -42,7 +43,7 @@ def message(*inputs: list[int], **fields: Any) -> embed_pb2.EmbedRequest:
         "pooling": embed_pb2.POOLING_LAST,
         "normalizes": True,
         "model_digest": "fake",
-        "tenant": "t",
+        "terms": pop_terms_pb(fields),
     }
     return embed_pb2.EmbedRequest(inputs=[embed_pb2.EmbedInput(token_ids=ids) for ids in inputs], **(values | fields))
 

@@ -167,7 +167,7 @@ async def test_progress_and_status_show_life(world: World) -> None:
     async with channel(decode.process.address) as peer:
         watch = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest(interval_ms=100))
         idle = status_from_pb(await watch.read())
-        assert idle.worker == decode.ref
+        assert idle.ref == decode.ref
         assert (idle.num_running, idle.is_computing, idle.not_ready_reason) == (0, False, "")
         stream = await gateway.submit(PROMPT, max_tokens=3000)
         await stream.wait_tokens(1)
@@ -179,9 +179,8 @@ async def test_progress_and_status_show_life(world: World) -> None:
         assert busy.blocks.allocated > 0
         await gateway.cancel("req-1")
         async with asyncio.timeout(10):
-            while (quiet := status_from_pb(await watch.read())).num_running:
+            while status_from_pb(await watch.read()).num_running:
                 continue
-        assert quiet.tokens_by_tenant["t"] >= 1
     await eventually(lambda: gateway.num_progress >= 2, "progress without work")
 
 

@@ -11,6 +11,7 @@ from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
 from stratos.routing.admission import Ask, OutputLengths, make_ask
 from stratos.routing.settings import AdmissionConfig
 from stratos.routing.worker_view import WorkerView
+from tests.support.terms import with_terms
 
 MODEL = "ab" * 32
 IDENTITY = KvIdentity(model_digest=MODEL, kv_dtype="float32", rope_variant="default:10000.0", numerics_id="cpu")
@@ -35,7 +36,7 @@ def make_view(name: str = "decode-0", role: WorkerRole = WorkerRole.DECODE, **ch
 
 def make_request(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
     request = PlacementRequest(request_id=request_id, model_digest=MODEL, num_prompt_tokens=64, max_tokens=32)
-    return dataclasses.replace(request, **changes)
+    return with_terms(request, **changes)
 
 
 def make_sample_ask(**changes: Any) -> Ask:

@@ -19,10 +19,10 @@ from stratos.common.errors import InvalidApiKey, StratosError
 from stratos.core.adapter import Adapter
 from stratos.core.files.model_files import read_model_files
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
+from stratos.core.tenant import Tenant
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.serving.process import serve_async
 from stratos.text.tokenizer import Tokenizer
-from stratos_gateway.generation.generation import Caller
 from stratos_gateway.service import Backends, GatewayService
 from stratos_gateway.settings import GatewaySettings
 from tests.support.paths import BASE_MODEL
@@ -238,7 +238,7 @@ class FakeRouter:
             return await self._place_embedding(request)
         for worker in self.workers:
             if worker.ref.incarnation not in request.excluded_incarnations:
-                return Placement(decode=worker.ref, handoff_id=f"handoff-{len(self.requests)}", attempt=request.attempt)
+                return Placement(decode=worker.ref, handoff_id=f"handoff-{len(self.requests)}")
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -248,7 +248,7 @@ class FakeRouter:
             await asyncio.Event().wait()
         ref = allowed[(len(self.requests) - 1) % len(allowed) if self.spread else 0]
         handoff_id = f"handoff-{len(self.requests)}"
-        return Placement(decode=None, prefill=(ref,), handoff_id=handoff_id, attempt=request.attempt)
+        return Placement(decode=None, prefill=(ref,), handoff_id=handoff_id)
 
     async def complete(self, handoff_id: str, outcome: Outcome, *, num_output_tokens: int | None = None) -> None:
         self.completed.append((handoff_id, outcome))
@@ -289,11 +289,11 @@ def make_adapter(name: str, **changes: Any) -> Adapter:
 class FakeKeys:
     """Two tenants with a key each."""
 
-    async def authenticate(self, key: str) -> Caller:
+    async def authenticate(self, key: str) -> Tenant:
         tenants = {KEY: "one", OTHER_KEY: "two"}
         if key not in tenants:
             raise InvalidApiKey("the API key is not known")
-        return Caller(tenant=tenants[key], cache_salt=tenants[key].encode(), priority_class=1)
+        return Tenant(name=tenants[key], cache_salt=tenants[key].encode(), priority_class=1)
 
 
 @dataclass

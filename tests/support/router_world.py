@@ -23,6 +23,7 @@ from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.codec.fleet import status_to_pb
 from tests.support.paths import ROOT
+from tests.support.terms import make_terms, with_terms
 
 MODEL = "ab" * 32
 IDENTITY = KvIdentity(model_digest=MODEL, kv_dtype="float32", rope_variant="default:10000.0", numerics_id="cpu")
@@ -38,9 +39,9 @@ def make_status(worker_id: str, role: WorkerRole, **changes: Any) -> WorkerStatu
 
 def ask(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
     request = PlacementRequest(
-        request_id=request_id, tenant="a", model_digest=MODEL, num_prompt_tokens=64, max_tokens=32
+        request_id=request_id, terms=make_terms(tenant="a"), model_digest=MODEL, num_prompt_tokens=64, max_tokens=32
     )
-    return dataclasses.replace(request, **changes)
+    return with_terms(request, **changes)
 
 
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):

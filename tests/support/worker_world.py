@@ -29,6 +29,7 @@ from stratos.worker.settings import WorkerSettings
 from stratos_decode_worker.settings import DecodeWorkerSettings
 from stratos_prefill_worker.settings import PrefillWorkerSettings
 from tests.support.kv_faults import Fault, FaultPlan, FaultySender
+from tests.support.terms import pop_terms_pb
 
 TIMEOUT_S = 20.0
 PREFILL_WEIGHT, DECODE_WEIGHT = 3, 5
@@ -283,6 +284,6 @@ def make_submit(
         choices=choices or [decode_pb2.ChoiceState(index=0)],
         sampling=decode_pb2.SamplingParams(**values),
         seed=1,
-        prefill_endpoints=[ref_to_pb(ref) for ref in refs],
-        **({"model_digest": "fake", "tenant": "t"} | fields),
+        prefill=[ref_to_pb(ref) for ref in refs],
+        **({"model_digest": "fake", "terms": pop_terms_pb(fields)} | fields),
     )

@@ -5,7 +5,6 @@ Workers fill ``WorkerStatus``; the router adds liveness and bookings; the autosc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stratos.core.kv import BlockLedger, KvIdentity, StagingLedger
@@ -33,7 +32,6 @@ class WorkerStatus:
     not_ready_reason: str = ""
     identity: KvIdentity
     resident_adapters: frozenset[str] = frozenset()
-    tokens_by_tenant: Mapping[str, int] = field(default_factory=dict)
     block_size: int = 16
     max_num_seqs: int = 0
     """Most sequences in one batch; 0 means the worker does not say."""

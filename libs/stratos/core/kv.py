@@ -10,7 +10,6 @@ class KvIdentity:
     """What must be equal before KV may move between two workers, or be shared at all."""
 
     model_digest: str
-    adapter_digest: str = ""
     kv_dtype: str
     rope_variant: str
     numerics_id: str

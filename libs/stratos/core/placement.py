@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.core.trace import NO_TRACE, TraceContext
 
 
@@ -52,12 +53,9 @@ class PlacementRequest:
 
     request_id: str
     attempt: int = 0
-    tenant: str = ""
-    """Derived from the API key, never from the client."""
-    priority_class: int = 0
-    """0 is the most urgent class."""
+    terms: RequestTerms = DEFAULT_TERMS
+    """Without salt and adapter URI."""
     model_digest: str
-    adapter_digest: str = ""
     num_prompt_tokens: int
     """Tokens of the prompt, and of the output so far for a resume."""
     max_tokens: int
@@ -70,8 +68,6 @@ class PlacementRequest:
     """Milliseconds this request has waited in earlier calls."""
     is_recovery: bool = False
     """Journal recovery, drain move or Busy: head of its class, never shed."""
-    deadline_ms: int | None = None
-    """Milliseconds that are left; ``None`` means no deadline."""
     trace: TraceContext = NO_TRACE
 
 
@@ -85,7 +81,6 @@ class Placement:
     """Up to two, best first; none means the decode worker computes the prompt."""
     handoff_id: str
     """Minted by the router; names the hand-off of this attempt and the router's booking."""
-    attempt: int = 0
     queued_ms: int = 0
     """Milliseconds this call waited in the queue."""
 

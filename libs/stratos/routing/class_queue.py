@@ -96,7 +96,7 @@ class ClassQueue:
         if ticket.request.is_recovery:
             self._recoveries[ticket] = None
             return
-        tenant = ticket.request.tenant
+        tenant = ticket.request.terms.tenant
         if tenant not in self._flows:
             self.service.arrive(tenant)
         self._flows.setdefault(tenant, {})[ticket] = None
@@ -108,24 +108,24 @@ class ClassQueue:
         if ticket.request.is_recovery:
             del self._recoveries[ticket]
             return
-        flow = self._flows[ticket.request.tenant]
+        flow = self._flows[ticket.request.terms.tenant]
         del flow[ticket]
         self._count(ticket, -1)
         if not flow:
-            del self._flows[ticket.request.tenant]
-            del self._flow_tokens[ticket.request.tenant]
+            del self._flows[ticket.request.terms.tenant]
+            del self._flow_tokens[ticket.request.terms.tenant]
 
     def charge(self, ticket: Ticket) -> None:
         """A request of its tenant is dispatched; recoveries are not the tenant's doing."""
         if not ticket.request.is_recovery:
-            self.service.charge(ticket.request.tenant, ticket.cost)
+            self.service.charge(ticket.request.terms.tenant, ticket.cost)
 
     def victims_for(self, ticket: Ticket) -> list[Ticket] | None:
         """Newest requests of the heaviest tenant that must leave so that the newcomer fits; ``None`` when it must not.
 
         A tenant that floods the queue loses its own newest requests; it does not lock the others out.
         """
-        settings, tenant, new_tokens = self._settings, ticket.request.tenant, ticket.request.num_prompt_tokens
+        settings, tenant, new_tokens = self._settings, ticket.request.terms.tenant, ticket.request.num_prompt_tokens
         num_requests, num_tokens = self.num_requests, self.num_tokens
         victims: list[Ticket] = []
         by_count = num_requests >= settings.max_requests
@@ -183,7 +183,7 @@ class ClassQueue:
         return now - ticket.arrived >= self._settings.hold_after_s and not ticket.request.excluded_incarnations
 
     def _count(self, ticket: Ticket, sign: int) -> None:
-        tenant, tokens = ticket.request.tenant, ticket.request.num_prompt_tokens
+        tenant, tokens = ticket.request.terms.tenant, ticket.request.num_prompt_tokens
         self.num_requests += sign
         self.num_tokens += sign * tokens
         self._flow_tokens[tenant] = self._flow_tokens.get(tenant, 0) + sign * tokens

@@ -33,7 +33,7 @@ class ModelQueue:
 
     def of(self, request: PlacementRequest) -> ClassQueue:
         """The queue of a request; classes below the lowest count as the lowest."""
-        return self.classes[min(request.priority_class, len(self.classes) - 1)]
+        return self.classes[min(request.terms.priority_class, len(self.classes) - 1)]
 
     def dispatch(self, now: float, place: Place[T]) -> Dispatched[T] | None:
         """Place one request: an aged one when the quota allows, else by class."""
@@ -145,7 +145,7 @@ class PlacementQueue:
         """Correct the tenant's charge once the real output is known; ``difference`` in output tokens."""
         model = self._models.get(_queue_key(request))
         if model is not None and not request.is_recovery:
-            model.of(request).service.settle(request.tenant, difference * self._settings.output_token_cost)
+            model.of(request).service.settle(request.terms.tenant, difference * self._settings.output_token_cost)
 
     def depths(self, now: float) -> list[QueueDepth]:
         """One entry per (model, work, class) with waiting requests."""
@@ -167,8 +167,8 @@ class PlacementQueue:
         settings = self._settings
         arrived = now - request.waited_ms / 1000
         expires = arrived + (settings.recovery_ttl_s if request.is_recovery else settings.ttl_s)
-        if request.deadline_ms is not None:
-            expires = min(expires, now + request.deadline_ms / 1000)
+        if request.terms.deadline_s is not None:
+            expires = min(expires, request.terms.deadline_s)
         prompt_cost = settings.prompt_token_cost * request.num_prompt_tokens
         return Ticket(
             request=request,
@@ -207,7 +207,7 @@ class PlacementQueue:
 
     @staticmethod
     def _after_s(queue: ClassQueue, now: float) -> float:
-        """The longest current wait, as the estimate of the next one; the caller adds jitter."""
+        """The longest current wait, as the estimate of the next one; the gateway adds jitter."""
         return 1.0 + max((now - ticket.arrived for ticket in queue.heads()), default=0.0)
 
     def _compact(self) -> None:

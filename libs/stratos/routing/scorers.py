@@ -22,7 +22,7 @@ def score_free_kv(view: WorkerView, ask: Ask) -> float:
 
 def score_adapter(view: WorkerView, ask: Ask) -> float:
     """1 when the adapter is in the worker's cache, or none is wanted."""
-    digest = ask.request.adapter_digest
+    digest = ask.request.terms.adapter.digest
     return 1.0 if not digest or digest in view.status.resident_adapters else 0.0
 
 

@@ -17,10 +17,10 @@ from redis.asyncio import Redis
 from redis.typing import EncodableT, FieldT
 
 from stratos.common.errors import BadRequest, DependencyDown, InvalidApiKey, NotFound
+from stratos.core.tenant import Tenant
 from stratos.store.keys import (
     MARKER,
     KeyRecord,
-    Tenant,
     check_priority_class,
     check_tenant,
     key_mac,
@@ -95,7 +95,11 @@ class KeyStore:
             await self._redis.hset(redis_key(key_id), "disabled", "1")
         self._known.pop(key_id, None)
 
-    async def authenticate(self, text: str) -> KeyRecord:
+    async def authenticate(self, text: str) -> Tenant:
+        """The tenant of a key; raises like ``find``."""
+        return (await self.find(text)).tenant
+
+    async def find(self, text: str) -> KeyRecord:
         """The record of a key.
 
         Raises:

@@ -18,21 +18,11 @@ from dataclasses import dataclass, field
 
 from stratos.common.errors import BadRequest, InvalidApiKey
 from stratos.core.requests.limits import NUM_PRIORITY_CLASSES
+from stratos.core.tenant import Tenant
 
 _KEY = re.compile(r"sk-(?P<key_id>[0-9a-f]{12})-[0-9a-f]{40}\Z")
 _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 MARKER = "stratos:key-store"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
-    """The owner of a key, and what the platform derives from it."""
-
-    name: str
-    cache_salt: bytes = field(repr=False)
-    """Separates the prefix caches of tenants."""
-    priority_class: int = 0
-    """0 is the most urgent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

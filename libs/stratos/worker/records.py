@@ -7,44 +7,12 @@ so deltas that could not be sent coalesce, and ``Attach`` is nothing but setting
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import enum
 from dataclasses import dataclass, field
 
 from stratos.common.errors import StratosError
-from stratos.core.placement import WorkerRef
-from stratos.core.requests.records import ChoiceOutput, EngineRequest, FinishReason, PositionLogprobs, RequestKey
-from stratos.core.trace import NO_TRACE, TraceContext
+from stratos.core.generation import ChoiceDelta, PrefillPath, Receipt, RequestDelta, Submission
+from stratos.core.requests.records import ChoiceOutput, FinishReason, PositionLogprobs
 from stratos.engine.contract.results import RequestStats
-
-
-class PrefillPath(enum.Enum):
-    """Where a prompt's KV came from; names and values are those of the proto enum."""
-
-    UNSPECIFIED = 0
-    HANDOFF = 1
-    LOCAL_SHORT_TAIL = 2
-    LOCAL_NO_ENDPOINT = 3
-    LOCAL_FALLBACK = 4
-    LOCAL_PROMPT_LOGPROBS = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """A checked Submit."""
-
-    request: EngineRequest
-    handoff_id: str = ""
-    prefill_endpoints: tuple[WorkerRef, ...] = ()
-    trace: TraceContext = NO_TRACE
-
-    def without_choices(self, indexes: tuple[int, ...]) -> Submission:
-        """The same, with some choices finished: the engine runs the others alone."""
-        choices = tuple(
-            dataclasses.replace(choice, finished=choice.finished or choice.index in indexes)
-            for choice in self.request.choices
-        )
-        return dataclasses.replace(self, request=dataclasses.replace(self.request, choices=choices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,34 +23,6 @@ class PromptOrigin:
     prefill_worker_id: str = ""
     prefill_ns: int = 0
     transfer_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """What happened to a request at this worker."""
-
-    num_prompt_tokens: int
-    num_cached_tokens: int
-    num_transferred_tokens: int
-    num_recomputed_tokens: int
-    prefill_path: PrefillPath
-    prefill_worker_id: str
-    queue_ns: int
-    prefill_ns: int
-    transfer_ns: int
-    numerics_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestDelta:
-    """What a gateway has not seen yet of one request."""
-
-    key: RequestKey
-    choices: tuple[ChoiceOutput, ...] = ()
-    error: StratosError | None = None
-    receipt: Receipt | None = None
-    prompt_logprobs: tuple[PositionLogprobs, ...] = ()
-    """With the receipt, if they were asked for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,15 +38,14 @@ class ChoiceLog:
     num_sent: int = 0
     is_finish_sent: bool = False
 
-    def drain(self) -> ChoiceOutput | None:
+    def drain(self) -> ChoiceDelta | None:
         """What lies after the cursor; moves it."""
         has_finish = self.finish_reason is not None and not self.is_finish_sent
         if self.num_sent == len(self.token_ids) and not has_finish:
             return None
         begin, self.num_sent = self.num_sent, len(self.token_ids)
         self.is_finish_sent = self.finish_reason is not None
-        return ChoiceOutput(
-            key=RequestKey("", 0),
+        return ChoiceDelta(
             index=self.index,
             offset=self.base + begin,
             token_ids=self.token_ids[begin:],

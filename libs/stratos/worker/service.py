@@ -159,7 +159,6 @@ class WorkerProcess(Service):
             not_ready_reason=self.not_ready_reason(),
             identity=info.identity,
             resident_adapters=frozenset(engine.resident_adapters),
-            tokens_by_tenant=engine.tokens_by_tenant,
             block_size=info.geometry.block_size,
             max_num_seqs=self._settings.scheduler.max_num_seqs,
             slow_step_s=engine.slow_step_s,

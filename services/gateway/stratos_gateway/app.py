@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Receive, Scope, Send
 
+from stratos.common.bugs import report_bug
 from stratos.common.errors import Draining, Internal, NotFound, StratosError
-from stratos.common.ids import new_id
 from stratos.rpc.tracing import TRACING_OFF, Tracing
 from stratos_gateway.access.auth import Authenticator, bearer_key
 from stratos_gateway.http.errors import error_body, public_error, retry_headers
@@ -118,9 +118,7 @@ def _translate(error: Exception, request_id: str) -> tuple[int, StratosError]:
         shown = NotFound(text)
         shown.code = "method_not_allowed" if is_method else "unknown_route"
         return error.status_code, shown
-    error_id = new_id("err")
-    _log.exception("bug in request %s, reported as %s", request_id, error_id, exc_info=error)
-    return 500, Internal(f"internal error {error_id}; the server's log has the details")
+    return 500, report_bug(_log, f"in request {request_id}", error)
 
 
 def build_routes(
@@ -137,12 +135,12 @@ def build_routes(
     """The routing table."""
 
     async def list_models(request: Request) -> Response:
-        caller = await authenticator.authenticate(bearer_key(request.headers))
-        return OrjsonResponse({"object": "list", "data": await catalogue.list(caller.tenant)})
+        tenant = await authenticator.authenticate(bearer_key(request.headers))
+        return OrjsonResponse({"object": "list", "data": await catalogue.list(tenant.name)})
 
     async def get_model(request: Request) -> Response:
-        caller = await authenticator.authenticate(bearer_key(request.headers))
-        return OrjsonResponse(await catalogue.get(caller.tenant, request.path_params["name"]))
+        tenant = await authenticator.authenticate(bearer_key(request.headers))
+        return OrjsonResponse(await catalogue.get(tenant.name, request.path_params["name"]))
 
     async def deep_health(_: Request) -> Response:
         report = await health.report()

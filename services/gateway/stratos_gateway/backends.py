@@ -8,25 +8,8 @@ from stratos.rpc.clients.registry import RegistryClient
 from stratos.rpc.clients.router import RouterClient
 from stratos.store.key_store import KeyStore
 from stratos.store.redis import open_redis
-from stratos_gateway.generation.generation import Caller
 from stratos_gateway.service import Backends
 from stratos_gateway.settings import GatewaySettings
-
-
-class StoredKeys:
-    """Callers from the keys in Redis.
-
-    Args:
-        store: with its snapshot of keys seen before.
-    """
-
-    def __init__(self, store: KeyStore) -> None:
-        self._store = store
-
-    async def authenticate(self, key: str) -> Caller:
-        """See ``Authenticator``."""
-        tenant = (await self._store.authenticate(key)).tenant
-        return Caller(tenant=tenant.name, cache_salt=tenant.cache_salt, priority_class=tenant.priority_class)
 
 
 async def open_backends(settings: GatewaySettings, stack: AsyncExitStack) -> Backends:
@@ -42,6 +25,6 @@ async def open_backends(settings: GatewaySettings, stack: AsyncExitStack) -> Bac
     return Backends(
         router=router,
         registry=registry,
-        authenticator=StoredKeys(keys),
+        authenticator=keys,
         tasks={"api-keys": keys.refresh_forever},
     )

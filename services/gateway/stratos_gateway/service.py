@@ -108,7 +108,7 @@ class GatewayService(Service):
         completions = Completions(backends.router)
         self._stack.push_async_callback(completions.close)
         self._stack.push_async_callback(self._sessions.close)
-        embeddings = EmbeddingClient(settings.sessions.connect_timeout_s)
+        embeddings = EmbeddingClient(settings.sessions.connect_timeout_s, self._clock)
         self._stack.push_async_callback(embeddings.close)
         self._admission = Admission(settings.max_open_requests, settings.max_open_requests_per_tenant, metrics)
         platform = Platform(

@@ -40,7 +40,7 @@ TICK_S = 0.05
 """Deadlines and silent workers are noticed this late at most."""
 SHOW_S = 0.25
 """How often gauges are set."""
-MIN_AFTER_S, MAX_AFTER_S, JITTER = 1.0, 30.0, 0.2
+MIN_AFTER_S, MAX_AFTER_S = 1.0, 30.0
 
 
 class Scheduler:
@@ -52,7 +52,7 @@ class Scheduler:
         settings: of the router.
         metrics: of the router.
         clock: monotonic.
-        rng: breaks ties and jitters Retry-After.
+        rng: breaks ties.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Scheduler:
         except StratosError as error:
             outcome = error.code
             if isinstance(error, Retryable):
-                error.after_s = self._jittered(error.after_s or MIN_AFTER_S)
+                error.after_s = min(MAX_AFTER_S, max(MIN_AFTER_S, error.after_s or MIN_AFTER_S))
             raise
         except asyncio.CancelledError:
             outcome = "cancelled"
@@ -230,7 +230,6 @@ class Scheduler:
             decode=choice.decode.ref if choice.decode else None,
             prefill=tuple(view.ref for view in choice.prefill),
             handoff_id=handoff_id,
-            attempt=ask.request.attempt,
             queued_ms=round((now - ticket.arrived - waited_before) * 1000),
         )
 
@@ -256,11 +255,6 @@ class Scheduler:
         call = self._calls.get(ticket)
         if call is not None and not call.done():
             call.set_exception(error)
-
-    def _jittered(self, after_s: float) -> float:
-        """Spread the retries of many refused callers."""
-        spread = after_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
-        return min(MAX_AFTER_S, max(MIN_AFTER_S, spread))
 
 
 def _check(request: PlacementRequest) -> None:

@@ -27,6 +27,7 @@ class RouterApp(Service):
     name = "router"
 
     def __init__(self, settings: RouterSettings, clock: Clock, rng: Random) -> None:
+        self._clock = clock
         metrics = RouterMetrics(self.metrics)
         bookings = BookingLedger(settings.bookings)
         fleet = FleetState(settings.liveness, bookings, metrics)
@@ -35,7 +36,8 @@ class RouterApp(Service):
         self._watcher = Watcher(self._discovery, fleet, self._scheduler, settings, clock)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        router_pb2_grpc.add_RouterServiceServicer_to_server(RouterServicer(self._scheduler, self.tracing), server)
+        servicer = RouterServicer(self._scheduler, self._clock, self.tracing)
+        router_pb2_grpc.add_RouterServiceServicer_to_server(servicer, server)
         return [router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name]
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:

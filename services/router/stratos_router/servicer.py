@@ -6,9 +6,11 @@ import logging
 from typing import Any
 
 from stratos.api.router.v1 import router_pb2, router_pb2_grpc
+from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.rpc.codec.fleet import fleet_to_pb, ref_to_pb, work_from_pb
+from stratos.rpc.codec.terms import terms_from_pb
 from stratos.rpc.codec.trace import trace_from_pb
 from stratos.rpc.tracing import SpanKind, Tracing
 from stratos_router.scheduler import Scheduler
@@ -24,13 +26,14 @@ _OUTCOMES = {
 class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     """Serves gateways and the autoscaler."""
 
-    def __init__(self, scheduler: Scheduler, tracing: Tracing) -> None:
+    def __init__(self, scheduler: Scheduler, clock: Clock, tracing: Tracing) -> None:
+        self._clock = clock
         self._scheduler = scheduler
         self._tracing = tracing
 
     async def Schedule(self, request: router_pb2.ScheduleRequest, context: Any) -> router_pb2.ScheduleResponse:
         """Wait in the queue and answer with a placement."""
-        placement = await self._schedule(_request_from_pb(request))
+        placement = await self._schedule(_request_from_pb(request, self._clock.now()))
         return router_pb2.ScheduleResponse(
             decode=None if placement.decode is None else ref_to_pb(placement.decode),
             prefill=[ref_to_pb(ref) for ref in placement.prefill],
@@ -61,14 +64,12 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         return fleet_to_pb(self._scheduler.fleet())
 
 
-def _request_from_pb(message: router_pb2.ScheduleRequest) -> PlacementRequest:
+def _request_from_pb(message: router_pb2.ScheduleRequest, now_s: float) -> PlacementRequest:
     return PlacementRequest(
         request_id=message.request_id,
         attempt=message.attempt,
-        tenant=message.tenant,
-        priority_class=message.priority_class,
+        terms=terms_from_pb(message.terms, now_s),
         model_digest=message.model_digest,
-        adapter_digest=message.adapter_digest,
         num_prompt_tokens=message.num_prompt_tokens,
         max_tokens=message.max_tokens,
         num_choices=max(1, message.num_choices),
@@ -76,6 +77,5 @@ def _request_from_pb(message: router_pb2.ScheduleRequest) -> PlacementRequest:
         excluded_incarnations=frozenset(message.excluded_incarnations),
         waited_ms=max(0, message.waited_ms),
         is_recovery=message.is_recovery,
-        deadline_ms=max(0, message.deadline_ms) if message.HasField("deadline_ms") else None,
         trace=trace_from_pb(message.trace),
     )

@@ -24,6 +24,7 @@ from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
 from stratos_router.scheduler import Scheduler
 from stratos_router.settings import RouterSettings
+from tests.support.terms import with_terms
 
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
 BLOCKS = BlockLedger(total=1000, free=1000, cached=0, allocated=0, reserved=0, fenced=0)
@@ -53,7 +54,7 @@ class World:
         request = PlacementRequest(
             request_id="r", model_digest="m", num_prompt_tokens=64, max_tokens=max_tokens, work=work
         )
-        task = asyncio.create_task(self.scheduler.schedule(dataclasses.replace(request, **changes)))
+        task = asyncio.create_task(self.scheduler.schedule(with_terms(request, **changes)))
         await asyncio.sleep(0)
         return task
 
@@ -117,7 +118,7 @@ async def test_embeddings_teach_nothing_about_output_lengths() -> None:
 
 async def test_without_a_prefill_worker_the_caller_learns_why() -> None:
     world = World("decode-0")
-    call = await world.call(deadline_ms=5)
+    call = await world.call(deadline_s=world.clock.now() + 0.005)
     world.clock.advance(1)
     await world.turn()
     with pytest.raises(QueueTimeout, match="no prefill worker is known"):

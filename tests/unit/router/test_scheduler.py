@@ -22,6 +22,7 @@ from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
 from stratos_router.scheduler import Scheduler
 from stratos_router.settings import RouterSettings
+from tests.support.terms import with_terms
 
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
 BLOCKS = BlockLedger(total=1000, free=1000, cached=0, allocated=0, reserved=0, fenced=0)
@@ -50,7 +51,7 @@ class World:
 
     async def call(self, **changes: Any) -> asyncio.Task[Any]:
         request = PlacementRequest(request_id="r", model_digest="m", num_prompt_tokens=64, max_tokens=32)
-        task = asyncio.create_task(self.scheduler.schedule(dataclasses.replace(request, **changes)))
+        task = asyncio.create_task(self.scheduler.schedule(with_terms(request, **changes)))
         await asyncio.sleep(0)
         return task
 
@@ -134,17 +135,13 @@ async def test_refusals_say_why_and_when_to_come_back() -> None:
         assert world.registry.get_sample_value("stratos_router_placements_total", labels) == count
 
 
-async def test_retry_after_is_jittered() -> None:
+async def test_retry_after_is_the_longest_wait() -> None:
     world = World(queue={"max_requests": 1})
     waiting = await world.call()
     world.clock.advance(9)
-    after = set()
-    for index in range(20):
-        with pytest.raises(Overloaded) as refused:
-            await (await world.call(request_id=str(index)))
-        after.add(refused.value.after_s)
-    assert len(after) == 20
-    assert all(value is not None and 8 <= value <= 12 for value in after)
+    with pytest.raises(Overloaded) as refused:
+        await (await world.call(request_id="refused"))
+    assert refused.value.after_s == pytest.approx(10, abs=0.1)
     await _cancel([waiting])
 
 

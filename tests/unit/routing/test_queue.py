@@ -79,7 +79,7 @@ def test_two_backlogged_tenants_get_service_within_the_largest_charge() -> None:
     for _ in range(1500):
         ticket = world.serve()
         assert ticket is not None
-        served[ticket.request.tenant] += int(ticket.cost)
+        served[ticket.request.terms.tenant] += int(ticket.cost)
         assert abs(served["long"] - served["short"]) <= bound
 
 
@@ -92,7 +92,7 @@ def test_a_tenant_that_comes_back_has_no_credit_from_idling() -> None:
         world.serve()
     for _ in range(100):
         world.push(tenant="idler")
-    tenants = Counter(ticket.request.tenant for ticket in (world.serve() for _ in range(40)) if ticket)
+    tenants = Counter(ticket.request.terms.tenant for ticket in (world.serve() for _ in range(40)) if ticket)
     assert tenants["steady"] >= 19
 
 
@@ -218,7 +218,7 @@ def test_a_request_that_no_worker_could_take_stands_in_nobodys_way() -> None:
 def test_time_to_live_deadline_and_earlier_waits_end_the_wait() -> None:
     world = World(ttl_s=30.0)
     plain = world.push()
-    short = world.push(deadline_ms=500)
+    short = world.push(deadline_s=world.clock.now() + 0.5)
     waited = world.push(waited_ms=29_000)
     world.clock.advance(0.5)
     assert world.queue.expire(world.clock.now()) == [short]
@@ -274,7 +274,7 @@ def test_nobody_waits_for_ever_under_a_saturating_high_class(arrivals, service_s
         world.clock.advance(service_s)
         ended |= set(world.queue.expire(world.clock.now()))
         assert world.clock.now() <= 1000.0 + 15.0 + service_s + 1e-6
-    oldest_low = [ticket for ticket in waiting if ticket.request.priority_class == 3]
+    oldest_low = [ticket for ticket in waiting if ticket.request.terms.priority_class == 3]
     if oldest_low and service_s <= 0.3:
         assert any(not ticket.is_waiting for ticket in oldest_low)
 
@@ -317,7 +317,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         for victim in displaced:
             assert not victim.request.is_recovery
-            assert victim.request.tenant != tenant
+            assert victim.request.terms.tenant != tenant
             self._end(victim)
         self.waiting.add(ticket)
 
@@ -345,11 +345,11 @@ class QueueMachine(RuleBasedStateMachine):
 
     @staticmethod
     def _line(ticket: Ticket) -> tuple[str, int]:
-        return ticket.request.model_digest, min(3, ticket.request.priority_class)
+        return ticket.request.model_digest, min(3, ticket.request.terms.priority_class)
 
     @staticmethod
     def _lane(ticket: Ticket) -> str | None:
-        return None if ticket.request.is_recovery else ticket.request.tenant
+        return None if ticket.request.is_recovery else ticket.request.terms.tenant
 
     @rule(data=st.data())
     def leave(self, data) -> None:

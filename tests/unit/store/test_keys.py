@@ -45,7 +45,7 @@ def test_a_malformed_key_is_refused_without_repeating_it(text: str) -> None:
 async def test_a_key_authenticates_and_its_text_is_nowhere_in_redis(redis: Redis) -> None:
     store = KeyStore(redis, PEPPER)
     key = await store.create_key("acme", "laptop", priority_class=1)
-    record = await store.authenticate(key)
+    record = await store.find(key)
     assert (record.tenant.name, record.name, record.tenant.priority_class) == ("acme", "laptop", 1)
     assert len(record.tenant.cache_salt) == 32
     stored = []
@@ -61,14 +61,14 @@ async def test_a_key_authenticates_and_its_text_is_nowhere_in_redis(redis: Redis
 async def test_one_tenant_keeps_one_salt_and_two_differ(redis: Redis) -> None:
     store = KeyStore(redis, PEPPER)
     keys = [await store.create_key(tenant, "k") for tenant in ("acme", "acme", "other")]
-    salts = [(await store.authenticate(key)).tenant.cache_salt for key in keys]
+    salts = [(await store.authenticate(key)).cache_salt for key in keys]
     assert salts[0] == salts[1] != salts[2]
 
 
 async def test_an_own_key_can_be_stored_twice(redis: Redis) -> None:
     store, key = KeyStore(redis, PEPPER), mint_key()
     assert [await store.create_key("acme", "k", key=key) for _ in range(2)] == [key, key]
-    assert (await store.authenticate(key)).key_id == parse_key(key)
+    assert (await store.find(key)).key_id == parse_key(key)
 
 
 async def test_what_must_not_pass(redis: Redis) -> None:
@@ -115,12 +115,12 @@ async def test_known_keys_outlive_redis_and_unknown_ones_need_it(redis_server: R
         with pytest.raises(DependencyDown):
             await store.refresh()
         started = asyncio.get_running_loop().time()
-        assert (await store.authenticate(seen)).tenant.name == "acme"
+        assert (await store.authenticate(seen)).name == "acme"
         with pytest.raises(DependencyDown, match="Redis does not answer"):
             await store.authenticate(unseen)
         assert asyncio.get_running_loop().time() - started < 1.0
         redis_server.start()
-        assert (await store.authenticate(unseen)).name == "b"
+        assert (await store.find(unseen)).name == "b"
         assert not refresh.done()
         refresh.cancel()
 
@@ -143,13 +143,13 @@ async def test_an_emptied_redis_is_an_outage_not_the_end_of_all_keys(redis: Redi
 async def test_a_malformed_tenant_stops_its_own_keys_only(redis: Redis, field: str, value: str) -> None:
     store = KeyStore(redis, PEPPER)
     spoilt, healthy = await store.create_key("spoilt", "k"), await store.create_key("healthy", "k")
-    assert (await store.authenticate(spoilt)).tenant.name == "spoilt"
-    assert (await store.authenticate(healthy)).tenant.name == "healthy"
+    assert (await store.authenticate(spoilt)).name == "spoilt"
+    assert (await store.authenticate(healthy)).name == "healthy"
     await redis.hset("stratos:tenant:spoilt", field, value)
     await store.refresh()
     with pytest.raises(InvalidApiKey):
         await store.authenticate(spoilt)
-    assert (await store.authenticate(healthy)).tenant.name == "healthy"
+    assert (await store.authenticate(healthy)).name == "healthy"
 
 
 async def test_the_snapshot_is_bounded(redis: Redis) -> None:
@@ -158,7 +158,7 @@ async def test_the_snapshot_is_bounded(redis: Redis) -> None:
     for key in keys:
         await store.authenticate(key)
     assert len(store._known) == 2
-    assert (await store.authenticate(keys[0])).name == "0"
+    assert (await store.find(keys[0])).name == "0"
 
 
 async def test_bad_input_is_refused(redis: Redis) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from stratos.common.errors import Busy
+from stratos.core.generation import PrefillPath, Submission
 from stratos.core.requests.records import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import RequestStats
-from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
+from stratos.worker.records import PromptOrigin, RequestRecord
 from tests.support.terms import make_terms
 
 KEY = RequestKey("r", 0)
@@ -23,7 +24,7 @@ def make_record(*choices: ChoiceState) -> RequestRecord:
         seed=0,
         terms=make_terms(arrival_s=10.0),
     )
-    return RequestRecord(Submission(request=request), "cpu")
+    return RequestRecord(Submission(request=request, model_digest="fake"), "cpu")
 
 
 def output(index: int, offset: int, *tokens: int, finish: FinishReason | None = None) -> ChoiceOutput:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
+from stratos.core.trace import NO_TRACE, TraceContext
 
 
 class PoolingKind(enum.StrEnum):
@@ -35,6 +36,21 @@ class EmbedRequest:
     num_dimensions: int | None = None
     """Leading components that are kept; ``None`` keeps all."""
     terms: RequestTerms = DEFAULT_TERMS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedCall:
+    """Inputs that a worker embeds together: what they have in common, and the inputs."""
+
+    inputs: tuple[tuple[int, ...], ...]
+    model_digest: str
+    pooling: PoolingKind
+    normalizes: bool
+    num_dimensions: int | None
+    terms: RequestTerms = DEFAULT_TERMS
+    request_id: str = ""
+    attempt: int = 0
+    trace: TraceContext = NO_TRACE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

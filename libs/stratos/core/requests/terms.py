@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stratos.core.adapter import BASE_MODEL, AdapterRef
 
@@ -25,6 +25,10 @@ class RequestTerms:
     arrival_s: float = 0.0
     deadline_s: float | None = None
     """``None`` means no deadline."""
+
+    def for_router(self) -> RequestTerms:
+        """The part that placement needs: the router knows no salts."""
+        return replace(self, cache_salt=b"", adapter=replace(self.adapter, uri=""))
 
     def left_s(self, now_s: float) -> float | None:
         """Seconds until the deadline, 0 when it has passed; ``None`` without a deadline."""

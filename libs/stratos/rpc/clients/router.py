@@ -10,10 +10,12 @@ from types import TracebackType
 from typing import Self
 
 from stratos.api.router.v1 import router_pb2, router_pb2_grpc
+from stratos.common.clock import Clock, SystemClock
 from stratos.core.fleet import Fleet
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.rpc.clients.channel import channel, translate_errors
 from stratos.rpc.codec.fleet import fleet_from_pb, ref_from_pb, work_to_pb
+from stratos.rpc.codec.terms import terms_to_pb
 from stratos.rpc.codec.trace import trace_to_pb
 
 __all__ = ["RouterClient"]
@@ -30,7 +32,8 @@ _OUTCOME_TO_PB = {
 class RouterClient:
     """One channel to one router; open it inside a running event loop, close it with ``close`` or ``async with``."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         self._channel = channel(address)
         self._stub = router_pb2_grpc.RouterServiceStub(self._channel)
 
@@ -44,12 +47,11 @@ class RouterClient:
             WorkerLost: the router is gone, or did not answer within ``timeout_s``.
         """
         async with translate_errors(peer="the router"):
-            answer = await self._stub.Schedule(_request_to_pb(request), timeout=timeout_s)
+            answer = await self._stub.Schedule(_request_to_pb(request, self._clock.now()), timeout=timeout_s)
         return Placement(
             decode=ref_from_pb(answer.decode) if answer.HasField("decode") else None,
             prefill=tuple(ref_from_pb(ref) for ref in answer.prefill),
             handoff_id=answer.handoff_id,
-            attempt=request.attempt,
             queued_ms=answer.queued_ms,
         )
 
@@ -80,14 +82,12 @@ class RouterClient:
         await self.close()
 
 
-def _request_to_pb(request: PlacementRequest) -> router_pb2.ScheduleRequest:
-    message = router_pb2.ScheduleRequest(
+def _request_to_pb(request: PlacementRequest, now_s: float) -> router_pb2.ScheduleRequest:
+    return router_pb2.ScheduleRequest(
         request_id=request.request_id,
         attempt=request.attempt,
-        tenant=request.tenant,
-        priority_class=request.priority_class,
+        terms=terms_to_pb(request.terms, now_s),
         model_digest=request.model_digest,
-        adapter_digest=request.adapter_digest,
         num_prompt_tokens=request.num_prompt_tokens,
         max_tokens=request.max_tokens,
         num_choices=request.num_choices,
@@ -97,6 +97,3 @@ def _request_to_pb(request: PlacementRequest) -> router_pb2.ScheduleRequest:
         is_recovery=request.is_recovery,
         trace=trace_to_pb(request.trace),
     )
-    if request.deadline_ms is not None:
-        message.deadline_ms = request.deadline_ms
-    return message

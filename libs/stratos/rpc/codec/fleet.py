@@ -77,7 +77,6 @@ def identity_to_pb(identity: KvIdentity) -> common_pb2.KvIdentity:
     """A KV identity as a message."""
     return common_pb2.KvIdentity(
         model_digest=identity.model_digest,
-        adapter_digest=identity.adapter_digest,
         kv_dtype=identity.kv_dtype,
         rope_variant=identity.rope_variant,
         numerics_id=identity.numerics_id,
@@ -89,7 +88,6 @@ def identity_from_pb(message: common_pb2.KvIdentity) -> KvIdentity:
     """A KV identity from a message."""
     return KvIdentity(
         model_digest=message.model_digest,
-        adapter_digest=message.adapter_digest,
         kv_dtype=message.kv_dtype,
         rope_variant=message.rope_variant,
         numerics_id=message.numerics_id,
@@ -143,7 +141,6 @@ def status_to_pb(status: WorkerStatus) -> worker_pb2.WorkerStatus:
         not_ready_reason=status.not_ready_reason,
         identity=identity_to_pb(status.identity),
         resident_adapter_digests=sorted(status.resident_adapters),
-        num_tokens_by_tenant=dict(status.tokens_by_tenant),
         block_size=status.block_size,
         max_num_seqs=status.max_num_seqs,
         slow_step_ms=round(status.slow_step_s * 1000),
@@ -178,7 +175,6 @@ def status_from_pb(message: worker_pb2.WorkerStatus) -> WorkerStatus:
         not_ready_reason=message.not_ready_reason,
         identity=identity_from_pb(message.identity),
         resident_adapters=frozenset(message.resident_adapter_digests),
-        tokens_by_tenant=dict(message.num_tokens_by_tenant),
         block_size=message.block_size,
         max_num_seqs=message.max_num_seqs,
         slow_step_s=message.slow_step_ms / 1000,

@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from stratos.common.errors import Internal, StratosError
-from stratos.common.ids import new_id
+from stratos.common.bugs import report_bug
+from stratos.common.errors import StratosError
 from stratos.rpc.errors import ERROR_METADATA_KEY, status_code, to_error_detail
 from stratos.rpc.metrics import RpcMetrics
 
@@ -82,7 +82,7 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             await _abort(context, error)
         except Exception:
             code = grpc.StatusCode.INTERNAL
-            await _abort(context, _log_bug(method, label))
+            await _abort(context, report_bug(_log, f"in {method}{label}"))
         finally:
             self._metrics.observe(method, code.name, time.monotonic() - started)
 
@@ -94,12 +94,6 @@ def _write_all(generator: Callable[[Any, Any], Any]) -> _Handler:
                 await context.write(message)
 
     return handler
-
-
-def _log_bug(method: str, label: str) -> Internal:
-    error_id = new_id("err")
-    _log.exception("bug in %s%s, reported to the caller as %s", method, label, error_id)
-    return Internal(f"internal error {error_id}; the server's log has the details")
 
 
 def _request_label(request: Any) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+from stratos.core.generation import PrefillPath
 from stratos.worker.config import HandoffConfig
 from stratos.worker.context import WorkerContext
 from stratos.worker.handoff.receiver import HandoffReceiver
-from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord
+from stratos.worker.records import PromptOrigin, RequestRecord
 
 
 class PrefillPolicy:
@@ -35,7 +36,7 @@ class PrefillPolicy:
         terms = request.terms
         num_cached = await engine.match(request.prompt_ids, terms.adapter.digest, terms.cache_salt)
         path = self.decide(record, len(request.prompt_ids) - 1 - num_cached)
-        if path is None and await self._receiver.receive(record, num_cached, stack):
+        if path is None and await self._receiver.receive(record, stack):
             return
         await self._compute_here(record, path or PrefillPath.LOCAL_FALLBACK, stack)
 
@@ -46,7 +47,7 @@ class PrefillPolicy:
             record: the request.
             num_tail_tokens: tokens of its prompt that are not in this worker's prefix cache.
         """
-        if not record.submission.prefill_endpoints:
+        if not record.submission.prefill:
             return PrefillPath.LOCAL_NO_ENDPOINT
         if record.submission.request.sampling.num_prompt_logprobs is not None:
             return PrefillPath.LOCAL_PROMPT_LOGPROBS
@@ -58,7 +59,7 @@ class PrefillPolicy:
         request = record.submission.request
         if request.terms.adapter.digest:
             await self._context.adapters.hold(request.terms.adapter, stack)
-        self._context.metrics.local_prefills.labels(path.name.lower()).inc()
+        self._context.metrics.local_prefills.labels(path).inc()
         record.origin = PromptOrigin(path=path)
         # A choice that was cancelled during the wait is no longer in the submission.
         await self._context.engine.add(record.submission.request)

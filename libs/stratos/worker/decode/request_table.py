@@ -16,16 +16,17 @@ import logging
 from contextlib import AsyncExitStack
 from typing import Protocol
 
+from stratos.common.bugs import report_bug
 from stratos.common.clock import Clock
-from stratos.common.errors import BadRequest, Draining, Internal, NotFound, Overloaded, QueueTimeout, StratosError
-from stratos.common.ids import new_id
+from stratos.common.errors import BadRequest, Draining, NotFound, Overloaded, QueueTimeout, StratosError
+from stratos.core.generation import Submission
 from stratos.core.requests.records import ChoiceOutput, RequestKey
 from stratos.engine.contract.results import StepResult
 from stratos.rpc.tracing import TRACING_OFF, SpanKind, Tracing
 from stratos.worker.decode.session import Session
 from stratos.worker.decode.spans import describe_decode
 from stratos.worker.engine_client.base import EngineClient
-from stratos.worker.records import RequestRecord, Submission
+from stratos.worker.records import RequestRecord
 
 logger = logging.getLogger(__name__)
 
@@ -215,9 +216,7 @@ class RequestTable:
         try:
             record.append(output)
         except AssertionError:  # one request's bug must not end the others of the step
-            error_id = new_id("err")
-            logger.exception("output of request %s cannot be taken, error id %s", record.label, error_id)
-            record.fail(Internal(f"internal error {error_id}"))  # its task leaves the engine
+            record.fail(report_bug(logger, f"in an output of request {record.label}"))  # its task leaves the engine
 
     def _mark(self, record: RequestRecord) -> None:
         if (session := self._sessions.get(record.key)) is not None:
@@ -262,9 +261,7 @@ class RequestTable:
             record.ended.set()
             raise
         except Exception:
-            error_id = new_id("err")
-            logger.exception("request %s failed by a bug, error id %s", record.label, error_id)
-            record.fail(Internal(f"internal error {error_id}"))
+            record.fail(report_bug(logger, f"in request {record.label}"))
         self._mark(record)
 
     async def _prefill(self, record: RequestRecord, stack: AsyncExitStack) -> None:

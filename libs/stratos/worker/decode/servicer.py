@@ -13,9 +13,10 @@ from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.errors import BadRequest, StratosError
 from stratos.core.requests.records import RequestKey
 from stratos.rpc.codec.fleet import ref_to_pb
+from stratos.rpc.codec.generation import delta_to_pb, submit_from_pb
 from stratos.worker.context import WorkerContext
 from stratos.worker.decode import session as sessions
-from stratos.worker.decode.codec import output_to_pb, submission_from_pb
+from stratos.worker.decode.checks import check_submission
 from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.decode.session import StepDeltas, StepProgress
 
@@ -77,7 +78,8 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
             case "submit":
                 submit = message.submit
                 try:
-                    table.submit(session, submission_from_pb(submit, shared.engine.info, shared.clock.now()))
+                    submission = submit_from_pb(submit, shared.clock.now())
+                    table.submit(session, check_submission(submission, shared.engine.info))
                 except StratosError as error:
                     session.refuse(RequestKey(submit.request_id, submit.attempt), error)
             case "cancel":
@@ -104,6 +106,6 @@ def _to_pb(message: StepDeltas | StepProgress) -> decode_pb2.SessionResponse:
         return decode_pb2.SessionResponse(progress=progress)
     return decode_pb2.SessionResponse(
         step_outputs=decode_pb2.StepOutputs(
-            engine_step=message.step, outputs=[output_to_pb(delta) for delta in message.deltas]
+            engine_step=message.step, outputs=[delta_to_pb(delta) for delta in message.deltas]
         )
     )

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
+from stratos.core.generation import RequestDelta
 from stratos.core.requests.records import RequestKey
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.worker.engine_client.base import EngineClient
-from stratos.worker.records import RequestDelta, RequestRecord
+from stratos.worker.records import RequestRecord
 
 MAX_REFUSALS = 1024
 """Refusals that wait to be sent; a gateway that lets more pile up does not read at all."""

@@ -1,1 +1,1 @@
-"""Embedding requests of gateways. Read in this order: ``servicer``, ``embedder``, ``codec``."""
+"""Embedding requests of gateways. Read in this order: ``servicer``, ``embedder``, ``checks``."""

@@ -12,11 +12,10 @@ import itertools
 from contextlib import AsyncExitStack
 
 from stratos.common.errors import StratosError
-from stratos.core.requests.embedding import EmbeddingOutput, EmbedRequest
+from stratos.core.requests.embedding import EmbedCall, EmbeddingOutput, EmbedRequest
 from stratos.core.requests.records import RequestKey
 from stratos.engine.contract.results import StepResult
 from stratos.worker.context import WorkerContext
-from stratos.worker.embed.codec import EmbedCall
 
 _KEY_PREFIX = "embedding"
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from stratos.api.worker.v1 import embed_pb2, embed_pb2_grpc
 from stratos.common.errors import Draining, StratosError
-from stratos.core.requests.embedding import EmbeddingOutput
+from stratos.core.requests.embedding import EmbedCall, EmbeddingOutput
+from stratos.rpc.codec.embedding import call_from_pb, response_to_pb
 from stratos.rpc.tracing import SpanKind
 from stratos.worker.context import WorkerContext
-from stratos.worker.embed.codec import EmbedCall, call_from_pb, response_to_pb
+from stratos.worker.embed.checks import check_call
 from stratos.worker.embed.embedder import Embedder
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class EmbedServicer(embed_pb2_grpc.EmbedServiceServicer):
             if shared.gate.is_draining:
                 raise Draining("this worker is leaving; ask the router for a new placement")
             with shared.gate.embed_call():
-                call = call_from_pb(request, shared.engine.info, shared.clock.now())
+                call = check_call(call_from_pb(request, shared.clock.now()), shared.engine.info)
                 outputs = await self._embed(call)
             outcome = "finished"
         except StratosError as error:

@@ -7,11 +7,10 @@ import dataclasses
 from stratos.api.common.v1 import common_pb2
 from stratos.api.kv.v1 import source_pb2
 from stratos.common.errors import BadRequest
-from stratos.core.adapter import AdapterRef
 from stratos.core.kv import KvGeometry, KvRange
-from stratos.core.requests.terms import RequestTerms
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from stratos.rpc.codec.fleet import identity_from_pb, identity_to_pb, ref_from_pb, ref_to_pb
+from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
 from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
 from stratos.rpc.errors import from_error_detail, to_error_detail
 from stratos.worker.handoff.records import (
@@ -113,8 +112,6 @@ def response_to_pb(message: SourceMessage) -> source_pb2.FetchResponse:
             return source_pb2.FetchResponse(
                 ready=source_pb2.Ready(
                     transport=message.transport,
-                    num_cached_tokens=message.num_cached_tokens,
-                    token_bytes=message.token_bytes,
                     source=ref_to_pb(message.source),
                 )
             )
@@ -147,8 +144,6 @@ def response_from_pb(message: source_pb2.FetchResponse) -> SourceMessage:
         case "ready":
             return Ready(
                 transport=message.ready.transport,
-                num_cached_tokens=message.ready.num_cached_tokens,
-                token_bytes=message.ready.token_bytes,
                 source=ref_from_pb(message.ready.source),
             )
         case "header":
@@ -190,24 +185,18 @@ def _header_from_pb(header: source_pb2.FrameHeader) -> FrameHeader:
 
 
 def _intent_to_pb(intent: Intent, now_s: float) -> source_pb2.Intent:
-    left_s = intent.terms.left_s(now_s)
     return source_pb2.Intent(
         handoff_id=intent.handoff_id,
         request_id=intent.request_id,
         attempt=intent.attempt,
         leg=intent.leg,
         token_ids=intent.token_ids,
-        num_cached_tokens=intent.num_cached_tokens,
         compute=intent.compute,
         identity=identity_to_pb(intent.identity),
         geometry=_geometry_to_pb(intent.geometry),
         receiver=ref_to_pb(intent.receiver),
         transports=intent.transports,
-        cache_salt=intent.terms.cache_salt,
-        deadline_ms=None if left_s is None else max(round(left_s * 1000), 1),
-        tenant=intent.terms.tenant,
-        priority_class=intent.terms.priority_class,
-        adapter_uri=intent.terms.adapter.uri,
+        terms=terms_to_pb(intent.terms, now_s),
         trace=trace_to_pb(intent.trace),
     )
 
@@ -219,20 +208,12 @@ def _intent_from_pb(intent: source_pb2.Intent, now_s: float) -> Intent:
         attempt=intent.attempt,
         leg=intent.leg,
         token_ids=tuple(intent.token_ids),
-        num_cached_tokens=intent.num_cached_tokens,
         compute=intent.compute,
         identity=identity_from_pb(intent.identity),
         geometry=_geometry_from_pb(intent.geometry),
         receiver=ref_from_pb(intent.receiver),
         transports=tuple(intent.transports),
-        terms=RequestTerms(
-            tenant=intent.tenant,
-            cache_salt=intent.cache_salt,
-            priority_class=intent.priority_class,
-            adapter=AdapterRef(digest=intent.identity.adapter_digest, uri=intent.adapter_uri),
-            arrival_s=now_s,
-            deadline_s=now_s + intent.deadline_ms / 1000 if intent.HasField("deadline_ms") else None,
-        ),
+        terms=terms_from_pb(intent.terms, now_s),
         trace=trace_from_pb(intent.trace),
     )
 

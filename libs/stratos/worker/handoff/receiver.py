@@ -7,7 +7,6 @@ the prompt here.  No room on this side ends everything at once: the request goes
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
@@ -15,6 +14,7 @@ from contextlib import AsyncExitStack
 from stratos.common.background import BackgroundTasks
 from stratos.common.errors import StratosError, WorkerLost
 from stratos.common.ids import new_id
+from stratos.core.generation import Submission
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import SpanKind
@@ -22,7 +22,7 @@ from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.receiver_leg import DamagedFrameError, ReceiverLeg
 from stratos.worker.handoff.records import Intent
 from stratos.worker.handoff.target import HandoffTarget, TargetRefusedError
-from stratos.worker.records import RequestRecord, Submission
+from stratos.worker.records import RequestRecord
 
 logger = logging.getLogger(__name__)
 COMMITTED = "committed"
@@ -36,7 +36,7 @@ class HandoffReceiver:
         self._context = context
         self._winding_down = BackgroundTasks()
 
-    async def receive(self, record: RequestRecord, num_cached_tokens: int, stack: AsyncExitStack) -> bool:
+    async def receive(self, record: RequestRecord, stack: AsyncExitStack) -> bool:
         """Get the prompt's KV from a source and commit it.
 
         Returns:
@@ -47,12 +47,11 @@ class HandoffReceiver:
             Draining, AdapterUnavailable, AdapterMismatch, ...: the request cannot run here.
         """
         target = HandoffTarget(self._context, record, stack)
-        for source in record.submission.prefill_endpoints:
+        for source in record.submission.prefill:
             if self._context.peers.is_avoided(source):
                 self._count("avoided")
                 continue
-            have = max(num_cached_tokens, target.num_verified_tokens)
-            if await self._try_source(source, record, target, have):
+            if await self._try_source(source, record, target):
                 return True
         if target.reservation is not None:
             self._context.engine.abort(record.key)
@@ -62,9 +61,7 @@ class HandoffReceiver:
         """Wait for legs that are being wound down; each is bounded."""
         await self._winding_down.close()
 
-    async def _try_source(
-        self, source: WorkerRef, record: RequestRecord, target: HandoffTarget, num_cached_tokens: int
-    ) -> bool:
+    async def _try_source(self, source: WorkerRef, record: RequestRecord, target: HandoffTarget) -> bool:
         # A child of the attempt and not of this worker's own span, which is lost with a killed worker.
         with self._context.tracing.span(
             "fetch",
@@ -74,7 +71,7 @@ class HandoffReceiver:
             attempt=record.key.attempt,
             source_worker_id=source.worker_id,
         ) as span:
-            intent = self._intent(source, record.submission, num_cached_tokens, span.trace)
+            intent = self._intent(source, record.submission, span.trace)
             outcome = await self._fetch(source, record, target, intent)
             span.set(outcome=outcome)
             if outcome != COMMITTED:
@@ -125,7 +122,7 @@ class HandoffReceiver:
     def _count(self, outcome: str) -> None:
         self._context.metrics.handoffs.labels("receiver", outcome).inc()
 
-    def _intent(self, source: WorkerRef, submission: Submission, num_cached_tokens: int, trace: TraceContext) -> Intent:
+    def _intent(self, source: WorkerRef, submission: Submission, trace: TraceContext) -> Intent:
         request, info = submission.request, self._context.engine.info
         return Intent(
             handoff_id=submission.handoff_id,
@@ -133,9 +130,8 @@ class HandoffReceiver:
             attempt=request.key.attempt,
             leg=new_id("leg"),
             token_ids=request.prompt_ids[:-1],
-            num_cached_tokens=num_cached_tokens,
             compute=source.role is WorkerRole.PREFILL,
-            identity=dataclasses.replace(info.identity, adapter_digest=request.terms.adapter.digest),
+            identity=info.identity,
             geometry=info.geometry,
             receiver=self._context.me(),
             transports=self._context.transports.names,

@@ -33,7 +33,6 @@ class Intent:
     attempt: int
     leg: str
     token_ids: tuple[int, ...]
-    num_cached_tokens: int
     compute: bool
     identity: KvIdentity
     geometry: KvGeometry
@@ -108,8 +107,6 @@ class Ready:
     """The source will run the first chunk next."""
 
     transport: str
-    num_cached_tokens: int
-    token_bytes: int
     source: WorkerRef
 
 

@@ -138,8 +138,6 @@ class SourceLeg:
         await self._stream.send(
             Ready(
                 transport=self._transport,
-                num_cached_tokens=job.num_cached_tokens,
-                token_bytes=self._context.engine.info.geometry.token_bytes,
                 source=self._context.me(),
             )
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,8 +67,7 @@ def _check(intent: ReceiverMessage | None, context: HandoffContext) -> tuple[Int
     info = context.engine.info
     if not intent.token_ids or max(intent.token_ids) >= info.vocab_size or len(intent.token_ids) > info.max_model_len:
         raise BadRequest("token_ids must be a prompt of this model", param="token_ids")
-    mine = dataclasses.replace(info.identity, adapter_digest=intent.identity.adapter_digest)
-    check_pairing(mine, intent.identity, info.geometry, intent.geometry)
+    check_pairing(info.identity, intent.identity, info.geometry, intent.geometry)
     transport = choose_transport(
         context.transports.names, intent.transports, context.me().address, intent.receiver.address
     )

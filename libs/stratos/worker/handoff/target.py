@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from stratos.common.errors import Busy, Draining, StratosError
+from stratos.core.generation import PrefillPath
 from stratos.core.kv import KvRange
 from stratos.core.placement import WorkerRef
 from stratos.engine.contract.results import Reservation
 from stratos.kv.framing import Coverage
 from stratos.worker.context import WorkerContext
 from stratos.worker.handoff.records import Finish
-from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord
+from stratos.worker.records import PromptOrigin, RequestRecord
 
 
 class TargetRefusedError(Exception):

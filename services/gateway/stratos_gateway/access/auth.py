@@ -1,4 +1,4 @@
-"""API keys -> callers."""
+"""API keys -> tenants."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from stratos.common.errors import InvalidApiKey
-from stratos_gateway.generation.generation import Caller
+from stratos.core.tenant import Tenant
 
 MAX_KEY_CHARS = 200
 
@@ -14,8 +14,8 @@ MAX_KEY_CHARS = 200
 class Authenticator(Protocol):
     """Looks a key up."""
 
-    async def authenticate(self, key: str) -> Caller:
-        """The caller that a key belongs to.
+    async def authenticate(self, key: str) -> Tenant:
+        """The tenant that a key belongs to.
 
         Raises:
             InvalidApiKey: not a key that is known.

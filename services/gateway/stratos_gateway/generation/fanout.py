@@ -94,11 +94,11 @@ class Fanout:
         """News of all choices, numbered for the client."""
         chunks = []
         for position, generation in enumerate(self.generations):
-            for choice in generation.choices:
+            for choice in generation.transcript.choices:
                 if (chunk := choice.take()) is not None:
                     chunk.index = position * self._num_choices + choice.index
                     if chunk.is_first:
-                        chunk.prompt_logprobs = generation.prompt_logprobs
+                        chunk.prompt_logprobs = generation.transcript.prompt_logprobs
                     chunks.append(chunk)
         return chunks
 
@@ -110,12 +110,12 @@ class Fanout:
     @property
     def num_cached_tokens(self) -> int:
         """Prompt tokens that did not have to be computed, over all prompts."""
-        return sum(generation.num_cached_tokens for generation in self.generations)
+        return sum(generation.transcript.num_cached_tokens for generation in self.generations)
 
     @property
     def num_output_tokens(self) -> int:
         """Over all choices."""
-        return sum(generation.num_output_tokens for generation in self.generations)
+        return sum(generation.transcript.num_output_tokens for generation in self.generations)
 
     def _raise_failure(self) -> None:
         errors: list[StratosError] = [g.error for g in self.generations if g.error is not None]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stratos.core.generation import ChoiceDelta
 from stratos.core.requests.records import FinishReason, PositionLogprobs
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
@@ -79,13 +80,7 @@ class ChoiceJournal:
         """Nothing will be appended any more."""
         return self.finish_reason is not None
 
-    def accept(
-        self,
-        offset: int,
-        token_ids: Sequence[int],
-        logprobs: Sequence[PositionLogprobs] = (),
-        finish_reason: FinishReason | None = None,
-    ) -> int:
+    def accept(self, delta: ChoiceDelta) -> int:
         """Append a worker's delta; returns how many tokens were new.
 
         Raises:
@@ -93,6 +88,7 @@ class ChoiceJournal:
         """
         if self.is_finished:
             return 0
+        offset, token_ids, logprobs, finish_reason = delta.offset, delta.token_ids, delta.logprobs, delta.finish_reason
         known = len(self.ids) - offset
         if known < 0 or list(token_ids[:known]) != self.ids[offset : offset + min(known, len(token_ids))]:
             raise JournalConflict(f"choice {self.index} has {len(self.ids)} tokens, the delta begins at {offset}")

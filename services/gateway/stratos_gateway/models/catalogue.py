@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown, ModelNotFound, Retryable
-from stratos.core.adapter import Adapter
+from stratos.core.adapter import BASE_MODEL, Adapter, AdapterRef
 from stratos.core.files.embedding_files import EmbeddingConfig
 
 MAX_TENANTS = 4096
@@ -37,8 +37,7 @@ class ModelTarget:
 
     name: str
     model_digest: str
-    adapter_digest: str = ""
-    adapter_uri: str = ""
+    adapter: AdapterRef = BASE_MODEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +104,8 @@ class ModelCatalogue:
         snapshot = await self._fresh(tenant)
         adapter = snapshot.adapters.get(name)
         if adapter is not None:
-            return ModelTarget(
-                name=name, model_digest=self.base.digest, adapter_digest=adapter.digest, adapter_uri=adapter.uri
-            )
+            ref = AdapterRef(digest=adapter.digest, uri=adapter.uri)
+            return ModelTarget(name=name, model_digest=self.base.digest, adapter=ref)
         if not snapshot.is_good:
             raise DependencyDown("the adapter registry does not answer, so this model name cannot be looked up now")
         raise ModelNotFound(f"the model {name[:100]!r} does not exist", param="model")

@@ -15,10 +15,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from stratos.core.tenant import Tenant
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.auth import Authenticator, bearer_key
 from stratos_gateway.access.concurrency import Admission
-from stratos_gateway.generation.generation import Caller
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.body import read_json, until_disconnect
 from stratos_gateway.http.limits import HttpLimits
@@ -34,7 +34,7 @@ class Edge:
     tokenizer: Tokenizer
     limits: HttpLimits
 
-    async def authenticate(self, request: Request) -> Caller:
+    async def authenticate(self, request: Request) -> Tenant:
         """Whose key a request carries; raises like ``Authenticator``."""
         return await self.authenticator.authenticate(bearer_key(request.headers))
 
@@ -52,12 +52,12 @@ class EdgeEndpoint(ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; errors are raised to the edge middleware."""
         edge, request = self._edge, Request(scope, receive)
-        caller = await edge.authenticate(request)
-        with edge.admission.enter(caller.tenant):
+        tenant = await edge.authenticate(request)
+        with edge.admission.enter(tenant.name):
             limits = edge.limits
             body = await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
-            await until_disconnect(receive, self._answer(request, body, caller, send))
+            await until_disconnect(receive, self._answer(request, body, tenant, send))
 
     @abstractmethod
-    async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
+    async def _answer(self, request: Request, body: dict[str, Any], tenant: Tenant, send: Send) -> None:
         """Answer a body; cancelled when the client leaves."""

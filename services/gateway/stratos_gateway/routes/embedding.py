@@ -16,10 +16,11 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from stratos.common.errors import BadRequest
+from stratos.core.requests.embedding import EmbedCall
+from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
-from stratos_gateway.generation.embedding_client import EmbeddingClient, EmbeddingSpec
+from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.embedding_run import embed_all
-from stratos_gateway.generation.generation import Caller
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
@@ -50,30 +51,30 @@ class EmbeddingEndpoint(EdgeEndpoint):
         self._client = client
         self._timeout_s = timeout_s
 
-    async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
+    async def _answer(self, request: Request, body: dict[str, Any], tenant: Tenant, send: Send) -> None:
         config = self._model.base.embedding
         parsed = parse_embedding(body, self._model.base.vocab_size, config)
         span = exchange_of(request).span
-        spec = await self._spec(parsed, caller, span.trace)
-        num_tokens = sum(map(len, spec.inputs))
-        span.set(operation="embeddings", model=spec.target.name, input_tokens=num_tokens, inputs=len(spec.inputs))
-        vectors = await embed_all(spec, self._edge.platform, self._client, self._timeout_s)
+        call = await self._call(parsed, tenant, span.trace)
+        num_tokens = sum(map(len, call.inputs))
+        span.set(operation="embeddings", model=parsed.model, input_tokens=num_tokens, inputs=len(call.inputs))
+        vectors = await embed_all(call, self._edge.platform, self._client, self._timeout_s)
         metrics = self._edge.platform.metrics
-        metrics.tokens_in.labels(caller.tenant).inc(num_tokens)
+        metrics.tokens_in.labels(tenant.name).inc(num_tokens)
         metrics.embedding_inputs.inc(len(vectors))
         is_small = sum(map(len, vectors)) <= INLINE_BYTES
         encode = (parsed, vectors, num_tokens)
         answer = embedding_answer(*encode) if is_small else await asyncio.to_thread(embedding_answer, *encode)
         await Response(answer, media_type="application/json")(request.scope, request.receive, send)
 
-    async def _spec(self, body: EmbeddingBody, caller: Caller, trace: TraceContext) -> EmbeddingSpec:
-        target = await self._catalogue.resolve(caller.tenant, body.model)
+    async def _call(self, body: EmbeddingBody, tenant: Tenant, trace: TraceContext) -> EmbedCall:
+        target = await self._catalogue.resolve(tenant.name, body.model)
         config = self._model.base.embedding
         if config is None:
             raise BadRequest("this model does not embed", param="model", code="unsupported_operation")
-        return EmbeddingSpec(
-            caller=caller,
-            target=target,
+        return EmbedCall(
+            terms=tenant.terms(target.adapter),
+            model_digest=target.model_digest,
             inputs=await self._model.encode_inputs(body.inputs),
             pooling=config.pooling,
             normalizes=config.normalizes,

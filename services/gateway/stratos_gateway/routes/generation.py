@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from stratos.common.errors import StratosError
+from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import Span
 from stratos_gateway.generation.fanout import Fanout
-from stratos_gateway.generation.generation import Caller
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.exchange import Exchange, exchange_of
 from stratos_gateway.http.json_response import OrjsonResponse
@@ -30,7 +30,7 @@ from stratos_gateway.routes.preparation import Prepared
 
 _log = logging.getLogger(__name__)
 
-Prepare = Callable[[dict[str, Any], Caller, TraceContext], Awaitable[Prepared]]
+Prepare = Callable[[dict[str, Any], Tenant, TraceContext], Awaitable[Prepared]]
 
 
 class GenerationEndpoint(EdgeEndpoint):
@@ -45,9 +45,9 @@ class GenerationEndpoint(EdgeEndpoint):
         super().__init__(edge)
         self._prepare = prepare
 
-    async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
+    async def _answer(self, request: Request, body: dict[str, Any], tenant: Tenant, send: Send) -> None:
         exchange = exchange_of(request)
-        prepared = await self._prepare(body, caller, exchange.span.trace)
+        prepared = await self._prepare(body, tenant, exchange.span.trace)
         options = prepared.options
         stop = (options.stop, options.include_stop)
         fanout = Fanout(prepared.specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
@@ -60,7 +60,7 @@ class GenerationEndpoint(EdgeEndpoint):
                     response = OrjsonResponse(prepared.renderer.body(chunks, _usage(fanout)))
                     await response(request.scope, request.receive, send)
         finally:
-            self._count(caller, fanout)
+            self._count(tenant, fanout)
             _describe(exchange.span, prepared, fanout)
 
     async def _stream(self, fanout: Fanout, prepared: Prepared, exchange: Exchange) -> None:
@@ -79,16 +79,16 @@ class GenerationEndpoint(EdgeEndpoint):
             await stream.write(encode_events([error_body(error)]))
         await stream.end()
 
-    def _count(self, caller: Caller, fanout: Fanout) -> None:
+    def _count(self, tenant: Tenant, fanout: Fanout) -> None:
         metrics = self._edge.platform.metrics
-        metrics.tokens_in.labels(caller.tenant).inc(fanout.num_prompt_tokens)
-        metrics.tokens_out.labels(caller.tenant).inc(fanout.num_output_tokens)
+        metrics.tokens_in.labels(tenant.name).inc(fanout.num_prompt_tokens)
+        metrics.tokens_out.labels(tenant.name).inc(fanout.num_output_tokens)
 
 
 def _describe(span: Span, prepared: Prepared, fanout: Fanout) -> None:
     span.set(
         operation="chat" if isinstance(prepared.renderer, ChatRenderer) else "text_completion",
-        model=prepared.specs[0].target.name,
+        model=prepared.options.model,
         input_tokens=fanout.num_prompt_tokens,
         output_tokens=fanout.num_output_tokens,
         cached_tokens=fanout.num_cached_tokens,

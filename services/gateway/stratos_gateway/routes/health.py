@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from stratos.common.clock import Clock
 from stratos.common.errors import Overloaded, QueueTimeout, RateLimited, StratosError
-from stratos.core.requests.embedding import PoolingKind
+from stratos.core.requests.embedding import EmbedCall, PoolingKind
 from stratos.core.requests.sampling_params import SamplingParams
-from stratos_gateway.generation.embedding_client import EmbeddingClient, EmbeddingSpec
+from stratos.core.tenant import Tenant
+from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.embedding_run import embed_all
 from stratos_gateway.generation.fanout import Fanout
-from stratos_gateway.generation.generation import Caller, GenerationSpec
+from stratos_gateway.generation.generation import GenerationSpec
 from stratos_gateway.generation.platform import Platform
-from stratos_gateway.models.catalogue import ModelTarget
 from stratos_gateway.models.served_model import ServedModel
 
-HEALTH_CALLER = Caller(tenant="stratos-health", cache_salt=b"stratos-health", priority_class=0)
+HEALTH_TENANT = Tenant(name="stratos-health", cache_salt=b"stratos-health")
 _PROBE_TEXT = "a"
 
 
@@ -97,22 +97,21 @@ class DeepHealth:
 
     async def _infer(self) -> None:
         base = self._model.base
-        target = ModelTarget(name=base.name, model_digest=base.digest)
         prompt_ids = tuple(self._model.tokenizer.encode(_PROBE_TEXT))
         if not base.can_generate:
-            embedding = EmbeddingSpec(
-                caller=HEALTH_CALLER,
-                target=target,
+            call = EmbedCall(
+                terms=HEALTH_TENANT.terms(),
+                model_digest=base.digest,
                 inputs=(prompt_ids,),
                 pooling=PoolingKind.LAST,
                 normalizes=True,
                 num_dimensions=None,
             )
-            await embed_all(embedding, self._platform, self._embeddings, self._timeout_s)
+            await embed_all(call, self._platform, self._embeddings, self._timeout_s)
             return
         spec = GenerationSpec(
-            caller=HEALTH_CALLER,
-            target=target,
+            terms=HEALTH_TENANT.terms(),
+            model_digest=base.digest,
             prompt_ids=prompt_ids,
             sampling=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
             seed=0,

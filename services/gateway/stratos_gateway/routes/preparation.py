@@ -11,8 +11,9 @@ from stratos.common.errors import BadRequest
 from stratos.common.ids import new_id, new_seed
 from stratos.core.requests.limits import check_prompt_logprobs
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
-from stratos_gateway.generation.generation import Caller, GenerationSpec
+from stratos_gateway.generation.generation import GenerationSpec
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
@@ -47,21 +48,21 @@ class Preparation:
     watermarks: WatermarkPolicy = field(default_factory=WatermarkPolicy)
     wall_clock: Callable[[], float] = time.time
 
-    async def chat(self, body: dict[str, Any], caller: Caller, trace: TraceContext) -> Prepared:
+    async def chat(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> Prepared:
         """/v1/chat/completions; raises ``StratosError`` with the client's answer."""
         self._check_generates()
         request = parse_chat(body, self.model.base.vocab_size)
-        target = await self.catalogue.resolve(caller.tenant, request.options.model)
+        target = await self.catalogue.resolve(tenant.name, request.options.model)
         prompts = [await self.model.encode_chat(request.messages)]
-        specs = await self._specs(request.options, prompts, caller, target, trace)
+        specs = await self._specs(request.options, prompts, tenant, target, trace)
         answer = self._answer("chatcmpl", request.options, prompts)
         return Prepared(options=request.options, specs=specs, renderer=ChatRenderer(answer, self.model.tokenizer))
 
-    async def completion(self, body: dict[str, Any], caller: Caller, trace: TraceContext) -> Prepared:
+    async def completion(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> Prepared:
         """/v1/completions; raises like ``chat``."""
         self._check_generates()
         request = parse_completion(body, self.model.base.vocab_size)
-        target = await self.catalogue.resolve(caller.tenant, request.options.model)
+        target = await self.catalogue.resolve(tenant.name, request.options.model)
         prompts = [await self.model.encode_prompt(prompt) for prompt in request.prompts]
         tokenizer = self.model.tokenizer
         echoes = [
@@ -69,7 +70,7 @@ class Preparation:
             for p in request.prompts
             if request.echo
         ]
-        specs = await self._specs(request.options, prompts, caller, target, trace)
+        specs = await self._specs(request.options, prompts, tenant, target, trace)
         specs = tuple(replace(spec, continues_prompt=True) for spec in specs)
         renderer = CompletionRenderer(self._answer("cmpl", request.options, prompts), tokenizer, echoes)
         return Prepared(options=request.options, specs=specs, renderer=renderer)
@@ -82,20 +83,20 @@ class Preparation:
         self,
         options: GenerationOptions,
         prompts: Sequence[tuple[int, ...]],
-        caller: Caller,
+        tenant: Tenant,
         target: ModelTarget,
         trace: TraceContext,
     ) -> tuple[GenerationSpec, ...]:
         param = "prompt_logprobs" if options.num_echo_logprobs is None else "logprobs"
         check_prompt_logprobs(sum(map(len, prompts)), _num_prompt_logprobs(options), param)
         if options.grammar is not None:
-            await self.model.grammars.check(options.grammar.spec, options.grammar.param, caller.tenant)
+            await self.model.grammars.check(options.grammar.spec, options.grammar.param, tenant.name)
         seed = new_seed() if options.seed is None else options.seed
-        watermark = self.watermarks.watermark_for(caller.tenant, target.name)
+        watermark = self.watermarks.watermark_for(tenant.name, target.name)
         return tuple(
             GenerationSpec(
-                caller=caller,
-                target=target,
+                terms=tenant.terms(target.adapter),
+                model_digest=target.model_digest,
                 prompt_ids=prompt,
                 sampling=replace(self._sampling(options, len(prompt)), watermark=watermark),
                 seed=seed,

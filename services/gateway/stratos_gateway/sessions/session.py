@@ -16,16 +16,16 @@ import grpc
 import grpc.aio
 
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
+from stratos.common.bugs import report_bug
 from stratos.common.clock import Clock
-from stratos.common.errors import Internal, Overloaded, WorkerLost
-from stratos.common.ids import new_id
+from stratos.common.errors import Overloaded, WorkerLost
+from stratos.core.generation import Submission
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import RequestKey
 from stratos.rpc.clients.channel import channel
-from stratos.rpc.errors import from_error_detail
-from stratos_gateway.sessions import messages
+from stratos.rpc.codec import generation as codec
 from stratos_gateway.sessions.liveness import Liveness, SessionConfig
-from stratos_gateway.sessions.records import AttemptSink, Submission
+from stratos_gateway.sessions.sink import AttemptSink
 
 _log = logging.getLogger(__name__)
 MAX_OUTBOX = 4096
@@ -62,7 +62,7 @@ class WorkerSession:
         try:
             async with asyncio.timeout(timeout_s):
                 self._call = decode_pb2_grpc.DecodeServiceStub(self._channel).Session()
-                await self._call.write(messages.hello(self._gateway_incarnation))
+                await self._call.write(codec.hello(self._gateway_incarnation))
                 first = await self._call.read()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError) as error:
             await self.close()
@@ -86,11 +86,12 @@ class WorkerSession:
         """
         if self.is_broken:
             raise WorkerLost(f"the session with {self.worker.worker_id} broke")
+        message = codec.submit_to_pb(submission, self._clock.now())
         try:
-            self._outbox.put_nowait(messages.submit(submission))
+            self._outbox.put_nowait(decode_pb2.SessionRequest(submit=message))
         except asyncio.QueueFull as error:
             raise Overloaded(f"{self.worker.worker_id} does not take messages") from error
-        self._sinks[submission.key] = sink
+        self._sinks[submission.request.key] = sink
 
     def cancel(self, key: RequestKey, choices: tuple[int, ...] = ()) -> None:
         """End an attempt, or some of its choices; without ``choices`` nothing of it is delivered any more."""
@@ -99,7 +100,7 @@ class WorkerSession:
         if self.is_broken:
             return
         try:
-            self._outbox.put_nowait(messages.cancel(key, choices))
+            self._outbox.put_nowait(codec.cancel(key, choices))
         except asyncio.QueueFull:  # a lost Cancel would leak; a broken session frees everything there
             self._break("broken", "it does not take messages")
 
@@ -162,12 +163,9 @@ class WorkerSession:
     def _deliver(self, output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
         """What cannot be handled ends its own request: the session belongs to many."""
         try:
-            _hand_over(output, sink)
+            sink.on_output(codec.delta_from_pb(output))
         except Exception:
-            error_id = new_id("err")
-            worker_id, label = self.worker.worker_id, sink.label
-            _log.exception("bug in an output of %s for %s, reported to the client as %s", worker_id, label, error_id)
-            sink.on_failure(Internal(f"internal error {error_id}"))
+            sink.on_failure(report_bug(_log, f"in an output of {self.worker.worker_id} for {sink.label}"))
 
     def _break(self, cause: str, reason: str) -> None:
         if self.is_broken:
@@ -178,17 +176,3 @@ class WorkerSession:
         self._call.cancel()
         for sink in sinks.values():
             sink.on_lost(cause)
-
-
-def _hand_over(output: decode_pb2.RequestOutput, sink: AttemptSink) -> None:
-    if output.prompt_logprobs:
-        sink.on_prompt_logprobs(messages.position_logprobs(output.prompt_logprobs))
-    for delta in output.deltas:
-        logprobs = messages.position_logprobs(delta.logprobs) if delta.logprobs else ()
-        reason = messages.FINISH_REASONS.get(delta.finish_reason)
-        sink.on_delta(delta.index, delta.offset, delta.token_ids, logprobs, reason)
-    if output.HasField("receipt"):
-        sink.on_receipt(messages.receipt(output.receipt))
-    if output.HasField("error"):
-        sink.on_error(from_error_detail(output.error))
-    sink.on_step_end()

@@ -10,6 +10,7 @@ from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenL
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos_gateway.generation.journal import ChoiceJournal, JournalConflict
+from tests.support.deltas import delta
 from tests.support.shipped_model import VOCAB_SIZE, shipped_tokenizer
 
 token_ids = st.lists(st.integers(5, VOCAB_SIZE - 1), min_size=1, max_size=40)
@@ -32,7 +33,7 @@ def test_any_deltas_with_repeats_give_each_token_once(ids: list[int], deltas: li
     for begin, length, is_taken in [*deltas, (0, len(ids), True)]:
         begin = min(begin, len(journal.ids))
         end = min(begin + length, len(ids))
-        journal.accept(begin, ids[begin:end], finish_reason=FinishReason.LENGTH if end == len(ids) else None)
+        journal.accept(delta(begin, ids[begin:end], finish_reason=FinishReason.LENGTH if end == len(ids) else None))
         if is_taken:
             part, part_ids = drain(journal)
             text, taken = text + part, taken + part_ids
@@ -49,7 +50,7 @@ def test_cuts_do_not_change_where_a_stop_string_ends_the_choice(ids: list[int], 
     def run(edges: list[int]) -> tuple[str, list[int], str | None]:
         journal = make(stop)
         for begin, end in itertools.pairwise(edges):
-            journal.accept(begin, ids[begin:end], finish_reason=FinishReason.LENGTH if end == len(ids) else None)
+            journal.accept(delta(begin, ids[begin:end], finish_reason=FinishReason.LENGTH if end == len(ids) else None))
         return (*drain(journal), journal.finish_reason)
 
     whole = run([0, len(ids)])
@@ -61,10 +62,10 @@ def test_cuts_do_not_change_where_a_stop_string_ends_the_choice(ids: list[int], 
 
 def test_gaps_and_contradictions_are_conflicts() -> None:
     journal = make()
-    journal.accept(0, [10, 11])
+    journal.accept(delta(0, [10, 11]))
     for offset, ids in ((3, [12]), (1, [99]), (0, [10, 99, 12])):
         with pytest.raises(JournalConflict):
-            journal.accept(offset, ids)
+            journal.accept(delta(offset, ids))
     assert journal.ids == [10, 11]
 
 
@@ -72,17 +73,17 @@ def test_end_token_counts_and_is_not_shown() -> None:
     journal = make()
     ids = shipped_tokenizer().encode_plain("ab")
     ordinary_stop_token = shipped_tokenizer().encode_plain("!")[0]
-    journal.accept(0, [*ids, ordinary_stop_token], finish_reason=FinishReason.STOP)
+    journal.accept(delta(0, [*ids, ordinary_stop_token], finish_reason=FinishReason.STOP))
     assert drain(journal) == ("ab", [*ids, ordinary_stop_token])
-    assert journal.accept(3, [7]) == 0
+    assert journal.accept(delta(3, [7])) == 0
 
 
 def test_an_unfinished_character_is_shown_at_the_end() -> None:
     journal = make()
     first = shipped_tokenizer().encode_plain("\U0001f600")[:1]
-    journal.accept(0, first)
+    journal.accept(delta(0, first))
     assert drain(journal)[0] == ""
-    journal.accept(1, [], finish_reason=FinishReason.EXHAUSTED)
+    journal.accept(delta(1, [], finish_reason=FinishReason.EXHAUSTED))
     assert journal.finish_reason == "length", "what clients know"
     assert drain(journal)[0] == "\ufffd"
 
@@ -91,7 +92,7 @@ def test_logprobs_end_with_the_token_that_completes_a_stop_string() -> None:
     ids = shipped_tokenizer().encode_plain("one two three")
     entries = [PositionLogprobs(TokenLogprob(i, -1.0, 1)) for i in ids]
     journal = make(" two")
-    journal.accept(0, ids, entries, FinishReason.LENGTH)
+    journal.accept(delta(0, ids, entries, FinishReason.LENGTH))
     chunk = journal.take()
     assert chunk is not None
     assert chunk.text == "one"
@@ -101,5 +102,5 @@ def test_logprobs_end_with_the_token_that_completes_a_stop_string() -> None:
 def test_min_tokens_gates_stop_strings() -> None:
     ids = shipped_tokenizer().encode_plain("a a a a")
     journal = make(" a", min_tokens=3)
-    journal.accept(0, ids, finish_reason=FinishReason.LENGTH)
+    journal.accept(delta(0, ids, finish_reason=FinishReason.LENGTH))
     assert len(journal.ids) == 3

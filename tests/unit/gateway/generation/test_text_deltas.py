@@ -22,6 +22,7 @@ from stratos.text.stop import StopMatcher
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.generation.journal import ChoiceJournal
 from tests.support.byte_fallback import byte_fallback_tokenizer, definition
+from tests.support.deltas import delta
 from tests.support.paths import MODELS
 from tests.support.shipped_model import shipped_tokenizer
 
@@ -90,7 +91,7 @@ def test_a_client_sees_a_growing_beginning_of_the_one_text(name: str, data: st.D
     edges = sorted([0, len(ids), *cuts])
     for number, (begin, end) in enumerate(itertools.pairwise(edges), 2):
         entries = [PositionLogprobs(TokenLogprob(i, -1.0, 1)) for i in ids[begin:end]] if has_logprobs else ()
-        journal.accept(begin, ids[begin:end], entries, FinishReason.LENGTH if number == len(edges) else None)
+        journal.accept(delta(begin, ids[begin:end], entries, FinishReason.LENGTH if number == len(edges) else None))
         if journal.is_finished or data.draw(st.booleans()):
             chunk = journal.take()
             shown += chunk.text if chunk is not None else ""

@@ -10,6 +10,7 @@ import pytest
 from stratos.api.worker.v1 import decode_pb2
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Internal, StratosError
+from stratos.core.generation import RequestDelta
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.core.requests.records import RequestKey
 from stratos_gateway.http.sse import EventStream, SlowClient
@@ -29,18 +30,10 @@ class Sink:
         self.tokens: list[int] = []
         self.failure: StratosError | None = None
 
-    def on_delta(self, index: int, offset: int, token_ids: Any, logprobs: Any, finish_reason: Any) -> None:
+    def on_output(self, output: RequestDelta) -> None:
         if self.is_broken:
             raise IndexError("a bug")
-        self.tokens += token_ids
-
-    def on_prompt_logprobs(self, logprobs: Any) -> None: ...
-
-    def on_receipt(self, receipt: Any) -> None: ...
-
-    def on_step_end(self) -> None: ...
-
-    def on_error(self, error: StratosError) -> None: ...
+        self.tokens += [token for choice in output.choices for token in choice.token_ids]
 
     def on_lost(self, cause: str) -> None: ...
 

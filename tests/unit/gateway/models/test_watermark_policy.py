@@ -9,8 +9,8 @@ import pytest
 from stratos.common.clock import SystemClock
 from stratos.common.errors import BadRequest
 from stratos.core.requests.watermark import Watermark
+from stratos.core.tenant import Tenant
 from stratos.rpc.settings import InvalidSettings, describe_settings, load_settings
-from stratos_gateway.generation.generation import Caller
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.watermark_policy import WatermarkPolicy, read_policy
 from stratos_gateway.routes.preparation import Preparation
@@ -36,7 +36,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, **values: str) -> GatewaySettings:
 async def marks(policy: WatermarkPolicy, tenant: str = "acme", **body: Any) -> list[Watermark | None]:
     catalogue = ModelCatalogue(served_model().base, None, SystemClock(), 1.0)
     preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16, watermarks=policy)
-    caller = Caller(tenant=tenant, cache_salt=b"", priority_class=0)
+    caller = Tenant(name=tenant)
     completion = await preparation.completion({"model": "base", "prompt": ["x", "y"], **body}, caller, "")
     chat_body = {"model": "base", "messages": [{"role": "user", "content": "x"}], **body}
     chat = await preparation.chat(chat_body, caller, "")

@@ -21,9 +21,9 @@ from stratos.common.clock import SystemClock
 from stratos.common.errors import Overloaded
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.limits import LIMITS, check_logit_bias
+from stratos.core.tenant import Tenant
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.app import GatewayApp, build_routes
-from stratos_gateway.generation.generation import Caller
 from stratos_gateway.generation.placement_reports import Completions
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.limits import HttpLimits
@@ -80,8 +80,8 @@ class Full:
 
     async def complete(self, handoff_id: str, outcome: Outcome, *, num_output_tokens: int | None = None) -> None: ...
 
-    async def authenticate(self, key: str) -> Caller:
-        return Caller(tenant="t", cache_salt=b"", priority_class=0)
+    async def authenticate(self, key: str) -> Tenant:
+        return Tenant(name="t")
 
 
 def make_app() -> GatewayApp:

@@ -32,9 +32,9 @@ from stratos.core.requests.limits import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
+from stratos.core.tenant import Tenant
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.app import GatewayApp, build_routes
-from stratos_gateway.generation.generation import Caller
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.metrics import GatewayMetrics
@@ -60,8 +60,8 @@ NAMES = {
 
 
 class EveryKey:
-    async def authenticate(self, key: str) -> Caller:
-        return Caller(tenant="t", cache_salt=b"", priority_class=0)
+    async def authenticate(self, key: str) -> Tenant:
+        return Tenant(name="t")
 
 
 def make_routes() -> tuple[list[Any], GatewayMetrics]:

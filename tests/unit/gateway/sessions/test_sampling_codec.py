@@ -15,15 +15,15 @@ from stratos.core.requests.grammar import ANY_OBJECT, GrammarKind, GrammarSpec
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
-from stratos.worker.decode.codec import sampling_from_pb
+from stratos.core.tenant import Tenant
+from stratos.rpc.codec.generation import sampling_from_pb, sampling_to_pb
+from stratos.worker.decode.checks import check_sampling
 from stratos.worker.engine_client.wire import METHODS, decode, encode
-from stratos_gateway.generation.generation import Caller
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.routes.preparation import Preparation
-from stratos_gateway.sessions import messages as session_messages
 from tests.support.shipped_model import served_model
 
-CALLER = Caller(tenant="t", cache_salt=b"", priority_class=0)
+CALLER = Tenant(name="t")
 EVERYTHING = SamplingParams(
     temperature=0.5,
     top_p=0.75,
@@ -47,8 +47,10 @@ EVERYTHING = SamplingParams(
 
 
 def travel(params: SamplingParams) -> SamplingParams:
-    message = decode_pb2.SamplingParams.FromString(session_messages.sampling_to_pb(params).SerializeToString())
-    return sampling_from_pb(message, served_model().base.vocab_size)
+    message = decode_pb2.SamplingParams.FromString(sampling_to_pb(params).SerializeToString())
+    received = sampling_from_pb(message)
+    check_sampling(received, served_model().base.vocab_size)
+    return received
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), EVERYTHING])
@@ -120,10 +122,10 @@ async def test_grammars_keep_their_text_and_the_order_of_properties(
 
 
 def test_a_worker_refuses_a_grammar_of_an_unknown_kind() -> None:
-    message = session_messages.sampling_to_pb(SamplingParams())
+    message = sampling_to_pb(SamplingParams())
     message.grammar.kind, message.grammar.text = "yaml", "x"
     with pytest.raises(BadRequest) as caught:
-        sampling_from_pb(message, served_model().base.vocab_size)
+        check_sampling(sampling_from_pb(message), served_model().base.vocab_size)
     assert caught.value.param == "grammar"
 
 
@@ -140,9 +142,9 @@ def test_a_worker_refuses_a_grammar_of_an_unknown_kind() -> None:
     ],
 )
 def test_a_worker_checks_what_it_is_sent(fields_: dict[str, Any], param: str) -> None:
-    message = session_messages.sampling_to_pb(SamplingParams())
+    message = sampling_to_pb(SamplingParams())
     for name, value in fields_.items():
         getattr(message, name).extend(value)
     with pytest.raises(BadRequest) as caught:
-        sampling_from_pb(message, served_model().base.vocab_size)
+        check_sampling(sampling_from_pb(message), served_model().base.vocab_size)
     assert caught.value.param == param

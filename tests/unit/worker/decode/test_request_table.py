@@ -10,6 +10,7 @@ import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import BadRequest, Busy, Draining, NotFound, Overloaded
+from stratos.core.generation import PrefillPath, Submission
 from stratos.core.requests.records import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import StepResult
@@ -19,7 +20,7 @@ from stratos.engine.settings import SchedulerConfig
 from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.decode.session import Session, StepDeltas
 from stratos.worker.engine_client.thread import ThreadEngine
-from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
+from stratos.worker.records import PromptOrigin, RequestRecord
 from tests.support.terms import with_terms
 
 PROMPT = tuple(range(10))
@@ -85,7 +86,7 @@ def submission(request_id: str = "r", attempt: int = 0, max_tokens: int = 3, n: 
         sampling=SamplingParams(max_tokens=max_tokens),
         seed=0,
     )
-    return Submission(request=with_terms(request, **terms))
+    return Submission(request=with_terms(request, **terms), model_digest="fake")
 
 
 async def read_tokens(session: Session) -> list[int]:

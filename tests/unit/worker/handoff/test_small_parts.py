@@ -104,7 +104,6 @@ HEADER = FrameHeader(
             attempt=2,
             leg="l",
             token_ids=(1, 2, 3),
-            num_cached_tokens=1,
             compute=True,
             identity=IDENTITY,
             geometry=SHAPE,
@@ -128,7 +127,7 @@ def test_receiver_messages_survive_the_wire(message: ReceiverMessage) -> None:
     "message",
     [
         Progress(phase=SourcePhase.COMPUTING, queue_position=2, engine_step=7),
-        Ready(transport="shm", num_cached_tokens=16, token_bytes=64, source=REF),
+        Ready(transport="shm", source=REF),
         HEADER,
         Sent(leg="l", seq=1),
         Finish(num_frames=2, digest=b"d", queue_ns=1, prefill_ns=2, num_computed_tokens=3, num_cached_tokens=4),

@@ -1,6 +1,7 @@
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -33,6 +34,28 @@ class TraceContext(_message.Message):
     traceparent: str
     http_request_id: str
     def __init__(self, traceparent: _Optional[str] = ..., http_request_id: _Optional[str] = ...) -> None: ...
+
+class AdapterRef(_message.Message):
+    __slots__ = ("digest", "uri")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    URI_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    uri: str
+    def __init__(self, digest: _Optional[str] = ..., uri: _Optional[str] = ...) -> None: ...
+
+class RequestTerms(_message.Message):
+    __slots__ = ("tenant", "cache_salt", "priority_class", "adapter", "deadline_ms")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    cache_salt: bytes
+    priority_class: int
+    adapter: AdapterRef
+    deadline_ms: int
+    def __init__(self, tenant: _Optional[str] = ..., cache_salt: _Optional[bytes] = ..., priority_class: _Optional[int] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
 
 class BlockLedger(_message.Message):
     __slots__ = ("num_total", "num_free", "num_cached", "num_allocated", "num_reserved", "num_fenced")
@@ -77,20 +100,18 @@ class ErrorDetail(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., http_status: _Optional[int] = ...) -> None: ...
 
 class KvIdentity(_message.Message):
-    __slots__ = ("model_digest", "adapter_digest", "kv_dtype", "rope_variant", "numerics_id", "protocol_version")
+    __slots__ = ("model_digest", "kv_dtype", "rope_variant", "numerics_id", "protocol_version")
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    ADAPTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
     KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
     ROPE_VARIANT_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     model_digest: str
-    adapter_digest: str
     kv_dtype: str
     rope_variant: str
     numerics_id: str
     protocol_version: int
-    def __init__(self, model_digest: _Optional[str] = ..., adapter_digest: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., rope_variant: _Optional[str] = ..., numerics_id: _Optional[str] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, model_digest: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., rope_variant: _Optional[str] = ..., numerics_id: _Optional[str] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class KvGeometry(_message.Message):
     __slots__ = ("num_layers", "num_kv_heads", "head_dim", "block_size", "tensor_parallel_size", "pipeline_parallel_size")

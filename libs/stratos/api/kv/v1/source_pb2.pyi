@@ -60,54 +60,40 @@ class FetchResponse(_message.Message):
     def __init__(self, progress: _Optional[_Union[Progress, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., header: _Optional[_Union[FrameHeader, _Mapping]] = ..., sent: _Optional[_Union[Sent, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., abort_ack: _Optional[_Union[AbortAck, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
 
 class Intent(_message.Message):
-    __slots__ = ("handoff_id", "request_id", "attempt", "leg", "token_ids", "num_cached_tokens", "compute", "identity", "geometry", "receiver", "transports", "cache_salt", "deadline_ms", "tenant", "priority_class", "adapter_uri", "trace")
+    __slots__ = ("handoff_id", "request_id", "attempt", "leg", "token_ids", "compute", "identity", "geometry", "receiver", "transports", "terms", "trace")
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     LEG_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     GEOMETRY_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
-    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
-    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
-    TENANT_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
-    ADAPTER_URI_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     handoff_id: str
     request_id: str
     attempt: int
     leg: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    num_cached_tokens: int
     compute: bool
     identity: _common_pb2.KvIdentity
     geometry: _common_pb2.KvGeometry
     receiver: _common_pb2.WorkerRef
     transports: _containers.RepeatedScalarFieldContainer[str]
-    cache_salt: bytes
-    deadline_ms: int
-    tenant: str
-    priority_class: int
-    adapter_uri: str
+    terms: _common_pb2.RequestTerms
     trace: _common_pb2.TraceContext
-    def __init__(self, handoff_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., leg: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_cached_tokens: _Optional[int] = ..., compute: _Optional[bool] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., geometry: _Optional[_Union[_common_pb2.KvGeometry, _Mapping]] = ..., receiver: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., cache_salt: _Optional[bytes] = ..., deadline_ms: _Optional[int] = ..., tenant: _Optional[str] = ..., priority_class: _Optional[int] = ..., adapter_uri: _Optional[str] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
+    def __init__(self, handoff_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., leg: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., compute: _Optional[bool] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., geometry: _Optional[_Union[_common_pb2.KvGeometry, _Mapping]] = ..., receiver: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("transport", "num_cached_tokens", "token_bytes", "source")
+    __slots__ = ("transport", "source")
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
-    NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     transport: str
-    num_cached_tokens: int
-    token_bytes: int
     source: _common_pb2.WorkerRef
-    def __init__(self, transport: _Optional[str] = ..., num_cached_tokens: _Optional[int] = ..., token_bytes: _Optional[int] = ..., source: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ...) -> None: ...
+    def __init__(self, transport: _Optional[str] = ..., source: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ...) -> None: ...
 
 class TransportOffer(_message.Message):
     __slots__ = ("transport", "pair", "address", "slot_bytes", "num_slots")

@@ -28,38 +28,32 @@ OUTCOME_CANCELLED: Outcome
 OUTCOME_FAILED: Outcome
 
 class ScheduleRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "tenant", "priority_class", "model_digest", "adapter_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "is_recovery", "deadline_ms", "num_choices", "work", "trace")
+    __slots__ = ("request_id", "attempt", "terms", "model_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "is_recovery", "num_choices", "work", "trace")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    TENANT_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    ADAPTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     EXCLUDED_INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
     WAITED_MS_FIELD_NUMBER: _ClassVar[int]
     IS_RECOVERY_FIELD_NUMBER: _ClassVar[int]
-    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     NUM_CHOICES_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
-    tenant: str
-    priority_class: int
+    terms: _common_pb2.RequestTerms
     model_digest: str
-    adapter_digest: str
     num_prompt_tokens: int
     max_tokens: int
     excluded_incarnations: _containers.RepeatedScalarFieldContainer[str]
     waited_ms: int
     is_recovery: bool
-    deadline_ms: int
     num_choices: int
     work: Work
     trace: _common_pb2.TraceContext
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., priority_class: _Optional[int] = ..., model_digest: _Optional[str] = ..., adapter_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., is_recovery: _Optional[bool] = ..., deadline_ms: _Optional[int] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., model_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., is_recovery: _Optional[bool] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
 
 class ScheduleResponse(_message.Message):
     __slots__ = ("decode", "prefill", "handoff_id", "queued_ms")

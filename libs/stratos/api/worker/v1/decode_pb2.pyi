@@ -156,7 +156,7 @@ class ChoiceState(_message.Message):
     def __init__(self, index: _Optional[int] = ..., emitted_ids: _Optional[_Iterable[int]] = ..., finished: _Optional[bool] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "attempt", "handoff_id", "prompt_ids", "choices", "sampling", "seed", "model_digest", "adapter_digest", "cache_salt", "deadline_ms", "prefill_endpoints", "tenant", "priority_class", "adapter_uri", "trace")
+    __slots__ = ("request_id", "attempt", "handoff_id", "prompt_ids", "choices", "sampling", "seed", "model_digest", "terms", "prefill", "trace")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
@@ -165,13 +165,8 @@ class Submit(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    ADAPTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
-    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
-    PREFILL_ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
-    TENANT_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
-    ADAPTER_URI_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
@@ -181,15 +176,10 @@ class Submit(_message.Message):
     sampling: SamplingParams
     seed: int
     model_digest: str
-    adapter_digest: str
-    cache_salt: bytes
-    deadline_ms: int
-    prefill_endpoints: _containers.RepeatedCompositeFieldContainer[_common_pb2.WorkerRef]
-    tenant: str
-    priority_class: int
-    adapter_uri: str
+    terms: _common_pb2.RequestTerms
+    prefill: _containers.RepeatedCompositeFieldContainer[_common_pb2.WorkerRef]
     trace: _common_pb2.TraceContext
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handoff_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., model_digest: _Optional[str] = ..., adapter_digest: _Optional[str] = ..., cache_salt: _Optional[bytes] = ..., deadline_ms: _Optional[int] = ..., prefill_endpoints: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., tenant: _Optional[str] = ..., priority_class: _Optional[int] = ..., adapter_uri: _Optional[str] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handoff_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., model_digest: _Optional[str] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("request_id", "attempt", "choice_indexes")

@@ -24,7 +24,7 @@ class EmbedInput(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "inputs", "pooling", "normalizes", "num_dimensions", "model_digest", "adapter_digest", "adapter_uri", "cache_salt", "deadline_ms", "tenant", "priority_class", "trace")
+    __slots__ = ("request_id", "attempt", "inputs", "pooling", "normalizes", "num_dimensions", "model_digest", "terms", "trace")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -32,12 +32,7 @@ class EmbedRequest(_message.Message):
     NORMALIZES_FIELD_NUMBER: _ClassVar[int]
     NUM_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    ADAPTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    ADAPTER_URI_FIELD_NUMBER: _ClassVar[int]
-    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
-    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
-    TENANT_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
@@ -46,14 +41,9 @@ class EmbedRequest(_message.Message):
     normalizes: bool
     num_dimensions: int
     model_digest: str
-    adapter_digest: str
-    adapter_uri: str
-    cache_salt: bytes
-    deadline_ms: int
-    tenant: str
-    priority_class: int
+    terms: _common_pb2.RequestTerms
     trace: _common_pb2.TraceContext
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalizes: _Optional[bool] = ..., num_dimensions: _Optional[int] = ..., model_digest: _Optional[str] = ..., adapter_digest: _Optional[str] = ..., adapter_uri: _Optional[str] = ..., cache_salt: _Optional[bytes] = ..., deadline_ms: _Optional[int] = ..., tenant: _Optional[str] = ..., priority_class: _Optional[int] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalizes: _Optional[bool] = ..., num_dimensions: _Optional[int] = ..., model_digest: _Optional[str] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
 
 class Embedding(_message.Message):
     __slots__ = ("values", "num_cached_tokens")

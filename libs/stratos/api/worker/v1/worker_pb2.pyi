@@ -14,14 +14,7 @@ class WatchStatusRequest(_message.Message):
     def __init__(self, interval_ms: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "engine_step", "is_computing", "blocks", "staging", "num_waiting", "num_running", "num_queued_tokens", "num_handoffs", "num_orphans", "is_draining", "not_ready_reason", "identity", "resident_adapter_digests", "num_tokens_by_tenant", "block_size", "max_num_seqs", "slow_step_ms")
-    class NumTokensByTenantEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: int
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    __slots__ = ("worker", "engine_step", "is_computing", "blocks", "staging", "num_waiting", "num_running", "num_queued_tokens", "num_handoffs", "num_orphans", "is_draining", "not_ready_reason", "identity", "resident_adapter_digests", "block_size", "max_num_seqs", "slow_step_ms")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ENGINE_STEP_FIELD_NUMBER: _ClassVar[int]
     IS_COMPUTING_FIELD_NUMBER: _ClassVar[int]
@@ -36,7 +29,6 @@ class WorkerStatus(_message.Message):
     NOT_READY_REASON_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_ADAPTER_DIGESTS_FIELD_NUMBER: _ClassVar[int]
-    NUM_TOKENS_BY_TENANT_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
     SLOW_STEP_MS_FIELD_NUMBER: _ClassVar[int]
@@ -54,11 +46,10 @@ class WorkerStatus(_message.Message):
     not_ready_reason: str
     identity: _common_pb2.KvIdentity
     resident_adapter_digests: _containers.RepeatedScalarFieldContainer[str]
-    num_tokens_by_tenant: _containers.ScalarMap[str, int]
     block_size: int
     max_num_seqs: int
     slow_step_ms: int
-    def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., engine_step: _Optional[int] = ..., is_computing: _Optional[bool] = ..., blocks: _Optional[_Union[_common_pb2.BlockLedger, _Mapping]] = ..., staging: _Optional[_Union[_common_pb2.StagingLedger, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_handoffs: _Optional[int] = ..., num_orphans: _Optional[int] = ..., is_draining: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., resident_adapter_digests: _Optional[_Iterable[str]] = ..., num_tokens_by_tenant: _Optional[_Mapping[str, int]] = ..., block_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., slow_step_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., engine_step: _Optional[int] = ..., is_computing: _Optional[bool] = ..., blocks: _Optional[_Union[_common_pb2.BlockLedger, _Mapping]] = ..., staging: _Optional[_Union[_common_pb2.StagingLedger, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_handoffs: _Optional[int] = ..., num_orphans: _Optional[int] = ..., is_draining: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., resident_adapter_digests: _Optional[_Iterable[str]] = ..., block_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., slow_step_ms: _Optional[int] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("timeout_ms",)

@@ -1,0 +1,95 @@
+"""What a gateway and a decode worker tell each other about one attempt of a generation.
+
+Submission ->                                 the request, and where its prompt may be computed
+<- RequestDelta {ChoiceDelta ..., Receipt}    tokens as they come, and once where the prompt was computed
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stratos.common.errors import StratosError
+from stratos.core.placement import WorkerRef
+from stratos.core.requests.records import EngineRequest, FinishReason, PositionLogprobs, RequestKey
+from stratos.core.trace import NO_TRACE, TraceContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One attempt of a request; choices with ``emitted_ids`` resume."""
+
+    request: EngineRequest
+    model_digest: str
+    handoff_id: str = ""
+    """Minted by the router for this placement."""
+    prefill: tuple[WorkerRef, ...] = ()
+    """Where the prompt may be computed, best first; none means at the decode worker."""
+    trace: TraceContext = NO_TRACE
+
+    def without_choices(self, indexes: tuple[int, ...]) -> Submission:
+        """The same, with some choices finished: the engine runs the others alone."""
+        choices = tuple(
+            dataclasses.replace(choice, finished=choice.finished or choice.index in indexes)
+            for choice in self.request.choices
+        )
+        return dataclasses.replace(self, request=dataclasses.replace(self.request, choices=choices))
+
+
+class PrefillPath(enum.StrEnum):
+    """Where a prompt's KV came from."""
+
+    UNSPECIFIED = "unspecified"
+    HANDOFF = "handoff"
+    LOCAL_SHORT_TAIL = "local_short_tail"
+    LOCAL_NO_ENDPOINT = "local_no_endpoint"
+    LOCAL_FALLBACK = "local_fallback"
+    LOCAL_PROMPT_LOGPROBS = "local_prompt_logprobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What happened to a request's prompt at the decode worker."""
+
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_transferred_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    prefill_path: PrefillPath = PrefillPath.UNSPECIFIED
+    prefill_worker_id: str = ""
+    """Empty when it was this worker."""
+    queue_ns: int = 0
+    """From Submit to the first scheduled work."""
+    prefill_ns: int = 0
+    transfer_ns: int = 0
+    numerics_id: str = ""
+    """Of the worker that sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceDelta:
+    """New tokens of one choice."""
+
+    index: int
+    offset: int
+    """Position of the first token among the choice's emitted tokens."""
+    token_ids: Sequence[int]
+    logprobs: Sequence[PositionLogprobs] = ()
+    """One per token if they were asked for."""
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDelta:
+    """What a gateway has not seen yet of one request."""
+
+    key: RequestKey
+    choices: tuple[ChoiceDelta, ...] = ()
+    error: StratosError | None = None
+    """The request failed at the worker, and is over there."""
+    receipt: Receipt | None = None
+    """With the first tokens."""
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+    """Of the prompt's tokens from the second on; with the receipt, if they were asked for."""

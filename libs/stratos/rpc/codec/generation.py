@@ -1,0 +1,218 @@
+"""Session messages <-> records, both ways: a generation's attempt up, its tokens down.
+
+Malformed enums are refused here; ranges are the receiver's to check.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from stratos.api.worker.v1 import decode_pb2
+from stratos.core.generation import ChoiceDelta, PrefillPath, Receipt, RequestDelta, Submission
+from stratos.core.requests.grammar import check_grammar
+from stratos.core.requests.records import (
+    ChoiceState,
+    EngineRequest,
+    FinishReason,
+    PositionLogprobs,
+    RequestKey,
+    TokenLogprob,
+)
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.requests.watermark import Watermark
+from stratos.rpc.codec.fleet import ref_from_pb, ref_to_pb
+from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
+from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
+from stratos.rpc.errors import from_error_detail, to_error_detail
+
+FINISH_REASONS: dict[FinishReason, decode_pb2.FinishReason] = {
+    FinishReason.STOP: decode_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: decode_pb2.FINISH_REASON_LENGTH,
+    FinishReason.ABORT: decode_pb2.FINISH_REASON_ABORT,
+    FinishReason.GRAMMAR: decode_pb2.FINISH_REASON_GRAMMAR,
+    FinishReason.EXHAUSTED: decode_pb2.FINISH_REASON_EXHAUSTED,
+}
+_REASONS_BY_NUMBER: dict[int, FinishReason] = {number: reason for reason, number in FINISH_REASONS.items()}
+_PATHS = {path: decode_pb2.PrefillPath.Value(f"PREFILL_PATH_{path.name}") for path in PrefillPath}
+_PATHS_BY_NUMBER: dict[int, PrefillPath] = {number: path for path, number in _PATHS.items()}
+_SEED_MASK = 2**64 - 1
+
+_MESSAGES = {"bad_sequences", "grammar", "watermark"}
+_PLAIN = tuple(f.name for f in dataclasses.fields(SamplingParams) if f.name not in _MESSAGES)
+"""Sampling parameters that travel under their own name: numbers, flags, lists and maps of numbers."""
+
+
+# -- up ----------------------------------------------------------------------------------------------
+
+
+def hello(gateway_incarnation: str) -> decode_pb2.SessionRequest:
+    """First message up."""
+    return decode_pb2.SessionRequest(hello=decode_pb2.Hello(gateway_incarnation=gateway_incarnation))
+
+
+def cancel(key: RequestKey, choices: tuple[int, ...] = ()) -> decode_pb2.SessionRequest:
+    """Ends an attempt, or some of its choices."""
+    message = decode_pb2.Cancel(request_id=key.request_id, attempt=key.attempt, choice_indexes=choices)
+    return decode_pb2.SessionRequest(cancel=message)
+
+
+def submit_to_pb(submission: Submission, now_s: float) -> decode_pb2.Submit:
+    """An attempt as a message that leaves at ``now_s``."""
+    request = submission.request
+    return decode_pb2.Submit(
+        request_id=request.key.request_id,
+        attempt=request.key.attempt,
+        handoff_id=submission.handoff_id,
+        prompt_ids=request.prompt_ids,
+        choices=[
+            decode_pb2.ChoiceState(index=c.index, emitted_ids=c.emitted_ids, finished=c.finished)
+            for c in request.choices
+        ],
+        sampling=sampling_to_pb(request.sampling),
+        seed=request.seed & _SEED_MASK,
+        model_digest=submission.model_digest,
+        terms=terms_to_pb(request.terms, now_s),
+        prefill=[ref_to_pb(ref) for ref in submission.prefill],
+        trace=trace_to_pb(submission.trace),
+    )
+
+
+def submit_from_pb(message: decode_pb2.Submit, now_s: float) -> Submission:
+    """An attempt from a message that arrives at ``now_s``.
+
+    Raises:
+        BadRequest: it is malformed; ``param`` names the field.
+    """
+    request = EngineRequest(
+        key=RequestKey(message.request_id, message.attempt),
+        prompt_ids=tuple(message.prompt_ids),
+        choices=tuple(
+            ChoiceState(index=c.index, emitted_ids=tuple(c.emitted_ids), finished=c.finished) for c in message.choices
+        ),
+        sampling=sampling_from_pb(message.sampling),
+        seed=message.seed,
+        terms=terms_from_pb(message.terms, now_s),
+    )
+    return Submission(
+        request=request,
+        model_digest=message.model_digest,
+        handoff_id=message.handoff_id,
+        prefill=tuple(ref_from_pb(ref) for ref in message.prefill),
+        trace=trace_from_pb(message.trace),
+    )
+
+
+def sampling_to_pb(params: SamplingParams) -> decode_pb2.SamplingParams:
+    """Sampling parameters as a message."""
+    plain: dict[str, Any] = {name: getattr(params, name) for name in _PLAIN}
+    grammar, watermark = params.grammar, params.watermark
+    return decode_pb2.SamplingParams(
+        **plain,
+        bad_sequences=[decode_pb2.TokenSequence(token_ids=ids) for ids in params.bad_sequences],
+        grammar=decode_pb2.Grammar(kind=grammar.kind, text=grammar.text) if grammar else None,
+        watermark=decode_pb2.Watermark(**dataclasses.asdict(watermark)) if watermark else None,
+    )
+
+
+def sampling_from_pb(message: decode_pb2.SamplingParams) -> SamplingParams:
+    """Sampling parameters from a message.
+
+    Raises:
+        BadRequest: the grammar is of no known kind, or too large.
+    """
+    grammar, watermark = message.grammar, message.watermark
+    return SamplingParams(
+        **{name: _plain_value(message, name) for name in _PLAIN},
+        bad_sequences=tuple(tuple(sequence.token_ids) for sequence in message.bad_sequences),
+        grammar=check_grammar(grammar.kind, grammar.text, "grammar") if message.HasField("grammar") else None,
+        watermark=Watermark(**{f.name: getattr(watermark, f.name) for f in dataclasses.fields(Watermark)})
+        if message.HasField("watermark")
+        else None,
+    )
+
+
+def _plain_value(message: decode_pb2.SamplingParams, name: str) -> Any:
+    value = getattr(message, name)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if not isinstance(value, int | float):
+        return tuple(value)
+    is_absent = message.DESCRIPTOR.fields_by_name[name].has_presence and not message.HasField(name)
+    return None if is_absent else value
+
+
+# -- down --------------------------------------------------------------------------------------------
+
+
+def delta_to_pb(delta: RequestDelta) -> decode_pb2.RequestOutput:
+    """What is new of a request, as a message."""
+    return decode_pb2.RequestOutput(
+        request_id=delta.key.request_id,
+        attempt=delta.key.attempt,
+        deltas=[_choice_to_pb(choice) for choice in delta.choices],
+        error=None if delta.error is None else to_error_detail(delta.error),
+        receipt=None if delta.receipt is None else _receipt_to_pb(delta.receipt),
+        prompt_logprobs=[_position_to_pb(position) for position in delta.prompt_logprobs],
+    )
+
+
+def delta_from_pb(message: decode_pb2.RequestOutput) -> RequestDelta:
+    """What is new of a request, from a message."""
+    return RequestDelta(
+        key=RequestKey(message.request_id, message.attempt),
+        choices=tuple(_choice_from_pb(choice) for choice in message.deltas),
+        error=from_error_detail(message.error) if message.HasField("error") else None,
+        receipt=_receipt_from_pb(message.receipt) if message.HasField("receipt") else None,
+        prompt_logprobs=_positions_from_pb(message.prompt_logprobs),
+    )
+
+
+def _choice_to_pb(choice: ChoiceDelta) -> decode_pb2.ChoiceDelta:
+    return decode_pb2.ChoiceDelta(
+        index=choice.index,
+        offset=choice.offset,
+        token_ids=choice.token_ids,
+        logprobs=[_position_to_pb(position) for position in choice.logprobs],
+        finish_reason=None if choice.finish_reason is None else FINISH_REASONS[choice.finish_reason],
+    )
+
+
+def _choice_from_pb(message: decode_pb2.ChoiceDelta) -> ChoiceDelta:
+    return ChoiceDelta(
+        index=message.index,
+        offset=message.offset,
+        token_ids=tuple(message.token_ids),
+        logprobs=_positions_from_pb(message.logprobs),
+        finish_reason=_REASONS_BY_NUMBER.get(message.finish_reason),
+    )
+
+
+def _position_to_pb(position: PositionLogprobs) -> decode_pb2.PositionLogprobs:
+    return decode_pb2.PositionLogprobs(
+        sampled=_logprob_to_pb(position.sampled), top=[_logprob_to_pb(entry) for entry in position.top]
+    )
+
+
+def _logprob_to_pb(entry: TokenLogprob) -> decode_pb2.TokenLogprob:
+    return decode_pb2.TokenLogprob(token_id=entry.token_id, logprob=entry.logprob, rank=entry.rank)
+
+
+def _positions_from_pb(entries: Iterable[decode_pb2.PositionLogprobs]) -> tuple[PositionLogprobs, ...]:
+    return tuple(PositionLogprobs(_logprob_from_pb(p.sampled), tuple(map(_logprob_from_pb, p.top))) for p in entries)
+
+
+def _logprob_from_pb(message: decode_pb2.TokenLogprob) -> TokenLogprob:
+    return TokenLogprob(message.token_id, message.logprob, message.rank)
+
+
+def _receipt_to_pb(receipt: Receipt) -> decode_pb2.Receipt:
+    values = {f.name: getattr(receipt, f.name) for f in dataclasses.fields(receipt)}
+    return decode_pb2.Receipt(**(values | {"prefill_path": _PATHS[receipt.prefill_path]}))
+
+
+def _receipt_from_pb(message: decode_pb2.Receipt) -> Receipt:
+    values = {f.name: getattr(message, f.name) for f in dataclasses.fields(Receipt)}
+    path = _PATHS_BY_NUMBER.get(message.prefill_path, PrefillPath.UNSPECIFIED)
+    return Receipt(**(values | {"prefill_path": path}))

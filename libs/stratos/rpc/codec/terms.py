@@ -1,0 +1,33 @@
+"""Terms of a request <-> message, both ways; a deadline travels as the milliseconds that are left."""
+
+from __future__ import annotations
+
+from stratos.api.common.v1 import common_pb2
+from stratos.core.adapter import BASE_MODEL, AdapterRef
+from stratos.core.requests.terms import RequestTerms
+
+
+def terms_to_pb(terms: RequestTerms, now_s: float) -> common_pb2.RequestTerms:
+    """Terms as a message that leaves at ``now_s``; an open deadline has at least 1 ms left."""
+    left_s = terms.left_s(now_s)
+    adapter = terms.adapter
+    return common_pb2.RequestTerms(
+        tenant=terms.tenant,
+        cache_salt=terms.cache_salt,
+        priority_class=terms.priority_class,
+        adapter=common_pb2.AdapterRef(digest=adapter.digest, uri=adapter.uri) if adapter.digest else None,
+        deadline_ms=None if left_s is None else max(round(left_s * 1000), 1),
+    )
+
+
+def terms_from_pb(message: common_pb2.RequestTerms, now_s: float) -> RequestTerms:
+    """Terms from a message that arrives at ``now_s``; nothing is checked."""
+    adapter = message.adapter
+    return RequestTerms(
+        tenant=message.tenant,
+        cache_salt=message.cache_salt,
+        priority_class=message.priority_class,
+        adapter=AdapterRef(digest=adapter.digest, uri=adapter.uri) if adapter.digest else BASE_MODEL,
+        arrival_s=now_s,
+        deadline_s=now_s + message.deadline_ms / 1000 if message.HasField("deadline_ms") else None,
+    )

@@ -1,0 +1,172 @@
+"""Attempts of one request: where each one runs, and what follows one that was lost.
+
+    "busy"         asks again after a short wait
+    "unreachable"  goes elsewhere after a short wait
+    "drain"        goes elsewhere
+    "broken", "hang", "conflict"  count as deaths: a request that saw ``MAX_DEATHS`` of them is refused, for it may be
+                   their cause.  The same worker may be chosen again if only its connection was lost.
+
+Attempts after the first one are at the head of their queue at the router.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from dataclasses import replace
+
+from stratos.common.errors import Busy, Draining, Overloaded, QueueTimeout, StratosError, WorkerLost
+from stratos.core.placement import Placement, PlacementRequest, WorkerRef
+from stratos.core.trace import TraceContext
+from stratos.rpc.tracing import Span, SpanKind
+from stratos_gateway.generation.platform import Platform
+
+_log = logging.getLogger(__name__)
+MAX_DEATHS = 2
+RETRY_WAIT_S = 0.05
+
+
+class Cause(enum.StrEnum):
+    """Why another attempt is due."""
+
+    BUSY = "busy"
+    DRAIN = "drain"
+    UNREACHABLE = "unreachable"
+    BROKEN = "broken"
+    HANG = "hang"
+    CONFLICT = "conflict"
+
+    @property
+    def is_death(self) -> bool:
+        """The worker was lost while it ran the request, which may have been the reason."""
+        return self in (Cause.BROKEN, Cause.HANG, Cause.CONFLICT)
+
+    @property
+    def excludes_worker(self) -> bool:
+        """The next attempt must not go to the same process; one that is merely full may have room again."""
+        return self is not Cause.BUSY
+
+
+def cause_of(error: StratosError) -> Cause | None:
+    """Whether an error calls for another attempt; ``None`` when it is the client's answer."""
+    if isinstance(error, Busy) or type(error) is Overloaded:
+        return Cause.BUSY
+    if isinstance(error, Draining):
+        return Cause.DRAIN
+    return Cause.BROKEN if isinstance(error, WorkerLost) else None
+
+
+class Attempts:
+    """Belongs to the event loop.
+
+    Args:
+        platform: router, clock, metrics.
+        request: what stays the same in all placements of the request.
+        max_wait_s: longest wait without progress; ``None`` where a deadline bounds it.
+        reconnects: a worker whose session broke may be chosen again if it takes a new one at once.
+    """
+
+    def __init__(
+        self,
+        platform: Platform,
+        request: PlacementRequest,
+        *,
+        max_wait_s: float | None,
+        reconnects: bool = False,
+    ) -> None:
+        self.number = 0
+        """Of the attempt under way, the first is 0."""
+        self._platform = platform
+        self._request = request
+        self._max_wait_s = max_wait_s
+        self._reconnects = reconnects
+        self._excluded: set[str] = set()
+        self._num_deaths = 0
+        self._waited_s = 0.0
+
+    @property
+    def label(self) -> str:
+        """The request's name for log lines."""
+        return self._request.trace.label(self._request.request_id)
+
+    def span(self, name: str) -> Span:
+        """A span of the attempt under way."""
+        request = self._request
+        return self._platform.tracing.span(
+            name, request.trace, kind=SpanKind.CLIENT, generation_id=request.request_id, attempt=self.number
+        )
+
+    async def place(self, num_emitted: int = 0) -> Placement:
+        """Ask the router until it answers; a router that is away counts as waiting.
+
+        Args:
+            num_emitted: output tokens of earlier attempts, over all choices.
+
+        Raises:
+            QueueTimeout: no answer in time.
+            StratosError: the router's refusal.
+        """
+        with self.span("place") as span:
+            return await self._ask_router(num_emitted, span.trace)
+
+    async def _ask_router(self, num_emitted: int, trace: TraceContext) -> Placement:
+        while True:
+            asked_s = self._platform.clock.now()
+            try:
+                return await self._platform.router.schedule(
+                    self._placement_request(num_emitted, trace), timeout_s=self._platform.placement_timeout_s
+                )
+            except (WorkerLost, Draining) as error:
+                if self._is_too_late:
+                    raise QueueTimeout("no placement: the router does not answer; try again") from error
+                await asyncio.sleep(RETRY_WAIT_S)
+            finally:
+                self._waited_s += self._platform.clock.now() - asked_s
+
+    async def prepare_next(self, cause: Cause, worker: WorkerRef, *, has_progressed: bool = False) -> None:
+        """Decide whether, where and when to go on.
+
+        Args:
+            cause: how the attempt ended.
+            worker: that ran it.
+            has_progressed: it emitted tokens, so the next wait is a new one.
+
+        Raises:
+            Overloaded, QueueTimeout: the request ends here.
+        """
+        if has_progressed:
+            self._waited_s = 0.0
+        self._num_deaths += cause.is_death
+        if self._num_deaths >= MAX_DEATHS:
+            raise Overloaded(f"{MAX_DEATHS} workers were lost while they ran this request; it is not tried again")
+        if cause.excludes_worker and not (cause is Cause.BROKEN and await self._answers_again(worker)):
+            self._excluded.add(worker.incarnation)
+        self._platform.metrics.recoveries.labels(cause).inc()
+        _log.info("request %s goes on elsewhere: %s at %s", self.label, cause, worker.worker_id)
+        if cause in (Cause.BUSY, Cause.UNREACHABLE):
+            if self._is_too_late:
+                raise QueueTimeout("no worker had room in time; try again")
+            self._waited_s += RETRY_WAIT_S
+            await asyncio.sleep(RETRY_WAIT_S)
+        self.number += 1
+
+    @property
+    def _is_too_late(self) -> bool:
+        return self._max_wait_s is not None and self._waited_s > self._max_wait_s
+
+    async def _answers_again(self, worker: WorkerRef) -> bool:
+        return self._reconnects and await self._platform.sessions.is_back(worker)
+
+    def _placement_request(self, num_emitted: int, trace: TraceContext) -> PlacementRequest:
+        request = self._request
+        return replace(
+            request,
+            attempt=self.number,
+            num_prompt_tokens=request.num_prompt_tokens + num_emitted,
+            max_tokens=max(request.max_tokens - num_emitted, 1) if request.max_tokens else 0,
+            excluded_incarnations=frozenset(self._excluded),
+            waited_ms=round(self._waited_s * 1000),
+            is_recovery=self.number > 0,
+            trace=trace,
+        )

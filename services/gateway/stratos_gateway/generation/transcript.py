@@ -1,0 +1,103 @@
+"""What a generation has emitted so far, over all its attempts: journals, receipt, log probabilities of the prompt.
+
+A session's reader calls it for every message, so nothing here may wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from stratos.core.generation import ChoiceDelta, Receipt
+from stratos.core.requests.records import ChoiceState, FinishReason, PositionLogprobs
+from stratos_gateway.generation.journal import ChoiceJournal, JournalConflict
+from stratos_gateway.generation.platform import Platform
+
+
+class Transcript:
+    """Belongs to the event loop.
+
+    Args:
+        choices: fresh journals, one per choice.
+        num_prompt_tokens: of the request.
+        platform: clock and metrics.
+        notify: called when there is something to take.
+    """
+
+    def __init__(
+        self,
+        choices: Sequence[ChoiceJournal],
+        num_prompt_tokens: int,
+        platform: Platform,
+        notify: Callable[[], None],
+    ) -> None:
+        self.choices = tuple(choices)
+        self.receipt: Receipt | None = None
+        """Of the last attempt that sent one."""
+        self.prompt_logprobs: Sequence[PositionLogprobs] = ()
+        """Of the prompt's tokens from the second on; there before the first chunk if they were asked for."""
+        self._num_prompt_tokens = num_prompt_tokens
+        self._metrics = platform.metrics
+        self._clock = platform.clock
+        self._notify = notify
+        self._started_s = platform.clock.now()
+        self._token_s: dict[int, float] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Every choice ended."""
+        return all(choice.is_finished for choice in self.choices)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens emitted so far, over all choices."""
+        return sum(len(choice.ids) for choice in self.choices)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens from a prefix cache; a resumed attempt may find more than the prompt there."""
+        return 0 if self.receipt is None else min(self.receipt.num_cached_tokens, self._num_prompt_tokens)
+
+    def states(self) -> tuple[ChoiceState, ...]:
+        """Where the next attempt resumes."""
+        return tuple(ChoiceState(index=c.index, emitted_ids=tuple(c.ids), finished=c.is_finished) for c in self.choices)
+
+    def accept(self, delta: ChoiceDelta) -> bool:
+        """Journal a delta; returns whether this ended the choice by a stop string.
+
+        Raises:
+            JournalConflict: the attempt must end.
+        """
+        if delta.index >= len(self.choices):
+            raise JournalConflict(f"the request has no choice {delta.index}")
+        choice = self.choices[delta.index]
+        if choice.is_finished:
+            return False
+        if delta.finish_reason is FinishReason.ABORT:
+            raise JournalConflict(f"the worker gave up choice {delta.index}")
+        num_new = choice.accept(delta)
+        if num_new:
+            self._measure(delta.index, num_new)
+        return choice.is_finished and delta.finish_reason is None
+
+    def accept_prompt_logprobs(self, logprobs: Sequence[PositionLogprobs]) -> None:
+        """Keep those of the first attempt that got so far; later ones do not ask for them."""
+        self.prompt_logprobs = self.prompt_logprobs or tuple(logprobs)
+
+    def accept_receipt(self, receipt: Receipt) -> None:
+        """Keep and count where the prompt was computed."""
+        self.receipt = receipt
+        self._metrics.observe_receipt(receipt)
+
+    def publish(self) -> bool:
+        """Let the client's side take what is new; ``True`` when no choice is left."""
+        self._notify()
+        return self.is_complete
+
+    def _measure(self, index: int, num_new: int) -> None:
+        now_s = self._clock.now()
+        last_s = self._token_s.get(index)
+        if last_s is not None:
+            self._metrics.itl.observe((now_s - last_s) / num_new)
+        elif not self._token_s:
+            self._metrics.ttft.observe(now_s - self._started_s)
+        self._token_s[index] = now_s

@@ -1,0 +1,25 @@
+"""The receiver of what a session hears about one attempt."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from stratos.common.errors import StratosError
+from stratos.core.generation import RequestDelta
+
+
+class AttemptSink(Protocol):
+    """Where a session delivers the messages of one attempt; called on the event loop, must not block."""
+
+    @property
+    def label(self) -> str:
+        """The request's name for log lines."""
+
+    def on_output(self, output: RequestDelta) -> None:
+        """What is new of the request; with ``error`` it is over at the worker."""
+
+    def on_failure(self, error: StratosError) -> None:
+        """A message could not be handled; the worker still runs the attempt."""
+
+    def on_lost(self, cause: str) -> None:
+        """The session broke; ``cause`` is "broken" or "hang"."""
