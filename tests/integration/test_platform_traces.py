@@ -121,7 +121,7 @@ def test_one_trace_from_the_http_request_to_the_engines_steps(
     assert fetch.attributes["stratos.source_worker_id"] == "prefill-0"
     assert fetch.attributes["stratos.outcome"] == "committed"
     tokens = by_name(spans, DECODE, "engine.decode")
-    assert tokens.end_ns - tokens.begin_ns >= 11 * STEP_S * 1e9, "eleven steps follow the first token"
+    assert tokens.end_ns - tokens.begin_ns >= 11 * STEP_S * 1e9 - 1e6, "eleven steps follow the first token"
     assert 0 < decode.attributes["stratos.ttft_ns"] < decode.end_ns - decode.begin_ns
 
 

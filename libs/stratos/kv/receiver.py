@@ -126,6 +126,8 @@ class RingReceiver(Receiver):
             # A repeat in another slot: the first one's slot stays granted, without a frame.
             del found.frames[again.header.slot]
         found.frames[header.slot] = frame
+        # Posted also for a slot in quarantine: an announced frame is always sent, and over a transport with posted
+        # receives the slot can be settled only when that receive is complete.
         if found.slots.state(header.slot) is SlotState.QUARANTINED:
             frame.fail("the hand-off was given up")
         found.ring.post(frame)
@@ -176,6 +178,8 @@ class RingReceiver(Receiver):
             return
         for slot in found.slots.slots_of(leg, SlotState.QUARANTINED):
             frame = found.frames.get(slot)
+            # The source says that it sends no more.  In shared memory that is the end of its writes; a posted
+            # receive, though, may still be writing what is on the wire, so its slot waits for ``_arrived``.
             if frame is None or frame.arrived or found.ring.completes_on_sent:
                 found.frames.pop(slot, None)
                 found.slots.settle(slot)

@@ -32,6 +32,7 @@ class SlotLedger:
     def allocate(self, want: int, leg: str) -> list[int]:
         """Grant free slots to ``leg``: at least one, at most half of the free ones, so that the next leg finds one."""
         free = [slot for slot, state in enumerate(self._states) if state is SlotState.FREE]
+        # Wanted 4 each:  8 free -> 4,  4 free -> 2,  2 free -> 1,  1 free -> 1,  none free -> none
         taken = free[: min(want, (len(free) + 1) // 2)] if want > 0 else []
         for slot in taken:
             self._states[slot] = SlotState.GRANTED

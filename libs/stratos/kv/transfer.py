@@ -49,7 +49,7 @@ class FrameHeader:
     num_bytes: int
     """Payload size."""
     checksum: int
-    """See ``framing.checksum``."""
+    """Of the payload, by ``framing.checksum``."""
     slot: int
     """Staging slot of the pair that the payload goes to."""
 

@@ -117,6 +117,9 @@ class AdapterCache:
             Busy: every slot of the engine is in use.
         """
         digest = adapter.digest
+        # Pin first, load second: a pin fails unless the adapter is resident, and a resident adapter may be evicted
+        # between its load and the pin, so each failed pin loads it again.  The folder is claimed (``_in_use``) before
+        # the fetch and until the load has read it: the claim keeps it on disk, the pin keeps it in the engine.
         for _ in range(MAX_PIN_TRIES):
             if await self._pin(digest):
                 stack.push_async_callback(self._engine.unpin_adapter, digest)
@@ -124,7 +127,7 @@ class AdapterCache:
             with self._in_use(digest):
                 files = await self.fetch(digest, adapter.uri)
                 lock = self._loading.setdefault(digest, asyncio.Lock())
-                async with lock:
+                async with lock:  # the second caller finds it resident, and its load returns at once
                     try:
                         await self._engine.load_adapter(files)
                     except AdapterUnavailable as error:
@@ -236,6 +239,8 @@ class AdapterCache:
                 self._checked.pop(name, None)
                 doomed.append(self._config.directory / name)
                 total -= sizes[name]
+        # All renames first, without an await between the choice and the rename: a caller that is let in by the
+        # removals below must not choose one of these folders.
         for private in [_hide(folder) for folder in doomed]:
             if private is not None:
                 await asyncio.to_thread(shutil.rmtree, private, ignore_errors=True)

@@ -106,6 +106,7 @@ class RequestTable:
                 param="attempt",
                 code="duplicate_attempt",
             )
+        # The epoch decides: a newer attempt fences the older one off, also when its own end never gets here.
         if known is not None:
             self._remove(known)
         if len(self._records) >= self._max_requests or len(self._tasks) >= 2 * self._max_requests:

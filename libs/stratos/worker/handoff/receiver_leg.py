@@ -106,6 +106,8 @@ class ReceiverLeg:
         """Fence the leg off now; the awaitable does the rest and must be run, also when the request is cancelled."""
         if self._receiver is None or self._offer is None:
             return self._leave() if self._is_refused else self._break_stream()
+        # This part runs without an await, at the moment the leg ends: a slot that is not in quarantine by then could
+        # be granted to the next leg while this leg's source still writes it.
         slots = self._receiver.slots_of(self._offer.pair, self._intent.leg)
         if committed:
             for slot in slots:
@@ -277,6 +279,8 @@ class ReceiverLeg:
         self._stream.cancel()
         await self._settle_pending()
         assert self._source is not None
+        # A source that did not say that it has stopped may still write: the slots stay in quarantine until a probe
+        # finds its incarnation gone, or alive without an open leg.
         if self._is_pair_lost:
             receiver.end_incarnation(self._source.incarnation)
         elif is_settled:

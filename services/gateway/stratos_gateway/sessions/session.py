@@ -114,7 +114,6 @@ class WorkerSession:
             self._break("hang", fault)
 
     def forgive(self) -> None:
-        """See ``Liveness.forgive``."""
         self._liveness.forgive(self._clock.now())
 
     async def close(self) -> None:
