@@ -1,0 +1,115 @@
+"""A router, sessions and a platform for generations that run without any network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from stratos.common.clock import FakeClock
+from stratos.common.errors import StratosError, WorkerLost
+from stratos.core.generation import ChoiceDelta, Receipt, RequestDelta, Submission
+from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
+from stratos.core.requests.records import FinishReason, PositionLogprobs, RequestKey
+from stratos_gateway.generation.placement_reports import Completions
+from stratos_gateway.generation.platform import Platform
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.sessions.sink import AttemptSink
+
+Play = Callable[[AttemptSink, Submission], None]
+"""What a worker does with an attempt."""
+
+
+def worker(number: int) -> WorkerRef:
+    return WorkerRef(worker_id=f"decode-{number}", incarnation=f"inc-{number}", address="", role=WorkerRole.DECODE)
+
+
+def output(
+    key: RequestKey,
+    offset: int = 0,
+    token_ids: Sequence[int] = (),
+    finish_reason: FinishReason | None = None,
+    *,
+    index: int = 0,
+    error: StratosError | None = None,
+    receipt: Receipt | None = None,
+    prompt_logprobs: tuple[PositionLogprobs, ...] = (),
+) -> RequestDelta:
+    has_choice = bool(token_ids) or finish_reason is not None
+    choice = ChoiceDelta(index=index, offset=offset, token_ids=token_ids, finish_reason=finish_reason)
+    return RequestDelta(
+        key=key,
+        choices=(choice,) if has_choice else (),
+        error=error,
+        receipt=receipt,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+@dataclass
+class FakeRouter:
+    """Names another worker for every attempt; ``answers`` holds errors that come first."""
+
+    answers: list[StratosError | None] = field(default_factory=list)
+    requests: list[PlacementRequest] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
+        self.requests.append(request)
+        if self.answers and (error := self.answers.pop(0)) is not None:
+            raise error
+        return Placement(decode=worker(len(self.requests)), handoff_id=f"handoff-{len(self.requests)}")
+
+    async def complete(self, handoff_id: str, outcome: Outcome, *, num_output_tokens: int | None = None) -> None:
+        self.outcomes.append(outcome)
+
+
+@dataclass
+class FakeSession:
+    """Plays an attempt as soon as the loop is free."""
+
+    play: Play
+    submissions: list[Submission] = field(default_factory=list)
+    cancelled: list[tuple[RequestKey, tuple[int, ...]]] = field(default_factory=list)
+    released: list[RequestKey] = field(default_factory=list)
+
+    def submit(self, submission: Submission, sink: AttemptSink) -> None:
+        self.submissions.append(submission)
+        asyncio.get_running_loop().call_soon(self.play, sink, submission)
+
+    def cancel(self, key: RequestKey, choices: tuple[int, ...] = ()) -> None:
+        self.cancelled.append((key, choices))
+
+    def release(self, key: RequestKey) -> None:
+        self.released.append(key)
+
+
+@dataclass
+class FakeSessions:
+    """One session per attempt, in the order of ``plays``; ``None`` is a worker that cannot be reached."""
+
+    plays: list[Play | None]
+    opened: list[FakeSession] = field(default_factory=list)
+    are_back: bool = False
+
+    async def get(self, ref: WorkerRef) -> FakeSession:
+        if (play := self.plays.pop(0)) is None:
+            raise WorkerLost("cannot be reached")
+        self.opened.append(FakeSession(play))
+        return self.opened[-1]
+
+    async def is_back(self, ref: WorkerRef) -> bool:
+        return self.are_back
+
+
+def make_platform(router: FakeRouter, sessions: FakeSessions, placement_timeout_s: float = 10.0) -> Platform:
+    return Platform(
+        router=router,
+        completions=Completions(router),
+        sessions=sessions,  # type: ignore[arg-type]
+        clock=FakeClock(),
+        metrics=GatewayMetrics(CollectorRegistry()),
+        placement_timeout_s=placement_timeout_s,
+    )

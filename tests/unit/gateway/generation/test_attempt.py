@@ -1,0 +1,112 @@
+"""One attempt: what is journalled, what the worker is told, and how it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stratos.common.errors import BadRequest, Busy, Draining, Internal, Overloaded, StratosError, WorkerLost
+from stratos.core.generation import Receipt
+from stratos.core.requests.records import FinishReason, RequestKey
+from stratos_gateway.generation.attempt import Attempt
+from stratos_gateway.generation.journal import JournalConflict
+from stratos_gateway.generation.recovery import Cause, cause_of
+from tests.support.gateway_fakes import FakeSession, output
+
+KEY = RequestKey("r", 1)
+
+
+class Transcript:
+    """Records deltas; ``stops`` ends a choice by a stop string, ``conflicts`` refuses."""
+
+    def __init__(self, *, stops: bool = False, conflicts: bool = False) -> None:
+        self.stops, self.conflicts, self.is_complete = stops, conflicts, False
+        self.tokens: list[int] = []
+        self.receipts: list[Receipt] = []
+        self.num_published = 0
+
+    def accept(self, delta: Any) -> bool:
+        if self.conflicts:
+            raise JournalConflict("skipped")
+        self.tokens += delta.token_ids
+        self.is_complete = self.stops or delta.finish_reason is not None
+        return self.stops
+
+    def accept_receipt(self, receipt: Receipt) -> None:
+        self.receipts.append(receipt)
+
+    def publish(self) -> bool:
+        self.num_published += 1
+        return self.is_complete
+
+
+def make(**changes: bool) -> tuple[Attempt, Transcript, FakeSession]:
+    transcript, session = Transcript(**changes), FakeSession(lambda sink, submission: None)
+    return Attempt(transcript, session, KEY, "r (client)"), transcript, session  # type: ignore[arg-type]
+
+
+async def test_an_attempt_that_ended_there_is_released_and_not_cancelled() -> None:
+    attempt, transcript, session = make()
+    attempt.on_output(output(KEY, 0, (1, 2), receipt=Receipt(queue_ns=3)))
+    attempt.on_output(output(KEY, 2, (3,), FinishReason.LENGTH))
+    assert await attempt.wait() is None
+    attempt.close()
+    assert (transcript.tokens, transcript.num_published) == ([1, 2, 3], 2)
+    assert transcript.receipts == [Receipt(queue_ns=3)]
+    assert (session.released, session.cancelled) == ([KEY], [])
+
+
+async def test_a_stop_string_cancels_its_choice_at_the_worker() -> None:
+    attempt, _, session = make(stops=True)
+    attempt.on_output(output(KEY, 0, (1,)))
+    assert await attempt.wait() is None
+    assert session.cancelled == [(KEY, (0,))]
+
+
+async def test_nothing_is_journalled_after_the_end() -> None:
+    attempt, transcript, session = make()
+    attempt.on_lost("hang")
+    attempt.on_output(output(KEY, 0, (1,)))
+    assert await attempt.wait() is Cause.HANG
+    assert not transcript.tokens
+    attempt.close()
+    assert (session.released, session.cancelled) == ([KEY], [])
+
+
+async def test_a_conflict_ends_the_attempt_and_the_worker_is_told() -> None:
+    attempt, _, session = make(conflicts=True)
+    attempt.on_output(output(KEY, 5, (1,)))
+    assert await attempt.wait() is Cause.CONFLICT
+    attempt.close()
+    assert session.cancelled == [(KEY, ())]
+
+
+async def test_a_failure_of_this_side_is_the_clients_answer_and_the_worker_is_told() -> None:
+    attempt, _, session = make()
+    attempt.on_failure(Internal("a bug"))
+    with pytest.raises(Internal):
+        await attempt.wait()
+    attempt.close()
+    assert session.cancelled == [(KEY, ())]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (Busy("full"), Cause.BUSY),
+        (Overloaded("full"), Cause.BUSY),
+        (Draining("leaving"), Cause.DRAIN),
+        (WorkerLost("gone"), Cause.BROKEN),
+        (BadRequest("no"), None),
+    ],
+)
+async def test_an_error_of_the_worker_is_a_cause_or_an_answer(error: StratosError, cause: Cause | None) -> None:
+    assert cause_of(error) is cause
+    attempt, _, _ = make()
+    attempt.on_output(output(KEY, error=error))
+    if cause is not None:
+        assert await attempt.wait() is cause
+        return
+    with pytest.raises(type(error)):
+        await attempt.wait()

@@ -1,0 +1,202 @@
+"""A generation through its attempts: what is asked of the router, what is submitted, and how it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from stratos.common.errors import BadRequest, Busy, Draining, Internal, Overloaded, QueueTimeout, WorkerLost
+from stratos.core.generation import Receipt, Submission
+from stratos.core.placement import Outcome
+from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenLogprob
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos_gateway.generation.generation import Generation, GenerationSpec
+from stratos_gateway.generation.journal import ChoiceJournal
+from stratos_gateway.sessions.sink import AttemptSink
+from tests.support.gateway_fakes import FakeRouter, FakeSessions, Play, make_platform, output
+from tests.support.terms import make_terms
+
+LENGTH = FinishReason.LENGTH
+TERMS = make_terms(tenant="t", cache_salt=b"salt", priority_class=1, adapter_digest="d", adapter_uri="u")
+
+
+class PlainText:
+    """Detokenizer and stop matcher of a text that does not matter."""
+
+    is_active = False
+
+    def push(self, ids: object) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+    def feed(self, text: str, num_tokens: int) -> tuple[str, None]:
+        return text, None
+
+
+@dataclass
+class Ran:
+    generation: Generation
+    router: FakeRouter
+    sessions: FakeSessions
+
+    @property
+    def submissions(self) -> list[Submission]:
+        return [submission for session in self.sessions.opened for submission in session.submissions]
+
+
+async def run(
+    *plays: Play | None,
+    router: FakeRouter | None = None,
+    are_back: bool = False,
+    n: int = 1,
+    timeout_s: float = 10.0,
+    **sampling: int,
+) -> Ran:
+    router, sessions = router or FakeRouter(), FakeSessions(list(plays), are_back=are_back)
+    spec = GenerationSpec(
+        terms=TERMS,
+        model_digest="m",
+        prompt_ids=(1, 2, 3),
+        sampling=SamplingParams(max_tokens=8, **sampling),
+        seed=7,
+    )
+    platform = make_platform(router, sessions, timeout_s)
+    journals = [ChoiceJournal(i, PlainText(), PlainText()) for i in range(n)]  # type: ignore[arg-type]
+    generation = Generation(spec, journals, platform, lambda: None)
+    await generation.run()
+    await platform.completions.close()
+    return Ran(generation, router, sessions)
+
+
+def says(*token_ids: int, ends: bool = False) -> Play:
+    """The worker adds tokens to what it was given, and ends the choice or is lost."""
+
+    def play(sink: AttemptSink, submission: Submission) -> None:
+        offset = len(submission.request.choices[0].emitted_ids)
+        sink.on_output(output(submission.request.key, offset, token_ids, LENGTH if ends else None))
+        if not ends:
+            sink.on_lost("broken")
+
+    return play
+
+
+def fails(error: Exception) -> Play:
+    return lambda sink, submission: sink.on_output(output(submission.request.key, error=error))  # type: ignore[arg-type]
+
+
+def is_lost(cause: str) -> Play:
+    return lambda sink, submission: sink.on_lost(cause)
+
+
+async def test_one_attempt_carries_the_terms_and_reports_how_it_ended() -> None:
+    ran = await run(says(5, 6, ends=True))
+    assert ran.generation.error is None
+    (request,), (submission,) = ran.router.requests, ran.submissions
+    assert (request.terms.tenant, request.terms.priority_class, request.terms.adapter.digest) == ("t", 1, "d")
+    assert (request.terms.cache_salt, request.terms.adapter.uri) == (b"", ""), "the router gets no salt and no URI"
+    assert (request.num_prompt_tokens, request.max_tokens, request.is_recovery) == (3, 8, False)
+    assert submission.request.terms == TERMS
+    assert submission.handoff_id == "handoff-1"
+    assert ran.router.outcomes == [Outcome.FINISHED]
+
+
+async def test_the_next_attempt_resumes_from_the_journal_at_another_worker() -> None:
+    ran = await run(says(5, 6), says(7, ends=True))
+    assert ran.generation.error is None
+    assert ran.generation.transcript.choices[0].ids == [5, 6, 7]
+    first, second = ran.submissions
+    assert second.request.choices[0].emitted_ids == (5, 6)
+    assert (first.request.key.attempt, second.request.key.attempt) == (0, 1)
+    again = ran.router.requests[1]
+    assert (again.num_prompt_tokens, again.max_tokens, again.is_recovery) == (5, 6, True)
+    assert again.excluded_incarnations == {"inc-1"}
+    assert ran.router.outcomes == [Outcome.FAILED, Outcome.FINISHED]
+
+
+async def test_a_worker_that_takes_a_new_session_at_once_is_not_excluded() -> None:
+    ran = await run(is_lost("broken"), says(5, ends=True), are_back=True)
+    assert ran.router.requests[1].excluded_incarnations == frozenset()
+    ran = await run(is_lost("hang"), says(5, ends=True), are_back=True)
+    assert ran.router.requests[1].excluded_incarnations == {"inc-1"}, "a hang is not the connection's fault"
+
+
+@pytest.mark.parametrize("cause", ["broken", "hang"])
+async def test_a_request_that_saw_two_deaths_is_refused(cause: str) -> None:
+    ran = await run(is_lost(cause), is_lost(cause))
+    assert isinstance(ran.generation.error, Overloaded)
+    assert len(ran.router.requests) == 2
+
+
+async def test_a_journal_conflict_counts_as_a_death() -> None:
+    def skips(sink: AttemptSink, submission: Submission) -> None:
+        sink.on_output(output(submission.request.key, 3, (9,)))
+
+    ran = await run(skips, skips)
+    assert isinstance(ran.generation.error, Overloaded)
+    assert [session.cancelled[-1][1] for session in ran.sessions.opened] == [(), ()], "the workers are told"
+
+
+async def test_busy_and_unreachable_wait_and_only_the_latter_excludes() -> None:
+    ran = await run(fails(Busy("full")), None, says(5, ends=True))
+    assert ran.generation.error is None
+    first, second, third = ran.router.requests
+    assert (first.waited_ms, second.waited_ms, third.waited_ms) == (0, 50, 100)
+    assert (second.excluded_incarnations, third.excluded_incarnations) == (frozenset(), {"inc-2"})
+
+
+async def test_drain_goes_elsewhere_without_counting_as_a_death() -> None:
+    leaving = fails(Draining("leaving"))
+    ran = await run(leaving, leaving, leaving, says(5, ends=True))
+    assert ran.generation.error is None
+    assert ran.router.requests[-1].excluded_incarnations == {"inc-1", "inc-2", "inc-3"}
+
+
+async def test_progress_ends_the_wait_so_far() -> None:
+    ran = await run(fails(Busy("full")), says(5), says(6, ends=True))
+    assert [request.waited_ms for request in ran.router.requests] == [0, 50, 0]
+
+
+async def test_waiting_without_progress_ends() -> None:
+    ran = await run(*[fails(Busy("full"))] * 9, timeout_s=0.12)
+    assert isinstance(ran.generation.error, QueueTimeout)
+    assert len(ran.router.requests) == 4
+
+
+async def test_a_router_that_is_away_is_asked_again() -> None:
+    router = FakeRouter(answers=[WorkerLost("gone"), Draining("leaving"), None])
+    ran = await run(says(5, ends=True), router=router)
+    assert ran.generation.error is None
+    assert [request.is_recovery for request in router.requests] == [False] * 3
+
+
+async def test_a_refusal_of_the_worker_is_the_clients_answer() -> None:
+    ran = await run(fails(BadRequest("no", param="x")))
+    assert isinstance(ran.generation.error, BadRequest)
+    assert ran.router.outcomes == [Outcome.FAILED]
+
+
+async def test_a_bug_is_reported_by_its_id() -> None:
+    router = FakeRouter(answers=[RuntimeError("a bug")])  # type: ignore[list-item]
+    ran = await run(router=router)
+    assert isinstance(ran.generation.error, Internal)
+    assert "a bug" not in ran.generation.error.message
+
+
+async def test_the_receipt_is_kept_whole_and_prompt_logprobs_are_asked_for_once() -> None:
+    scores = (PositionLogprobs(TokenLogprob(2, -0.5, 1)),)
+
+    def first(sink: AttemptSink, submission: Submission) -> None:
+        receipt = Receipt(num_cached_tokens=99, queue_ns=5, prefill_worker_id="p", numerics_id="cpu")
+        sink.on_output(output(submission.request.key, 0, (5,), receipt=receipt, prompt_logprobs=scores))
+        sink.on_lost("broken")
+
+    ran = await run(first, says(6, ends=True), num_prompt_logprobs=1)
+    transcript = ran.generation.transcript
+    assert [s.request.sampling.num_prompt_logprobs for s in ran.submissions] == [1, None]
+    assert transcript.prompt_logprobs == scores
+    assert transcript.receipt is not None
+    assert (transcript.receipt.queue_ns, transcript.receipt.prefill_worker_id) == (5, "p")
+    assert transcript.num_cached_tokens == 3, "at most the prompt"
