@@ -54,7 +54,9 @@ ABLATIONS: dict[str, Ablation] = {
         workloads=DENSE, runner={"enable_fused_ops": False}, runner_everywhere={"enable_whole_step": False}
     ),
     "exactness given up": Ablation(workloads=DENSE, runner={"exact": True}, runner_everywhere={"exact": False}),
-    "one step ahead": Ablation(workloads=("decode-1", "decode-8"), scheduler={"lag": 0}, everywhere={"lag": 1}),
+    "one step ahead": Ablation(
+        workloads=("decode-1", "decode-8"), scheduler={"enable_overlap": False}, everywhere={"enable_overlap": True}
+    ),
     "KV cache": Ablation(workloads=("decode-1",), scheduler={"enable_kv_cache": False}),
     "prefix cache": Ablation(workloads=("shared-prefix",), scheduler={"enable_prefix_cache": False}),
     "paged KV": Ablation(workloads=("ragged",), scheduler={"kv_allocation": "contiguous"}),

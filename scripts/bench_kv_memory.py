@@ -52,10 +52,10 @@ CONTEXT, BLOCK_SIZE, MEDIAN_OUTPUT = 4096, 16, 847
 STEP_S, TOKEN_S = 4e-3, 20e-6
 SIGMAS, POOLS_TOKENS, SEEDS = (0.5, 0.7, 0.9), (16384, 24576), range(4)
 ROWS: dict[str, dict[str, Any]] = {
-    "mark 1.0": {"admission_mark": 1.0, "admission_counts_budgets": False},
-    "mark 1.0, budgets counted": {"admission_mark": 1.0},
-    "mark 0.90, budgets counted": {"admission_mark": 0.90},
-    "contiguous slots of 4096": {"admission_mark": 1.0, "kv_allocation": "contiguous"},
+    "mark 1.0": {"kv_watermark": 1.0, "admission_counts_budgets": False},
+    "mark 1.0, budgets counted": {"kv_watermark": 1.0},
+    "mark 0.90, budgets counted": {"kv_watermark": 0.90},
+    "contiguous slots of 4096": {"kv_watermark": 1.0, "kv_allocation": "contiguous"},
 }
 
 

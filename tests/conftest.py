@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import redis
 
@@ -13,6 +14,10 @@ from tests.support.redis_server import RedisServer
 
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"  # counts at the first import of Triton, and peft imports it
+
+# A busy machine is no counterexample: what has to be fast is measured by tests of its own.
+hypothesis.settings.register_profile("stratos", deadline=None)
+hypothesis.settings.load_profile("stratos")
 
 
 @pytest.fixture

@@ -19,16 +19,16 @@ BATCHES, CONTEXT, STEPS, WARM_UP = (1, 8, 32, 64, 128, 256), 1024, 32, 6
 ABLATED = (1, 8, 64)
 GREEDY = SamplingParams(temperature=0.0)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, top_k=50)
-VARIANTS: dict[str, tuple[dict[str, bool], int, SamplingParams]] = {
-    "all_on": ({}, 1, GREEDY),
-    "lag_0": ({}, 0, GREEDY),
-    "graphs_off": ({"enable_cuda_graphs": False}, 1, GREEDY),
-    "fused_ops_off": ({"enable_fused_ops": False}, 1, GREEDY),
-    "split_kv_off": ({"enable_split_kv": False}, 1, GREEDY),
-    "sampled": ({}, 1, SAMPLED),
-    "sampled_sampler_off": ({"enable_triton_sampler": False}, 1, SAMPLED),
+VARIANTS: dict[str, tuple[dict[str, bool], bool, SamplingParams]] = {
+    "all_on": ({}, True, GREEDY),
+    "overlap_off": ({}, False, GREEDY),
+    "graphs_off": ({"enable_cuda_graphs": False}, True, GREEDY),
+    "fused_ops_off": ({"enable_fused_ops": False}, True, GREEDY),
+    "split_kv_off": ({"enable_split_kv": False}, True, GREEDY),
+    "sampled": ({}, True, SAMPLED),
+    "sampled_sampler_off": ({"enable_triton_sampler": False}, True, SAMPLED),
 }
-"""Switches of the runner, lag, and how tokens are sampled."""
+"""Switches of the runner, overlap, and how tokens are sampled."""
 
 
 def decode(rig: Rig) -> None:
@@ -36,19 +36,21 @@ def decode(rig: Rig) -> None:
     model, bench = _model(rig)
     runner = model.runner(max(bench.batches))
     for batch in bench.batches:
-        rig.attempt(f"greedy_{batch}", lambda b=batch: bench.measure(runner, b, GREEDY, lag=1))
+        rig.attempt(f"greedy_{batch}", lambda b=batch: bench.measure(runner, b, GREEDY, overlap=True))
     for batch in bench.batches[:: len(bench.batches) - 1]:
-        rig.attempt(f"sampled_{batch}", lambda b=batch: bench.measure(runner, b, SAMPLED, lag=1))
+        rig.attempt(f"sampled_{batch}", lambda b=batch: bench.measure(runner, b, SAMPLED, overlap=True))
 
 
 def ablations(rig: Rig) -> None:
     """Section ``ablations``: each switch off in turn."""
     model, bench = _model(rig)
     batches = (2,) if rig.is_rehearsal else tuple(batch for batch in bench.batches if batch in ABLATED)
-    for name, (switches, lag, params) in VARIANTS.items():
+    for name, (switches, overlap, params) in VARIANTS.items():
         runner = model.runner(max(batches), **switches)
         for batch in batches:
-            rig.attempt(f"{name}_{batch}", lambda r=runner, b=batch, n=lag, p=params: bench.measure(r, b, p, lag=n))
+            rig.attempt(
+                f"{name}_{batch}", lambda r=runner, b=batch, n=overlap, p=params: bench.measure(r, b, p, overlap=n)
+            )
         del runner
 
 
@@ -95,16 +97,16 @@ class Bench:
         self._tables = [tuple(blocks[i * width : (i + 1) * width]) for i in range(max(batches))]
         self._next_id = 0
 
-    def measure(self, runner: CudaRunner, batch: int, params: SamplingParams, lag: int) -> dict[str, Any]:
+    def measure(self, runner: CudaRunner, batch: int, params: SamplingParams, overlap: bool) -> dict[str, Any]:
         """Wall time of a step, and the device's time of the forward pass alone."""
         self._next_id += batch
         warm_up, steps, repeats = (1, 1, 1) if self._rig.is_rehearsal else (WARM_UP, STEPS, 2)
-        plans = [self._plan(batch, params, i, lag == 1 and i not in (0, warm_up)) for i in range(warm_up + steps)]
-        self._run(runner, plans[:warm_up], lag)
+        plans = [self._plan(batch, params, i, overlap and i not in (0, warm_up)) for i in range(warm_up + steps)]
+        self._run(runner, plans[:warm_up], overlap)
         best, enqueued = float("inf"), float("inf")
         for _ in range(repeats):
             begin = time.perf_counter()
-            enqueue_s = self._run(runner, plans[warm_up:], lag)
+            enqueue_s = self._run(runner, plans[warm_up:], overlap)
             best = min(best, (time.perf_counter() - begin) / steps)
             enqueued = min(enqueued, enqueue_s / steps)
         assert runner.decoding is not None
@@ -123,7 +125,7 @@ class Bench:
             "tokens_per_s": round(batch / best, 1),
         }
 
-    def _run(self, runner: CudaRunner, plans: list[StepPlan], lag: int) -> float:
+    def _run(self, runner: CudaRunner, plans: list[StepPlan], overlap: bool) -> float:
         """Steps in the order of the runner's contract; returns seconds of ``launch`` and ``sample`` at the end."""
         batch, previous, enqueue_s = len(plans[0].rows), None, 0.0
         for plan in plans:
@@ -136,7 +138,7 @@ class Bench:
             runner.sample(handle)
             enqueue_s += launched - begin + time.perf_counter() - collected
             previous = handle
-            if lag == 0:
+            if not overlap:
                 self._check(runner.collect(handle), batch)
                 previous = None
         if previous is not None:

@@ -12,14 +12,14 @@ from stratos.worker.engine_client.base import EngineClient
 from tests.support.engine_clients import Outputs, Start, make_client
 
 
-@pytest.fixture(params=["thread", "thread-lag1", "process", "process-lag1"])
+@pytest.fixture(params=["thread", "thread-overlap", "process", "process-overlap"])
 async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
     """Starts clients of one kind, and closes them."""
-    kind, _, lag = request.param.partition("-")
+    kind, _, overlap = request.param.partition("-")
     async with AsyncExitStack() as stack:
 
         async def open_client(scheduler: dict[str, Any] | None = None, **fake: Any) -> tuple[EngineClient, Outputs]:
-            client = make_client(kind, {"lag": int(bool(lag)), **fake}, scheduler or {})
+            client = make_client(kind, {"overlap": bool(overlap), **fake}, scheduler or {})
             await client.start()
             stack.push_async_callback(client.close)
             return client, Outputs(client)

@@ -35,8 +35,8 @@ from tests.support.engine_clients import (
 from tests.support.paths import BASE_MODEL
 from tests.support.terms import with_terms
 
-pytestmark = pytest.mark.parametrize("start", ["thread", "thread-lag1", "process-lag1"], indirect=True)
-PACKED = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
+pytestmark = pytest.mark.parametrize("start", ["thread", "thread-overlap", "process-overlap"], indirect=True)
+PACKED = {"kv_watermark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
 
 
 def errors(outputs: Outputs) -> dict[Any, Exception]:

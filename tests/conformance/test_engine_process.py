@@ -39,7 +39,7 @@ from tests.support.engine_clients import (
 )
 from tests.support.paths import ROOT
 
-FAKE: dict[str, Any] = {"lag": 1}
+FAKE: dict[str, Any] = {"overlap": True}
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def load(path: Path, **changes: Any) -> Any:
 
 
 def generate(
-    runner: Any, prompts: list[list[int]], num_tokens: int, *, lag: int, chunk: int = 1 << 20, **params: Any
+    runner: Any, prompts: list[list[int]], num_tokens: int, *, overlap: bool, chunk: int = 1 << 20, **params: Any
 ) -> list[list[int]]:
     """Tokens of each prompt: prompts one by one in chunks, then decode steps together, in the order of the contract."""
     sampling = SamplingParams(**{"temperature": 0.0, **params})
@@ -49,7 +49,7 @@ def generate(
     for step in range(1, num_tokens):
         rows = []
         for index, prompt in enumerate(prompts):
-            is_ahead = lag == 1 and previous is not None
+            is_ahead = overlap and previous is not None
             token = PREVIOUS_TOKEN if is_ahead else outputs[index][-1]
             rows.append(_row(index, [token], len(prompt) + step - 1, sampling, continues=is_ahead))
         handle = runner.launch(StepPlan(step=step, rows=tuple(rows)))
@@ -57,7 +57,7 @@ def generate(
             _keep(outputs, _collected(runner, previous))
         runner.sample(handle)
         previous = handle
-        if lag == 0:
+        if not overlap:
             _keep(outputs, _collected(runner, handle))
             previous = None
     if previous is not None:
@@ -112,8 +112,8 @@ def test_greedy_tokens_of_transformers(tmp_path: Path, family: str) -> None:
     model = save_tiny(tmp_path, prefix, **changes)
     expected = [reference(model, prompt, 12) for prompt in PROMPTS]
     runner = load(tmp_path)
-    assert generate(runner, PROMPTS, 12, lag=1) == expected
-    assert generate(runner, PROMPTS, 12, lag=0, chunk=7) == expected
+    assert generate(runner, PROMPTS, 12, overlap=True) == expected
+    assert generate(runner, PROMPTS, 12, overlap=False, chunk=7) == expected
 
 
 @pytest.fixture(scope="module")
@@ -134,20 +134,20 @@ def base() -> dict[str, Any]:
 def test_the_base_model_agrees_with_transformers(base: dict[str, Any]) -> None:
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(BASE_MODEL, dtype=torch.float32).eval()
-    assert generate(base["float32"], PROMPTS, 24, lag=1) == [reference(model, prompt, 24) for prompt in PROMPTS]
+    assert generate(base["float32"], PROMPTS, 24, overlap=True) == [reference(model, prompt, 24) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 0.8, "top_p": 0.9}])
 def test_captured_steps_equal_uncaptured_ones(base: dict[str, Any], params: dict[str, Any]) -> None:
-    expected = generate(base["uncaptured"], PROMPTS, 40, lag=0, **params)
-    assert generate(base["captured"], PROMPTS, 40, lag=0, **params) == expected
-    assert generate(base["captured"], PROMPTS, 40, lag=1, **params) == expected
+    expected = generate(base["uncaptured"], PROMPTS, 40, overlap=False, **params)
+    assert generate(base["captured"], PROMPTS, 40, overlap=False, **params) == expected
+    assert generate(base["captured"], PROMPTS, 40, overlap=True, **params) == expected
 
 
 def test_kv_in_fp8_serves_the_same_model(base: dict[str, Any]) -> None:
-    tokens = generate(base["fp8"], PROMPTS, 24, lag=1)
-    assert tokens == generate(base["fp8_uncaptured"], PROMPTS, 24, lag=0)
-    first = [prompt[0] for prompt in generate(base["uncaptured"], PROMPTS, 1, lag=0)]
+    tokens = generate(base["fp8"], PROMPTS, 24, overlap=True)
+    assert tokens == generate(base["fp8_uncaptured"], PROMPTS, 24, overlap=False)
+    first = [prompt[0] for prompt in generate(base["uncaptured"], PROMPTS, 1, overlap=False)]
     assert sum(a[0] == b for a, b in zip(tokens, first, strict=True)) >= len(PROMPTS) - 1
 
 
@@ -157,7 +157,7 @@ def test_logits_of_captured_steps_are_bitwise_those_of_uncaptured_ones(base: dic
         runner = base[name]
         with torch.inference_mode():
             runner.pages.tensor.zero_()
-        generate(runner, PROMPTS, 1, lag=0)
+        generate(runner, PROMPTS, 1, overlap=False)
         rows = [_row(i, [5], len(prompt), SamplingParams(temperature=0.0)) for i, prompt in enumerate(PROMPTS)]
         handle = runner.launch(StepPlan(step=0, rows=tuple(rows)))
         logits.append(handle.logits.clone())
@@ -177,13 +177,13 @@ def test_exact_logits_depend_on_neither_chunk_nor_batch(base: dict[str, Any]) ->
             _collected(runner, handle)
         found.append(logits)
     assert all(torch.equal(found[0], other) for other in found[1:])
-    alone = [generate(runner, [prompt], 16, lag=0)[0] for prompt in PROMPTS]
-    assert generate(runner, PROMPTS, 16, lag=1) == alone
+    alone = [generate(runner, [prompt], 16, overlap=False)[0] for prompt in PROMPTS]
+    assert generate(runner, PROMPTS, 16, overlap=True) == alone
 
 
 def test_freed_rows_of_padding_write_nothing(base: dict[str, Any]) -> None:
     runner = base["captured"]
-    generate(runner, PROMPTS[:3], 2, lag=0)
+    generate(runner, PROMPTS[:3], 2, overlap=False)
     before = runner.pages.tensor.clone()
     rows = [_row(i, [5], len(prompt) + 1, SamplingParams(temperature=0.0)) for i, prompt in enumerate(PROMPTS[:3])]
     _collected(runner, _launched(runner, rows))

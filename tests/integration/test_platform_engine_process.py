@@ -15,7 +15,7 @@ from tests.support.platform_process import PlatformProcess, gone, running_platfo
 ENV = {
     "STRATOS_DECODE_WORKER_ENGINE_PROCESS": "process",
     "STRATOS_PREFILL_WORKER_ENGINE_PROCESS": "process",
-    "STRATOS_DECODE_WORKER_FAKE__LAG": "1",
+    "STRATOS_DECODE_WORKER_FAKE__OVERLAP": "true",
     "STRATOS_DECODE_WORKER_FAKE__STEP_S": "0.02",
 }
 PROMPT = "the quick brown fox jumps over the lazy dog and runs away from here, as foxes do"

@@ -49,7 +49,7 @@ async def is_serving(worker: Worker) -> bool:
 
 
 async def test_a_killed_engine_is_told_at_once_and_its_worker_leaves(world: World) -> None:
-    worker = await world.start(WorkerRole.DECODE, engine_process="process", fake={"lag": 1, "step_s": 0.01})
+    worker = await world.start(WorkerRole.DECODE, engine_process="process", fake={"overlap": True, "step_s": 0.01})
     gateway = await world.gateway(worker)
     streams = [await gateway.submit(PROMPT, request_id=f"r{i}", max_tokens=2000) for i in range(3)]
     placing = await gateway.submit([9] * 700, request_id="long", max_tokens=2000)  # its prompt takes longer
@@ -70,7 +70,7 @@ async def test_a_killed_engine_is_told_at_once_and_its_worker_leaves(world: Worl
 
 async def test_requests_of_a_killed_engine_go_on_elsewhere_token_by_token(world: World) -> None:
     dying = await world.start(WorkerRole.DECODE, engine_process="process", fake={"step_s": 0.01})
-    other = await world.start(WorkerRole.DECODE, engine_process="process", worker_id="decode-1", fake={"lag": 1})
+    other = await world.start(WorkerRole.DECODE, engine_process="process", worker_id="decode-1", fake={"overlap": True})
     gateway, successor = await world.gateway(dying), await world.gateway(other)
     stream = await gateway.submit(PROMPT, max_tokens=120)
     await stream.wait_tokens(7)

@@ -19,7 +19,7 @@ class CrowdedMachine(RuleBasedStateMachine):
     """
 
     engine: EngineCore | None = None
-    lag = 0
+    overlap = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import fake_generate
 from tests.support.terms import pop_terms
 
-CROWDED: dict[str, Any] = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
+CROWDED: dict[str, Any] = {"kv_watermark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
 """Settings that admit all that fits now, so that a small pool runs full and sequences are preempted."""
 MAX_STEPS = 5000
 

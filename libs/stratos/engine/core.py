@@ -59,10 +59,10 @@ class EngineCore:
         clock = clock or SystemClock()
         if runner.info.num_sinks or runner.info.is_streaming:
             config = dataclasses.replace(config, enable_prefix_cache=False)  # streams of this mode share no blocks
-        lag = runner.info.lag if config.lag is None else config.lag
+        overlap = runner.info.overlap if config.enable_overlap is None else config.enable_overlap
         if not config.enable_kv_cache:
-            lag = 0  # what is computed again must be known
-        self._kv = KvCache.make(runner.info, config, is_fenced=lag > 0)
+            overlap = False  # what is computed again must be known
+        self._kv = KvCache.make(runner.info, config, is_fenced=overlap)
         self._blocks = self._kv.blocks
         self._scheduler = Scheduler(config, self._kv, clock)
         self._context = EngineContext(
@@ -81,7 +81,7 @@ class EngineCore:
         self._slow_steps = SlowSteps()
         self._lock = threading.RLock()
         tracker = StepTracker(self._context, self._requests, self._jobs, self._embeddings)
-        self._steps = StepLoop(runner, tracker, self._slow_steps, lag, self._changing)
+        self._steps = StepLoop(runner, tracker, self._slow_steps, overlap, self._changing)
         self._audit = LedgerAudit(self.verify, clock)
         self._status = self._snapshot()
 
@@ -227,8 +227,8 @@ class EngineCore:
     def step(self) -> StepResult:
         """Run one step: schedule, execute, sample, retire. Without work it returns an empty result.
 
-        With lag 1 it launches a step and retires the one before, so the first call returns no tokens. A row that makes
-        the runner raise ends alone, in ``errors``.
+        With overlap it launches a step and retires the one before, so the first call returns no tokens. A row that
+        makes the runner raise ends alone, in ``errors``.
 
         Raises:
             Exception: the runner computes nothing at all any more; the engine must not be used again.
@@ -269,7 +269,6 @@ class EngineCore:
                 del self._adapter_pins[digest]
 
     def status(self) -> EngineStatus:
-        """Snapshot after the last step or call."""
         return self._status
 
     def inspect(self) -> EngineInspection:

@@ -30,7 +30,6 @@ class Wait:
     """It found no room in the wait under way; a refusal is counted once."""
 
     def seconds(self, now: float) -> float:
-        """So far."""
         return self.past_s + (0.0 if self.since_s is None else now - self.since_s)
 
     def begin(self, now: float) -> None:
@@ -44,7 +43,7 @@ class Wait:
 class Sequence:
     """Tokens that share one block table; ``num_computed`` catches up with ``len(tokens)``.
 
-    With lag 1 a step of the sequence may be launched and not collected: its tokens are *in flight*, and the token
+    With overlap a step of the sequence may be launched and not collected: its tokens are *in flight*, and the token
     that it samples exists but is *unknown*.  Scheduling goes by ``num_scheduled`` and ``remaining``; what reads
     KV or offers blocks to the prefix cache goes by ``num_computed``, which counts collected steps only.
     """
@@ -183,7 +182,6 @@ class RequestState:
 
     @property
     def key(self) -> RequestKey:
-        """Id and epoch."""
         return self.request.key
 
     @property
@@ -192,7 +190,6 @@ class RequestState:
         return len(self.sequences) + len(self.pending_forks)
 
     def stats(self) -> RequestStats:
-        """What the receipt says."""
         return RequestStats(
             num_prompt_tokens=len(self.request.prompt_ids),
             num_cached_tokens=self.num_cached_tokens or 0,

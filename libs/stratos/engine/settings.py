@@ -24,7 +24,7 @@ class SchedulerConfig:
     step_time_budget_ms: Annotated[float, Ge(0)] = 100.0
     """Prefill chunks are cut so that a step with streams is predicted to take no longer, or no longer than twice what
     its streams take alone; 0 is off: the token budget alone."""
-    admission_mark: Annotated[float, Gt(0), Le(1)] = 0.90
+    kv_watermark: Annotated[float, Gt(0), Le(1)] = 0.90
     """Share of the KV pool that admission may fill; streams that emitted tokens already may fill all of it."""
     admission_counts_budgets: bool = True
     """The output that admitted streams are expected to need counts as taken; off admits more and preempts more."""
@@ -36,8 +36,9 @@ class SchedulerConfig:
     """While a higher class is backlogged, at most one of so many admissions goes to an aged sequence."""
     max_compiled_grammars: Annotated[int, Ge(1)] = 64
     """Compiled grammars kept; one is about a megabyte, at most about 100."""
-    lag: Annotated[int, Interval(ge=0, le=1)] | None = None
-    """Ablation switch: steps launched before the one before is collected; unset takes what suits the runner."""
+    enable_overlap: bool | None = None
+    """Ablation switch: plan a step while the one before it runs; off collects each step first, unset takes what suits
+    the runner."""
     enable_prefix_cache: bool = True
     """Ablation switch: share full blocks between requests with equal prefixes."""
     enable_chunked_prefill: bool = True
@@ -52,7 +53,7 @@ class SchedulerConfig:
     """Fill the masks of structured output in threads during the forward pass; unset does so with a GPU only, since on
     CPU those threads take cores from the forward pass."""
     enable_kv_cache: bool = True
-    """Baseline for comparison: off computes the whole sequence again for every token, shares nothing, has lag 0."""
+    """Baseline for comparison: off computes the whole sequence again for every token, shares and overlaps nothing."""
     kv_allocation: Literal["paged", "contiguous"] = "paged"
     """Baseline for comparison: "contiguous" gives every sequence the KV of a whole context at admission, and shares
     nothing."""

@@ -17,7 +17,6 @@ class SlowSteps:
         self._first_s = self._second_s = 0.0
 
     def observe(self, took_s: float) -> None:
-        """A step ended after ``took_s`` seconds."""
         first_s, second_s = self._first_s * DECAY, self._second_s * DECAY
         self._first_s = max(first_s, took_s)
         self._second_s = max(second_s, min(first_s, took_s))

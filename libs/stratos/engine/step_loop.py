@@ -1,9 +1,9 @@
 """One step of an engine: plan -> launch -> collect and retire -> sample, with no step in flight between calls or one.
 
-    lag 0   plan k+1, launch k+1, sample k+1, collect k+1, retire k+1
-    lag 1   plan k+1, launch k+1, collect k, retire k, sample k+1            (k was launched by the call before)
+    no overlap   plan k+1, launch k+1, sample k+1, collect k+1, retire k+1
+    overlap      plan k+1, launch k+1, collect k, retire k, sample k+1            (k was launched by the call before)
 
-With lag 1 the host plans and retires while the device computes.  What a step sampled is unknown when the next one is
+With overlap the host plans and retires while the device computes.  What a step sampled is unknown when the next one is
 planned: a decoding row continues with a placeholder, the end of a request is seen one step late and the row it has by
 then is dropped.  Sampling comes after the step before has retired, so masks and penalties see every token.
 
@@ -34,7 +34,7 @@ class StepLoop:
     """Drives ``runner`` step by step.
 
     Args:
-        lag: 0 or 1 steps in flight between two calls.
+        overlap: a step is in flight between two calls.
         changing: held while state changes; other threads read them.
     """
 
@@ -43,12 +43,11 @@ class StepLoop:
         runner: Runner,
         tracker: StepTracker,
         slow_steps: SlowSteps,
-        lag: int,
+        overlap: bool,
         changing: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        assert lag in (0, 1)
         self.num_retired = 0
-        self._runner, self._tracker, self._lag, self._changing = runner, tracker, lag, changing
+        self._runner, self._tracker, self._overlap, self._changing = runner, tracker, overlap, changing
         self._slow_steps, self._clock, self._kv = slow_steps, tracker.context.clock, tracker.context.kv
         self._collected_s = self._clock.now()
         self._num_plans = 0
@@ -61,7 +60,7 @@ class StepLoop:
         return self.in_flight is not None
 
     def step(self) -> StepResult:
-        """Plan and launch a step; collect it, or with lag 1 the one before."""
+        """Plan and launch a step; collect it, or with overlap the one before."""
         result = StepResult(step=self.num_retired)
         with self._changing():
             following = self._plan(result)
@@ -96,7 +95,7 @@ class StepLoop:
             return
         elif not is_launched or not self._sample(following):
             self._recover(following, result)
-        elif self._lag:
+        elif self._overlap:
             self.in_flight = following
         elif not self._collect(following, result):
             self._recover(following, result)
@@ -106,7 +105,7 @@ class StepLoop:
     def _launch(self, step: LaunchedStep) -> bool:
         step.began_s = self._clock.now()
         try:
-            if not self._lag:  # every token is known already: the masks are filled beside the forward pass
+            if not self._overlap:  # every token is known already: the masks are filled beside the forward pass
                 step.masks = self._tracker.start_masks(step.rows)
             step.handle = self._runner.launch(step.plan)
         except Exception:
@@ -116,7 +115,7 @@ class StepLoop:
 
     def _sample(self, step: LaunchedStep) -> bool:
         try:
-            masks = self._tracker.start_masks(step.rows) if self._lag else step.masks
+            masks = self._tracker.start_masks(step.rows) if self._overlap else step.masks
             filled = masks.wait() if masks is not None else None
             self._runner.sample(step.handle, filled, self._tracker.late_specs(step))
         except Exception:

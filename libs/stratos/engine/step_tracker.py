@@ -17,6 +17,7 @@ from stratos.core.requests.records import FinishReason
 from stratos.engine.contract.plan import ADAPTER_GONE, ALL_BANNED, NO_SUCH_ID, PlanRow, SampleSpec, StepPlan, StepTokens
 from stratos.engine.contract.results import StepResult
 from stratos.engine.grammar.masks import PendingMasks
+from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.kv_cache.host_tier import Swaps
 from stratos.engine.requests.context import EngineContext
 from stratos.engine.requests.embeddings import EmbeddingTable
@@ -46,7 +47,6 @@ class LaunchedRow:
 
     @property
     def count(self) -> int:
-        """Tokens that the row computes."""
         return len(self.row.token_ids)
 
     @property
@@ -55,13 +55,11 @@ class LaunchedRow:
         return self.sequence.is_open and self.sequence.epoch == self.epoch
 
     def count_in(self, plan: int) -> None:
-        """The row is launched."""
         self.sequence.last_plan = plan
         self.sequence.num_in_flight += self.count
         self.sequence.num_unknown += self.row.sample is not None
 
     def count_out(self) -> None:
-        """The row is not in flight any more."""
         if self.is_current:
             self.sequence.num_in_flight -= self.count
             self.sequence.num_unknown -= self.row.sample is not None
@@ -82,7 +80,6 @@ class LaunchedStep:
 
     @property
     def load(self) -> StepLoad:
-        """Work of the forward pass."""
         load = StepLoad()
         for launched in self.rows:
             load = load.plus(launched.count, launched.row.start)
@@ -90,7 +87,6 @@ class LaunchedStep:
 
     @property
     def plan(self) -> StepPlan:
-        """What the runner gets."""
         copies = tuple((copy.source, copy.destination) for copy in self.copies)
         return StepPlan(
             step=self.number,
@@ -102,7 +98,6 @@ class LaunchedStep:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the forward pass."""
         return sum(launched.count for launched in self.rows)
 
     @property
@@ -123,6 +118,10 @@ class StepTracker:
     requests: GenerationTable
     jobs: PrefillJobTable
     embeddings: EmbeddingTable
+
+    @property
+    def _kv(self) -> KvCache:
+        return self.context.kv
 
     def apply(self, decision: Decision, result: StepResult) -> None:
         """Carry out what the scheduler decided besides rows."""
@@ -151,15 +150,15 @@ class StepTracker:
         for launched in rows:
             launched.count_in(number)
         copies = self.requests.drain_copies(number, has_rows=bool(rows))
-        return LaunchedStep(number, rows, copies, self.context.kv.tier.drain_swaps())
+        return LaunchedStep(number, rows, copies, self._kv.tier.drain_swaps())
 
     def withdraw(self, step: LaunchedStep) -> None:
         """Take a plan back that no runner works on: its rows are not in flight, its copies are still to be done."""
-        self.context.kv.fences.retire(step.number)
+        self._kv.fences.retire(step.number)
         for launched in step.rows:
             launched.count_out()
         self.requests.return_copies(step.copies)
-        self.context.kv.tier.withdraw(step.swaps)
+        self._kv.tier.withdraw(step.swaps)
 
     def late_specs(self, step: LaunchedStep) -> dict[int, SampleSpec]:
         """Specs of rows that were planned before the newest token of their sequence was known, and need it."""
@@ -177,9 +176,9 @@ class StepTracker:
     def retire(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:
         """The plan is collected: its KV is complete, its tokens are known."""
         result.num_rows += len(step.rows)
-        self.context.kv.fences.retire(step.number)
+        self._kv.fences.retire(step.number)
         self.requests.end_copies(step.copies)
-        self.context.kv.tier.retire(step.swaps, tokens.swap_s)
+        self._kv.tier.retire(step.swaps, tokens.swap_s)
         sampled = {token.seq_id: token for token in tokens.tokens}
         pooled = {part.seq_id: part for part in tokens.pooled}
         for launched in step.rows:

@@ -1,4 +1,4 @@
-"""The KV admission rule: ``blocks(prompt) + blocks(budget) + taken <= mark * total``.
+"""The KV admission rule: ``blocks(prompt) + blocks(budget) + taken <= watermark * total``.
 
 ``budget = min(max_tokens, p90 output length of the model so far)``, at least one block.  A recovery must get
 back in: it asks for one block of output and may fill the whole pool; the engine preempts if that was too much.

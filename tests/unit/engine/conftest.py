@@ -1,4 +1,4 @@
-"""Engines over the fake runner, once with each lag."""
+"""Engines over the fake runner, without and with overlap."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 
 
-@pytest.fixture(params=[0, 1], ids=["lag0", "lag1"])
-def lag(request: pytest.FixtureRequest) -> int:
-    """Steps in flight between two calls."""
-    return int(request.param)
+@pytest.fixture(params=[False, True], ids=["no-overlap", "overlap"])
+def overlap(request: pytest.FixtureRequest) -> bool:
+    """A step is in flight between two calls."""
+    return bool(request.param)
 
 
 @pytest.fixture
-def make_engine(lag: int) -> Callable[..., EngineCore]:
-    """Makes engines of one lag; with lag 1 the fake runner executes a plan as late as the contract allows."""
+def make_engine(overlap: bool) -> Callable[..., EngineCore]:
+    """Makes engines; with overlap the fake runner executes a plan as late as the contract allows."""
 
     def make(config: SchedulerConfig | None = None, clock: Clock | None = None, **fake: Any) -> EngineCore:
-        return EngineCore(FakeRunner(FakeConfig(**{"lag": lag, **fake})), config or SchedulerConfig(), clock)
+        return EngineCore(FakeRunner(FakeConfig(**{"overlap": overlap, **fake})), config or SchedulerConfig(), clock)
 
     return make

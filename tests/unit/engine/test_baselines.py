@@ -37,17 +37,17 @@ class RecordingRunner(FakeRunner):
         return super().launch(plan)
 
 
-def make_engine(lag, num_blocks=96, max_model_len=64, **config):
-    fake = FakeConfig(num_blocks=num_blocks, block_size=4, max_model_len=max_model_len, lag=lag)
-    config = {"max_num_batched_tokens": 24, "max_num_seqs": 4, "admission_mark": 1.0} | config
+def make_engine(overlap, num_blocks=96, max_model_len=64, **config):
+    fake = FakeConfig(num_blocks=num_blocks, block_size=4, max_model_len=max_model_len, overlap=overlap)
+    config = {"max_num_batched_tokens": 24, "max_num_seqs": 4, "kv_watermark": 1.0} | config
     return EngineCore(RecordingRunner(fake), SchedulerConfig(**config))
 
 
 @pytest.mark.parametrize("num_blocks", [48, 20])
 @pytest.mark.parametrize("name", BASELINES)
-def test_tokens_are_the_same(name, num_blocks, lag):
+def test_tokens_are_the_same(name, num_blocks, overlap):
     """20 blocks make the paged ones preempt."""
-    engine = make_engine(lag, num_blocks, **BASELINES[name], default_output_tokens=1)
+    engine = make_engine(overlap, num_blocks, **BASELINES[name], default_output_tokens=1)
     prompts = {f"r{i}": [(i * 11 + j) % 50 for j in range(1 + 5 * i)] for i in range(7)}
     for index, (request_id, prompt) in enumerate(prompts.items()):
         engine.add(make_request(prompt, request_id, 1 + index % 2, max_tokens=9 + index))
@@ -68,8 +68,8 @@ def test_tokens_are_the_same(name, num_blocks, lag):
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_hand_offs_work(name, lag):
-    source, target = make_engine(lag, **BASELINES[name]), make_engine(lag, **BASELINES[name])
+def test_hand_offs_work(name, overlap):
+    source, target = make_engine(overlap, **BASELINES[name]), make_engine(overlap, **BASELINES[name])
     request = make_request(range(30))
     source.add_prefill(PrefillJob(leg="leg", token_ids=request.prompt_ids[:-1]))
     source.step()
@@ -86,8 +86,8 @@ def test_hand_offs_work(name, lag):
         assert engine.status().blocks.allocated == engine.status().blocks.reserved == 0
 
 
-def test_without_a_cache_every_step_computes_the_whole_sequence(lag):
-    engine = make_engine(lag, enable_kv_cache=False)
+def test_without_a_cache_every_step_computes_the_whole_sequence(overlap):
+    engine = make_engine(overlap, enable_kv_cache=False)
     engine.add(make_request(range(10), max_tokens=4))
     drain(engine)
     assert [(row.start, len(row.token_ids)) for plan in engine.runner.plans for row in plan.rows] == [
@@ -98,8 +98,8 @@ def test_without_a_cache_every_step_computes_the_whole_sequence(lag):
     ]
 
 
-def test_contiguous_takes_a_whole_context_for_each_sequence(lag):
-    engine = make_engine(lag, num_blocks=40, kv_allocation="contiguous")
+def test_contiguous_takes_a_whole_context_for_each_sequence(overlap):
+    engine = make_engine(overlap, num_blocks=40, kv_allocation="contiguous")
     for index in range(4):
         engine.add(make_request([index], f"r{index}"))
     engine.step()
@@ -108,8 +108,8 @@ def test_contiguous_takes_a_whole_context_for_each_sequence(lag):
     assert engine.match((0,) * 40, "", b"") == 0
 
 
-def test_a_static_batch_takes_nobody_in_before_it_has_ended(lag):
-    engine = make_engine(lag, batching="static", max_num_batched_tokens=6)
+def test_a_static_batch_takes_nobody_in_before_it_has_ended(overlap):
+    engine = make_engine(overlap, batching="static", max_num_batched_tokens=6)
     for index in range(6):
         engine.add(make_request(range(5), f"r{index}", max_tokens=3 + 4 * index))
     engine.step()
@@ -125,9 +125,9 @@ def test_a_static_batch_takes_nobody_in_before_it_has_ended(lag):
     assert sizes[sizes.index(2, sizes.index(0)) - 1] == 0
 
 
-def test_prefill_first_never_mixes_and_mixed_does(lag):
+def test_prefill_first_never_mixes_and_mixed_does(overlap):
     for scheduling, mixes in (("prefill-first", False), ("mixed", True)):
-        engine = make_engine(lag, scheduling=scheduling)
+        engine = make_engine(overlap, scheduling=scheduling)
         run = Run(engine)
         for index in range(6):
             engine.add(make_request(range(3 + 7 * index), f"r{index}", max_tokens=6))

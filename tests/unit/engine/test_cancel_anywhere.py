@@ -23,7 +23,7 @@ GRAMMAR = GrammarSpec(GrammarKind.REGEX, "[a-z]{30}")
 class Schedule:
     """One engine under a random load, and what it said."""
 
-    def __init__(self, seed: int, lag: int) -> None:
+    def __init__(self, seed: int, overlap: bool) -> None:
         self.draw = random.Random(seed)
         self.has_grammars = seed % 8 == 0
         config = SchedulerConfig(
@@ -34,7 +34,7 @@ class Schedule:
             **CROWDED,
         )
         fake = FakeConfig(
-            lag=lag,  # type: ignore[arg-type]
+            overlap=overlap,
             num_blocks=self.draw.choice([11, 16]),
             block_size=4,
             num_host_blocks=self.draw.choice([0, 24]),
@@ -206,13 +206,13 @@ class Schedule:
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_nothing_is_said_or_held_after_a_cancel(lag: int, part: int) -> None:
+def test_nothing_is_said_or_held_after_a_cancel(overlap: bool, part: int) -> None:
     phases: Counter[str] = Counter()
     for seed in range(part * NUM_SCHEDULES, (part + 1) * NUM_SCHEDULES):
-        schedule = Schedule(seed, lag)
+        schedule = Schedule(seed, overlap)
         schedule.run()
         schedule.check_tokens()
         phases += schedule.phases
     wanted = {"queued", "prefill", "before the first token", "decode", "preempted", "hand-off", "grammar"}
-    wanted |= {"swapped", "in flight"} if lag else {"swapped"}
+    wanted |= {"swapped", "in flight"} if overlap else {"swapped"}
     assert wanted <= phases.keys(), phases

@@ -29,7 +29,7 @@ class EngineMachine(RuleBasedStateMachine):
     position; with sharing on, only the ledgers are checked.
     """
 
-    lag = 0
+    overlap = False
 
     @initialize(
         sharing=st.booleans(),
@@ -47,7 +47,7 @@ class EngineMachine(RuleBasedStateMachine):
             max_num_seqs=5,
             enable_prefix_cache=sharing,
             enable_swap_costs=False,
-            admission_mark=mark,
+            kv_watermark=mark,
             default_output_tokens=output,
             admission_counts_budgets=counts_budgets,
             **baseline,
@@ -55,9 +55,10 @@ class EngineMachine(RuleBasedStateMachine):
         self.max_seqs = min(config.max_num_seqs, budget)
         self.sharing, self.count, self.keeps_kv = sharing, 0, config.enable_kv_cache
         self.source = EngineCore(
-            FakeRunner(FakeConfig(worker_weight=SOURCE_WEIGHT, num_blocks=8, block_size=4, lag=self.lag)), config
+            FakeRunner(FakeConfig(worker_weight=SOURCE_WEIGHT, num_blocks=8, block_size=4, overlap=self.overlap)),
+            config,
         )
-        fake = FakeConfig(worker_weight=TARGET_WEIGHT, num_blocks=num_blocks, block_size=4, lag=self.lag)
+        fake = FakeConfig(worker_weight=TARGET_WEIGHT, num_blocks=num_blocks, block_size=4, overlap=self.overlap)
         fake = dataclasses.replace(fake, num_host_blocks=num_host_blocks)
         self.target = EngineCore(FakeRunner(fake), config)
         self.requests, self.tokens, self.ended = {}, {}, {}
@@ -190,14 +191,14 @@ class EngineMachine(RuleBasedStateMachine):
             assert_at_rest(engine)
 
 
-class LaggingEngineMachine(EngineMachine):
+class OverlappingEngineMachine(EngineMachine):
     """The same with one step in flight between any two rules, executed as late as the contract allows."""
 
-    lag = 1
+    overlap = True
 
 
 TestEngine = EngineMachine.TestCase
-TestLaggingEngine = LaggingEngineMachine.TestCase
-TestEngine.settings = TestLaggingEngine.settings = settings(
+TestOverlappingEngine = OverlappingEngineMachine.TestCase
+TestEngine.settings = TestOverlappingEngine.settings = settings(
     max_examples=examples(120), stateful_step_count=40, deadline=None
 )

@@ -51,9 +51,9 @@ def has_bad_row(plan):
 
 
 @pytest.fixture
-def faulty(lag):
+def faulty(overlap):
     def make(call, is_hit=has_bad_row, config=None, **fake):
-        runner = FaultyRunner(FakeConfig(**{"lag": lag, "block_size": 4, **fake}), call, is_hit)
+        runner = FaultyRunner(FakeConfig(**{"overlap": overlap, "block_size": 4, **fake}), call, is_hit)
         return EngineCore(runner, config or SchedulerConfig()), runner
 
     return make

@@ -59,7 +59,7 @@ def test_a_section_that_breaks_is_reported_and_the_next_one_runs(tmp_path: Path)
 
 def test_every_ablation_runs_in_rehearsal(tmp_path: Path) -> None:
     section = rehearsed(tmp_path / "report.json", "ablations")["ablations"]
-    names = ("all_on", "lag_0", "graphs_off", "fused_ops_off", "split_kv_off", "sampled", "sampled_sampler_off")
+    names = ("all_on", "overlap_off", "graphs_off", "fused_ops_off", "split_kv_off", "sampled", "sampled_sampler_off")
     assert section["status"] == "ok"
     assert all(section["results"][f"{name}_2"]["step_ms"] > 0 for name in names)
 

@@ -1,3 +1,4 @@
+import functools
 import itertools
 import json
 from pathlib import Path
@@ -11,10 +12,15 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.tokenizer import Tokenizer
 from tests.support.paths import BASE_MODEL
+from tests.support.shipped_model import VOCAB_SIZE, shipped_tokenizer
 
-TOKENIZER = Tokenizer.load(BASE_MODEL)
-REFERENCE = tokenizers.Tokenizer.from_file(str(BASE_MODEL / "tokenizer.json"))
-ids_lists = st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=60)
+
+@functools.cache
+def reference() -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_file(str(BASE_MODEL / "tokenizer.json"))
+
+
+ids_lists = st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=60)
 
 
 def pieces(ids: list[int], cuts: list[int]) -> list[list[int]]:
@@ -24,21 +30,21 @@ def pieces(ids: list[int], cuts: list[int]) -> list[list[int]]:
 
 @given(ids_lists)
 def test_decode_is_that_of_the_tokenizers_library(ids: list[int]) -> None:
-    assert TOKENIZER.decode(ids) == REFERENCE.decode(ids, skip_special_tokens=True)
+    assert shipped_tokenizer().decode(ids) == reference().decode(ids, skip_special_tokens=True)
 
 
 @given(ids_lists, st.lists(st.integers(0, 100), max_size=60))
 def test_deltas_put_together_are_the_full_decode(ids: list[int], cuts: list[int]) -> None:
-    detokenizer = Detokenizer(TOKENIZER)
+    detokenizer = Detokenizer(shipped_tokenizer())
     parts = [detokenizer.push(piece) for piece in pieces(ids, cuts)]
-    assert "".join(parts) + detokenizer.flush() == REFERENCE.decode(ids, skip_special_tokens=True)
+    assert "".join(parts) + detokenizer.flush() == reference().decode(ids, skip_special_tokens=True)
 
 
 @given(st.text(max_size=40))
 def test_valid_text_never_shows_half_a_character(text: str) -> None:
-    detokenizer = Detokenizer(TOKENIZER)
+    detokenizer = Detokenizer(shipped_tokenizer())
     shown = ""
-    for token_id in TOKENIZER.encode_plain(text):
+    for token_id in shipped_tokenizer().encode_plain(text):
         shown += detokenizer.push([token_id])
         assert text.startswith(shown)
     assert shown + detokenizer.flush() == text
@@ -46,30 +52,34 @@ def test_valid_text_never_shows_half_a_character(text: str) -> None:
 
 @given(st.binary(max_size=40))
 def test_any_bytes_decode_as_python_decodes_them(raw: bytes) -> None:
-    by_byte = {TOKENIZER.token_bytes(i): i for i in range(TOKENIZER.vocab_size) if len(TOKENIZER.token_bytes(i)) == 1}
+    by_byte = {
+        shipped_tokenizer().token_bytes(i): i
+        for i in range(shipped_tokenizer().vocab_size)
+        if len(shipped_tokenizer().token_bytes(i)) == 1
+    }
     ids = [by_byte[bytes([byte])] for byte in raw]
-    detokenizer = Detokenizer(TOKENIZER)
+    detokenizer = Detokenizer(shipped_tokenizer())
     text = "".join(detokenizer.push([i]) for i in ids) + detokenizer.flush()
     assert text == raw.decode("utf-8", "replace")
 
 
 def test_special_tokens_are_read_only_where_they_may_be() -> None:
     text = "a<|end|>b"
-    assert 4 in TOKENIZER.encode(text)
-    assert not TOKENIZER.special_ids & set(TOKENIZER.encode_plain(text))
-    assert TOKENIZER.decode(TOKENIZER.encode_plain(text)) == text
+    assert 4 in shipped_tokenizer().encode(text)
+    assert not shipped_tokenizer().special_ids & set(shipped_tokenizer().encode_plain(text))
+    assert shipped_tokenizer().decode(shipped_tokenizer().encode_plain(text)) == text
 
 
 def test_token_text_names_parts_of_characters_by_their_bytes() -> None:
-    first = TOKENIZER.encode_plain("\U0001f600")[0]
-    assert TOKENIZER.token_text(first).startswith("bytes:\\x")
-    assert TOKENIZER.token_text(TOKENIZER.encode_plain("a")[0]) == "a"
-    assert TOKENIZER.token_bytes(TOKENIZER.vocab_size + 5) == b""
+    first = shipped_tokenizer().encode_plain("\U0001f600")[0]
+    assert shipped_tokenizer().token_text(first).startswith("bytes:\\x")
+    assert shipped_tokenizer().token_text(shipped_tokenizer().encode_plain("a")[0]) == "a"
+    assert shipped_tokenizer().token_bytes(shipped_tokenizer().vocab_size + 5) == b""
 
 
 @given(st.text(max_size=200))
 def test_least_tokens_is_a_bound_from_below(text: str) -> None:
-    assert TOKENIZER.min_num_tokens(text) <= len(TOKENIZER.encode_plain(text))
+    assert shipped_tokenizer().min_num_tokens(text) <= len(shipped_tokenizer().encode_plain(text))
 
 
 def sentencepiece_like() -> Tokenizer:

@@ -69,7 +69,7 @@ class PlanRow:
     """Report log probabilities of prompt tokens, or none."""
     continues: bool = False
     """``token_ids`` ends with ``PREVIOUS_TOKEN``: the runner puts the token there that the plan launched just before
-    this one samples for ``seq_id``. Never set with lag 0."""
+    this one samples for ``seq_id``. Set with overlap only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,6 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the forward pass."""
         return sum(len(row.token_ids) for row in self.rows)
 
 

@@ -1,11 +1,11 @@
 """The runner contract: everything that touches the model and the KV pages.
 
 ``launch(plan)`` starts the forward pass, ``sample(handle, ...)`` samples from its logits, ``collect(handle)`` waits
-and returns tokens.  On CPU each call does its work at once (lag 0); on GPU ``launch`` and ``sample`` only
-enqueue, and the scheduler runs one step ahead (lag 1).  The step thread makes the calls in exactly this order:
+and returns tokens.  On CPU each call does its work at once (no overlap); on GPU ``launch`` and ``sample`` only
+enqueue, and the scheduler runs one step ahead (overlap).  The step thread makes the calls in exactly this order:
 
-    lag 0   launch 1, sample 1, collect 1, launch 2, sample 2, collect 2, ...
-    lag 1   launch 1, sample 1, launch 2, collect 1, sample 2, launch 3, collect 2, sample 3, ...
+    no overlap   launch 1, sample 1, collect 1, launch 2, sample 2, collect 2, ...
+    overlap      launch 1, sample 1, launch 2, collect 1, sample 2, launch 3, collect 2, sample 3, ...
 
 What may be in flight.  At most two handles, and only from ``launch k+1`` until ``collect k`` returns; plans execute in
 launch order.  ``sample k`` comes before ``launch k+1``, so a row of plan k+1 with ``PlanRow.continues`` may read
@@ -21,12 +21,12 @@ whose later tokens a launched plan writes.  KV of plan k is complete for other s
 has returned.  A sequence that ended in step k may have a row in plan k+1 already: its token is dropped.
 
 Errors.  An exception of ``launch k+1`` leaves handle k valid.  After an exception of ``sample`` or ``collect``
-every handle in flight is void.  In both cases the core calls ``abandon`` and runs the rows again, alone and with lag 0,
-so ``launch`` must be idempotent: the same tokens at the same places give the same KV.
+every handle in flight is void.  In both cases the core calls ``abandon`` and runs the rows again, alone and without
+overlap, so ``launch`` must be idempotent: the same tokens at the same places give the same KV.
 
-Swaps.  A plan copies ``swap_outs``, then ``swap_ins``, then ``copies``, then runs its rows.  With lag 0 blocks that it
-copied out may be written by the same plan, and its rows read blocks that were copied in, so the order must hold.
-With lag 1 the core fences: until the plan is collected nothing writes a block that it copies out, and neither a row
+Swaps.  A plan copies ``swap_outs``, then ``swap_ins``, then ``copies``, then runs its rows.  Without overlap blocks
+that it copied out may be written by the same plan, and its rows read blocks that were copied in: the order must hold.
+With overlap the core fences: until the plan is collected nothing writes a block that it copies out, and neither a row
 nor a copy reads a block that it copies in.  So the copies may run on a stream of their own, between pinned slots and
 pages, that waits for the work launched before; ``collect`` waits for them, and reports their time as ``swap_s``.
 A failed plan's ``swap_outs`` count as not done, its ``swap_ins`` are planned again.
@@ -72,8 +72,8 @@ class RunnerInfo:
     """With a window: tokens at the beginning of a sequence that every token sees, too (StreamingLLM)."""
     is_streaming: bool = False
     """Sequences may outgrow the context that the model was trained with (StreamingLLM)."""
-    lag: int = 0
-    """Lag that suits the runner; ``SchedulerConfig.lag`` overrules it."""
+    overlap: bool = False
+    """The next step is planned while this one runs, where ``SchedulerConfig.enable_overlap`` says nothing else."""
 
 
 class Runner(ABC):

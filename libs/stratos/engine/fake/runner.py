@@ -1,4 +1,4 @@
-"""A runner that is arithmetic by hand, and proves who computed what.
+"""A runner that is arithmetic by hand, and proves which worker computed what.
 
 The "KV" of the token ``t`` at position ``p``, computed by a worker of weight ``w``, is ``w * (t + 1) + p``.
 The next token after position ``p`` is ``(sum of KV over positions 0..p + 31 * w) mod vocab_size`` with the
@@ -12,7 +12,7 @@ a vocabulary of 100, the prompt 5, 7, 9, a prefill worker of weight 2 and a deco
 
 A token that a penalised request has emitted already gives way to the next one that it has not, so a missing history
 changes tokens.
-With lag 1 every launched plan executes as late as the contract allows, when it is collected: a block that is
+With overlap every launched plan executes as late as the contract allows, when it is collected: a block that is
 given away under a launched plan is overwritten, and changes tokens.
 It has settable step time and fault injection, and ships so that a platform can be tried without a model.
 """
@@ -65,8 +65,8 @@ class FakeConfig:
     """Digest that workers and gateway compare; with a model folder, as `stratos up` hands it over, else computed."""
     can_generate: bool = True
     """Off makes a model that embeds and has no output layer."""
-    lag: Annotated[int, Interval(ge=0, le=1)] = 0
-    """1 executes a plan when it is collected, and lets the scheduler run one step ahead."""
+    overlap: bool = False
+    """Execute a plan when it is collected, and let the scheduler run one step ahead."""
     window: Annotated[int, Ge(0)] = 0
     """Positions that a token sums over, up to its own; 0: all."""
     num_sinks: Annotated[int, Ge(0)] = 0
@@ -180,7 +180,7 @@ class FakeRunner(Runner):
             num_host_blocks=config.num_host_blocks,
             window=config.window,
             num_sinks=config.num_sinks,
-            lag=config.lag,
+            overlap=config.overlap,
         )
 
     @classmethod
@@ -207,7 +207,7 @@ class FakeRunner(Runner):
         if plan.step == self.config.fail_at_step:
             raise RuntimeError(FINISHED_EARLY)
         handle = _Handle(plan)
-        if self.config.lag:
+        if self.config.overlap:
             assert len(self._pending) < 2, "more plans are launched than the contract allows"
             self._pending.append(handle)
         else:
@@ -243,7 +243,7 @@ class FakeRunner(Runner):
     def sample(self, handle: _Handle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
         """Sum the pages of every row that samples or pools."""
         handle.specs, handle.masks, handle.is_sampled = specs or {}, masks or {}, True
-        if not self.config.lag:
+        if not self.config.overlap:
             self._draw(handle)
 
     def _draw(self, handle: _Handle) -> None:
@@ -288,7 +288,7 @@ class FakeRunner(Runner):
         return fake_pool(row, kv_at, adapter_term(row.adapter_digest))
 
     def collect(self, handle: _Handle) -> StepTokens:
-        """The tokens; with lag 0 everything happened in ``launch`` and ``sample``."""
+        """The tokens; without overlap everything happened in ``launch`` and ``sample``."""
         while handle in self._pending:
             first = self._pending.popleft()
             self._forward(first)
@@ -297,7 +297,6 @@ class FakeRunner(Runner):
         return handle.tokens
 
     def abandon(self) -> None:
-        """Forget what is in flight."""
         self._pending.clear()
 
     def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
@@ -309,7 +308,6 @@ class FakeRunner(Runner):
         return payload.cast("B")
 
     def scatter(self, block_table: Sequence[int], kv_range: KvRange, payload: memoryview) -> None:
-        """Write KV of a token range."""
         if payload.nbytes != KV_BYTES * kv_range.num_tokens:
             raise ValueError(f"payload of {payload.nbytes} bytes for {kv_range.num_tokens} tokens")
         values = memoryview(bytes(payload)).cast("q")
@@ -317,11 +315,9 @@ class FakeRunner(Runner):
             self._pages[self._slot(block_table, position)] = values[index]
 
     def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
-        """Remember the digest."""
         self._adapters[files.digest] = None
 
     def resident_adapters(self) -> tuple[str, ...]:
-        """Digests loaded."""
         return tuple(self._adapters)
 
     def _slot(self, block_table: Sequence[int], position: int) -> int:

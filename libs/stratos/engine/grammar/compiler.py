@@ -39,7 +39,6 @@ class GrammarCompiler:
 
     @property
     def num_compiled(self) -> int:
-        """Grammars kept."""
         return len(self._compiled)
 
     def prepare(self, spec: GrammarSpec) -> None:

@@ -1,4 +1,4 @@
-"""The KV admission rule: ``blocks(prompt) + blocks(budget) + taken <= mark * total``, or the request waits.
+"""The KV admission rule: ``blocks(prompt) + blocks(budget) + taken <= watermark * total``, or the request waits.
 
 ``budget`` is the output that a choice is expected to need: ``min(max_tokens, p90 of the output lengths so far)``, at
 least one block.  It is fixed when the request arrives, so that a request accepted then is never too large later.
@@ -32,13 +32,13 @@ class KvAdmission:
         self,
         blocks: BlockManager,
         *,
-        mark: float,
+        watermark: float,
         default_output_tokens: int,
         slot_tokens: int = 0,
         window: KvWindow | None = None,
     ) -> None:
         self._blocks, self._window = blocks, window
-        self._mark = mark
+        self._watermark = watermark
         self._slot_blocks = blocks.blocks_for(slot_tokens)
         self.output_lengths = RecentQuantile(OUTPUT_QUANTILE, default=default_output_tokens)
         """Output tokens of choices that ended by themselves or at their limit."""
@@ -64,7 +64,7 @@ class KvAdmission:
         return num_choices * max(1, self._blocks.blocks_for(tokens))
 
     def check_request(self, request: EngineRequest) -> None:
-        """Raise ``ContextLengthExceeded`` for a new request that is above the mark even in an empty pool."""
+        """Raise ``ContextLengthExceeded`` for a new request that is above the watermark even in an empty pool."""
         if not is_resumed(request):
             num_choices = sum(not choice.finished for choice in request.choices)
             prompt = self.table_blocks(len(request.prompt_ids))
@@ -80,10 +80,10 @@ class KvAdmission:
 
     def _check_alone(self, num_blocks: int) -> None:
         size, total = self._blocks.block_size, self._blocks.num_blocks
-        if num_blocks > self._mark * total:
+        if num_blocks > self._watermark * total:
             raise ContextLengthExceeded(
-                f"{num_blocks * size} tokens of KV, expected output included, are more than {self._mark:.0%} of a pool "
-                f"of {total * size}"
+                f"{num_blocks * size} tokens of KV, expected output included, are more than {self._watermark:.0%} of a "
+                f"pool of {total * size}"
             )
 
     def note_end(self, num_output_tokens: int, reason: FinishReason, max_tokens: int) -> None:
@@ -129,7 +129,7 @@ class KvAdmission:
         if is_resumed:
             has_room = taken + new + expected <= total
         else:
-            has_room = taken + num_budgeted + new + expected <= self._mark * total
+            has_room = taken + num_budgeted + new + expected <= self._watermark * total
         return has_room or (taken == 0 and new <= total)
 
 

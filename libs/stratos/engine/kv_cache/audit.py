@@ -1,7 +1,7 @@
 """Recounts the block ledger of an engine that has just run out of work, and counts what it found.
 
 The ledger's counts are kept as blocks change hands, so their sum is right in any case: only a recount from the
-reference counts, fences and names can show that a block was lost or given away twice.  It takes time in proportion to
+reference counts, fences and hashes can show that a block was lost or given away twice.  It takes time in proportion to
 the pool, so it waits for a moment without work.
 """
 

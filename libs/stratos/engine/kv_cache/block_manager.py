@@ -1,4 +1,4 @@
-"""Owner of all KV blocks: who references which block, and what state each one is in.
+"""Owner of all KV blocks: how often each is referenced, and what state each one is in.
 
     FREE ──allocate──▶ ALLOCATED ──release──▶ CACHED (has a hash) or FREE
       └───reserve────▶ RESERVED ──publish──▶ ALLOCATED
@@ -48,7 +48,6 @@ class BlockManager:
         self._counts[BlockState.FREE] = num_blocks
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold ``num_tokens`` tokens."""
         return -(-num_tokens // self.block_size)
 
     @property
@@ -58,7 +57,6 @@ class BlockManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that hold nothing."""
         return len(self._free)
 
     def is_in_use(self, block: int) -> bool:
@@ -135,7 +133,6 @@ class BlockManager:
         return known
 
     def ledger(self) -> BlockLedger:
-        """Counts of blocks by state."""
         counts = {state.value: count for state, count in self._counts.items()}
         return BlockLedger(total=self.num_blocks, **counts)
 

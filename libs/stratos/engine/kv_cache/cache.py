@@ -36,7 +36,7 @@ class KvCache:
         tier, window = make_tier(info, config, blocks, is_fenced=is_fenced), make_window(info, config)
         admission = KvAdmission(
             blocks,
-            mark=config.admission_mark,
+            watermark=config.kv_watermark,
             default_output_tokens=config.default_output_tokens,
             slot_tokens=info.max_model_len if config.kv_allocation == "contiguous" else 0,
             window=window,

@@ -31,7 +31,6 @@ class StepFences:
         return bool(self._waiting)
 
     def is_launched(self, plan: int) -> bool:
-        """The plan has not retired."""
         return plan > self._retired
 
     def release(self, blocks: list[int], plan: int) -> None:

@@ -53,7 +53,6 @@ class HostPool:
         return self._slot_of.get(block_hash)
 
     def is_filling(self, slot: int) -> bool:
-        """The copy that fills the slot has not ended."""
         return slot in self._filling
 
     def allocate(self, block_hash: bytes | None) -> int | None:
@@ -112,7 +111,6 @@ class HostPool:
         return len(slots)
 
     def ledger(self) -> HostLedger:
-        """Counts of slots by state."""
         return HostLedger(total=self.num_slots, **{state.value: count for state, count in self._counts.items()})
 
     def verify(self) -> None:

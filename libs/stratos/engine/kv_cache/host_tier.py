@@ -10,8 +10,8 @@ hash, and a later prefix hit *loads* it.  Copies ride in step plans: a plan copi
     plan 8   A is admitted again. Block 3 is still cached on the device: referenced. Blocks 6 and 2 are allocated:
              ins (slot 8 -> 6), (slot 9 -> 2); A's table is 3, 6, 2, its slots are released
 
-``is_fenced`` (lag 1) is for runners that copy beside the step loop.  A block that is copied out then has no new owner,
-and a block that is loaded has no reader, until the plan has retired; an evicted block cannot be copied any more, so
+``is_fenced`` (overlap) is for runners that copy while steps run.  A block that is copied out then has no new owner, and
+a block that is loaded has no reader, until the plan has retired; an evicted block cannot be copied any more, so
 cached blocks are copied before they are due (``_keep_oldest``).
 
 The destination of a load holds a reference of its own until the plan retires, so its sequence may end before.
@@ -89,7 +89,6 @@ class HostTier:
 
     @property
     def is_enabled(self) -> bool:
-        """There is host memory."""
         return self.pool.num_slots > 0
 
     @property
@@ -99,7 +98,6 @@ class HostTier:
 
     @property
     def num_loading(self) -> int:
-        """Device blocks that pending or launched copies fill."""
         return len(self._loading)
 
     @property
@@ -108,7 +106,6 @@ class HostTier:
         return bool(self._next)
 
     def status(self) -> HostTierStatus:
-        """Ledger and counters."""
         return HostTierStatus(
             slots=self.pool.ledger(),
             num_swapped_out=self.num_swapped_out,
@@ -241,7 +238,6 @@ class HostTier:
         return bool(self._loading) and not self._loading.isdisjoint(table)
 
     def forget(self, hashes: Series[bytes]) -> int:
-        """Drop kept blocks by hash."""
         return self.pool.forget(hashes)
 
     def _keep_evicted(self, block_hash: bytes, block: int) -> None:

@@ -53,11 +53,9 @@ class PrefixCache:
         return end, blocks[::-1]
 
     def blocks_by_hash(self) -> dict[bytes, int]:
-        """A copy of the map."""
         return dict(self._block_of)
 
     def find(self, block_hash: bytes) -> int | None:
-        """The block with this hash."""
         return self._block_of.get(block_hash)
 
     def insert(self, block_hash: bytes, block: int) -> bool:
@@ -69,7 +67,6 @@ class PrefixCache:
         return True
 
     def has_hash(self, block: int) -> bool:
-        """The block's content may be found by hash."""
         return block in self._hash_of
 
     def forget(self, block_hash: bytes) -> int | None:
@@ -114,5 +111,4 @@ class PrefixCache:
 
     @property
     def num_evictable(self) -> int:
-        """Blocks that could be evicted now."""
         return len(self._evictable)

@@ -37,7 +37,6 @@ class SwapCosts:
     tokens_per_s: float | None = None
 
     def observe_copies(self, num_blocks: int, seconds: float) -> None:
-        """``num_blocks`` were copied in ``seconds``."""
         if num_blocks and seconds > 0:
             self.bytes_per_s = _blend(self.bytes_per_s, num_blocks * self.block_bytes / seconds)
 

@@ -37,7 +37,6 @@ class EmbeddingTable:
 
     @property
     def open(self) -> tuple[RequestKey, ...]:
-        """Keys of the requests in it."""
         return tuple(self._sequences)
 
     def add(self, request: EmbedRequest) -> None:

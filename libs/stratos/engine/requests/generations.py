@@ -49,12 +49,10 @@ class GenerationTable:
 
     @property
     def open(self) -> tuple[RequestKey, ...]:
-        """Keys of the requests in it."""
         return tuple(self._states)
 
     @property
     def num_pending_copies(self) -> int:
-        """Block copies that no plan has taken."""
         return len(self._copies)
 
     # -- coming and going --------------------------------------------------------------------------

@@ -24,12 +24,11 @@ class RequestGrammars:
             info.model_path, info.vocab_size, info.eos_token_ids, config.max_compiled_grammars
         )
         is_parallel = config.enable_parallel_grammar_masks
-        is_parallel = info.lag > 0 if is_parallel is None else is_parallel
+        is_parallel = info.overlap if is_parallel is None else is_parallel
         self._filler = MaskFiller(info.vocab_size, is_parallel=is_parallel, clock=clock)
 
     @property
     def num_compiled(self) -> int:
-        """Grammars kept for requests to come."""
         return self._compiler.num_compiled
 
     def prepare(self, spec: GrammarSpec) -> None:

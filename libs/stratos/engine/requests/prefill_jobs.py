@@ -23,7 +23,6 @@ class PrefillJobTable:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """Legs of the jobs in it."""
         return tuple(self._states)
 
     def __getitem__(self, leg: str) -> JobState:
@@ -54,7 +53,6 @@ class PrefillJobTable:
         self._emit(PrefillEventKind.READY, state)
 
     def grant(self, leg: str) -> None:
-        """Let a ready job run."""
         state = self._states[leg]
         if not state.is_ready or state.is_granted:
             return

@@ -23,7 +23,6 @@ class ReservationTable:
 
     @property
     def open(self) -> tuple[RequestKey, ...]:
-        """Keys of the requests in it."""
         return tuple(self._states)
 
     def reserve(self, request: EngineRequest) -> Reservation | None:

@@ -86,7 +86,6 @@ class StepCostModel:
 
     @property
     def coefficients(self) -> CostCoefficients:
-        """The fit now."""
         step, token, kv = self._solution
         return CostCoefficients(step, token / TOKENS_UNIT, kv / KV_UNIT)
 
@@ -99,7 +98,6 @@ class StepCostModel:
         return CostErrors(median, p90)
 
     def predict(self, load: StepLoad) -> float:
-        """Seconds that a step would take."""
         return sum(c * x for c, x in zip(self._solution, _features(load), strict=True))
 
     def observe(self, load: StepLoad, seconds: float) -> None:

@@ -12,7 +12,7 @@ more sequences than a step has tokens, and prompts go on before new requests are
 batch slot that a sequence before it waits for.  A preempted sequence is let in again only if the batch can grow until
 it has its next token, so that it is not preempted again for nothing.
 
-With lag 1 the step before this one may be launched and not collected.  A sequence in flight gives no memory when it
+With overlap the step before this one may be launched and not collected.  A sequence in flight gives no memory when it
 is preempted, since its blocks are fenced: the victim is held back from this step instead, and preempted in the next.
 
 The scheduler owns the queues and asks the block manager for memory; it knows no model and no torch.
@@ -77,7 +77,6 @@ class Scheduler:
     # -- queues ------------------------------------------------------------------------------------
 
     def enqueue(self, sequence: Sequence) -> None:
-        """Let a sequence wait for its turn."""
         sequence.wait.begin(self.clock.now())
         self.waiting.append(sequence)
 
@@ -86,7 +85,6 @@ class Scheduler:
         self.running.append(sequence)
 
     def grant(self, sequence: Sequence) -> None:
-        """Let a ready prefill job run."""
         self.ready.remove(sequence)
         self.running.append(sequence)
 
@@ -114,7 +112,6 @@ class Scheduler:
 
     @property
     def num_free_seqs(self) -> int:
-        """Sequences that the batch could take in now."""
         return self.max_seqs - len(self.running) - len(self.ready) - self.num_reserved_seqs
 
     @property

@@ -66,12 +66,10 @@ class PayloadArena:
 
     @property
     def num_free_bytes(self) -> int:
-        """Bytes not handed out."""
         return sum(size for _, size in self._free)
 
     @property
     def num_lent_bytes(self) -> int:
-        """Bytes handed out."""
         return self.memory.num_bytes - self.num_free_bytes
 
     async def allocate(self, size: int) -> int:
@@ -96,7 +94,7 @@ class PayloadArena:
             raise
 
     def release(self, offset: int, size: int) -> None:
-        """Make a place free again and serve who waits for one."""
+        """Make a place free again and serve the callers that wait for one."""
         self._free = _merged(sorted([*self._free, (offset, _aligned(size))]))
         while self._waiting:
             wanted, future = self._waiting[0]

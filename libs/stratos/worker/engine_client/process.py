@@ -171,12 +171,10 @@ class ProcessEngine(EngineClient):
 
     @property
     def pid(self) -> int:
-        """Of the child."""
         return self._process.pid
 
     @property
     def num_open_calls(self) -> int:
-        """Calls without a reply."""
         return len(self._calls)
 
     @property

@@ -106,8 +106,6 @@ class Call(msgspec.Struct, frozen=True, tag=True):
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
-    """The engine is made and steps."""
-
     info: RunnerInfo
 
 
@@ -126,8 +124,6 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stepped(msgspec.Struct, frozen=True, tag=True):
-    """A step produced something."""
-
     result: StepResult
 
 

@@ -139,7 +139,7 @@ def test_a_batch_changes_nothing(alone: dict[Any, list[int]], is_parallel: bool)
 
 def test_preemption_happens_and_keeps_the_grammar(alone: dict[Any, list[int]]) -> None:
     token_bytes = core().info.geometry.token_bytes
-    small = make_core(BASE_MODEL, kv_pool_bytes=20 * 4 * token_bytes, admission_mark=1.0, default_output_tokens=1)
+    small = make_core(BASE_MODEL, kv_pool_bytes=20 * 4 * token_bytes, kv_watermark=1.0, default_output_tokens=1)
     outcomes = run(small, *requests_of_all_kinds())
     assert small.status().num_preemptions > 3
     assert {key: outcome.ids for key, outcome in outcomes.choices.items()} == alone

@@ -16,9 +16,9 @@ from tests.support.terms import with_terms
 
 
 @pytest.fixture
-def make_engine(lag):
+def make_engine(overlap):
     def make(num_blocks=20, **config):
-        runner = FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4, lag=lag))
+        runner = FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4, overlap=overlap))
         return EngineCore(runner, SchedulerConfig(**{"max_num_waiting": 5000, "max_num_seqs": 3000, **config}))
 
     return make
@@ -107,7 +107,7 @@ def test_a_hand_off_takes_no_room_that_somebody_before_it_waits_for(make_engine)
 
 
 def test_who_comes_back_is_let_in_when_the_batch_can_grow_until_its_next_token(make_engine):
-    engine = make_engine(num_blocks=20, max_num_batched_tokens=8, enable_prefix_cache=False, admission_mark=1.0)
+    engine = make_engine(num_blocks=20, max_num_batched_tokens=8, enable_prefix_cache=False, kv_watermark=1.0)
     for index in range(3):
         engine.add(sized_request(f"runs{index}", 12, 40, emitted=(1, 2)))
     for _ in range(9):

@@ -88,7 +88,7 @@ def fill_with_others(engine, count=6):
         drained_tokens(engine)
 
 
-def test_an_evicted_prefix_is_loaded_back(make_engine, lag):
+def test_an_evicted_prefix_is_loaded_back(make_engine, overlap):
     engine = make_engine(ALWAYS, num_blocks=8, block_size=4, num_host_blocks=64)
     prompt = list(range(21))
     engine.add(make_request(prompt, "a", max_tokens=3))
@@ -96,7 +96,7 @@ def test_an_evicted_prefix_is_loaded_back(make_engine, lag):
     fill_with_others(engine)
     cached = engine.inspect().cached_blocks
     on_device = len(list(itertools.takewhile(cached.__contains__, prompt_hashes(engine, prompt))))
-    assert on_device == 0 if lag == 0 else on_device < 5
+    assert on_device == 0 if not overlap else on_device < 5
     before = engine.status().host.num_blocks_in
     engine.add(make_request(prompt, "b", max_tokens=3))
     stats, tokens = [], []
@@ -108,7 +108,7 @@ def test_an_evicted_prefix_is_loaded_back(make_engine, lag):
     assert tokens == expected(prompt, 3)
     num_cached = stats[0].num_cached_tokens
     assert num_cached + stats[0].num_recomputed_tokens == 21
-    assert num_cached == 20 if lag == 0 else num_cached >= 8, "with lag 1 blocks are copied ahead, not all in time"
+    assert num_cached == 20 if not overlap else num_cached >= 8, "with overlap blocks are copied ahead, not all in time"
     assert engine.status().host.num_blocks_in - before == num_cached // 4 - on_device > 0
     assert_at_rest(engine)
 
@@ -218,7 +218,7 @@ class HostTierMachine(CrowdedMachine):
         sharing=st.booleans(),
     )
     def start(self, budget, num_blocks, num_host_blocks, sharing):
-        fake = FakeConfig(num_blocks=num_blocks, block_size=4, num_host_blocks=num_host_blocks, lag=self.lag)
+        fake = FakeConfig(num_blocks=num_blocks, block_size=4, num_host_blocks=num_host_blocks, overlap=self.overlap)
         self.runner = Broken(fake)
         self.engine = EngineCore(
             self.runner,
@@ -251,11 +251,11 @@ class HostTierMachine(CrowdedMachine):
             self.advance()
 
 
-class LaggingHostTierMachine(HostTierMachine):
-    lag = 1
+class OverlappingHostTierMachine(HostTierMachine):
+    overlap = True
 
 
 TestHostTier = HostTierMachine.TestCase
 TestHostTier.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
-TestLaggingHostTier = LaggingHostTierMachine.TestCase
-TestLaggingHostTier.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
+TestOverlappingHostTier = OverlappingHostTierMachine.TestCase
+TestOverlappingHostTier.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

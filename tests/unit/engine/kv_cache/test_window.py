@@ -128,7 +128,7 @@ class WindowMachine(CrowdedMachine):
         self.model = {"window": window, "num_sinks": num_sinks}
         fake = FakeConfig(
             num_blocks=13, block_size=4, window=window, num_sinks=num_sinks, num_host_blocks=num_host_blocks,
-            lag=self.lag,
+            overlap=self.overlap,
         )  # fmt: skip
         config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=4, enable_swap_costs=False, **CROWDED)
         self.engine = EngineCore(FakeRunner(fake), config)
@@ -147,12 +147,12 @@ class WindowMachine(CrowdedMachine):
             self.advance()
 
 
-class LaggingWindowMachine(WindowMachine):
-    lag = 1
+class OverlappingWindowMachine(WindowMachine):
+    overlap = True
 
 
 TestWindow = WindowMachine.TestCase
-TestLaggingWindow = LaggingWindowMachine.TestCase
-TestWindow.settings = TestLaggingWindow.settings = settings(
+TestOverlappingWindow = OverlappingWindowMachine.TestCase
+TestWindow.settings = TestOverlappingWindow.settings = settings(
     max_examples=examples(40), stateful_step_count=25, deadline=None
 )

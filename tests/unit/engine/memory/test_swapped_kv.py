@@ -18,7 +18,7 @@ PARAMS: dict[str, Any] = {"max_tokens": NUM_TOKENS, "ignore_eos": True, "tempera
 BLOCK_FLOATS = 4 * 2 * 2 * 2 * 10
 """Tokens of a block, layers, K and V, heads, head_dim."""
 CROWDED = {
-    "admission_mark": 1.0,
+    "kv_watermark": 1.0,
     "admission_counts_budgets": False,
     "default_output_tokens": 1,
     "enable_swap_costs": False,

@@ -47,8 +47,8 @@ class Watched(FakeRunner):
         return super().launch(plan)
 
 
-def make_engine(lag, **changes):
-    fake = {"num_blocks": 40, "block_size": SIZE, "lag": lag, **changes}
+def make_engine(overlap, **changes):
+    fake = {"num_blocks": 40, "block_size": SIZE, "overlap": overlap, **changes}
     config = SchedulerConfig(enable_swap_costs=False, max_num_seqs=8, max_num_batched_tokens=16, **CROWDED)
     runner = Watched(FakeConfig(**fake))
     runner.engine = EngineCore(runner, config)
@@ -56,8 +56,8 @@ def make_engine(lag, **changes):
 
 
 @pytest.mark.parametrize("length", range(1, 14))
-def test_the_block_that_is_not_full_is_copied_once_per_sibling(lag, length):
-    engine, runner = make_engine(lag)
+def test_the_block_that_is_not_full_is_copied_once_per_sibling(overlap, length):
+    engine, runner = make_engine(overlap)
     prompt = [11 * i % 89 for i in range(length)]
     engine.add(make_request(prompt, "r", n=3, max_tokens=9))
     assert drained_tokens(engine) == {("r", i): expected(prompt, 9) for i in range(3)}
@@ -66,12 +66,14 @@ def test_the_block_that_is_not_full_is_copied_once_per_sibling(lag, length):
     assert len({source for source, _ in runner.copies}) == int(is_partial)
 
 
-def test_forks_copy_before_they_write_in_any_schedule(lag):
+def test_forks_copy_before_they_write_in_any_schedule(overlap):
     """Crowded pools of both tiers: choices are preempted, swapped, restored and aborted around their forks."""
     seen = Counter()
     for seed in range(60):
         draw = random.Random(seed)
-        engine, runner = make_engine(lag, num_blocks=draw.choice([9, 12, 16]), num_host_blocks=draw.choice([0, 4, 40]))
+        engine, runner = make_engine(
+            overlap, num_blocks=draw.choice([9, 12, 16]), num_host_blocks=draw.choice([0, 4, 40])
+        )
         run, prompts, ended = Run(engine), {}, set()
         for turn in range(60):
             if draw.random() < 0.3 and turn < 30:

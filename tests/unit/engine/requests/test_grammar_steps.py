@@ -44,10 +44,10 @@ def outputs(config=FAKE, **scheduler):
     return tokens, reasons
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("is_parallel", [True, False])
-def test_output_obeys_its_grammar_with_any_lag(lag, is_parallel):
-    tokens, reasons = outputs(replace(FAKE, lag=lag), enable_parallel_grammar_masks=is_parallel)
+def test_output_obeys_its_grammar_with_and_without_overlap(overlap, is_parallel):
+    tokens, reasons = outputs(replace(FAKE, overlap=overlap), enable_parallel_grammar_masks=is_parallel)
     assert tokens == outputs()[0]
     for (name, index), ids in tokens.items():
         reason, pattern = reasons[name, index], PATTERNS[int(name[1])]
@@ -68,9 +68,9 @@ class OnceBroken(FakeRunner):
         super().sample(handle, masks, specs)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_a_step_that_raised_changes_no_token(lag):
-    engine = EngineCore(OnceBroken(replace(FAKE, lag=lag)), SchedulerConfig())
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_step_that_raised_changes_no_token(overlap):
+    engine = EngineCore(OnceBroken(replace(FAKE, overlap=overlap)), SchedulerConfig())
     for place in range(3):
         engine.add(request(place))
     tokens = {}

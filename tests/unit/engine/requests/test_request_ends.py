@@ -177,8 +177,8 @@ class SilentRunner(FakeRunner):
         return StepTokens(tokens=kept, errors=tokens.errors)
 
 
-def test_a_row_without_its_token_ends_its_request(lag):
-    runner = SilentRunner(FakeConfig(lag=lag))
+def test_a_row_without_its_token_ends_its_request(overlap):
+    runner = SilentRunner(FakeConfig(overlap=overlap))
     runner.silent = expected([1, 2, 3])[3]
     engine = EngineCore(runner, SchedulerConfig())
     engine.add(make_request([1, 2, 3], "bad"))

@@ -50,7 +50,7 @@ def alone_and_crowded(path: Path, runner: dict[str, Any], seed: int) -> tuple[di
         runner={**runner, "host_pool_bytes": seed % 2 * NUM_HOST_BLOCKS * block_bytes},
         max_num_seqs=source.randrange(4, 9),
         max_num_batched_tokens=source.randrange(9, 50),
-        admission_mark=1.0,
+        kv_watermark=1.0,
         admission_counts_budgets=False,
         default_output_tokens=1,
         enable_swap_costs=False,

@@ -127,8 +127,8 @@ def drain(core: EngineCore, events: dict[int, Callable[[], object]]) -> Got:
     return got
 
 
-def attempt(world: World, lag: int, culprit: Callable[[EngineCore], object] | None, vanishing: str = "") -> Got:
-    core = EngineCore(world.runner, SchedulerConfig(lag=lag, max_num_batched_tokens=24))
+def attempt(world: World, overlap: bool, culprit: Callable[[EngineCore], object] | None, vanishing: str = "") -> Got:
+    core = EngineCore(world.runner, SchedulerConfig(enable_overlap=overlap, max_num_batched_tokens=24))
     for files in world.adapters:
         core.load_adapter(files)
     events: dict[int, Callable[[], object]] = {}
@@ -180,12 +180,12 @@ def test_the_neighbours_are_not_trivial(clean: Got) -> None:
     assert len(clean.vectors["vector"]) == 48 * 4
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("name", POISONS)
-def test_the_culprit_ends_alone_and_no_other_bits_change(world: World, clean: Got, name: str, lag: int) -> None:
+def test_the_culprit_ends_alone_and_no_other_bits_change(world: World, clean: Got, name: str, overlap: bool) -> None:
     add, error_class = POISONS[name]
     vanishing = world.digests[1] if "vanishes" in name else ""
-    got = attempt(world, lag, lambda core: add(world, core), vanishing)
+    got = attempt(world, overlap, lambda core: add(world, core), vanishing)
     assert set(got.errors) == {"bad"}
     assert type(got.errors["bad"]) is error_class
     assert {key: value for key, value in got.choices.items() if key[0] != "bad"} == clean.choices
@@ -221,11 +221,11 @@ class FailingMatcher:
         self._inner.unsafe_compute_mask_ptr(*args)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("fails", ["mask", "accept"])
 @pytest.mark.parametrize("is_parallel", [True, False])
 def test_a_grammar_that_fails_ends_its_request_alone(
-    monkeypatch: pytest.MonkeyPatch, fails: str, lag: int, is_parallel: bool
+    monkeypatch: pytest.MonkeyPatch, fails: str, overlap: bool, is_parallel: bool
 ) -> None:
     grammar = GrammarSpec(GrammarKind.REGEX, r"[0-9]{3}-[a-f]{2,4}")
     original = MaskFiller.fill_batch
@@ -246,7 +246,8 @@ def test_a_grammar_that_fails_ends_its_request_alone(
     monkeypatch.setattr(MaskFiller, "fill_batch", fill)
     got = []
     for is_poisoned in (False, True):
-        core = make_core(BASE_MODEL, kv_pool_bytes=8 << 20, lag=lag, enable_parallel_grammar_masks=is_parallel)
+        switches = {"enable_overlap": overlap, "enable_parallel_grammar_masks": is_parallel}
+        core = make_core(BASE_MODEL, kv_pool_bytes=8 << 20, **switches)
         core.add(make_request([5, 6, 7], "grammar", grammar=grammar, max_tokens=12, n=2))
         core.add(make_request([5, 6, 8], "free", max_tokens=12, num_logprobs=2))
         if is_poisoned:

@@ -56,10 +56,10 @@ def check(entries: tuple[PositionLogprobs, ...], reference: torch.Tensor, num_to
 
 
 @pytest.mark.parametrize("budget", [1, 7, 16, 512])
-@pytest.mark.parametrize("lag", [0, 1])
-def test_values_are_those_of_transformers_whatever_the_chunks(world: Any, budget: int, lag: int) -> None:
+@pytest.mark.parametrize("overlap", [False, True])
+def test_values_are_those_of_transformers_whatever_the_chunks(world: Any, budget: int, overlap: bool) -> None:
     path, reference = world
-    core = make_core(path, max_num_batched_tokens=budget, lag=lag)
+    core = make_core(path, max_num_batched_tokens=budget, enable_overlap=overlap)
     check(scored(core, wanting(5))["r"], reference, 5)
 
 
@@ -91,11 +91,11 @@ def test_a_prompt_of_one_token_has_no_entry(world: Any) -> None:
     assert scored(make_core(world[0]), wanting(2, [5])) == {"r": ()}
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("aborts", [False, True])
-def test_preemption_and_a_lost_lead_choice_leave_no_gap(lag: Any, aborts: bool) -> None:
-    config = SchedulerConfig(max_num_batched_tokens=2, admission_mark=1.0, default_output_tokens=1)
-    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=12, block_size=4, lag=lag)), config)
+def test_preemption_and_a_lost_parent_choice_leave_no_gap(overlap: bool, aborts: bool) -> None:
+    config = SchedulerConfig(max_num_batched_tokens=2, kv_watermark=1.0, default_output_tokens=1)
+    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=12, block_size=4, overlap=overlap)), config)
     growing, prompt = wanting(None, [1, 2, 3], "growing", max_tokens=40), [3 * j for j in range(29)]
     scored_request = wanting(0, prompt, "scored", n=2, max_tokens=4)
     engine.add(growing)

@@ -94,7 +94,7 @@ def test_tokens_follow_the_rule_of_the_paper(tiny: tuple[Path, Any], sinks: int,
         "enable_native_kernels": native, "host_pool_bytes": 20 * BLOCK_BYTES if native else 0,
     }  # fmt: skip
     core = make_core(
-        path, kv_pool_bytes=16 * BLOCK_BYTES, runner=runner, max_num_batched_tokens=7, admission_mark=1.0,
+        path, kv_pool_bytes=16 * BLOCK_BYTES, runner=runner, max_num_batched_tokens=7, kv_watermark=1.0,
         admission_counts_budgets=False, default_output_tokens=1,
     )  # fmt: skip
     outcomes = run(core, *(make_request(prompt, f"r{k}", **PARAMS) for k, prompt in enumerate(PROMPTS)))
@@ -192,7 +192,7 @@ def perplexity(num_tokens: int, num_last: int, **streaming: int) -> float:
 
 def make_core_of(path: Path, **streaming: int) -> EngineCore:
     runner = {"block_size": 16, **streaming}
-    return make_core(path, kv_pool_bytes=32 << 20, runner=runner, admission_mark=1.0, default_output_tokens=1)
+    return make_core(path, kv_pool_bytes=32 << 20, runner=runner, kv_watermark=1.0, default_output_tokens=1)
 
 
 def test_perplexity_stays_where_it_is_past_the_context_of_the_model() -> None:

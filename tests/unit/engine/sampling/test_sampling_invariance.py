@@ -62,7 +62,7 @@ def test_all_kinds_in_one_batch_equal_each_alone(folder: Path, expected: dict[An
 
 def test_preemption_changes_no_token(folder: Path, expected: dict[Any, list[int]]) -> None:
     pool_bytes = 24 * 4 * 2 * 2 * 2 * 10 * 4  # 24 blocks, which the prompts fill; admission must not foresee the output
-    core = make_core(folder, kv_pool_bytes=pool_bytes, admission_mark=1.0, admission_counts_budgets=False)
+    core = make_core(folder, kv_pool_bytes=pool_bytes, kv_watermark=1.0, admission_counts_budgets=False)
     outcomes = run(core, *(make_request(PROMPT, kind, n=2, **params_of(kind)) for kind in KINDS))
     assert core.status().num_preemptions > 3
     assert {key: outcome.ids for key, outcome in outcomes.choices.items()} == expected

@@ -133,10 +133,10 @@ def sized_request(name, prompt, max_tokens):
     return make_request(((index * 7 + prompt) % 4000 for index in range(prompt)), name, max_tokens=max_tokens)
 
 
-def run_mix(budget_ms, lag, slow_from=10**9):
+def run_mix(budget_ms, overlap, slow_from=10**9):
     """Streams that decode while long prompts come; returns step durations and tokens by request."""
     clock = FakeClock()
-    runner = TimedRunner(FakeConfig(num_blocks=4096, max_model_len=8192, lag=lag), clock, slow_from)
+    runner = TimedRunner(FakeConfig(num_blocks=4096, max_model_len=8192, overlap=overlap), clock, slow_from)
     config = SchedulerConfig(max_num_batched_tokens=2048, step_time_budget_ms=budget_ms, enable_prefix_cache=False)
     engine = EngineCore(runner, config, clock)
     tokens = {}
@@ -152,28 +152,28 @@ def run_mix(budget_ms, lag, slow_from=10**9):
     return runner.durations, tokens
 
 
-def test_chunks_keep_steps_within_their_time_and_the_switch_turns_it_off(lag):
-    durations, tokens = run_mix(12.0, lag)
+def test_chunks_keep_steps_within_their_time_and_the_switch_turns_it_off(overlap):
+    durations, tokens = run_mix(12.0, overlap)
     slowest = max(seconds for _, seconds, _, streams in durations if streams)
     assert slowest <= 12.0e-3 * 1.15
     with_prompt = [seconds for _, seconds, has_prompt, streams in durations[200:] if has_prompt and streams]
     assert sum(with_prompt) / len(with_prompt) > 0.8 * 12.0e-3, "the time there is gets used"
-    without, same = run_mix(0.0, lag)
+    without, same = run_mix(0.0, overlap)
     assert max(seconds for _, seconds, _, _ in without) > 5 * slowest
     assert tokens == same
     prompt = sized_request("x", 2560, 2).prompt_ids
     assert tokens["prompt60"] == expected(prompt, 2)
 
 
-def test_a_machine_that_becomes_twice_as_slow_is_over_the_time_for_a_few_steps_only(lag):
-    durations, _ = run_mix(20.0, lag, slow_from=242)
+def test_a_machine_that_becomes_twice_as_slow_is_over_the_time_for_a_few_steps_only(overlap):
+    durations, _ = run_mix(20.0, overlap, slow_from=242)
     late = [seconds for _, seconds, _, streams in durations[242:] if streams and seconds > 20.0e-3 * 1.15]
     assert max(seconds for _, seconds, _, streams in durations[:242] if streams) <= 20.0e-3 * 1.15
     assert 0 < len(late) <= 12
 
 
-def test_prompts_may_double_a_step_that_streams_alone_make_too_long(lag):
-    durations, tokens = run_mix(0.5, lag)
+def test_prompts_may_double_a_step_that_streams_alone_make_too_long(overlap):
+    durations, tokens = run_mix(0.5, overlap)
     assert len(tokens) == 16
     alone = max(seconds for _, seconds, has_prompt, _ in durations if not has_prompt)
     mixed = [seconds for _, seconds, has_prompt, streams in durations[200:] if has_prompt and streams]
@@ -181,9 +181,9 @@ def test_prompts_may_double_a_step_that_streams_alone_make_too_long(lag):
     assert sum(mixed) / len(mixed) > 0.7 * STRETCH * alone, "a slow machine's prompts go on"
 
 
-def test_a_prompt_that_delays_no_stream_takes_the_whole_token_budget(lag):
+def test_a_prompt_that_delays_no_stream_takes_the_whole_token_budget(overlap):
     clock = FakeClock()
-    runner = TimedRunner(FakeConfig(num_blocks=4096, max_model_len=8192, lag=lag), clock)
+    runner = TimedRunner(FakeConfig(num_blocks=4096, max_model_len=8192, overlap=overlap), clock)
     engine = EngineCore(runner, SchedulerConfig(max_num_batched_tokens=2048, step_time_budget_ms=1.0), clock)
     engine.add(sized_request("alone", 4000, 1))
     while engine.has_work:

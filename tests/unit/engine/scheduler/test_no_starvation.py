@@ -33,9 +33,9 @@ def sized_request(name, prompt, max_tokens, priority_class, now):
 class Watched:
     """An engine under a fake clock, with the progress of every request in it and the ledgers checked at every step."""
 
-    def __init__(self, lag, step_s, num_blocks, **config):
+    def __init__(self, overlap, step_s, num_blocks, **config):
         self.clock, self.step_s = FakeClock(), step_s
-        runner = FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4, lag=lag))
+        runner = FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4, overlap=overlap))
         defaults = {"enable_prefix_cache": False, "default_output_tokens": 4}
         self.engine = EngineCore(runner, SchedulerConfig(**{**defaults, **config}), self.clock)
         self.requests, self.tokens = {}, defaultdict(list)
@@ -87,7 +87,7 @@ class Watched:
         assert got == fake_generate(request.prompt_ids, len(got), prefill_weight=1, decode_weight=1)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("overlap", [False, True])
 @settings(max_examples=examples(20), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -96,10 +96,10 @@ class Watched:
     num_blocks=st.sampled_from([14, 40]),
     step_s=st.sampled_from([0.1, 0.5]),
 )
-def test_every_class_goes_on_under_a_flood_of_the_highest(lag, seed, num_slots, budget, num_blocks, step_s):
+def test_every_class_goes_on_under_a_flood_of_the_highest(overlap, seed, num_slots, budget, num_blocks, step_s):
     rng = random.Random(seed)
-    limits = {"max_num_seqs": num_slots, "max_num_batched_tokens": budget, "admission_mark": 1.0}
-    watched = Watched(lag, step_s, num_blocks, **limits)
+    limits = {"max_num_seqs": num_slots, "max_num_batched_tokens": budget, "kv_watermark": 1.0}
+    watched = Watched(overlap, step_s, num_blocks, **limits)
     low = [f"low{index}" for index in range(4)]
     for name in low:
         watched.add(name, rng.randrange(1, 25), rng.randrange(1, 12), rng.randrange(1, CLASSES))
@@ -115,11 +115,11 @@ def test_every_class_goes_on_under_a_flood_of_the_highest(lag, seed, num_slots, 
         assert max(watched.gaps[name] for name in low) <= bound
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("budget", [3, 8])
-def test_a_long_prompt_in_the_batch_goes_on_beside_prompts_of_a_higher_class_that_keep_coming(lag, budget):
+def test_a_long_prompt_in_the_batch_goes_on_beside_prompts_of_a_higher_class_that_keep_coming(overlap, budget):
     """It gets what is left of a step before a new request is admitted: it waits at most for those in the batch."""
-    watched = Watched(lag, 0.1, 400, max_num_seqs=6, max_num_batched_tokens=budget)
+    watched = Watched(overlap, 0.1, 400, max_num_seqs=6, max_num_batched_tokens=budget)
     watched.add("long", 120, 3, CLASSES - 1)
     watched.step()
     while "long" in watched.requests:
@@ -129,10 +129,10 @@ def test_a_long_prompt_in_the_batch_goes_on_beside_prompts_of_a_higher_class_tha
         assert watched.gaps["long"] <= 5 * (40 / budget + 2) * 0.1
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_streams_that_come_by_hand_off_leave_tokens_and_a_seat_to_prompts(lag):
+@pytest.mark.parametrize("overlap", [False, True])
+def test_streams_that_come_by_hand_off_leave_tokens_and_a_batch_slot_to_prompts(overlap):
     """Hand-offs that never end could take every token of every step, or each batch slot as soon as it is free."""
-    watched = Watched(lag, 0.1, 400, max_num_seqs=12, max_num_batched_tokens=4)
+    watched = Watched(overlap, 0.1, 400, max_num_seqs=12, max_num_batched_tokens=4)
     engine, count = watched.engine, 0
     watched.add("first", 40, 4, 1)
     watched.step()
@@ -147,12 +147,12 @@ def test_streams_that_come_by_hand_off_leave_tokens_and_a_seat_to_prompts(lag):
     assert count > 40
 
 
-def run_out_of_room(seed, lag):
+def run_out_of_room(seed, overlap):
     """A random load in a pool that is too small for it; yields every preemption of a sequence that has a token."""
     rng = random.Random(seed)
     watched = Watched(
-        lag, 0.1, rng.randrange(14, 40), max_num_seqs=rng.choice([6, 10]),
-        max_num_batched_tokens=rng.choice([10, 12, 16, 64]), admission_mark=1.0, admission_counts_budgets=False,
+        overlap, 0.1, rng.randrange(14, 40), max_num_seqs=rng.choice([6, 10]),
+        max_num_batched_tokens=rng.choice([10, 12, 16, 64]), kv_watermark=1.0, admission_counts_budgets=False,
     )  # fmt: skip
     for index in range(rng.randrange(4, 12)):
         watched.add(f"r{index}", rng.randrange(1, 20), rng.randrange(6, 30))
@@ -165,26 +165,26 @@ def run_out_of_room(seed, lag):
                 yield name, sequence.num_output
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_whoever_is_preempted_twice_has_got_a_token_in_between(lag):
+@pytest.mark.parametrize("overlap", [False, True])
+def test_whoever_is_preempted_twice_has_got_a_token_in_between(overlap):
     """Of one class and without new arrivals, no work is thrown away twice for nothing."""
     count = 0
     for seed in range(100):
         preempted_at = {}
-        for name, num_output in run_out_of_room(seed, lag):
+        for name, num_output in run_out_of_room(seed, overlap):
             assert preempted_at.get(name) != num_output, f"{name} was preempted twice without a token between"
             preempted_at[name] = num_output
             count += 1
     assert count > 60
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("overlap", [False, True])
 @settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_a_waiting_request_gets_in_under_a_flood_of_hand_offs_and_jobs(lag, seed):
+def test_a_waiting_request_gets_in_under_a_flood_of_hand_offs_and_jobs(overlap, seed):
     """Hand-offs and prefill jobs take blocks past the waiting queue's head only as far as their class allows."""
     rng = random.Random(seed)
-    watched = Watched(lag, 0.1, 24, max_num_seqs=5, max_num_batched_tokens=16, default_output_tokens=8)
+    watched = Watched(overlap, 0.1, 24, max_num_seqs=5, max_num_batched_tokens=16, default_output_tokens=8)
     watched.add("waits", 48, 8, 1)
     count, reserved, legs = 0, [], set()
     while "waits" in watched.requests:

@@ -97,9 +97,9 @@ def ended_in(result):
     return [output.key.request_id for output in result.outputs if output.finish_reason]
 
 
-def test_victim_is_who_would_be_admitted_last_and_comes_back_first(lag):
+def test_victim_is_who_would_be_admitted_last_and_comes_back_first(overlap):
     clock = FakeClock()
-    fake = FakeRunner(FakeConfig(num_blocks=6, block_size=4, lag=lag))
+    fake = FakeRunner(FakeConfig(num_blocks=6, block_size=4, overlap=overlap))
     config = SchedulerConfig(enable_prefix_cache=False, max_num_seqs=3, **CROWDED)
     engine = EngineCore(fake, config, clock)
     now = clock.now()
@@ -113,18 +113,18 @@ def test_victim_is_who_would_be_admitted_last_and_comes_back_first(lag):
     assert ended == ["urgent", "normal", "batch", "late"]
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("overlap", [False, True])
 @settings(max_examples=examples(25), deadline=None)
 @given(
     low=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 30), st.integers(1, 5)), min_size=1, max_size=6),
     num_slots=st.integers(1, 3),
     step_s=st.sampled_from([0.05, 0.3]),
 )
-def test_nobody_starves_under_an_endless_flood_of_the_highest_class(lag, low, num_slots, step_s):
+def test_nobody_starves_under_an_endless_flood_of_the_highest_class(overlap, low, num_slots, step_s):
     """A batch slot comes free at least every ``max_steps``; one of ten admissions is the oldest aged request's."""
     clock, longest, num_output = FakeClock(), 30, 5
     config = SchedulerConfig(max_num_seqs=num_slots, max_num_batched_tokens=8 + num_slots)
-    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=512, lag=lag)), config, clock)
+    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=512, overlap=overlap)), config, clock)
     max_steps = num_slots * longest // 8 + 1 + num_output
     waited = {}
     for index, (priority_class, prompt, max_tokens) in enumerate(low):
@@ -144,7 +144,7 @@ def test_nobody_starves_under_an_endless_flood_of_the_highest_class(lag, low, nu
         assert max(waited.values()) <= bound
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("overlap", [False, True])
 @settings(max_examples=examples(40), deadline=None)
 @given(
     load=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 20), st.integers(1, 12)), min_size=1, max_size=10),
@@ -152,17 +152,17 @@ def test_nobody_starves_under_an_endless_flood_of_the_highest_class(lag, low, nu
     mark=st.sampled_from([0.9, 1.0]),
     budget=st.sampled_from([3, 16]),
 )
-def test_every_request_ends_within_the_work_there_is(lag, load, num_blocks, mark, budget):
+def test_every_request_ends_within_the_work_there_is(overlap, load, num_blocks, mark, budget):
     """Every step computes a token while there is work, so steps are bounded by tokens, preempted ones counted again."""
     clock = FakeClock()
     config = SchedulerConfig(
         max_num_seqs=4,
         max_num_batched_tokens=budget,
         enable_prefix_cache=False,
-        admission_mark=mark,
+        kv_watermark=mark,
         default_output_tokens=3,
     )
-    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4, lag=lag)), config, clock)
+    engine = EngineCore(FakeRunner(FakeConfig(num_blocks=num_blocks, block_size=4, overlap=overlap)), config, clock)
     for index, (priority_class, prompt, max_tokens) in enumerate(load):
         engine.add(sized_request(f"r{index}", prompt, max_tokens, priority_class, clock.now()))
     steps, ended = 0, []

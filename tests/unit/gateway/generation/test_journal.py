@@ -9,17 +9,15 @@ from hypothesis import strategies as st
 from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenLogprob
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
-from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.generation.journal import ChoiceJournal, JournalConflict
 from tests.support.deltas import delta
-from tests.support.paths import BASE_MODEL
+from tests.support.shipped_model import VOCAB_SIZE, shipped_tokenizer
 
-TOKENIZER = Tokenizer.load(BASE_MODEL)
-token_ids = st.lists(st.integers(5, TOKENIZER.vocab_size - 1), min_size=1, max_size=40)
+token_ids = st.lists(st.integers(5, VOCAB_SIZE - 1), min_size=1, max_size=40)
 
 
 def make(*stops: str, min_tokens: int = 0) -> ChoiceJournal:
-    return ChoiceJournal(0, Detokenizer(TOKENIZER), StopMatcher(stops, min_tokens=min_tokens))
+    return ChoiceJournal(0, Detokenizer(shipped_tokenizer()), StopMatcher(stops, min_tokens=min_tokens))
 
 
 def drain(journal: ChoiceJournal) -> tuple[str, list[int]]:
@@ -40,13 +38,13 @@ def test_any_deltas_with_repeats_give_each_token_once(ids: list[int], deltas: li
             part, part_ids = drain(journal)
             text, taken = text + part, taken + part_ids
     assert taken == ids
-    assert text == TOKENIZER.decode(ids)
+    assert text == shipped_tokenizer().decode(ids)
     assert journal.finish_reason == "length"
 
 
 @given(token_ids, st.lists(st.integers(0, 40), max_size=5))
 def test_cuts_do_not_change_where_a_stop_string_ends_the_choice(ids: list[int], cuts: list[int]) -> None:
-    text = TOKENIZER.decode(ids)
+    text = shipped_tokenizer().decode(ids)
     stop = text[len(text) // 2 : len(text) // 2 + 2] or "x"
 
     def run(edges: list[int]) -> tuple[str, list[int], str | None]:
@@ -73,8 +71,8 @@ def test_gaps_and_contradictions_are_conflicts() -> None:
 
 def test_end_token_counts_and_is_not_shown() -> None:
     journal = make()
-    ids = TOKENIZER.encode_plain("ab")
-    ordinary_stop_token = TOKENIZER.encode_plain("!")[0]
+    ids = shipped_tokenizer().encode_plain("ab")
+    ordinary_stop_token = shipped_tokenizer().encode_plain("!")[0]
     journal.accept(delta(0, [*ids, ordinary_stop_token], finish_reason=FinishReason.STOP))
     assert drain(journal) == ("ab", [*ids, ordinary_stop_token])
     assert journal.accept(delta(3, [7])) == 0
@@ -82,7 +80,7 @@ def test_end_token_counts_and_is_not_shown() -> None:
 
 def test_an_unfinished_character_is_shown_at_the_end() -> None:
     journal = make()
-    first = TOKENIZER.encode_plain("\U0001f600")[:1]
+    first = shipped_tokenizer().encode_plain("\U0001f600")[:1]
     journal.accept(delta(0, first))
     assert drain(journal)[0] == ""
     journal.accept(delta(1, [], finish_reason=FinishReason.EXHAUSTED))
@@ -91,7 +89,7 @@ def test_an_unfinished_character_is_shown_at_the_end() -> None:
 
 
 def test_logprobs_end_with_the_token_that_completes_a_stop_string() -> None:
-    ids = TOKENIZER.encode_plain("one two three")
+    ids = shipped_tokenizer().encode_plain("one two three")
     entries = [PositionLogprobs(TokenLogprob(i, -1.0, 1)) for i in ids]
     journal = make(" two")
     journal.accept(delta(0, ids, entries, FinishReason.LENGTH))
@@ -102,7 +100,7 @@ def test_logprobs_end_with_the_token_that_completes_a_stop_string() -> None:
 
 
 def test_min_tokens_gates_stop_strings() -> None:
-    ids = TOKENIZER.encode_plain("a a a a")
+    ids = shipped_tokenizer().encode_plain("a a a a")
     journal = make(" a", min_tokens=3)
     journal.accept(delta(0, ids, finish_reason=FinishReason.LENGTH))
     assert len(journal.ids) == 3

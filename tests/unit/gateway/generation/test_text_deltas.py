@@ -6,6 +6,7 @@ Held against one-shot decoding of all tokens, cut at the first stop string.
 from __future__ import annotations
 
 import codecs
+import functools
 import itertools
 import json
 from typing import Any
@@ -23,9 +24,16 @@ from stratos_gateway.generation.journal import ChoiceJournal
 from tests.support.byte_fallback import byte_fallback_tokenizer, definition
 from tests.support.deltas import delta
 from tests.support.paths import MODELS
+from tests.support.shipped_model import shipped_tokenizer
 
-SHIPPED = {folder.name: Tokenizer.load(folder) for folder in (MODELS / "base", MODELS / "draft")}
-TOKENIZERS = {**SHIPPED, "byte-fallback": byte_fallback_tokenizer()}
+TOKENIZERS = ("base", "draft", "byte-fallback")
+
+
+@functools.cache
+def tokenizer_of(name: str) -> Tokenizer:
+    return byte_fallback_tokenizer() if name == "byte-fallback" else shipped_tokenizer(MODELS / name)
+
+
 BYTE_FALLBACK = tokenizers.Tokenizer.from_str(json.dumps(definition()))
 
 texts = st.text(alphabet=st.sampled_from("ab the\n<|>éß€\u2581\ufffd\U0001f600\U0001f469\u200d\u0301"), max_size=24)
@@ -67,7 +75,7 @@ def certain(tokenizer: Tokenizer, ids: list[int]) -> str:
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(data=st.data())
 def test_a_client_sees_a_growing_beginning_of_the_one_text(name: str, data: st.DataObject) -> None:
-    tokenizer = TOKENIZERS[name]
+    tokenizer = tokenizer_of(name)
     ids = data.draw(outputs(tokenizer))
     whole = tokenizer.decode(ids)
     places = data.draw(st.lists(st.tuples(st.integers(0, len(whole)), st.integers(1, 6)), max_size=3))
@@ -103,7 +111,7 @@ def test_a_client_sees_a_growing_beginning_of_the_one_text(name: str, data: st.D
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(data=st.data())
 def test_no_replacement_character_that_the_text_does_not_have(name: str, data: st.DataObject) -> None:
-    tokenizer = TOKENIZERS[name]
+    tokenizer = tokenizer_of(name)
     text = data.draw(st.text(max_size=20).filter(lambda text: "\ufffd" not in text))
     by_byte = {tokenizer.token_bytes(i): i for i in reversed(range(tokenizer.vocab_size))}
     detokenizer = Detokenizer(tokenizer, is_continued=True)
@@ -114,7 +122,7 @@ def test_no_replacement_character_that_the_text_does_not_have(name: str, data: s
 
 @given(texts)
 def test_byte_fallback_decodes_as_the_tokenizers_library(text: str) -> None:
-    tokenizer = TOKENIZERS["byte-fallback"]
+    tokenizer = tokenizer_of("byte-fallback")
     ids = tokenizer.encode_plain(text)
     assert BYTE_FALLBACK.decode(ids) == tokenizer.decode(ids)
     assert tokenizer.decode([1, *ids, 2]) == text.replace("\u2581", " ")
@@ -123,7 +131,7 @@ def test_byte_fallback_decodes_as_the_tokenizers_library(text: str) -> None:
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(data=st.data())
 def test_an_output_goes_on_with_the_text_of_its_prompt(name: str, data: st.DataObject) -> None:
-    tokenizer = TOKENIZERS[name]
+    tokenizer = tokenizer_of(name)
     prompt, output = tokenizer.encode_plain(data.draw(texts)), data.draw(outputs(tokenizer))
     detokenizer = Detokenizer(tokenizer, is_continued=tokenizer.has_text(prompt))
     text = "".join(detokenizer.push([token]) for token in output) + detokenizer.flush()
@@ -131,7 +139,7 @@ def test_an_output_goes_on_with_the_text_of_its_prompt(name: str, data: st.DataO
 
 
 def test_a_blank_behind_a_prompt_is_kept_and_one_at_the_beginning_is_not() -> None:
-    tokenizer: Any = TOKENIZERS["byte-fallback"]
+    tokenizer: Any = tokenizer_of("byte-fallback")
     the = tokenizer.encode_plain("the")
     assert tokenizer.decode(the) == "the"
     assert Detokenizer(tokenizer, is_continued=tokenizer.has_text(the)).push(the) == " the"

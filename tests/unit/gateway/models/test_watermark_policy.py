@@ -12,13 +12,11 @@ from stratos.core.requests.watermark import Watermark
 from stratos.core.tenant import Tenant
 from stratos.rpc.settings import InvalidSettings, describe_settings, load_settings
 from stratos_gateway.models.catalogue import ModelCatalogue
-from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy, read_policy
 from stratos_gateway.routes.preparation import Preparation
 from stratos_gateway.settings import GatewaySettings
-from tests.support.paths import BASE_MODEL
+from tests.support.shipped_model import served_model
 
-MODEL = ServedModel.load(BASE_MODEL, "base", 4096)
 KEY = "a secret of 24 bytes, ok"
 REQUIRED = {"MODEL_PATH": "m", "ROUTER_ADDRESS": "r:1", "REDIS_URL": "redis://r", "KEY_PEPPER": "p"}
 
@@ -36,8 +34,8 @@ def settings(monkeypatch: pytest.MonkeyPatch, **values: str) -> GatewaySettings:
 
 
 async def marks(policy: WatermarkPolicy, tenant: str = "acme", **body: Any) -> list[Watermark | None]:
-    catalogue = ModelCatalogue(MODEL.base, None, SystemClock(), 1.0)
-    preparation = Preparation(model=MODEL, catalogue=catalogue, default_max_tokens=16, watermarks=policy)
+    catalogue = ModelCatalogue(served_model().base, None, SystemClock(), 1.0)
+    preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16, watermarks=policy)
     caller = Tenant(name=tenant)
     completion = await preparation.completion({"model": "base", "prompt": ["x", "y"], **body}, caller, "")
     chat_body = {"model": "base", "messages": [{"role": "user", "content": "x"}], **body}

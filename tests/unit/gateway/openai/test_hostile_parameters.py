@@ -29,15 +29,13 @@ from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
-from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.preparation import Preparation
 from tests.support.examples import examples
-from tests.support.paths import BASE_MODEL
+from tests.support.shipped_model import served_model
 
-MODEL = ServedModel.load(BASE_MODEL, "base", 4096)
 CHAT = '"model":"base","messages":[{"role":"user","content":"x"}]'
 COMPLETION = '"model":"base","prompt":"x"'
 ROUTES = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
@@ -88,8 +86,8 @@ class Full:
 
 def make_app() -> GatewayApp:
     metrics, full, unreached = GatewayMetrics(CollectorRegistry()), Full(), cast("Any", None)
-    catalogue = ModelCatalogue(MODEL.base, None, SystemClock(), 1.0)
-    preparation = Preparation(model=MODEL, catalogue=catalogue, default_max_tokens=16)
+    catalogue = ModelCatalogue(served_model().base, None, SystemClock(), 1.0)
+    preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16)
     platform = Platform(
         router=full,
         completions=Completions(full),
@@ -102,13 +100,13 @@ def make_app() -> GatewayApp:
         authenticator=full,
         admission=Admission(64, 64, metrics),
         platform=platform,
-        tokenizer=MODEL.tokenizer,
+        tokenizer=served_model().tokenizer,
         limits=HttpLimits(max_body_bytes=2 << 20, body_timeout_s=5, write_timeout_s=5),
     )
     routes = build_routes(
         chat=GenerationEndpoint(edge, preparation.chat),
         completion=GenerationEndpoint(edge, preparation.completion),
-        embedding=EmbeddingEndpoint(edge, MODEL, catalogue, unreached, 5.0),
+        embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
         authenticator=full,
         catalogue=catalogue,
         health=unreached,

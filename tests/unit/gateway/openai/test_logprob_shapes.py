@@ -12,17 +12,23 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenLogprob
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
-from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.generation.journal import ChoiceChunk, ChoiceJournal
 from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer, Usage
 from tests.support.deltas import delta
-from tests.support.paths import BASE_MODEL
+from tests.support.shipped_model import shipped_tokenizer
 
-TOKENIZER = Tokenizer.load(BASE_MODEL)
 TEXT = "ab \U0001f600 end"
-IDS = TOKENIZER.encode_plain(TEXT)
+
+
+def text_ids() -> list[int]:
+    return shipped_tokenizer().encode_plain(TEXT)
+
+
 END = 0
-USAGE = Usage(1, len(IDS), 0)
+
+
+def usage() -> Usage:
+    return Usage(1, len(text_ids()), 0)
 
 
 def entry(token_id: int, num_top: int) -> PositionLogprobs:
@@ -32,8 +38,8 @@ def entry(token_id: int, num_top: int) -> PositionLogprobs:
 
 
 def chunks(num_top: int, *stops: str, size: int = 100) -> list[ChoiceChunk]:
-    journal, taken = ChoiceJournal(0, Detokenizer(TOKENIZER), StopMatcher(stops)), []
-    ids = [*IDS, END]
+    journal, taken = ChoiceJournal(0, Detokenizer(shipped_tokenizer()), StopMatcher(stops)), []
+    ids = [*text_ids(), END]
     for begin in range(0, len(ids), size):
         part = ids[begin : begin + size]
         reason = FinishReason.STOP if begin + size >= len(ids) else None
@@ -57,12 +63,12 @@ def as_sent(body: dict[str, Any]) -> str:
 
 
 def test_chat_spells_parts_of_characters_and_bytes_join_to_the_text() -> None:
-    body = ChatRenderer(answer(3), TOKENIZER).body(chunks(3), USAGE)
+    body = ChatRenderer(answer(3), shipped_tokenizer()).body(chunks(3), usage())
     choice = ChatCompletion.model_validate_json(as_sent(body), strict=True).choices[0]
     assert choice.logprobs is not None
     content = choice.logprobs.content or []
     assert choice.message.content == TEXT
-    assert len(content) == len(IDS) + 1, "the end token counts"
+    assert len(content) == len(text_ids()) + 1, "the end token counts"
     assert b"".join(bytes(token.bytes or ()) for token in content[:-1]).decode() == TEXT
     parts = [token.token for token in content if token.token.startswith("\\x")]
     assert "".join(parts).encode().decode("unicode_escape").encode("latin-1").decode() == "\U0001f600"
@@ -70,15 +76,15 @@ def test_chat_spells_parts_of_characters_and_bytes_join_to_the_text() -> None:
 
 
 def test_chat_without_rivals_or_without_log_probabilities() -> None:
-    none_on_top = ChatRenderer(answer(0), TOKENIZER).body(chunks(0), USAGE)["choices"][0]["logprobs"]
+    none_on_top = ChatRenderer(answer(0), shipped_tokenizer()).body(chunks(0), usage())["choices"][0]["logprobs"]
     assert all(token["top_logprobs"] == [] for token in none_on_top["content"])
     assert none_on_top["refusal"] is None
-    assert ChatRenderer(answer(None), TOKENIZER).body(chunks(0), USAGE)["choices"][0]["logprobs"] is None
+    assert ChatRenderer(answer(None), shipped_tokenizer()).body(chunks(0), usage())["choices"][0]["logprobs"] is None
 
 
 def test_streamed_chat_has_every_token_once() -> None:
-    renderer = ChatRenderer(answer(1), TOKENIZER)
-    whole = renderer.body(chunks(1), USAGE)["choices"][0]
+    renderer = ChatRenderer(answer(1), shipped_tokenizer())
+    whole = renderer.body(chunks(1), usage())["choices"][0]
     events = [event for chunk in chunks(1, size=1) for event in renderer.events([chunk])]
     read = [ChatCompletionChunk.model_validate_json(as_sent(event), strict=True).choices[0] for event in events]
     assert "".join(choice.delta.content or "" for choice in read) == TEXT
@@ -88,7 +94,7 @@ def test_streamed_chat_has_every_token_once() -> None:
 
 
 def test_completions_mark_parts_of_characters_and_tell_offsets() -> None:
-    body = CompletionRenderer(answer(2), TOKENIZER).body(chunks(2), USAGE)
+    body = CompletionRenderer(answer(2), shipped_tokenizer()).body(chunks(2), usage())
     logprobs = Completion.model_validate_json(as_sent(body), strict=True).choices[0].logprobs
     assert logprobs is not None
     assert logprobs.tokens is not None
@@ -104,7 +110,7 @@ def test_completions_mark_parts_of_characters_and_tell_offsets() -> None:
 
 
 def test_a_stop_string_ends_the_log_probabilities_with_the_token_that_completes_it() -> None:
-    body = CompletionRenderer(answer(0), TOKENIZER).body(chunks(0, " en"), USAGE)["choices"][0]
+    body = CompletionRenderer(answer(0), shipped_tokenizer()).body(chunks(0, " en"), usage())["choices"][0]
     assert body["text"] == "ab \U0001f600"
     assert TEXT.startswith("".join(t for t in body["logprobs"]["tokens"] if not t.startswith("bytes:"))[:3])
-    assert len(body["logprobs"]["tokens"]) <= len(IDS)
+    assert len(body["logprobs"]["tokens"]) <= len(text_ids())

@@ -39,14 +39,12 @@ from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
-from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.preparation import Preparation
-from tests.support.paths import BASE_MODEL
+from tests.support.shipped_model import VOCAB_SIZE, served_model
 
-MODEL = ServedModel.load(BASE_MODEL, "base", 4096)
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
     "/v1/completions": {"model": "base", "prompt": "x"},
@@ -68,20 +66,20 @@ class EveryKey:
 
 def make_routes() -> tuple[list[Any], GatewayMetrics]:
     metrics = GatewayMetrics(CollectorRegistry())
-    catalogue = ModelCatalogue(MODEL.base, None, SystemClock(), 1.0)
-    preparation = Preparation(model=MODEL, catalogue=catalogue, default_max_tokens=16)
+    catalogue = ModelCatalogue(served_model().base, None, SystemClock(), 1.0)
+    preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16)
     unreached = cast("Any", None)
     edge = Edge(
         authenticator=EveryKey(),
         admission=Admission(8, 8, metrics),
         platform=cast("Platform", unreached),
-        tokenizer=MODEL.tokenizer,
+        tokenizer=served_model().tokenizer,
         limits=HttpLimits(max_body_bytes=10**6, body_timeout_s=5, write_timeout_s=5),
     )
     routes = build_routes(
         chat=GenerationEndpoint(edge, preparation.chat),
         completion=GenerationEndpoint(edge, preparation.completion),
-        embedding=EmbeddingEndpoint(edge, MODEL, catalogue, unreached, 5.0),
+        embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
         authenticator=EveryKey(),
         catalogue=catalogue,
         health=unreached,
@@ -147,10 +145,10 @@ async def test_lists_and_texts_over_their_limit_are_refused_by_name(client: http
         ("stop", 5),
         ("stop_token_ids", [1] * (MAX_STOP_TOKEN_IDS + 1)),
         ("stop_token_ids", [-1]),
-        ("stop_token_ids", [MODEL.base.vocab_size]),
+        ("stop_token_ids", [VOCAB_SIZE]),
         ("logit_bias", {str(i): 1 for i in range(MAX_LOGIT_BIAS + 1)}),
         ("allowed_token_ids", []),
-        ("allowed_token_ids", [MODEL.base.vocab_size]),
+        ("allowed_token_ids", [VOCAB_SIZE]),
         ("allowed_token_ids", [1] * (MAX_ALLOWED_TOKEN_IDS + 1)),
         ("bad_token_ids", [1] * (MAX_BAD_TOKEN_IDS + 1)),
         ("bad_token_ids", ["1"]),
@@ -247,7 +245,7 @@ async def test_features_that_are_not_there_are_refused(
         ("input", [-1]),
         ("input", [1.5]),
         ("input", [True]),
-        ("input", [MODEL.base.vocab_size]),
+        ("input", [VOCAB_SIZE]),
         ("input", [["a"]]),
         ("input", ["a"] * (MAX_EMBEDDING_INPUTS + 1)),
         ("input", [[1]] * (MAX_EMBEDDING_INPUTS + 1)),

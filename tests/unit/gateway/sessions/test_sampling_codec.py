@@ -20,11 +20,9 @@ from stratos.rpc.codec.generation import sampling_from_pb, sampling_to_pb
 from stratos.worker.decode.checks import check_sampling
 from stratos.worker.engine_client.wire import METHODS, decode, encode
 from stratos_gateway.models.catalogue import ModelCatalogue
-from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.routes.preparation import Preparation
-from tests.support.paths import BASE_MODEL
+from tests.support.shipped_model import served_model
 
-MODEL = ServedModel.load(BASE_MODEL, "base", 4096)
 CALLER = Tenant(name="t")
 EVERYTHING = SamplingParams(
     temperature=0.5,
@@ -51,7 +49,7 @@ EVERYTHING = SamplingParams(
 def travel(params: SamplingParams) -> SamplingParams:
     message = decode_pb2.SamplingParams.FromString(sampling_to_pb(params).SerializeToString())
     received = sampling_from_pb(message)
-    check_sampling(received, MODEL.base.vocab_size)
+    check_sampling(received, served_model().base.vocab_size)
     return received
 
 
@@ -74,14 +72,16 @@ def test_the_travelling_example_sets_every_field() -> None:
 
 async def prepared(**body: Any) -> SamplingParams:
     preparation = Preparation(
-        model=MODEL, catalogue=ModelCatalogue(MODEL.base, None, SystemClock(), 1.0), default_max_tokens=16
+        model=served_model(),
+        catalogue=ModelCatalogue(served_model().base, None, SystemClock(), 1.0),
+        default_max_tokens=16,
     )
     ready = await preparation.completion({"model": "base", "prompt": "x", **body}, CALLER, "")
     return ready.specs[0].sampling
 
 
 async def test_bad_words_become_both_spellings() -> None:
-    encode = MODEL.tokenizer.encode_plain
+    encode = served_model().tokenizer.encode_plain
     params = await prepared(bad_words=[" return", "None"], bad_token_ids=[7, 7])
     assert params.bad_sequences == (
         (7,), tuple(encode("return")), tuple(encode(" return")), tuple(encode("None")), tuple(encode(" None"))
@@ -125,7 +125,7 @@ def test_a_worker_refuses_a_grammar_of_an_unknown_kind() -> None:
     message = sampling_to_pb(SamplingParams())
     message.grammar.kind, message.grammar.text = "yaml", "x"
     with pytest.raises(BadRequest) as caught:
-        check_sampling(sampling_from_pb(message), MODEL.base.vocab_size)
+        check_sampling(sampling_from_pb(message), served_model().base.vocab_size)
     assert caught.value.param == "grammar"
 
 
@@ -146,5 +146,5 @@ def test_a_worker_checks_what_it_is_sent(fields_: dict[str, Any], param: str) ->
     for name, value in fields_.items():
         getattr(message, name).extend(value)
     with pytest.raises(BadRequest) as caught:
-        check_sampling(sampling_from_pb(message), MODEL.base.vocab_size)
+        check_sampling(sampling_from_pb(message), served_model().base.vocab_size)
     assert caught.value.param == param

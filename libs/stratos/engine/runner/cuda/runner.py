@@ -88,7 +88,7 @@ class CudaRunner(TorchRunner):
     def prepare(self, config: RunnerConfig) -> None:
         """Allocate the static buffers and capture the decode steps; once, before the first plan."""
         info, device = self.info, self._device
-        self.info = replace(info, lag=1)
+        self.info = replace(info, overlap=True)
         assert isinstance(self.attention, TritonPagedAttention)
         self._kernel = self.attention
         largest, size = config.max_graph_batch, info.geometry.block_size

@@ -1,4 +1,4 @@
-"""The GPU's runner on a CPU: tables, padding and lag, with interpreted kernels and a capture that runs again."""
+"""The GPU's runner on a CPU: tables, padding and overlap, with interpreted kernels and a capture that runs again."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def gpu(model_path: Path) -> CudaRunner:
 
 
 def generate(
-    runner: TorchRunner, lag: Any, adapters: Sequence[AdapterFiles] = (), num_swaps: int = 0, **scheduler: Any
+    runner: TorchRunner, overlap: bool, adapters: Sequence[AdapterFiles] = (), num_swaps: int = 0, **scheduler: Any
 ) -> dict[tuple[str, int], Any]:
     pytest.importorskip("llguidance")  # a machine with a GPU may lack it
     from stratos.engine.core import EngineCore
     from tests.support.core_driver import run
 
     settings = {"max_num_batched_tokens": 17, "enable_prefix_cache": False, **scheduler}
-    engine = EngineCore(runner, SchedulerConfig(lag=lag, **settings))
+    engine = EngineCore(runner, SchedulerConfig(enable_overlap=overlap, **settings))
     for files in adapters:
         engine.load_adapter(files)
     outcomes = run(engine, *mixed_requests(PARAMS, 5, digests=["", *(files.digest for files in adapters)]))
@@ -94,18 +94,18 @@ def generate(
     return outcomes.choices
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_tokens_are_those_of_the_portable_runner(model_path: Path, gpu: CudaRunner, lag: int) -> None:
+@pytest.mark.parametrize("overlap", [False, True])
+def test_tokens_are_those_of_the_portable_runner(model_path: Path, gpu: CudaRunner, overlap: bool) -> None:
     portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
     assert len(portable) == len(PARAMS)
-    assert generate(gpu, lag) == portable
+    assert generate(gpu, overlap) == portable
     assert gpu.decoding is not None
     assert set(gpu.decoding.captured) == {1, 2, 4, 8}
 
 
 def test_swapped_sequences_go_on_with_their_own_kv(model_path: Path) -> None:
     block_bytes = 4 * 2 * 10 * 4
-    crowded = {"admission_mark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
+    crowded = {"kv_watermark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
     crowded["enable_swap_costs"] = False
     portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
     pools = {"kv_pool_bytes": 8 * block_bytes, "host_pool_bytes": 40 * block_bytes}
@@ -120,9 +120,9 @@ def test_blocks_that_left_a_window_are_released_from_tables_of_the_device(tmp_pa
     assert generate(CudaRunner.load(config(tmp_path), DEVICE), 1) == portable
 
 
-@pytest.mark.parametrize(("lag", "is_sorted"), [(1, True), (0, False)])
+@pytest.mark.parametrize(("overlap", "is_sorted"), [(True, True), (False, False)])
 def test_adapters_mix_with_the_base_model_in_every_step(
-    tmp_path: Path, model_path: Path, lag: int, is_sorted: bool
+    tmp_path: Path, model_path: Path, overlap: bool, is_sorted: bool
 ) -> None:
     model = save_tiny_llama(tmp_path / "base", **SHAPE)
     adapters = []
@@ -133,7 +133,7 @@ def test_adapters_mix_with_the_base_model_in_every_step(
     portable = generate(plain, 0, adapters)
     assert portable != generate(plain, 0), "the adapters do something"
     gpu = CudaRunner.load(config(model_path, enable_sorted_adapters=is_sorted), DEVICE)
-    assert generate(gpu, lag, adapters) == portable
+    assert generate(gpu, overlap, adapters) == portable
 
 
 def test_tokens_are_the_same_with_the_baselines_of_the_switches(model_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_block_table_wider_than_the_context_stays_in_its_row(gpu: CudaRunner) 
 
 
 def test_it_runs_one_step_ahead_by_itself(gpu: CudaRunner) -> None:
-    assert gpu.info.lag == 1
+    assert gpu.info.overlap
 
 
 def test_decode_steps_replay_and_write_kv_only_where_they_must(gpu: CudaRunner) -> None:

@@ -1,5 +1,6 @@
 """One step ahead of the host: the same tokens, no memory given away too early, no row more than needed."""
 
+import itertools
 import random
 
 import pytest
@@ -14,8 +15,8 @@ from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import CROWDED, Run, assert_at_rest, drain, expected, make_request
 
 
-def lagging(config=None, **fake):
-    return EngineCore(FakeRunner(FakeConfig(lag=1, **fake)), config or SchedulerConfig())
+def overlapping(config=None, **fake):
+    return EngineCore(FakeRunner(FakeConfig(overlap=True, **fake)), config or SchedulerConfig())
 
 
 def drain_to_rest(engine):
@@ -38,11 +39,11 @@ def random_load(seed):
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("num_blocks", [26, 400])
-def test_outputs_are_equal_whatever_the_lag_of_engine_and_runner(seed, num_blocks):
+def test_outputs_are_equal_whatever_the_overlap_of_engine_and_runner(seed, num_blocks):
     outcomes = []
-    for config_lag, runner_lag in [(0, 0), (1, 1), (1, 0), (0, 1)]:
-        config = SchedulerConfig(max_num_batched_tokens=33, max_num_seqs=9, lag=config_lag)
-        fake = FakeConfig(vocab_size=97, num_blocks=num_blocks, block_size=4, lag=runner_lag)
+    for config_overlap, runner_overlap in itertools.product((False, True), repeat=2):
+        config = SchedulerConfig(max_num_batched_tokens=33, max_num_seqs=9, enable_overlap=config_overlap)
+        fake = FakeConfig(vocab_size=97, num_blocks=num_blocks, block_size=4, overlap=runner_overlap)
         engine = EngineCore(FakeRunner(fake), config)
         for request in random_load(seed):
             engine.add(request)
@@ -54,7 +55,7 @@ def test_outputs_are_equal_whatever_the_lag_of_engine_and_runner(seed, num_block
 
 def test_a_length_is_known_in_advance_and_costs_no_row():
     for max_tokens in (1, 2, 7):
-        engine = lagging()
+        engine = overlapping()
         engine.add(make_request([1, 2, 3], max_tokens=max_tokens))
         run = drain_to_rest(engine)
         assert run.tokens["r", 0] == expected([1, 2, 3], max_tokens)
@@ -63,7 +64,7 @@ def test_a_length_is_known_in_advance_and_costs_no_row():
 
 def test_a_stop_token_costs_one_row_whose_blocks_are_fenced_until_it_is_collected():
     right = expected([1, 2, 3], 9)
-    engine = lagging(block_size=4)
+    engine = overlapping(block_size=4)
     engine.add(make_request([1, 2, 3], stop_token_ids=(right[4],), max_tokens=20))
     num_rows, fenced = 0, []
     while engine.has_work:
@@ -78,7 +79,7 @@ def test_a_stop_token_costs_one_row_whose_blocks_are_fenced_until_it_is_collecte
 
 
 def test_penalties_see_the_newest_token():
-    engine = lagging(vocab_size=13)
+    engine = overlapping(vocab_size=13)
     engine.add(make_request([1, 2], max_tokens=13, presence_penalty=1.0))
     tokens = drain_to_rest(engine).tokens
     assert sorted(tokens["r", 0]) == list(range(13)), "no token twice"
@@ -86,7 +87,7 @@ def test_penalties_see_the_newest_token():
 
 def test_memory_of_an_aborted_request_is_not_given_away_under_its_launched_step():
     config = SchedulerConfig(max_num_seqs=4, **CROWDED)
-    engine = lagging(config, num_blocks=5, block_size=4)
+    engine = overlapping(config, num_blocks=5, block_size=4)
     engine.add(make_request(range(13), "a"))
     engine.step()
     engine.abort(RequestKey("a", 0))
@@ -102,7 +103,7 @@ def test_memory_of_an_aborted_request_is_not_given_away_under_its_launched_step(
 
 
 def test_a_copy_that_is_launched_keeps_its_destination():
-    engine = lagging(SchedulerConfig(max_num_batched_tokens=3), block_size=4)
+    engine = overlapping(SchedulerConfig(max_num_batched_tokens=3), block_size=4)
     engine.add(make_request(range(6), n=3))
     while not (copies := engine.inspect().launched_copies):
         engine.step()
@@ -115,8 +116,8 @@ def test_a_copy_that_is_launched_keeps_its_destination():
 
 def test_a_victim_in_flight_is_held_back_and_nothing_cascades():
     counts, config = [], SchedulerConfig(**CROWDED)
-    for lag in (0, 1):
-        engine = EngineCore(FakeRunner(FakeConfig(lag=lag, num_blocks=12, block_size=4)), config)
+    for overlap in (False, True):
+        engine = EngineCore(FakeRunner(FakeConfig(overlap=overlap, num_blocks=12, block_size=4)), config)
         prompts = {f"r{i}": [i + j for j in range(9)] for i in range(4)}
         for arrival, (name, prompt) in enumerate(prompts.items()):
             engine.add(make_request(prompt, name, max_tokens=14, arrival_s=arrival))
@@ -128,7 +129,7 @@ def test_a_victim_in_flight_is_held_back_and_nothing_cascades():
 
 def test_an_error_of_a_step_reaches_a_sequence_that_runs_in_the_next_one_already():
     right = expected([1, 2], 9)
-    engine = lagging(poison_token=right[3])
+    engine = overlapping(poison_token=right[3])
     engine.add(make_request([1, 2], "bad", n=2))
     engine.add(make_request([5, 6, 7], "good"))
     run = drain_to_rest(engine)
@@ -138,7 +139,7 @@ def test_an_error_of_a_step_reaches_a_sequence_that_runs_in_the_next_one_already
 
 
 def test_the_same_request_may_come_again_while_its_old_row_runs():
-    engine = lagging()
+    engine = overlapping()
     for _ in range(3):
         engine.add(make_request([1, 2, 3]))
         engine.step()
@@ -149,7 +150,7 @@ def test_the_same_request_may_come_again_while_its_old_row_runs():
 
 
 def test_a_job_is_done_when_its_last_chunk_is_collected():
-    engine = lagging(SchedulerConfig(max_num_batched_tokens=8))
+    engine = overlapping(SchedulerConfig(max_num_batched_tokens=8))
     engine.add_prefill(PrefillJob(leg="leg", token_ids=tuple(range(20))))
     engine.step()
     engine.grant("leg")
@@ -160,7 +161,7 @@ def test_a_job_is_done_when_its_last_chunk_is_collected():
 
 
 def test_nothing_enters_the_prefix_cache_before_it_is_collected():
-    engine = lagging(block_size=4)
+    engine = overlapping(block_size=4)
     engine.add(make_request(range(9), max_tokens=2))
     run = Run(engine)
     run.step()

@@ -1,9 +1,8 @@
-"""The torch runner continues rows with the token that the step before sampled: equal tokens in both lags."""
+"""The torch runner continues rows with the token that the step before sampled: the same tokens either way."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,14 +23,15 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> TorchRunner:
     return load_runner(path)
 
 
-def generate(runner: TorchRunner, lag: Any) -> dict[tuple[str, int], Outcome]:
-    engine = EngineCore(runner, SchedulerConfig(lag=lag, max_num_batched_tokens=17, enable_prefix_cache=False))
+def generate(runner: TorchRunner, overlap: bool) -> dict[tuple[str, int], Outcome]:
+    config = SchedulerConfig(enable_overlap=overlap, max_num_batched_tokens=17, enable_prefix_cache=False)
+    engine = EngineCore(runner, config)
     outcomes = run(engine, *mixed_requests(PARAMS, 12, n=2))
     assert not outcomes.errors
     return outcomes.choices
 
 
-def test_tokens_and_ends_are_equal_in_both_lags(runner: TorchRunner) -> None:
+def test_tokens_and_ends_are_equal_in_both_ways(runner: TorchRunner) -> None:
     alone = generate(runner, 0)
     assert len(alone) == 2 * len(PARAMS)
     assert generate(runner, 1) == alone
