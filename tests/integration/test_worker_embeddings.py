@@ -58,7 +58,7 @@ def vectors(answer: embed_pb2.EmbedResponse) -> list[list[float]]:
 
 
 async def test_many_inputs_of_mixed_lengths_come_back_in_order_from_shared_steps(world: World) -> None:
-    worker = await world.start(WorkerRole.PREFILL, max_num_batched_tokens=256)
+    worker = await world.start(WorkerRole.PREFILL, scheduler={"max_num_batched_tokens": 256})
     inputs = [list(range(i, 2 * i + 1 + i % 7)) for i in range(1, 25)]
     step = worker.process.opened.context.engine.status().step
     async with embedder(worker) as stub:
