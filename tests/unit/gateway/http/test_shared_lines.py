@@ -42,7 +42,7 @@ class Sink:
 
 
 async def test_a_bug_in_one_request_leaves_the_session_to_the_others() -> None:
-    session = WorkerSession(WORKER, "gw", FakeClock(), SessionConfig(silence_timeout_s=1, step_timeout_s=1))
+    session = WorkerSession(WORKER, FakeClock(), SessionConfig(silence_timeout_s=1, step_timeout_s=1))
     sinks = {RequestKey("bad", 0): Sink(is_broken=True), RequestKey("good", 0): Sink()}
     session._sinks.update(sinks)
     outputs = [
