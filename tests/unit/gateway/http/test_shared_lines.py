@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from stratos.api.worker.v1 import decode_pb2
+from stratos.api.common.v1 import common_pb2
+from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Internal, StratosError
-from stratos.core.generation import RequestDelta
-from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.core.requests.records import RequestKey
+from stratos.core.generation import RequestDelta, Submission
+from stratos.core.placement import WorkerRole
 from stratos_gateway.http.sse import EventStream, SlowClient
 from stratos_gateway.sessions.liveness import SessionConfig
 from stratos_gateway.sessions.session import WorkerSession
-
-WORKER = WorkerRef(worker_id="w", incarnation="i", address="127.0.0.1:9", role=WorkerRole.DECODE)
+from tests.support.engine_driver import make_request
+from tests.support.scripted_worker import ScriptedWorker
 
 
 class Sink:
@@ -29,11 +29,13 @@ class Sink:
         self.is_broken = is_broken
         self.tokens: list[int] = []
         self.failure: StratosError | None = None
+        self.heard = asyncio.Event()
 
     def on_output(self, output: RequestDelta) -> None:
         if self.is_broken:
             raise IndexError("a bug")
         self.tokens += [token for choice in output.choices for token in choice.token_ids]
+        self.heard.set()
 
     def on_lost(self, cause: str) -> None: ...
 
@@ -41,19 +43,45 @@ class Sink:
         self.failure = error
 
 
+class Worker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
+    """Says one thing about three requests, of which the gateway submitted two."""
+
+    role = WorkerRole.DECODE
+
+    async def Session(self, request_iterator: Any, context: Any) -> None:
+        await context.read()
+        ref = common_pb2.WorkerRef(worker_id=self.worker_id, incarnation=self.ref.incarnation)
+        await context.write(decode_pb2.SessionResponse(welcome=decode_pb2.Welcome(worker=ref)))
+        for _ in range(2):
+            assert (await context.read()).HasField("submit")
+        outputs = [
+            decode_pb2.RequestOutput(request_id=name, deltas=[decode_pb2.ChoiceDelta(token_ids=[7])])
+            for name in ("bad", "unknown", "good")
+        ]
+        await context.write(decode_pb2.SessionResponse(step_outputs=decode_pb2.StepOutputs(outputs=outputs)))
+        await asyncio.Event().wait()
+
+
 async def test_a_bug_in_one_request_leaves_the_session_to_the_others() -> None:
-    session = WorkerSession(WORKER, FakeClock(), SessionConfig(silence_timeout_s=1, step_timeout_s=1))
-    sinks = {RequestKey("bad", 0): Sink(is_broken=True), RequestKey("good", 0): Sink()}
-    session._sinks.update(sinks)
-    outputs = [
-        decode_pb2.RequestOutput(request_id=name, deltas=[decode_pb2.ChoiceDelta(token_ids=[7])])
-        for name in ("bad", "unknown", "good")
-    ]
-    session._handle(decode_pb2.SessionResponse(step_outputs=decode_pb2.StepOutputs(outputs=outputs)))
-    assert isinstance(sinks[RequestKey("bad", 0)].failure, Internal)
-    assert sinks[RequestKey("good", 0)].tokens == [7]
-    assert not session.is_broken
-    await session.close()
+    worker = Worker("w")
+    worker.listen()
+    decode_pb2_grpc.add_DecodeServiceServicer_to_server(worker, worker.server)
+    await worker.server.start()
+    config = SessionConfig(silence_timeout_s=1, step_timeout_s=1)
+    session = WorkerSession(worker.ref, FakeClock(), config)
+    sinks = {"bad": Sink(is_broken=True), "good": Sink()}
+    try:
+        await session.open(10.0)
+        for name, sink in sinks.items():
+            session.submit(Submission(request=make_request([1], name), model_digest="fake"), sink)
+        async with asyncio.timeout(10):
+            await sinks["good"].heard.wait()
+        assert isinstance(sinks["bad"].failure, Internal)
+        assert sinks["good"].tokens == [7]
+        assert not session.is_broken
+    finally:
+        await session.close()
+        await worker.server.stop(0)
 
 
 async def test_a_client_that_does_not_read_is_given_up_in_the_middle_and_at_the_end() -> None:

@@ -10,12 +10,12 @@ from tests.support.paths import BASE_MODEL
 
 
 @pytest.mark.parametrize(("max_stream_len", "expected"), [(0, 4096), (9000, 9000)])
-def test_the_longest_sequence_is_the_operators_or_the_models(max_stream_len: int, expected: int) -> None:
+async def test_the_longest_sequence_is_the_operators_or_the_models(max_stream_len: int, expected: int) -> None:
     model = ServedModel.load(BASE_MODEL, "base", 100_000, max_stream_len=max_stream_len)
     try:
         assert model.base.max_model_len == expected
         assert model.max_tokens_left(100) == expected - 100
         with pytest.raises(ContextLengthExceeded):
-            model._check(expected, "prompt")
+            await model.encode_prompt((1,) * expected)
     finally:
         model.grammars.close()
