@@ -1,5 +1,6 @@
 """Records and rules that services and libraries share; no I/O, no torch.
 
-Read in this order: ``requests`` (what a tenant asks for), ``kv`` (identity, shape and ledgers of KV), ``placement``
-and ``fleet`` (where it runs), ``block_hash``, ``rng``, ``files`` (what models and adapters on disk must look like).
+Read in this order: ``requests`` (what a tenant asks for), ``tenant`` and ``trace`` (for whom, and how it is found in
+logs), ``generation`` (what gateway and decode worker say to each other), ``placement`` and ``fleet`` (where it runs),
+``kv`` (identity, shape and ledgers of KV), ``block_hash``, ``rng``, ``files`` (models and adapters on disk).
 """

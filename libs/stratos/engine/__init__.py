@@ -3,4 +3,7 @@
 Two wings meet at ``contract``.  The host wing never imports torch: ``core``, ``step_loop``, ``sequence``,
 ``scheduler``, ``kv_cache``, ``requests``, ``grammar``, ``fake``.  The device wing computes: ``runner``, ``models``,
 ``checkpoint``, ``layers``, ``attention``, ``sampling``, ``lora``, ``memory``, ``native``, ``triton_kernels``.
+
+Read in this order: ``contract``, ``core``, ``step_loop``, ``scheduler``, ``kv_cache``, ``requests``, then ``runner``,
+``models``, ``attention``, ``sampling``.
 """

@@ -1,5 +1,6 @@
 """What both worker services are made of; a service composes it with a role.
 
-Read in this order: ``service`` (composition), ``engine_client`` (the engine from asyncio), ``decode`` (sessions),
-``handoff`` (both ends of a KV hand-off), ``embed``, ``adapter_cache``, ``status``.
+Read in this order: ``service`` and ``wiring`` (composition), ``context`` (what all parts share), ``engine_client``
+(the engine from asyncio), ``records``, ``decode`` (sessions), ``handoff`` (both ends of a KV hand-off), ``embed``,
+``adapter_cache``, ``status``.
 """

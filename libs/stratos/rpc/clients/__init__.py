@@ -1,4 +1,4 @@
 """Typed clients of our services.
 
-Read in this order: ``channel`` (how a connection is made), ``router``, ``registry``.
+Read in this order: ``channel`` (how a connection is made), ``channel_pool`` (one per peer), ``router``, ``registry``.
 """

@@ -1,1 +1,4 @@
-"""Records of ``stratos.core`` as protobuf messages, both directions in one file each."""
+"""Records of ``stratos.core`` as protobuf messages, both directions in one file each.
+
+Read in this order: ``terms``, ``trace``, ``generation`` (sessions), ``embedding``, ``fleet``.
+"""

@@ -1,5 +1,6 @@
 """The KV hand-off, both ends: intend, grant, stage, commit.
 
-Read in this order: ``records``, ``receiver`` and ``receiver_leg`` (decode side), ``source_servicer`` and
-``source_leg`` (prefill side), ``pairing``, ``staging_slots``, ``codec``.
+Read in this order: ``records``, ``receiver``, ``receiver_leg`` and ``target`` (decode side), ``source_servicer``,
+``source_leg`` and ``source_jobs`` (the side that sends), ``pairing``, ``staging_slots``, ``transports``, ``streams``,
+``codec``.
 """

@@ -1,1 +1,1 @@
-"""Who may ask, and how much at once: API keys, open requests per tenant."""
+"""API keys, and how much may be open at once. Read in this order: ``auth``, ``concurrency``."""

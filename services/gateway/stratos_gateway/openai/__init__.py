@@ -1,4 +1,5 @@
 """The OpenAI API as data: bodies in, chunks and responses out; nothing here waits.
 
-Read in this order: ``fields``, ``requests``, ``responses``.
+Read in this order: ``fields``, ``requests``, ``grammar_fields``, ``responses``, ``prompt_logprobs``,
+``embedding_requests``.
 """

@@ -1,4 +1,4 @@
 """Sessions with decode workers.
 
-Read in this order: ``records``, ``session`` (one worker), ``pool``, ``liveness``, ``messages``.
+Read in this order: ``sink`` (receives what a session hears), ``session`` (one worker), ``pool``, ``liveness``.
 """
