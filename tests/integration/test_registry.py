@@ -58,14 +58,13 @@ async def test_an_adapters_life_through_the_process(redis_url: str, tmp_path: Pa
         made = await client.register(name="one", uri="adapters/one", base_model_digest=BASE_DIGEST)
         assert (made.rank, made.alpha, made.target_modules) == (2, 4.0, ("q_proj",))
         assert await client.list("acme") == (made,)
-        assert await client.resolve("acme", "one") == made
         with pytest.raises(InvalidAdapter, match=r"adapters/bad: .*not a safetensors file"):
             await client.register(name="bad", uri="adapters/bad", base_model_digest=BASE_DIGEST)
         with pytest.raises(NotFound):
             await client.register(name="none", uri="adapters/none", base_model_digest=BASE_DIGEST)
         await client.delete("", "one")
         with pytest.raises(ModelNotFound, match="no adapter named 'one'"):
-            await client.resolve("acme", "one")
+            await client.delete("", "one")
         assert await client.list("acme") == ()
     async with registry(tmp_path, redis_url) as client:  # nothing is kept in the process
         assert await client.list("acme") == ()
@@ -78,7 +77,6 @@ async def test_redis_dies_and_comes_back(redis_server: RedisServer, tmp_path: Pa
         redis_server.kill()
         calls = (
             lambda: client.list("acme"),
-            lambda: client.resolve("acme", "one"),
             lambda: client.delete("", "one"),
             lambda: client.register(name="two", uri="one", base_model_digest=BASE_DIGEST),
         )

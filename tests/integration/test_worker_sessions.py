@@ -149,8 +149,7 @@ async def test_drain_refuses_new_work_and_hands_streams_back(world: World) -> No
     stream = await gateway.submit(PROMPT, max_tokens=4000, request_id="long")
     await stream.wait_tokens(2)
     async with channel(decode.process.address) as peer:
-        answer = await worker_pb2_grpc.WorkerServiceStub(peer).Drain(worker_pb2.DrainRequest(timeout_ms=400))
-        assert answer.num_requests == 1
+        await worker_pb2_grpc.WorkerServiceStub(peer).Drain(worker_pb2.DrainRequest(timeout_ms=400))
     late = await (await gateway.submit(PROMPT, request_id="late")).over()
     assert late.error.code == "draining"
     assert (await stream.over()).error.code == "draining"

@@ -211,8 +211,7 @@ class Gateway:
 
     async def open(self) -> None:
         self.call = decode_pb2_grpc.DecodeServiceStub(self._channel).Session()
-        hello = decode_pb2.Hello(gateway_incarnation="inc-gateway")
-        await self.call.write(decode_pb2.SessionRequest(hello=hello))
+        await self.call.write(decode_pb2.SessionRequest(hello=decode_pb2.Hello()))
         self.worker = (await self.call.read()).welcome.worker
         self._reader = asyncio.create_task(self._read())
 

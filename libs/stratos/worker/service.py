@@ -170,13 +170,12 @@ class WorkerProcess(Service):
         self.opened.table.is_draining = True
         self._feed.notify()
 
-    def start_drain(self, timeout_s: float | None) -> int:
-        """Refuse new work and let the process end; returns how many requests it still has."""
+    def start_drain(self, timeout_s: float | None) -> None:
+        """Refuse new work and let the process end."""
         if timeout_s is not None:
             self._drain_timeout_s = timeout_s
         self.refuse_new_work()
         self.request_stop()
-        return len(self.opened.table)
 
     async def drain(self) -> None:
         """Let what runs end; hand streams back to their gateways shortly before the time is over."""

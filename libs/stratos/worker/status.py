@@ -48,7 +48,7 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Serves routers and the autoscaler."""
 
     def __init__(
-        self, feed: StatusFeed, status: Callable[[], WorkerStatus], drain: Callable[[float | None], int]
+        self, feed: StatusFeed, status: Callable[[], WorkerStatus], drain: Callable[[float | None], None]
     ) -> None:
         self._feed = feed
         self._status = status
@@ -68,6 +68,5 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Refuse new work from now on; the process ends when what runs has ended or moved."""
         if request.timeout_ms < 0:
             raise BadRequest("timeout_ms must not be negative", param="timeout_ms")
-        return worker_pb2.DrainResponse(
-            num_requests=self._drain(request.timeout_ms / 1000 if request.timeout_ms else None)
-        )
+        self._drain(request.timeout_ms / 1000 if request.timeout_ms else None)
+        return worker_pb2.DrainResponse()

@@ -13,7 +13,6 @@ from typing import Any
 import grpc.aio
 
 from stratos.common.clock import SystemClock
-from stratos.common.ids import new_incarnation
 from stratos.core.placement import WorkerRef
 from stratos.rpc.serving.service import Service
 from stratos.rpc.settings import env_name_of
@@ -69,7 +68,6 @@ class GatewayService(Service):
         self._settings = settings
         self._open_backends = open_backends
         self._clock = SystemClock()
-        self._incarnation = new_incarnation()
         self._stack = AsyncExitStack()
         self._admission: Admission
         self._sessions: SessionPool
@@ -149,7 +147,7 @@ class GatewayService(Service):
         await self._stack.aclose()
 
     def _build_session(self, worker: WorkerRef) -> WorkerSession:
-        return WorkerSession(worker, self._incarnation, self._clock, self._settings.sessions)
+        return WorkerSession(worker, self._clock, self._settings.sessions)
 
     def _build_app(
         self, model: ServedModel, backends: Backends, platform: Platform, embeddings: EmbeddingClient

@@ -43,16 +43,12 @@ redis.call('HDEL', KEYS[1], ARGV[1])
 redis.call('EXPIRE', ARGV[3] .. old, ARGV[2])
 return 1
 """
-# KEYS: names, best last. ARGV: prefix, then nothing (all names) or one name. Answers version records.
+# KEYS: names, best last. ARGV: prefix. Answers version records.
 _READ = """
 local versions, records = {}, {}
 for _, names in ipairs(KEYS) do
-  if ARGV[2] then
-    versions[ARGV[2]] = redis.call('HGET', names, ARGV[2]) or versions[ARGV[2]]
-  else
-    local all = redis.call('HGETALL', names)
-    for i = 1, #all, 2 do versions[all[i]] = all[i + 1] end
-  end
+  local all = redis.call('HGETALL', names)
+  for i = 1, #all, 2 do versions[all[i]] = all[i + 1] end
 end
 for _, version in pairs(versions) do
   table.insert(records, redis.call('HGETALL', ARGV[1] .. version))
@@ -97,18 +93,6 @@ class AdapterCatalogue:
             records = await self._read(keys=_readable(tenant), args=[_PREFIX])
         return sorted((_from_flat(flat) for flat in records if flat), key=lambda adapter: adapter.name)
 
-    async def resolve(self, tenant: str, name: str) -> Adapter:
-        """The version a name points to.
-
-        Raises:
-            ModelNotFound: unknown, or of another tenant: the answer is the same.
-        """
-        with translate_redis_errors():
-            records = [r for r in await self._read(keys=_readable(tenant), args=[_PREFIX, name]) if r]
-        if not records:
-            raise _unknown(name)
-        return _from_flat(records[0])
-
     async def delete(self, tenant: str, name: str) -> None:
         """Take a name away from its owner.
 
@@ -118,11 +102,7 @@ class AdapterCatalogue:
         with translate_redis_errors():
             was_there = await self._delete(keys=[_names_key(tenant)], args=[name, _SUPERSEDED_TTL_S, _PREFIX])
         if not was_there:
-            raise _unknown(name)
-
-
-def _unknown(name: str) -> ModelNotFound:
-    return ModelNotFound(f"there is no adapter named {name!r}", param="model")
+            raise ModelNotFound(f"there is no adapter named {name!r}", param="model")
 
 
 def _names_key(tenant: str) -> str:

@@ -33,12 +33,6 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         adapters = await self._catalogue.list(request.tenant)
         return registry_pb2.ListAdaptersResponse(adapters=map(adapter_to_pb, adapters))
 
-    async def ResolveAdapter(
-        self, request: registry_pb2.ResolveAdapterRequest, context: Any
-    ) -> registry_pb2.ResolveAdapterResponse:
-        adapter = await self._catalogue.resolve(request.tenant, request.name)
-        return registry_pb2.ResolveAdapterResponse(adapter=adapter_to_pb(adapter))
-
     async def DeleteAdapter(
         self, request: registry_pb2.DeleteAdapterRequest, context: Any
     ) -> registry_pb2.DeleteAdapterResponse:

@@ -86,17 +86,6 @@ class RegistryClient:
             answer = await self._stub.ListAdapters(request, timeout=self._timeout_s)
         return tuple(adapter_from_pb(message) for message in answer.adapters)
 
-    async def resolve(self, tenant: str, name: str) -> Adapter:
-        """The current version of one adapter.
-
-        Raises:
-            ModelNotFound: unknown, or of another tenant.
-        """
-        request = registry_pb2.ResolveAdapterRequest(tenant=tenant, name=name)
-        async with translate_errors(peer=_PEER, lost=DependencyDown):
-            answer = await self._stub.ResolveAdapter(request, timeout=self._timeout_s)
-        return adapter_from_pb(answer.adapter)
-
     async def delete(self, tenant: str, name: str) -> None:
         """Take a name away.
 

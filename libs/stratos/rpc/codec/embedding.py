@@ -52,6 +52,4 @@ def call_from_pb(message: embed_pb2.EmbedRequest, now_s: float) -> EmbedCall:
 
 def response_to_pb(outputs: Sequence[EmbeddingOutput]) -> embed_pb2.EmbedResponse:
     """Vectors as a message."""
-    return embed_pb2.EmbedResponse(
-        embeddings=[embed_pb2.Embedding(values=o.values, num_cached_tokens=o.num_cached_tokens) for o in outputs]
-    )
+    return embed_pb2.EmbedResponse(embeddings=[embed_pb2.Embedding(values=o.values) for o in outputs])

@@ -47,9 +47,9 @@ _PLAIN = tuple(f.name for f in dataclasses.fields(SamplingParams) if f.name not 
 # -- up ----------------------------------------------------------------------------------------------
 
 
-def hello(gateway_incarnation: str) -> decode_pb2.SessionRequest:
+def hello() -> decode_pb2.SessionRequest:
     """First message up."""
-    return decode_pb2.SessionRequest(hello=decode_pb2.Hello(gateway_incarnation=gateway_incarnation))
+    return decode_pb2.SessionRequest(hello=decode_pb2.Hello())
 
 
 def cancel(key: RequestKey, choices: tuple[int, ...] = ()) -> decode_pb2.SessionRequest:

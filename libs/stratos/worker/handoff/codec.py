@@ -51,9 +51,7 @@ def request_to_pb(message: ReceiverMessage, now_s: float) -> source_pb2.FetchReq
         case Credit():
             return source_pb2.FetchRequest(credit=source_pb2.Credit(slots=message.slots))
         case Nack():
-            return source_pb2.FetchRequest(
-                nack=source_pb2.Nack(seq=message.seq, cause=message.cause, slot=message.slot)
-            )
+            return source_pb2.FetchRequest(nack=source_pb2.Nack(seq=message.seq, slot=message.slot))
         case Ack():
             return source_pb2.FetchRequest(ack=source_pb2.Ack())
         case Abort():
@@ -87,7 +85,7 @@ def request_from_pb(message: source_pb2.FetchRequest, now_s: float) -> ReceiverM
         case "credit":
             return Credit(slots=tuple(message.credit.slots))
         case "nack":
-            return Nack(seq=message.nack.seq, cause=message.nack.cause, slot=message.nack.slot)
+            return Nack(seq=message.nack.seq, slot=message.nack.slot)
         case "ack":
             return Ack()
         case "abort":

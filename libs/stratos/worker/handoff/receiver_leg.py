@@ -228,7 +228,7 @@ class ReceiverLeg:
         if header.seq in self._nacked:
             raise DamagedFrameError(cause)
         self._nacked.add(header.seq)
-        await self._stream.send(Nack(seq=header.seq, cause=cause, slot=header.slot))
+        await self._stream.send(Nack(seq=header.seq, slot=header.slot))
 
     def _is_complete(self) -> bool:
         finish = self._finish

@@ -75,7 +75,6 @@ class Nack:
     """A frame arrived damaged."""
 
     seq: int
-    cause: str
     slot: int
 
 

@@ -39,11 +39,6 @@ class HandoffTarget:
         self.reservation: Reservation | None = None
         self.coverage = Coverage(0, 0, 1)
 
-    @property
-    def num_verified_tokens(self) -> int:
-        """Tokens [0, n) that a next leg may skip; 0 before anything was reserved."""
-        return self.coverage.verified_tokens
-
     async def reserve(self) -> int:
         """Take adapter and blocks, if they are not taken yet; returns tokens [0, n) that are there.
 

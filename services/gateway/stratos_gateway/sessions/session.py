@@ -36,15 +36,13 @@ class WorkerSession:
 
     Args:
         worker: as the placement names it.
-        gateway_incarnation: of this process.
         clock: for liveness.
         config: limits of liveness.
     """
 
-    def __init__(self, worker: WorkerRef, gateway_incarnation: str, clock: Clock, config: SessionConfig) -> None:
+    def __init__(self, worker: WorkerRef, clock: Clock, config: SessionConfig) -> None:
         self.worker = worker
         self.is_broken = False
-        self._gateway_incarnation = gateway_incarnation
         self._clock = clock
         self._liveness = Liveness(config, clock.now())
         self._sinks: dict[RequestKey, AttemptSink] = {}
@@ -62,7 +60,7 @@ class WorkerSession:
         try:
             async with asyncio.timeout(timeout_s):
                 self._call = decode_pb2_grpc.DecodeServiceStub(self._channel).Session()
-                await self._call.write(codec.hello(self._gateway_incarnation))
+                await self._call.write(codec.hello())
                 first = await self._call.read()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError) as error:
             await self.close()

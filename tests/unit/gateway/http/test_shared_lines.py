@@ -68,7 +68,7 @@ async def test_a_bug_in_one_request_leaves_the_session_to_the_others() -> None:
     decode_pb2_grpc.add_DecodeServiceServicer_to_server(worker, worker.server)
     await worker.server.start()
     config = SessionConfig(silence_timeout_s=1, step_timeout_s=1)
-    session = WorkerSession(worker.ref, "gw", FakeClock(), config)
+    session = WorkerSession(worker.ref, FakeClock(), config)
     sinks = {"bad": Sink(is_broken=True), "good": Sink()}
     try:
         await session.open(10.0)

@@ -69,7 +69,7 @@ class Bench:
             seed=0,
             terms=RequestTerms(arrival_s=self.clock.now()),
         )
-        self.table.submit(Session(self.engine, self.clock), Submission(request=request, trace=trace))
+        self.table.submit(Session(self.engine, self.clock), Submission(request=request, model_digest="m", trace=trace))
 
     async def idle(self) -> None:
         async with asyncio.timeout(10):

@@ -114,7 +114,7 @@ HEADER = FrameHeader(
         Grant(num_skip_tokens=1, slots=(0, 1), offer=OFFER),
         NoRoom(reason="busy"),
         Credit(slots=(1,)),
-        Nack(seq=3, cause="checksum", slot=1),
+        Nack(seq=3, slot=1),
         Ack(),
         Abort(reason="cancelled"),
     ],

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from stratos.api.common.v1 import common_pb2 as stratos_dot_api_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1estratos/api/kv/v1/source.proto\x12\x11stratos.api.kv.v1\x1a\"stratos/api/common/v1/common.proto\"\xc2\x02\n\x0c\x46\x65tchRequest\x12+\n\x06intent\x18\x01 \x01(\x0b\x32\x19.stratos.api.kv.v1.IntentH\x00\x12)\n\x05grant\x18\x02 \x01(\x0b\x32\x18.stratos.api.kv.v1.GrantH\x00\x12\'\n\x04\x62usy\x18\x03 \x01(\x0b\x32\x17.stratos.api.kv.v1.BusyH\x00\x12+\n\x06\x63redit\x18\x04 \x01(\x0b\x32\x19.stratos.api.kv.v1.CreditH\x00\x12\'\n\x04nack\x18\x05 \x01(\x0b\x32\x17.stratos.api.kv.v1.NackH\x00\x12%\n\x03\x61\x63k\x18\x06 \x01(\x0b\x32\x16.stratos.api.kv.v1.AckH\x00\x12)\n\x05\x61\x62ort\x18\x07 \x01(\x0b\x32\x18.stratos.api.kv.v1.AbortH\x00\x42\t\n\x07message\"\xe5\x02\n\rFetchResponse\x12/\n\x08progress\x18\x01 \x01(\x0b\x32\x1b.stratos.api.kv.v1.ProgressH\x00\x12)\n\x05ready\x18\x02 \x01(\x0b\x32\x18.stratos.api.kv.v1.ReadyH\x00\x12\x30\n\x06header\x18\x03 \x01(\x0b\x32\x1e.stratos.api.kv.v1.FrameHeaderH\x00\x12\'\n\x04sent\x18\x04 \x01(\x0b\x32\x17.stratos.api.kv.v1.SentH\x00\x12+\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x19.stratos.api.kv.v1.FinishH\x00\x12\x30\n\tabort_ack\x18\x06 \x01(\x0b\x32\x1b.stratos.api.kv.v1.AbortAckH\x00\x12\x33\n\x05\x65rror\x18\x07 \x01(\x0b\x32\".stratos.api.common.v1.ErrorDetailH\x00\x42\t\n\x07message\"\x8c\x03\n\x06Intent\x12\x12\n\nhandoff_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0b\n\x03leg\x18\x04 \x01(\t\x12\x11\n\ttoken_ids\x18\x05 \x03(\r\x12\x0f\n\x07\x63ompute\x18\x06 \x01(\x08\x12\x33\n\x08identity\x18\x07 \x01(\x0b\x32!.stratos.api.common.v1.KvIdentity\x12\x33\n\x08geometry\x18\x08 \x01(\x0b\x32!.stratos.api.common.v1.KvGeometry\x12\x32\n\x08receiver\x18\t \x01(\x0b\x32 .stratos.api.common.v1.WorkerRef\x12\x12\n\ntransports\x18\n \x03(\t\x12\x32\n\x05terms\x18\x0b \x01(\x0b\x32#.stratos.api.common.v1.RequestTerms\x12\x32\n\x05trace\x18\x0c \x01(\x0b\x32#.stratos.api.common.v1.TraceContext\"L\n\x05Ready\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x30\n\x06source\x18\x02 \x01(\x0b\x32 .stratos.api.common.v1.WorkerRef\"i\n\x0eTransportOffer\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x0c\n\x04pair\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x12\n\nslot_bytes\x18\x04 \x01(\x04\x12\x11\n\tnum_slots\x18\x05 \x01(\r\"a\n\x05Grant\x12\x17\n\x0fnum_skip_tokens\x18\x01 \x01(\r\x12\r\n\x05slots\x18\x02 \x03(\r\x12\x30\n\x05offer\x18\x03 \x01(\x0b\x32!.stratos.api.kv.v1.TransportOffer\"\x16\n\x04\x42usy\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x17\n\x06\x43redit\x12\r\n\x05slots\x18\x01 \x03(\r\"0\n\x04Nack\x12\x0b\n\x03seq\x18\x01 \x01(\r\x12\r\n\x05\x63\x61use\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\r\"\x05\n\x03\x41\x63k\"\x17\n\x05\x41\x62ort\x12\x0e\n\x06reason\x18\x01 \x01(\t\"|\n\x08Progress\x12-\n\x05phase\x18\x01 \x01(\x0e\x32\x1e.stratos.api.kv.v1.SourcePhase\x12\x16\n\x0equeue_position\x18\x02 \x01(\r\x12\x13\n\x0b\x65ngine_step\x18\x03 \x01(\x03\x12\x14\n\x0cslow_step_ms\x18\x04 \x01(\r\"\x91\x02\n\x0b\x46rameHeader\x12\x0b\n\x03leg\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\r\x12\x10\n\x08kv_group\x18\x03 \x01(\t\x12\x13\n\x0blayer_begin\x18\x04 \x01(\r\x12\x11\n\tlayer_end\x18\x05 \x01(\r\x12\x13\n\x0btoken_begin\x18\x06 \x01(\r\x12\x11\n\ttoken_end\x18\x07 \x01(\r\x12\x12\n\nhead_begin\x18\x08 \x01(\r\x12\x10\n\x08head_end\x18\t \x01(\r\x12\x13\n\x0bsource_rank\x18\n \x01(\r\x12\x18\n\x10\x64\x65stination_rank\x18\x0b \x01(\r\x12\x11\n\tnum_bytes\x18\x0c \x01(\x04\x12\x10\n\x08\x63hecksum\x18\r \x01(\x06\x12\x0c\n\x04slot\x18\x0e \x01(\r\" \n\x04Sent\x12\x0b\n\x03leg\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\r\"\x8a\x01\n\x06\x46inish\x12\x12\n\nnum_frames\x18\x01 \x01(\r\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x10\n\x08queue_ns\x18\x03 \x01(\x03\x12\x12\n\nprefill_ns\x18\x04 \x01(\x03\x12\x1b\n\x13num_computed_tokens\x18\x05 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x06 \x01(\r\"\n\n\x08\x41\x62ortAck\")\n\x11InvalidateRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\"+\n\x12InvalidateResponse\x12\x15\n\rnum_forgotten\x18\x01 \x01(\r*\xb4\x01\n\x0bSourcePhase\x12\x1c\n\x18SOURCE_PHASE_UNSPECIFIED\x10\x00\x12\x17\n\x13SOURCE_PHASE_QUEUED\x10\x01\x12 \n\x1cSOURCE_PHASE_LOADING_ADAPTER\x10\x02\x12\x16\n\x12SOURCE_PHASE_READY\x10\x03\x12\x1a\n\x16SOURCE_PHASE_COMPUTING\x10\x04\x12\x18\n\x14SOURCE_PHASE_SENDING\x10\x05\x32\xbc\x01\n\x0fKvSourceService\x12N\n\x05\x46\x65tch\x12\x1f.stratos.api.kv.v1.FetchRequest\x1a .stratos.api.kv.v1.FetchResponse(\x01\x30\x01\x12Y\n\nInvalidate\x12$.stratos.api.kv.v1.InvalidateRequest\x1a%.stratos.api.kv.v1.InvalidateResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1estratos/api/kv/v1/source.proto\x12\x11stratos.api.kv.v1\x1a\"stratos/api/common/v1/common.proto\"\xc2\x02\n\x0c\x46\x65tchRequest\x12+\n\x06intent\x18\x01 \x01(\x0b\x32\x19.stratos.api.kv.v1.IntentH\x00\x12)\n\x05grant\x18\x02 \x01(\x0b\x32\x18.stratos.api.kv.v1.GrantH\x00\x12\'\n\x04\x62usy\x18\x03 \x01(\x0b\x32\x17.stratos.api.kv.v1.BusyH\x00\x12+\n\x06\x63redit\x18\x04 \x01(\x0b\x32\x19.stratos.api.kv.v1.CreditH\x00\x12\'\n\x04nack\x18\x05 \x01(\x0b\x32\x17.stratos.api.kv.v1.NackH\x00\x12%\n\x03\x61\x63k\x18\x06 \x01(\x0b\x32\x16.stratos.api.kv.v1.AckH\x00\x12)\n\x05\x61\x62ort\x18\x07 \x01(\x0b\x32\x18.stratos.api.kv.v1.AbortH\x00\x42\t\n\x07message\"\xe5\x02\n\rFetchResponse\x12/\n\x08progress\x18\x01 \x01(\x0b\x32\x1b.stratos.api.kv.v1.ProgressH\x00\x12)\n\x05ready\x18\x02 \x01(\x0b\x32\x18.stratos.api.kv.v1.ReadyH\x00\x12\x30\n\x06header\x18\x03 \x01(\x0b\x32\x1e.stratos.api.kv.v1.FrameHeaderH\x00\x12\'\n\x04sent\x18\x04 \x01(\x0b\x32\x17.stratos.api.kv.v1.SentH\x00\x12+\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x19.stratos.api.kv.v1.FinishH\x00\x12\x30\n\tabort_ack\x18\x06 \x01(\x0b\x32\x1b.stratos.api.kv.v1.AbortAckH\x00\x12\x33\n\x05\x65rror\x18\x07 \x01(\x0b\x32\".stratos.api.common.v1.ErrorDetailH\x00\x42\t\n\x07message\"\x8c\x03\n\x06Intent\x12\x12\n\nhandoff_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0b\n\x03leg\x18\x04 \x01(\t\x12\x11\n\ttoken_ids\x18\x05 \x03(\r\x12\x0f\n\x07\x63ompute\x18\x06 \x01(\x08\x12\x33\n\x08identity\x18\x07 \x01(\x0b\x32!.stratos.api.common.v1.KvIdentity\x12\x33\n\x08geometry\x18\x08 \x01(\x0b\x32!.stratos.api.common.v1.KvGeometry\x12\x32\n\x08receiver\x18\t \x01(\x0b\x32 .stratos.api.common.v1.WorkerRef\x12\x12\n\ntransports\x18\n \x03(\t\x12\x32\n\x05terms\x18\x0b \x01(\x0b\x32#.stratos.api.common.v1.RequestTerms\x12\x32\n\x05trace\x18\x0c \x01(\x0b\x32#.stratos.api.common.v1.TraceContext\"L\n\x05Ready\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x30\n\x06source\x18\x02 \x01(\x0b\x32 .stratos.api.common.v1.WorkerRef\"i\n\x0eTransportOffer\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x0c\n\x04pair\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x12\n\nslot_bytes\x18\x04 \x01(\x04\x12\x11\n\tnum_slots\x18\x05 \x01(\r\"a\n\x05Grant\x12\x17\n\x0fnum_skip_tokens\x18\x01 \x01(\r\x12\r\n\x05slots\x18\x02 \x03(\r\x12\x30\n\x05offer\x18\x03 \x01(\x0b\x32!.stratos.api.kv.v1.TransportOffer\"\x16\n\x04\x42usy\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x17\n\x06\x43redit\x12\r\n\x05slots\x18\x01 \x03(\r\".\n\x04Nack\x12\x0b\n\x03seq\x18\x01 \x01(\r\x12\x0c\n\x04slot\x18\x03 \x01(\rJ\x04\x08\x02\x10\x03R\x05\x63\x61use\"\x05\n\x03\x41\x63k\"\x17\n\x05\x41\x62ort\x12\x0e\n\x06reason\x18\x01 \x01(\t\"|\n\x08Progress\x12-\n\x05phase\x18\x01 \x01(\x0e\x32\x1e.stratos.api.kv.v1.SourcePhase\x12\x16\n\x0equeue_position\x18\x02 \x01(\r\x12\x13\n\x0b\x65ngine_step\x18\x03 \x01(\x03\x12\x14\n\x0cslow_step_ms\x18\x04 \x01(\r\"\x91\x02\n\x0b\x46rameHeader\x12\x0b\n\x03leg\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\r\x12\x10\n\x08kv_group\x18\x03 \x01(\t\x12\x13\n\x0blayer_begin\x18\x04 \x01(\r\x12\x11\n\tlayer_end\x18\x05 \x01(\r\x12\x13\n\x0btoken_begin\x18\x06 \x01(\r\x12\x11\n\ttoken_end\x18\x07 \x01(\r\x12\x12\n\nhead_begin\x18\x08 \x01(\r\x12\x10\n\x08head_end\x18\t \x01(\r\x12\x13\n\x0bsource_rank\x18\n \x01(\r\x12\x18\n\x10\x64\x65stination_rank\x18\x0b \x01(\r\x12\x11\n\tnum_bytes\x18\x0c \x01(\x04\x12\x10\n\x08\x63hecksum\x18\r \x01(\x06\x12\x0c\n\x04slot\x18\x0e \x01(\r\" \n\x04Sent\x12\x0b\n\x03leg\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\r\"\x8a\x01\n\x06\x46inish\x12\x12\n\nnum_frames\x18\x01 \x01(\r\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x10\n\x08queue_ns\x18\x03 \x01(\x03\x12\x12\n\nprefill_ns\x18\x04 \x01(\x03\x12\x1b\n\x13num_computed_tokens\x18\x05 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x06 \x01(\r\"\n\n\x08\x41\x62ortAck\")\n\x11InvalidateRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\"+\n\x12InvalidateResponse\x12\x15\n\rnum_forgotten\x18\x01 \x01(\r*\xb4\x01\n\x0bSourcePhase\x12\x1c\n\x18SOURCE_PHASE_UNSPECIFIED\x10\x00\x12\x17\n\x13SOURCE_PHASE_QUEUED\x10\x01\x12 \n\x1cSOURCE_PHASE_LOADING_ADAPTER\x10\x02\x12\x16\n\x12SOURCE_PHASE_READY\x10\x03\x12\x1a\n\x16SOURCE_PHASE_COMPUTING\x10\x04\x12\x18\n\x14SOURCE_PHASE_SENDING\x10\x05\x32\xbc\x01\n\x0fKvSourceService\x12N\n\x05\x46\x65tch\x12\x1f.stratos.api.kv.v1.FetchRequest\x1a .stratos.api.kv.v1.FetchResponse(\x01\x30\x01\x12Y\n\nInvalidate\x12$.stratos.api.kv.v1.InvalidateRequest\x1a%.stratos.api.kv.v1.InvalidateResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stratos.api.kv.v1.source_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SOURCEPHASE']._serialized_start=2266
-  _globals['_SOURCEPHASE']._serialized_end=2446
+  _globals['_SOURCEPHASE']._serialized_start=2264
+  _globals['_SOURCEPHASE']._serialized_end=2444
   _globals['_FETCHREQUEST']._serialized_start=90
   _globals['_FETCHREQUEST']._serialized_end=412
   _globals['_FETCHRESPONSE']._serialized_start=415
@@ -51,25 +51,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREDIT']._serialized_start=1481
   _globals['_CREDIT']._serialized_end=1504
   _globals['_NACK']._serialized_start=1506
-  _globals['_NACK']._serialized_end=1554
-  _globals['_ACK']._serialized_start=1556
-  _globals['_ACK']._serialized_end=1561
-  _globals['_ABORT']._serialized_start=1563
-  _globals['_ABORT']._serialized_end=1586
-  _globals['_PROGRESS']._serialized_start=1588
-  _globals['_PROGRESS']._serialized_end=1712
-  _globals['_FRAMEHEADER']._serialized_start=1715
-  _globals['_FRAMEHEADER']._serialized_end=1988
-  _globals['_SENT']._serialized_start=1990
-  _globals['_SENT']._serialized_end=2022
-  _globals['_FINISH']._serialized_start=2025
-  _globals['_FINISH']._serialized_end=2163
-  _globals['_ABORTACK']._serialized_start=2165
-  _globals['_ABORTACK']._serialized_end=2175
-  _globals['_INVALIDATEREQUEST']._serialized_start=2177
-  _globals['_INVALIDATEREQUEST']._serialized_end=2218
-  _globals['_INVALIDATERESPONSE']._serialized_start=2220
-  _globals['_INVALIDATERESPONSE']._serialized_end=2263
-  _globals['_KVSOURCESERVICE']._serialized_start=2449
-  _globals['_KVSOURCESERVICE']._serialized_end=2637
+  _globals['_NACK']._serialized_end=1552
+  _globals['_ACK']._serialized_start=1554
+  _globals['_ACK']._serialized_end=1559
+  _globals['_ABORT']._serialized_start=1561
+  _globals['_ABORT']._serialized_end=1584
+  _globals['_PROGRESS']._serialized_start=1586
+  _globals['_PROGRESS']._serialized_end=1710
+  _globals['_FRAMEHEADER']._serialized_start=1713
+  _globals['_FRAMEHEADER']._serialized_end=1986
+  _globals['_SENT']._serialized_start=1988
+  _globals['_SENT']._serialized_end=2020
+  _globals['_FINISH']._serialized_start=2023
+  _globals['_FINISH']._serialized_end=2161
+  _globals['_ABORTACK']._serialized_start=2163
+  _globals['_ABORTACK']._serialized_end=2173
+  _globals['_INVALIDATEREQUEST']._serialized_start=2175
+  _globals['_INVALIDATEREQUEST']._serialized_end=2216
+  _globals['_INVALIDATERESPONSE']._serialized_start=2218
+  _globals['_INVALIDATERESPONSE']._serialized_end=2261
+  _globals['_KVSOURCESERVICE']._serialized_start=2447
+  _globals['_KVSOURCESERVICE']._serialized_end=2635
 # @@protoc_insertion_point(module_scope)

@@ -132,14 +132,12 @@ class Credit(_message.Message):
     def __init__(self, slots: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Nack(_message.Message):
-    __slots__ = ("seq", "cause", "slot")
+    __slots__ = ("seq", "slot")
     SEQ_FIELD_NUMBER: _ClassVar[int]
-    CAUSE_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     seq: int
-    cause: str
     slot: int
-    def __init__(self, seq: _Optional[int] = ..., cause: _Optional[str] = ..., slot: _Optional[int] = ...) -> None: ...
+    def __init__(self, seq: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class Ack(_message.Message):
     __slots__ = ()

@@ -60,20 +60,6 @@ class ListAdaptersResponse(_message.Message):
     adapters: _containers.RepeatedCompositeFieldContainer[Adapter]
     def __init__(self, adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ...) -> None: ...
 
-class ResolveAdapterRequest(_message.Message):
-    __slots__ = ("tenant", "name")
-    TENANT_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    tenant: str
-    name: str
-    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
-
-class ResolveAdapterResponse(_message.Message):
-    __slots__ = ("adapter",)
-    ADAPTER_FIELD_NUMBER: _ClassVar[int]
-    adapter: Adapter
-    def __init__(self, adapter: _Optional[_Union[Adapter, _Mapping]] = ...) -> None: ...
-
 class DeleteAdapterRequest(_message.Message):
     __slots__ = ("tenant", "name")
     TENANT_FIELD_NUMBER: _ClassVar[int]

@@ -45,11 +45,6 @@ class RegistryServiceStub:
                 request_serializer=stratos_dot_api_dot_lora_dot_v1_dot_registry__pb2.ListAdaptersRequest.SerializeToString,
                 response_deserializer=stratos_dot_api_dot_lora_dot_v1_dot_registry__pb2.ListAdaptersResponse.FromString,
                 _registered_method=True)
-        self.ResolveAdapter = channel.unary_unary(
-                '/stratos.api.lora.v1.RegistryService/ResolveAdapter',
-                request_serializer=stratos_dot_api_dot_lora_dot_v1_dot_registry__pb2.ResolveAdapterRequest.SerializeToString,
-                response_deserializer=stratos_dot_api_dot_lora_dot_v1_dot_registry__pb2.ResolveAdapterResponse.FromString,
-                _registered_method=True)
         self.DeleteAdapter = channel.unary_unary(
                 '/stratos.api.lora.v1.RegistryService/DeleteAdapter',
                 request_serializer=stratos_dot_api_dot_lora_dot_v1_dot_registry__pb2.DeleteAdapterRequest.SerializeToString,
@@ -75,15 +70,8 @@ class RegistryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ResolveAdapter(self, request, context):
-        """One adapter by tenant and name.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def DeleteAdapter(self, request, context):
-        """Takes a name away; running requests keep what they resolved.
+        """Takes a name away; running requests keep the version they began with.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -101,11 +89,6 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.ListAdapters,
                     request_deserializer=stratos_dot_api_dot_lora_dot_v1_dot_registry__pb2.ListAdaptersRequest.FromString,
                     response_serializer=stratos_dot_api_dot_lora_dot_v1_dot_registry__pb2.ListAdaptersResponse.SerializeToString,
-            ),
-            'ResolveAdapter': grpc.unary_unary_rpc_method_handler(
-                    servicer.ResolveAdapter,
-                    request_deserializer=stratos_dot_api_dot_lora_dot_v1_dot_registry__pb2.ResolveAdapterRequest.FromString,
-                    response_serializer=stratos_dot_api_dot_lora_dot_v1_dot_registry__pb2.ResolveAdapterResponse.SerializeToString,
             ),
             'DeleteAdapter': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteAdapter,
@@ -168,33 +151,6 @@ class RegistryService:
             '/stratos.api.lora.v1.RegistryService/ListAdapters',
             stratos_dot_api_dot_lora_dot_v1_dot_registry__pb2.ListAdaptersRequest.SerializeToString,
             stratos_dot_api_dot_lora_dot_v1_dot_registry__pb2.ListAdaptersResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ResolveAdapter(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/stratos.api.lora.v1.RegistryService/ResolveAdapter',
-            stratos_dot_api_dot_lora_dot_v1_dot_registry__pb2.ResolveAdapterRequest.SerializeToString,
-            stratos_dot_api_dot_lora_dot_v1_dot_registry__pb2.ResolveAdapterResponse.FromString,
             options,
             channel_credentials,
             insecure,

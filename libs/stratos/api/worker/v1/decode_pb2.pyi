@@ -61,10 +61,8 @@ class SessionResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("gateway_incarnation",)
-    GATEWAY_INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    gateway_incarnation: str
-    def __init__(self, gateway_incarnation: _Optional[str] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("worker",)

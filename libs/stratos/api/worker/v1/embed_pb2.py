@@ -25,23 +25,23 @@ _sym_db = _symbol_database.Default()
 from stratos.api.common.v1 import common_pb2 as stratos_dot_api_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stratos/api/worker/v1/embed.proto\x12\x15stratos.api.worker.v1\x1a\"stratos/api/common/v1/common.proto\"\x1f\n\nEmbedInput\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xd9\x02\n\x0c\x45mbedRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x31\n\x06inputs\x18\x03 \x03(\x0b\x32!.stratos.api.worker.v1.EmbedInput\x12/\n\x07pooling\x18\x04 \x01(\x0e\x32\x1e.stratos.api.worker.v1.Pooling\x12\x12\n\nnormalizes\x18\x05 \x01(\x08\x12\x1b\n\x0enum_dimensions\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x14\n\x0cmodel_digest\x18\x07 \x01(\t\x12\x32\n\x05terms\x18\x08 \x01(\x0b\x32#.stratos.api.common.v1.RequestTerms\x12\x32\n\x05trace\x18\t \x01(\x0b\x32#.stratos.api.common.v1.TraceContextB\x11\n\x0f_num_dimensions\"6\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x01(\x0c\x12\x19\n\x11num_cached_tokens\x18\x02 \x01(\r\"E\n\rEmbedResponse\x12\x34\n\nembeddings\x18\x01 \x03(\x0b\x32 .stratos.api.worker.v1.Embedding*F\n\x07Pooling\x12\x17\n\x13POOLING_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOOLING_LAST\x10\x01\x12\x10\n\x0cPOOLING_MEAN\x10\x02\x32\x62\n\x0c\x45mbedService\x12R\n\x05\x45mbed\x12#.stratos.api.worker.v1.EmbedRequest\x1a$.stratos.api.worker.v1.EmbedResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stratos/api/worker/v1/embed.proto\x12\x15stratos.api.worker.v1\x1a\"stratos/api/common/v1/common.proto\"\x1f\n\nEmbedInput\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xd9\x02\n\x0c\x45mbedRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x31\n\x06inputs\x18\x03 \x03(\x0b\x32!.stratos.api.worker.v1.EmbedInput\x12/\n\x07pooling\x18\x04 \x01(\x0e\x32\x1e.stratos.api.worker.v1.Pooling\x12\x12\n\nnormalizes\x18\x05 \x01(\x08\x12\x1b\n\x0enum_dimensions\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x14\n\x0cmodel_digest\x18\x07 \x01(\t\x12\x32\n\x05terms\x18\x08 \x01(\x0b\x32#.stratos.api.common.v1.RequestTerms\x12\x32\n\x05trace\x18\t \x01(\x0b\x32#.stratos.api.common.v1.TraceContextB\x11\n\x0f_num_dimensions\"4\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x01(\x0cJ\x04\x08\x02\x10\x03R\x11num_cached_tokens\"E\n\rEmbedResponse\x12\x34\n\nembeddings\x18\x01 \x03(\x0b\x32 .stratos.api.worker.v1.Embedding*F\n\x07Pooling\x12\x17\n\x13POOLING_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOOLING_LAST\x10\x01\x12\x10\n\x0cPOOLING_MEAN\x10\x02\x32\x62\n\x0c\x45mbedService\x12R\n\x05\x45mbed\x12#.stratos.api.worker.v1.EmbedRequest\x1a$.stratos.api.worker.v1.EmbedResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stratos.api.worker.v1.embed_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_POOLING']._serialized_start=604
-  _globals['_POOLING']._serialized_end=674
+  _globals['_POOLING']._serialized_start=602
+  _globals['_POOLING']._serialized_end=672
   _globals['_EMBEDINPUT']._serialized_start=96
   _globals['_EMBEDINPUT']._serialized_end=127
   _globals['_EMBEDREQUEST']._serialized_start=130
   _globals['_EMBEDREQUEST']._serialized_end=475
   _globals['_EMBEDDING']._serialized_start=477
-  _globals['_EMBEDDING']._serialized_end=531
-  _globals['_EMBEDRESPONSE']._serialized_start=533
-  _globals['_EMBEDRESPONSE']._serialized_end=602
-  _globals['_EMBEDSERVICE']._serialized_start=676
-  _globals['_EMBEDSERVICE']._serialized_end=774
+  _globals['_EMBEDDING']._serialized_end=529
+  _globals['_EMBEDRESPONSE']._serialized_start=531
+  _globals['_EMBEDRESPONSE']._serialized_end=600
+  _globals['_EMBEDSERVICE']._serialized_start=674
+  _globals['_EMBEDSERVICE']._serialized_end=772
 # @@protoc_insertion_point(module_scope)

@@ -46,12 +46,10 @@ class EmbedRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalizes: _Optional[bool] = ..., num_dimensions: _Optional[int] = ..., model_digest: _Optional[str] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
 
 class Embedding(_message.Message):
-    __slots__ = ("values", "num_cached_tokens")
+    __slots__ = ("values",)
     VALUES_FIELD_NUMBER: _ClassVar[int]
-    NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     values: bytes
-    num_cached_tokens: int
-    def __init__(self, values: _Optional[bytes] = ..., num_cached_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, values: _Optional[bytes] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
     __slots__ = ("embeddings",)

@@ -58,7 +58,5 @@ class DrainRequest(_message.Message):
     def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
 
 class DrainResponse(_message.Message):
-    __slots__ = ("num_requests",)
-    NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
-    num_requests: int
-    def __init__(self, num_requests: _Optional[int] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
