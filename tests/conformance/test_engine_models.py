@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,15 @@ from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
 from stratos.core.requests.watermark import Watermark
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
-from stratos.text.tokenizer import Tokenizer
 from stratos.worker.config import AdapterCacheConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.service import make_client
 from stratos.worker.settings import WorkerSettings
 from tests.support.engine_clients import Outputs, ended, events, make_request, until
 from tests.support.paths import MODELS
+from tests.support.shipped_model import shipped_tokenizer
 from tests.support.terms import with_terms
 
-ADAPTERS = {folder.name: read_adapter_files(folder) for folder in sorted((MODELS / "adapters").iterdir())}
-PROMPT = Tokenizer.load(MODELS / "base").encode("def read_lines(path):\n    with open(path) as file:\n        return ")
 FEATURES: dict[str, dict[str, Any]] = {
     "greedy": {"num_logprobs": 2},
     "sampled": {"temperature": 0.9, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "num_logprobs": 0},
@@ -37,6 +36,15 @@ FEATURES: dict[str, dict[str, Any]] = {
     "scored": {"num_prompt_logprobs": 2, "num_logprobs": 1},
     "grammar": {"temperature": 0.8, "grammar": GrammarSpec(GrammarKind.REGEX, "[a-z]{5}-[0-9]{3}")},
 }
+
+
+@functools.cache
+def adapters() -> dict[str, AdapterFiles]:
+    return {folder.name: read_adapter_files(folder) for folder in sorted((MODELS / "adapters").iterdir())}
+
+
+def prompt() -> list[int]:
+    return shipped_tokenizer().encode("def read_lines(path):\n    with open(path) as file:\n        return ")
 
 
 def settings_of(kind: str, tmp_path: Path) -> WorkerSettings:
@@ -92,7 +100,7 @@ async def sides(sides_dir: Path) -> AsyncIterator[tuple[Side, Side]]:
 
 
 def make(name: str, adapter: AdapterFiles | None = None, **params: Any) -> EngineRequest:
-    request = dataclasses.replace(make_request(PROMPT, name, **{"max_tokens": 12, **params}), seed=7)
+    request = dataclasses.replace(make_request(prompt(), name, **{"max_tokens": 12, **params}), seed=7)
     return request if adapter is None else with_terms(request, adapter_digest=adapter.digest)
 
 
@@ -101,11 +109,13 @@ async def test_both_clients_of_a_model_say_the_same(sides: tuple[Side, Side]) ->
         await _say_everything(side)
     thread, process = sides
     assert thread.client.info == process.client.info
-    names = [*FEATURES, *ADAPTERS]
+    names = [*FEATURES, *adapters()]
     for name in names:
         assert thread.said(name), name
         assert thread.said(name) == process.said(name), name
-    assert len({tuple(thread.outputs.tokens[name, 0]) for name in names}) >= len(ADAPTERS) + 4, "features change tokens"
+    assert len({tuple(thread.outputs.tokens[name, 0]) for name in names}) >= len(adapters()) + 4, (
+        "features change tokens"
+    )
     embeddings = [[e.values for e in side.outputs.collect(lambda r: r.embeddings)] for side in sides]
     assert embeddings[0] == embeddings[1]
     assert len(embeddings[0]) == 2
@@ -123,10 +133,10 @@ async def _say_everything(side: Side) -> None:
         await side.run(make(name, **params))
     for kind in PoolingKind:
         await side.client.add_embedding(
-            EmbedRequest(key=RequestKey(f"embed-{kind}", 0), token_ids=tuple(PROMPT), pooling=kind)
+            EmbedRequest(key=RequestKey(f"embed-{kind}", 0), token_ids=tuple(prompt()), pooling=kind)
         )
     await until(lambda: len(side.outputs.collect(lambda r: r.embeddings)) == 2)
-    first, *others = ADAPTERS.items()
+    first, *others = adapters().items()
     await side.client.load_adapter(first[1])
     assert await side.client.pin_adapter(first[1].digest)
     for name, files in [first, *others]:
@@ -141,8 +151,8 @@ async def _move_kv(source: Side, target: Side, name: str) -> None:
     """A hand-off from one kind of engine into the other one gives what either computes alone."""
     salt = name.encode()
     request = with_terms(make(name, num_logprobs=2), cache_salt=salt)
-    num_tokens = len(PROMPT) - 1
-    await source.client.add_prefill(PrefillJob(leg=name, token_ids=tuple(PROMPT[:-1]), terms=request.terms))
+    num_tokens = len(prompt()) - 1
+    await source.client.add_prefill(PrefillJob(leg=name, token_ids=tuple(prompt()[:-1]), terms=request.terms))
     await until(lambda: any(e.leg == name for e in events(source.outputs)))
     assert await target.client.reserve(request) is not None
     await source.client.grant(name)

@@ -1,10 +1,13 @@
-"""Fixtures of tests against whole platforms."""
+"""Fixtures of tests against a real Redis-protocol server and against whole platforms."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import redis
 
 from tests.support.platform_process import PlatformProcess, running_platform
+from tests.support.redis_server import RedisServer
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +18,28 @@ def real_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform
     """
     with running_platform(tmp_path_factory.mktemp("platform"), "--max-decode", "1") as platform:
         yield platform
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of this test's own, to kill and start again."""
+    server = RedisServer(tmp_path / "redis")
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def _session_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def redis_url(_session_redis: RedisServer) -> str:
+    """URL of a real server, empty at the start of the test."""
+    with redis.Redis.from_url(_session_redis.url) as client:
+        client.flushall()
+    return _session_redis.url

@@ -9,7 +9,8 @@ import openai
 import pytest
 
 from stratos.common.errors import DependencyDown
-from tests.support.gateway_world import DIGEST, END_ID, TOKENIZER, World, gateway_world, make_adapter, say
+from tests.support.gateway_world import END_ID, World, gateway_world, make_adapter, say
+from tests.support.shipped_model import base_digest, shipped_tokenizer
 
 TEXT = "def add(a, b):\n    return a + b  # é \U0001f600"
 
@@ -32,7 +33,7 @@ async def test_chat_answers_whole_and_streamed_alike(world: World) -> None:
     assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", TEXT, "stop")
     assert whole.usage is not None
     assert whole.usage.prompt_tokens == len(world.worker.submits[0].prompt_ids)
-    assert whole.usage.completion_tokens == len(TOKENIZER.encode_plain(TEXT)) + 1
+    assert whole.usage.completion_tokens == len(shipped_tokenizer().encode_plain(TEXT)) + 1
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
     assert whole.usage.prompt_tokens_details is not None
     assert whole.usage.prompt_tokens_details.cached_tokens == 3
@@ -63,7 +64,7 @@ async def test_completion_prompts_of_every_kind(world: World) -> None:
 
 
 async def test_n_choices_interleave_by_index(world: World) -> None:
-    world.worker.script = lambda submit, choice: [*TOKENIZER.encode_plain(f"choice {choice}"), END_ID]
+    world.worker.script = lambda submit, choice: [*shipped_tokenizer().encode_plain(f"choice {choice}"), END_ID]
     answer = await world.openai.completions.create(model="base", prompt=["p", "q"], n=2)
     assert [c.text for c in answer.choices] == ["choice 0", "choice 1"] * 2
     texts = ["", "", "", ""]
@@ -79,7 +80,7 @@ async def test_stop_string_trims_cancels_and_drops_later_tokens(world: World) ->
     assert answer.choices[0].message.content == "def add(a, b):\n    return a"
     assert answer.choices[0].finish_reason == "stop"
     ids = answer.choices[0].token_ids  # type: ignore[attr-defined]
-    assert TOKENIZER.decode(ids) == "def add(a, b):\n    return a + b"
+    assert shipped_tokenizer().decode(ids) == "def add(a, b):\n    return a + b"
     assert answer.usage is not None
     assert answer.usage.completion_tokens == len(ids)
     await world.wait_idle()
@@ -130,7 +131,7 @@ async def test_completion_logprobs_and_offsets(world: World) -> None:
 
 
 async def test_token_ids_of_prompt_and_output(world: World) -> None:
-    expected = [*TOKENIZER.encode_plain(TEXT), END_ID]
+    expected = [*shipped_tokenizer().encode_plain(TEXT), END_ID]
     body = chat(return_token_ids=True)
     whole = (await world.http.post("/v1/chat/completions", json=body)).json()
     assert whole["choices"][0]["token_ids"] == expected
@@ -174,7 +175,7 @@ async def test_parameters_reach_the_worker(world: World) -> None:
     assert dict(params.logit_bias) == {5: 2.0}
     assert submit.seed == 2**64 - 7
     assert (submit.terms.tenant, submit.terms.cache_salt, submit.terms.priority_class) == ("one", b"one", 1)
-    assert submit.model_digest == DIGEST
+    assert submit.model_digest == base_digest()
 
 
 async def test_a_missing_seed_is_drawn_once_per_request(world: World) -> None:

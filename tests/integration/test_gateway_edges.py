@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import Overloaded, QueueTimeout, StratosError
-from tests.support.gateway_world import KEY, OTHER_KEY, TOKENIZER, World, eventually, gateway_world, say
+from tests.support.gateway_world import KEY, OTHER_KEY, World, eventually, gateway_world, say
+from tests.support.shipped_model import shipped_tokenizer
 
-ENDLESS = [TOKENIZER.encode_plain("word ")[0]] * 4000
 BODY = {"model": "base", "prompt": "x"}
+
+
+def endless() -> list[int]:
+    return [shipped_tokenizer().encode_plain("word ")[0]] * 4000
 
 
 @pytest.fixture
@@ -81,7 +85,7 @@ async def test_request_ids_are_echoed_when_sane(world: World) -> None:
 
 async def test_caps_of_gateway_and_tenant() -> None:
     async with gateway_world(max_open_requests=3, max_open_requests_per_tenant=2) as world:
-        world.worker.script = lambda submit, choice: ENDLESS
+        world.worker.script = lambda submit, choice: endless()
         world.worker.step_s = 0.01
         endless = {**BODY, "max_tokens": 3000}
         other = {"authorization": f"Bearer {OTHER_KEY}"}
@@ -104,7 +108,7 @@ async def test_caps_of_gateway_and_tenant() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_is_cancelled_at_the_worker_soon(world: World, stream: bool) -> None:
-    world.worker.script = lambda submit, choice: ENDLESS
+    world.worker.script = lambda submit, choice: endless()
     world.worker.step_s = 0.005
     body = json.dumps({**BODY, "max_tokens": 3000, "stream": stream}).encode()
     reader, writer = await raw_post(world, body)
@@ -131,7 +135,7 @@ async def test_a_client_that_leaves_in_the_queue_is_forgotten(world: World) -> N
 
 async def test_slow_readers_cost_nobody_else_anything() -> None:
     async with gateway_world(http={"write_timeout_s": 1.0}) as world:
-        world.worker.script = lambda submit, choice: ENDLESS
+        world.worker.script = lambda submit, choice: endless()
         body = json.dumps({**BODY, "max_tokens": 3000, "stream": True, "n": 8}).encode()
         slow = [await raw_post(world, body) for _ in range(4)]
         await eventually(lambda: len(world.worker.submits) == 4, "the slow ones run")

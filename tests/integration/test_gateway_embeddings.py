@@ -20,8 +20,10 @@ from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import fake_kv
 from stratos.rpc.serving.interceptors import _abort
 from stratos_gateway.generation.embedding_run import MAX_GROUP_INPUTS
-from tests.support.gateway_world import DIGEST, KEY, MODEL_PATH, OTHER_KEY, TOKENIZER, World, eventually, gateway_world
+from tests.support.gateway_world import KEY, OTHER_KEY, World, eventually, gateway_world
+from tests.support.paths import BASE_MODEL
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.shipped_model import base_digest, shipped_tokenizer
 from tests.support.worker_world import PREFILL_WEIGHT, open_world
 
 TEXTS = ["one", "def f(x):\n    return x", "a" * 300]
@@ -33,7 +35,7 @@ def expected(ids: list[int] | tuple[int, ...], **fields: Any) -> Any:
 
 
 def encode(text: str) -> list[int]:
-    return TOKENIZER.encode(text, add_special_tokens=True)
+    return shipped_tokenizer().encode(text, add_special_tokens=True)
 
 
 @dataclass
@@ -73,7 +75,7 @@ class ScriptedEmbedder(ScriptedWorker, embed_pb2_grpc.EmbedServiceServicer):
 async def platform(tmp_path: Path) -> AsyncIterator[World]:
     """A gateway over one prefill worker with a fake engine."""
     async with open_world(tmp_path) as workers, gateway_world() as world:
-        worker = await workers.start(WorkerRole.PREFILL, fake={"model_path": MODEL_PATH, "num_blocks": 1024})
+        worker = await workers.start(WorkerRole.PREFILL, fake={"model_path": BASE_MODEL, "num_blocks": 1024})
         world.router.embedders = [worker.ref]
         yield world
         await worker.wait_baseline()
@@ -107,7 +109,7 @@ async def test_the_sdk_gets_one_vector_per_input_in_order(platform: World) -> No
     await platform.wait_placements_completed()
     (request,) = platform.router.requests
     assert (request.work, request.num_choices, request.num_prompt_tokens) == (Work.EMBEDDING, 3, num_tokens)
-    assert (request.model_digest, request.terms.tenant, request.max_tokens) == (DIGEST, "one", 0)
+    assert (request.model_digest, request.terms.tenant, request.max_tokens) == (base_digest(), "one", 0)
     assert platform.metric("stratos_prompt_tokens_total", tenant="one") == num_tokens
     assert platform.metric("stratos_embedding_inputs_total") == 3
 

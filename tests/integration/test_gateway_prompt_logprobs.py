@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 
-from tests.support.gateway_world import TOKENIZER, World, gateway_world, say
+from tests.support.gateway_world import World, gateway_world, say
+from tests.support.shipped_model import shipped_tokenizer
 
 PROMPT = "def value(é):"
-IDS = TOKENIZER.encode_plain(PROMPT)
-NAMES = [TOKENIZER.token_text(i) for i in IDS]
+
+
+@functools.cache
+def prompt_ids() -> list[int]:
+    return shipped_tokenizer().encode_plain(PROMPT)
+
+
+def prompt_names() -> list[str]:
+    return [shipped_tokenizer().token_text(i) for i in prompt_ids()]
 
 
 async def post(world: World, route: str, **body: Any) -> dict[str, Any]:
@@ -20,7 +29,7 @@ async def post(world: World, route: str, **body: Any) -> dict[str, Any]:
 
 
 def offsets() -> list[int]:
-    return [len(TOKENIZER.decode(IDS[:end]).rstrip("\ufffd")) for end in range(len(IDS))]
+    return [len(shipped_tokenizer().decode(prompt_ids()[:end]).rstrip("\ufffd")) for end in range(len(prompt_ids()))]
 
 
 async def test_echo_puts_the_prompt_before_the_output() -> None:
@@ -29,13 +38,20 @@ async def test_echo_puts_the_prompt_before_the_output() -> None:
         (choice,) = (await post(world, "/v1/completions", prompt=PROMPT, echo=True, logprobs=2))["choices"]
         logprobs = choice["logprobs"]
         assert choice["text"] == PROMPT + " x"
-        assert logprobs["tokens"][: len(IDS)] == NAMES
-        assert logprobs["token_logprobs"][: len(IDS)] == [None, *(-place for place in range(1, len(IDS)))]
+        assert logprobs["tokens"][: len(prompt_ids())] == prompt_names()
+        assert logprobs["token_logprobs"][: len(prompt_ids())] == [
+            None,
+            *(-place for place in range(1, len(prompt_ids()))),
+        ]
         assert logprobs["top_logprobs"][0] is None
-        first = {TOKENIZER.token_text(IDS[1] + 1): -0.25, TOKENIZER.token_text(IDS[1] + 2): -1.25, NAMES[1]: -1}
+        first = {
+            shipped_tokenizer().token_text(prompt_ids()[1] + 1): -0.25,
+            shipped_tokenizer().token_text(prompt_ids()[1] + 2): -1.25,
+            prompt_names()[1]: -1,
+        }
         assert logprobs["top_logprobs"][1] == first
-        assert logprobs["text_offset"][: len(IDS)] == offsets()
-        assert logprobs["text_offset"][len(IDS)] == len(PROMPT)
+        assert logprobs["text_offset"][: len(prompt_ids())] == offsets()
+        assert logprobs["text_offset"][len(prompt_ids())] == len(PROMPT)
         assert len({len(values) for values in logprobs.values()}) == 1
         assert "prompt_logprobs" not in choice
 
@@ -54,10 +70,10 @@ async def test_echo_streams_the_prompt_first_and_once() -> None:
             tokens += logprobs.tokens
             values += logprobs.token_logprobs
             positions += logprobs.text_offset
-        assert tokens[: len(IDS) + 1] == [*NAMES, " a"]
-        assert values[: len(IDS)] == [None, *(-place for place in range(1, len(IDS)))]
+        assert tokens[: len(prompt_ids()) + 1] == [*prompt_names(), " a"]
+        assert values[: len(prompt_ids())] == [None, *(-place for place in range(1, len(prompt_ids())))]
         assert positions == sorted(positions)
-        assert positions[len(IDS)] == len(PROMPT)
+        assert positions[len(prompt_ids())] == len(PROMPT)
 
 
 @pytest.mark.parametrize("route", ["/v1/completions", "/v1/chat/completions"])
@@ -71,7 +87,7 @@ async def test_prompt_logprobs_are_mapped_by_token_id(route: str) -> None:
             entries = holder["prompt_logprobs"]
             assert (entries[0], len(entries)) == (None, len(ids))
             for place, entry in enumerate(entries[1:], 1):
-                text = TOKENIZER.token_text
+                text = shipped_tokenizer().token_text
                 assert entry == {
                     str(ids[place]): {"logprob": -place, "rank": 3, "decoded_token": text(ids[place])},
                     str(ids[place] + 1): {"logprob": -0.25, "rank": 1, "decoded_token": text(ids[place] + 1)},
@@ -85,7 +101,7 @@ async def test_both_at_once_get_as_many_as_each_asked_for() -> None:
         (choice,) = body["choices"]
         assert world.worker.submits[0].sampling.num_prompt_logprobs == 2
         assert len(choice["prompt_logprobs"][1]) == 3
-        assert choice["logprobs"]["top_logprobs"][1] == {NAMES[1]: -1}
+        assert choice["logprobs"]["top_logprobs"][1] == {prompt_names()[1]: -1}
 
 
 async def test_a_resumed_request_has_its_prompt_logprobs_already() -> None:
@@ -94,7 +110,10 @@ async def test_a_resumed_request_has_its_prompt_logprobs_already() -> None:
             worker.script = say(" a b c d e f")
         world.worker.die_after = 3
         (choice,) = (await post(world, "/v1/completions", prompt=PROMPT, prompt_logprobs=0, max_tokens=20))["choices"]
-        assert [entry and list(entry) for entry in choice["prompt_logprobs"]] == [None, *([str(i)] for i in IDS[1:])]
+        assert [entry and list(entry) for entry in choice["prompt_logprobs"]] == [
+            None,
+            *([str(i)] for i in prompt_ids()[1:]),
+        ]
         first, second = world.workers[0].submits[0], world.workers[1].submits[0]
         assert first.sampling.HasField("num_prompt_logprobs")
         assert not second.sampling.HasField("num_prompt_logprobs")

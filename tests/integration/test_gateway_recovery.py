@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 import openai
@@ -10,10 +11,15 @@ import pytest
 
 from stratos.common.errors import AdapterUnavailable, Overloaded, WorkerLost
 from stratos.core.placement import Outcome
-from tests.support.gateway_world import END_ID, TOKENIZER, World, eventually, gateway_world, say
+from tests.support.gateway_world import END_ID, World, eventually, gateway_world, say
+from tests.support.shipped_model import shipped_tokenizer
 
 TEXT = "".join(f"value_{i} = {i}\n" for i in range(12)) + "é \U0001f600"
-IDS = [*TOKENIZER.encode_plain(TEXT), END_ID]
+
+
+@functools.cache
+def text_ids() -> list[int]:
+    return [*shipped_tokenizer().encode_plain(TEXT), END_ID]
 
 
 async def stream_ids(world: World, **more: Any) -> tuple[str, list[int], str | None]:
@@ -45,12 +51,12 @@ async def test_a_stream_goes_on_at_the_token_where_its_worker_was_lost(cause: st
             worker.script = say(TEXT)
         for name, value in FAULTS[cause].items():
             setattr(world.worker, name, value)
-        assert await stream_ids(world) == (TEXT, IDS, "stop")
+        assert await stream_ids(world) == (TEXT, text_ids(), "stop")
         first, second = world.workers[0].submits[0], world.workers[1].submits[0]
         assert second.request_id == first.request_id
         assert (first.attempt, second.attempt) == (0, 1)
         assert second.seed == first.seed
-        assert list(second.choices[0].emitted_ids) == IDS[:7]
+        assert list(second.choices[0].emitted_ids) == text_ids()[:7]
         recovery = world.router.requests[1]
         assert recovery.is_recovery
         assert recovery.excluded_incarnations == {world.worker.ref.incarnation}
@@ -65,7 +71,7 @@ async def test_a_standing_step_counter_is_a_hang() -> None:
         for worker in world.workers:
             worker.script = say(TEXT)
         world.worker.freeze_after = 3
-        assert await stream_ids(world) == (TEXT, IDS, "stop")
+        assert await stream_ids(world) == (TEXT, text_ids(), "stop")
         assert world.metric("stratos_recoveries_total", cause="hang") == 1
 
 
@@ -73,7 +79,7 @@ async def test_a_lost_connection_to_the_only_worker_is_made_again() -> None:
     async with gateway_world(1) as world:
         world.worker.script = say(TEXT)
         world.worker.reset_after = 4
-        assert await stream_ids(world) == (TEXT, IDS, "stop")
+        assert await stream_ids(world) == (TEXT, text_ids(), "stop")
         assert [s.attempt for s in world.worker.submits] == [0, 1]
         assert not world.router.requests[1].excluded_incarnations
 
@@ -89,7 +95,7 @@ async def test_an_idle_worker_may_stand_still() -> None:
 
 async def test_finished_choices_stay_finished_after_a_recovery() -> None:
     async with gateway_world(2) as world:
-        short, long = [*TOKENIZER.encode_plain("a"), END_ID], IDS
+        short, long = [*shipped_tokenizer().encode_plain("a"), END_ID], text_ids()
         for worker in world.workers:
             worker.script = lambda submit, choice: [short, long, long][choice]
         world.worker.die_after = 10
@@ -105,12 +111,14 @@ async def test_finished_choices_stay_finished_after_a_recovery() -> None:
 
 async def test_stop_string_that_spans_a_recovery() -> None:
     async with gateway_world(2) as world:
-        ids = TOKENIZER.encode_plain("one two three four")
-        cut = next(n for n in range(1, len(ids)) if TOKENIZER.decode(ids[:n]).endswith(" tw") or n == len(ids) // 2)
+        ids = shipped_tokenizer().encode_plain("one two three four")
+        cut = next(
+            n for n in range(1, len(ids)) if shipped_tokenizer().decode(ids[:n]).endswith(" tw") or n == len(ids) // 2
+        )
         for worker in world.workers:
             worker.script = lambda submit, choice: [*ids, END_ID]
         world.worker.die_after = cut
-        stop = TOKENIZER.decode(ids[cut - 1 : cut + 1])
+        stop = shipped_tokenizer().decode(ids[cut - 1 : cut + 1])
         text, _, reason = await stream_ids(world, stop=[stop])
         assert (text, reason) == ("one two three four".partition(stop)[0], "stop")
 
@@ -119,7 +127,7 @@ async def test_busy_asks_again_without_excluding_or_counting_a_death() -> None:
     async with gateway_world(1) as world:
         world.worker.script = say(TEXT)
         world.worker.busy_times = 5
-        assert await stream_ids(world) == (TEXT, IDS, "stop")
+        assert await stream_ids(world) == (TEXT, text_ids(), "stop")
         assert world.metric("stratos_recoveries_total", cause="busy") == 5
         assert all(not r.excluded_incarnations for r in world.router.requests)
         assert [r.attempt for r in world.router.requests] == [0, 1, 2, 3, 4, 5]
@@ -192,7 +200,7 @@ async def test_thirty_two_streams_survive_the_death_of_one_of_two_workers() -> N
             worker.script, worker.step_s = say(TEXT), 0.002
         world.worker.die_after = 20
         results = await asyncio.gather(*(stream_ids(world) for _ in range(32)))
-        assert results == [(TEXT, IDS, "stop")] * 32
+        assert results == [(TEXT, text_ids(), "stop")] * 32
         await world.wait_idle()
 
 
@@ -205,5 +213,5 @@ async def test_drain_of_the_gateway_lets_streams_end_and_refuses_new_ones() -> N
         await eventually(lambda: world.service.not_ready_reason(), "draining")
         response = await world.http.post("/v1/completions", json={"model": "base", "prompt": "x"})
         assert (response.status_code, response.json()["error"]["code"]) == (503, "draining")
-        assert await running == (TEXT, IDS, "stop")
+        assert await running == (TEXT, text_ids(), "stop")
         assert await world.exit_code == 0

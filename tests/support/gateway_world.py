@@ -17,20 +17,16 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.errors import InvalidApiKey, StratosError
 from stratos.core.adapter import Adapter
-from stratos.core.files.model_files import read_model_files
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
 from stratos.core.tenant import Tenant
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.serving.process import serve_async
-from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.service import Backends, GatewayService
 from stratos_gateway.settings import GatewaySettings
 from tests.support.paths import BASE_MODEL
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.shipped_model import base_digest, shipped_tokenizer
 
-MODEL_PATH = BASE_MODEL
-TOKENIZER = Tokenizer.load(MODEL_PATH)
-DIGEST = read_model_files(MODEL_PATH).digest
 KEY, OTHER_KEY = "sk-one", "sk-two"
 END_ID = 4
 TIMEOUT_S = 20.0
@@ -49,7 +45,7 @@ async def eventually(condition: Callable[[], Any], what: str) -> None:
 
 def say(text: str) -> Script:
     """Every choice says ``text`` and ends."""
-    ids = [*TOKENIZER.encode_plain(text), END_ID]
+    ids = [*shipped_tokenizer().encode_plain(text), END_ID]
     return lambda submit, choice: ids
 
 
@@ -273,7 +269,7 @@ def make_adapter(name: str, **changes: Any) -> Adapter:
     fields: dict[str, Any] = {
         "tenant": "",
         "name": name,
-        "base_model_digest": DIGEST,
+        "base_model_digest": base_digest(),
         "uri": f"adapters/{name}",
         "digest": f"digest-of-{name}",
         "rank": 8,
@@ -345,7 +341,7 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
 
         values: dict[str, Any] = {
             "http_listen": "127.0.0.1:0",
-            "model_path": MODEL_PATH,
+            "model_path": BASE_MODEL,
             "router_address": "unused:1",
             "redis_url": "redis://unused",
             "key_pepper": "unused-unused-unused",

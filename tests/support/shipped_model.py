@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+from stratos.core.files.model_files import read_model_files
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.models.served_model import ServedModel
 from tests.support.paths import BASE_MODEL
@@ -17,6 +18,12 @@ VOCAB_SIZE = 4096
 def served_model() -> ServedModel:
     """What a gateway knows of it."""
     return ServedModel.load(BASE_MODEL, "base", 4096)
+
+
+@functools.cache
+def base_digest() -> str:
+    """Of its files, as placements and adapters name the model."""
+    return read_model_files(BASE_MODEL).digest
 
 
 @functools.cache

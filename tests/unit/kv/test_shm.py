@@ -1,12 +1,9 @@
 """Files of the shm transport: private, allocated up front, gone when no process needs them."""
 
-import asyncio
 import os
 import resource
 import signal
 import stat
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -17,17 +14,6 @@ from stratos.kv.settings import StagingConfig
 from stratos.kv.shm import ShmReceiver, ShmSender
 
 CONFIG = StagingConfig(slot_bytes=8192, slots_per_pair=2)
-OWNER = """
-import asyncio, sys
-from pathlib import Path
-from stratos.kv.settings import StagingConfig
-from stratos.kv.shm import ShmReceiver
-async def main():
-    receiver = ShmReceiver("inc-x", StagingConfig(slot_bytes=8192, slots_per_pair=2), Path(sys.argv[1]))
-    print((await receiver.open_pair("inc-p")).address, flush=True)
-    await asyncio.Event().wait()
-asyncio.run(main())
-"""
 
 
 @pytest.fixture
@@ -56,26 +42,6 @@ async def test_closing_removes_a_file_that_nobody_attached(directory):
     await receiver.open_pair("inc-p")
     await receiver.close()
     assert list(directory.iterdir()) == []
-
-
-async def test_leftovers_of_dead_receivers_are_removed_and_those_of_living_ones_are_not(directory):
-    def start():
-        owner = subprocess.Popen([sys.executable, "-c", OWNER, str(directory)], stdout=subprocess.PIPE, text=True)
-        return owner, owner.stdout.readline().strip()
-
-    (dead, dead_name), (living, living_name) = [await asyncio.to_thread(start) for _ in range(2)]
-    try:
-        dead.send_signal(signal.SIGKILL)
-        assert dead.wait() == -signal.SIGKILL
-        (directory / "something-else").write_text("not ours")
-        assert {path.name for path in directory.iterdir()} == {dead_name, living_name, "something-else"}
-        ShmReceiver("inc-d", CONFIG, directory)
-        assert {path.name for path in directory.iterdir()} == {living_name, "something-else"}
-    finally:
-        for owner in (dead, living):
-            owner.kill()
-            owner.wait()
-            owner.stdout.close()
 
 
 async def test_no_space_is_an_error_that_says_what_to_do(directory, monkeypatch):

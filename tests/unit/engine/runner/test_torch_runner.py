@@ -185,17 +185,3 @@ def test_without_packed_kernels_one_line_is_logged_and_results_agree(
     assert "\n" not in line
     assert plain.info.identity.numerics_id.endswith("+aten+exact+threads-1")
     assert alone(plain, PROMPT, 10) == expected
-
-
-def test_loading_imports_no_heavy_machinery(world: Any) -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, pathlib; from stratos.engine.runner.torch_runner import TorchRunner; "
-        "from stratos.engine.settings import RunnerConfig; "
-        "TorchRunner.load(RunnerConfig(model_path=pathlib.Path(sys.argv[1]), kv_pool_bytes=1 << 20)); "
-        "print([m for m in ('torch._dynamo', 'sympy', 'transformers', 'peft', 'torch._inductor') if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code, str(world[1])], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"

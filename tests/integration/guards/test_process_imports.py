@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.support.tiny_models import save_tiny_llama
 
 TORCH_FREE = {
     "stratos_gateway.__main__",
@@ -50,3 +53,21 @@ def test_workers_import_neither_transformers_nor_peft() -> None:
     assert "torch" in modules, "the control: the workers do import torch"
     assert not modules & {"transformers", "peft", "accelerate", "stratos.cli", "stratos_gateway", "stratos_router"}
     assert not opentelemetry_in(modules)
+
+
+def test_transports_import_no_torch_and_no_grpc_until_gloo_is_made() -> None:
+    modules = modules_after("import stratos.kv.registry")
+    assert "stratos.kv.registry" in modules
+    assert not modules & {"torch", "grpc"}
+
+
+def test_loading_a_model_imports_no_heavy_machinery(tmp_path: Path) -> None:
+    save_tiny_llama(tmp_path)
+    modules = modules_after(
+        "from pathlib import Path\n"
+        "from stratos.engine.runner.torch_runner import TorchRunner\n"
+        "from stratos.engine.settings import RunnerConfig\n"
+        f"TorchRunner.load(RunnerConfig(model_path=Path({str(tmp_path)!r}), kv_pool_bytes=1 << 20))"
+    )
+    assert "torch" in modules
+    assert not modules & {"torch._dynamo", "sympy", "transformers", "peft", "torch._inductor"}
