@@ -86,9 +86,9 @@ class EmbeddingTable:
             values = np.frombuffer(part.values, dtype="<f8")
             state.total = values if state.total is None else state.total + values
         if sequence.num_computed == len(sequence.tokens):
-            self._finish(sequence, state, result)
+            self._finish(state, result)
 
-    def _finish(self, sequence: Sequence, state: EmbedState, result: StepResult) -> None:
+    def _finish(self, state: EmbedState, result: StepResult) -> None:
         assert state.total is not None, "the last row of an input always pools"
         request, vector = state.request, state.total
         if request.pooling is PoolingKind.MEAN:

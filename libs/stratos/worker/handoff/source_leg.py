@@ -121,7 +121,7 @@ class SourceLeg:
             stack.push_async_callback(context.engine.release_prefill, intent.leg)  # before the adapter it runs with
             await context.engine.add_prefill(self._job())
             await job.wait_ready()
-            granted_s = await self._get_grant(job)
+            granted_s = await self._get_grant()
             sender, grant = await self._connect()
             await context.engine.grant(intent.leg)
             computed_s = await self._send_all(job, sender, grant)
@@ -133,7 +133,7 @@ class SourceLeg:
         intent = self._intent
         return PrefillJob(leg=intent.leg, token_ids=intent.token_ids, compute=intent.compute, terms=intent.terms)
 
-    async def _get_grant(self, job: PrefillProgress) -> float:
+    async def _get_grant(self) -> float:
         self._phase = SourcePhase.READY
         await self._stream.send(
             Ready(

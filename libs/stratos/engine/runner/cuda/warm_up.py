@@ -11,7 +11,7 @@ import numpy as np
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import PlanRow, SampleSpec, StepPlan
-from stratos.engine.contract.runner import Runner, RunnerInfo
+from stratos.engine.contract.runner import Runner
 
 NUM_DECODES = 3
 """Rows of one token next to the prompt: as many as no captured batch has, for its number of context parts."""
@@ -30,15 +30,15 @@ def warm_up(runner: Runner) -> None:
     """
     info = runner.info
     for params in (ALL_STAGES, GREEDY) if info.can_generate else (None,):
-        rows = [_row(info, -2 - index, 1, params) for index in range(NUM_DECODES)]
-        rows.append(_row(info, -2 - NUM_DECODES, min(info.geometry.block_size, info.max_model_len), params))
+        rows = [_row(-2 - index, 1, params) for index in range(NUM_DECODES)]
+        rows.append(_row(-2 - NUM_DECODES, min(info.geometry.block_size, info.max_model_len), params))
         handle = runner.launch(StepPlan(step=0, rows=tuple(rows)))
         words = np.full(-(-info.vocab_size // 32), -1, dtype=np.int32)
         runner.sample(handle, {rows[0].seq_id: words} if params is ALL_STAGES else None)
         runner.collect(handle)
 
 
-def _row(info: RunnerInfo, seq_id: int, num_tokens: int, params: SamplingParams | None) -> PlanRow:
+def _row(seq_id: int, num_tokens: int, params: SamplingParams | None) -> PlanRow:
     spec = None if params is None else SampleSpec(
         key=RequestKey("", 0), choice=0, seed=0, position=num_tokens, params=params, prompt_ids=(0,), output_ids=(0,),
         num_output_tokens=1,
