@@ -16,7 +16,8 @@ from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import FINISHED_EARLY, fake_generate, fake_kv
 from stratos.worker.engine_client.base import EngineClient
-from tests.support.engine_clients import TIMEOUT_S, Start, ended, events, expected, make_adapter, make_request, until
+from tests.support.engine_clients import TIMEOUT_S, Start, ended, events, expected, make_adapter, make_request
+from tests.support.waiting import eventually
 
 
 async def test_requests_run_and_their_tokens_come_in_order(start: Start) -> None:
@@ -24,13 +25,13 @@ async def test_requests_run_and_their_tokens_come_in_order(start: Start) -> None
     prompts = {f"r{i}": [i, i + 5, 7] for i in range(5)}
     for name, prompt in prompts.items():
         await client.add(make_request(prompt, name, n=2, num_logprobs=1))
-    await until(lambda: len(outputs.tokens) == 10 and all(len(t) == 8 for t in outputs.tokens.values()))
+    await eventually(lambda: len(outputs.tokens) == 10 and all(len(t) == 8 for t in outputs.tokens.values()))
     assert outputs.tokens == {(name, i): expected(prompt) for name, prompt in prompts.items() for i in (0, 1)}
     first = outputs.results[0].outputs[0]
     assert first.logprobs[0].sampled.token_id == first.token_ids[0]
     (stats,) = {s.num_prompt_tokens for s in outputs.collect(lambda r: r.started_stats.values())}
     assert stats == 3
-    await until(lambda: client.status().blocks.allocated == 0)
+    await eventually(lambda: client.status().blocks.allocated == 0)
     assert client.status().tokens_by_tenant == {"t": 80}
 
 
@@ -40,8 +41,8 @@ async def test_calls_take_effect_in_the_order_in_which_they_are_made(start: Star
         await client.add(make_request([1, 2, 3], "gone", max_tokens=500))
         client.abort(RequestKey("gone", 0))
         await client.add(make_request([attempt], f"next{attempt}", max_tokens=1))
-    await until(lambda: len(ended(outputs)) == 10)
-    await until(lambda: client.status().num_running == 0)
+    await eventually(lambda: len(ended(outputs)) == 10)
+    await eventually(lambda: client.status().num_running == 0)
     assert len(outputs.tokens.get(("gone", 0), [])) <= 1
     with pytest.raises(BadRequest):
         await asyncio.gather(*(client.add(make_request([1, 2], "twice", max_tokens=900)) for _ in range(2)))
@@ -53,7 +54,7 @@ async def test_errors_arrive_as_what_they_are(start: Start) -> None:
         await client.add(make_request(range(5000)))
     assert too_long.value.http_status == 400
     await client.add(make_request([1], "runs", max_tokens=2000))
-    await until(lambda: client.status().num_running == 1)
+    await eventually(lambda: client.status().num_running == 1)
     await client.add(make_request([1], "waits"))
     with pytest.raises(Overloaded) as full:
         await client.add(make_request([1], "refused"))
@@ -67,7 +68,7 @@ async def test_errors_arrive_as_what_they_are(start: Start) -> None:
     client.abort(RequestKey("runs", 0))
     client.abort(RequestKey("waits", 0))
     await client.add(make_request([666], "poisoned"))
-    await until(lambda: outputs.collect(lambda r: r.errors))
+    await eventually(lambda: outputs.collect(lambda r: r.errors))
     (error,) = outputs.collect(lambda r: r.errors.values())
     assert isinstance(error, Internal)
     assert error.message == FINISHED_EARLY
@@ -79,13 +80,13 @@ async def test_a_hand_off_moves_the_kv(start: Start, n: int) -> None:
     target, outputs = await start(worker_weight=2, block_size=4)
     request = make_request(range(100, 130), n=n)
     await source.add_prefill(PrefillJob(leg="leg", token_ids=request.prompt_ids[:-1]))
-    await until(lambda: events(computed))
+    await eventually(lambda: events(computed))
     assert await target.match(request.prompt_ids, "", b"") == 0
     reservation = await target.reserve(request)
     assert reservation is not None
     assert (reservation.num_skip_tokens, reservation.num_tokens) == (0, 29)
     await source.grant("leg")
-    await until(lambda: events(computed)[-1].kind is PrefillEventKind.DONE)
+    await eventually(lambda: events(computed)[-1].kind is PrefillEventKind.DONE)
     for begin, end in ((0, 10), (10, 29)):
         payload = await source.gather("leg", KvRange(begin, end, 0, 1))
         await target.scatter(request.key, KvRange(begin, end, 0, 1), payload)
@@ -93,7 +94,7 @@ async def test_a_hand_off_moves_the_kv(start: Start, n: int) -> None:
         await target.scatter(request.key, KvRange(0, 4, 0, 1), memoryview(bytes(31)))
     await target.commit(request.key)
     await source.release_prefill("leg")
-    await until(lambda: ended(outputs) and all(len(t) == 8 for t in outputs.tokens.values()))
+    await eventually(lambda: ended(outputs) and all(len(t) == 8 for t in outputs.tokens.values()))
     right = fake_generate(request.prompt_ids, 8, prefill_weight=5, decode_weight=2)
     assert outputs.tokens == {("r", i): right for i in range(n)}
     assert await target.match(request.prompt_ids, "", b"") == 28
@@ -113,14 +114,14 @@ async def test_large_payloads_keep_their_bytes_after_the_job_is_gone(start: Star
     client, outputs = await start({"max_num_batched_tokens": 50_000}, **sizes)
     tokens = tuple(i * 7 % 4000 for i in range(num_tokens))
     await client.add_prefill(PrefillJob(leg="leg", token_ids=tokens))
-    await until(lambda: events(outputs))
+    await eventually(lambda: events(outputs))
     await client.grant("leg")
-    await until(lambda: events(outputs)[-1].kind is PrefillEventKind.DONE)
+    await eventually(lambda: events(outputs)[-1].kind is PrefillEventKind.DONE)
     cuts = [(0, num_tokens), (5, 6), (num_tokens // 2, num_tokens)]
     payloads = await asyncio.gather(*(client.gather("leg", KvRange(begin, end, 0, 1)) for begin, end in cuts))
     await client.release_prefill("leg")
     await client.add(make_request(range(2000), max_tokens=1))
-    await until(lambda: ended(outputs))
+    await eventually(lambda: ended(outputs))
     for (begin, end), payload in zip(cuts, payloads, strict=True):
         assert array("q", bytes(payload)).tolist() == [fake_kv(1, tokens[p], p) for p in range(begin, end)]
 
@@ -142,7 +143,7 @@ async def test_inputs_are_embedded(start: Start) -> None:
     client, outputs = await start()
     tokens = (5, 6, 7)
     await client.add_embedding(EmbedRequest(key=RequestKey("e", 0), token_ids=tokens, pooling=PoolingKind.MEAN))
-    await until(lambda: outputs.collect(lambda r: r.embeddings))
+    await eventually(lambda: outputs.collect(lambda r: r.embeddings))
     (output,) = outputs.collect(lambda r: r.embeddings)
     right = fake_embedding([fake_kv(1, t, p) for p, t in enumerate(tokens)], PoolingKind.MEAN)
     assert list(array("f", output.values)) == pytest.approx(right, abs=1e-6)
@@ -165,7 +166,7 @@ async def test_any_thread_sees_the_step_counter_move_while_steps_run(start: Star
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        await until(lambda: len(seen) > 5)
+        await eventually(lambda: len(seen) > 5)
     finally:
         is_over.set()
         watcher.join()
@@ -174,7 +175,7 @@ async def test_any_thread_sees_the_step_counter_move_while_steps_run(start: Star
 
 
 async def _ready(client: EngineClient) -> bool:
-    await until(lambda: client.status().blocks.allocated > 0)
+    await eventually(lambda: client.status().blocks.allocated > 0)
     return True
 
 
@@ -194,7 +195,7 @@ async def test_close_ends_open_requests_and_waiting_for_a_failure(start: Start) 
     client, outputs = await start(step_s=0.01)
     waiting = asyncio.create_task(client.wait_failed())
     await client.add(make_request([1, 2, 3], max_tokens=4000))
-    await until(lambda: outputs.tokens)
+    await eventually(lambda: outputs.tokens)
     await client.close()
     with pytest.raises(asyncio.CancelledError):
         await waiting

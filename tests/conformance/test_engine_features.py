@@ -30,10 +30,10 @@ from tests.support.engine_clients import (
     expected,
     make_adapter,
     make_request,
-    until,
 )
 from tests.support.paths import BASE_MODEL
 from tests.support.terms import with_terms
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("start", ["thread", "thread-overlap", "process-overlap"], indirect=True)
 PACKED = {"kv_watermark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
@@ -50,7 +50,7 @@ async def test_log_probabilities_of_prompts_come_with_the_first_token(start: Sta
     client, outputs = await start({"max_num_batched_tokens": 3})
     prompt = [5, 6, 7, 8, 9, 10, 11]
     await client.add(make_request(prompt, n=2, num_prompt_logprobs=1, num_logprobs=2, max_tokens=3))
-    await until(lambda: len(ended(outputs)) == 1 and outputs.tokens.keys() == {("r", 0), ("r", 1)})
+    await eventually(lambda: len(ended(outputs)) == 1 and outputs.tokens.keys() == {("r", 0), ("r", 1)})
     (first,) = [r for r in outputs.results if r.prompt_logprobs]
     assert first.started_stats.keys() == first.prompt_logprobs.keys() == {RequestKey("r", 0)}
     entries = first.prompt_logprobs[RequestKey("r", 0)]
@@ -68,7 +68,7 @@ async def test_output_obeys_its_grammar_and_a_resume_goes_on_in_it(start: Start)
     assert refused.value.http_status == 400
     request = make_request(range(5, 17), grammar=spec, max_tokens=25)
     await client.add(request)
-    await until(lambda: "r" in ended(outputs))
+    await eventually(lambda: "r" in ended(outputs))
     assert ended(outputs)["r"] is FinishReason.GRAMMAR
     whole = outputs.tokens["r", 0]
     assert re.fullmatch(spec.text, Tokenizer.load(BASE_MODEL).decode(whole))
@@ -78,7 +78,7 @@ async def test_output_obeys_its_grammar_and_a_resume_goes_on_in_it(start: Start)
     )
     outputs.tokens["resumed", 1] = list(whole[:3])
     await client.add(resumed)
-    await until(lambda: "resumed" in ended(outputs))
+    await eventually(lambda: "resumed" in ended(outputs))
     assert outputs.tokens["resumed", 1] == whole
     foul = dataclasses.replace(resumed, key=RequestKey("foul", 0), choices=(ChoiceState(index=0, emitted_ids=(1, 2)),))
     with pytest.raises(BadRequest):
@@ -96,7 +96,7 @@ async def test_an_engine_without_a_tokenizer_refuses_grammars_and_goes_on(start:
         await client.commit(request.key)
     assert client.status().blocks.allocated == 0
     await client.add(make_request([1, 2, 3]))
-    await until(lambda: ended(outputs))
+    await eventually(lambda: ended(outputs))
 
 
 async def test_sampling_parameters_have_their_effect(start: Start) -> None:
@@ -105,7 +105,7 @@ async def test_sampling_parameters_have_their_effect(start: Start) -> None:
     await client.add(make_request([1, 2], "unique", presence_penalty=1.0, max_tokens=13, ignore_eos=True))
     await client.add(make_request([1, 2], "long", min_tokens=30, max_tokens=30, stop_token_ids=(7,)))
     await client.add(make_request([1, 2], "marked", logit_bias={3: -1.5}, bad_sequences=((1, 2),), watermark=watermark))
-    await until(lambda: len(ended(outputs)) == 3)
+    await eventually(lambda: len(ended(outputs)) == 3)
     assert sorted(outputs.tokens["unique", 0]) == list(range(13)), "no token twice"
     assert not {3, 7} & set(outputs.tokens["long", 0][:29]), "no end before min_tokens"
 
@@ -118,14 +118,14 @@ async def test_embeddings_of_both_kinds_and_what_is_wrong_with_them(start: Start
         await client.add_embedding(EmbedRequest(key=RequestKey(name, 0), token_ids=tokens, pooling=kind))
     with pytest.raises(BadRequest):
         await client.add_embedding(EmbedRequest(key=RequestKey("none", 0), token_ids=(), pooling=PoolingKind.MEAN))
-    await until(lambda: len(outputs.collect(lambda r: r.embeddings)) == 2)
+    await eventually(lambda: len(outputs.collect(lambda r: r.embeddings)) == 2)
     for output in outputs.collect(lambda r: r.embeddings):
         right = fake_embedding([fake_kv(1, t, p) for p, t in enumerate(tokens)], kinds[output.key.request_id])
         assert list(array("f", output.values)) == pytest.approx(right, abs=1e-6)
     await client.add_embedding(EmbedRequest(key=RequestKey("gone", 0), token_ids=tokens, pooling=PoolingKind.MEAN))
     client.abort(RequestKey("gone", 0))
     assert await client.match((1, 2), "", b"") == 0  # the abort has run
-    await until(lambda: client.status().blocks.allocated == client.status().blocks.fenced == 0)
+    await eventually(lambda: client.status().blocks.allocated == client.status().blocks.fenced == 0)
     assert not errors(outputs)
 
 
@@ -145,7 +145,7 @@ async def test_adapters_change_tokens_and_keep_their_own_prefixes(start: Start) 
         assert await client.pin_adapter(name * 64)
         request = with_terms(make_request(prompt, name), adapter_digest=name * 64)
         await client.add(request)
-    await until(lambda: len(ended(outputs)) == 2)
+    await eventually(lambda: len(ended(outputs)) == 2)
     for name in "ab":
         right = fake_generate(prompt, 8, prefill_weight=1, decode_weight=1, adapter_digest=name * 64)
         assert outputs.tokens[name, 0] == right
@@ -160,14 +160,14 @@ async def test_adapters_change_tokens_and_keep_their_own_prefixes(start: Start) 
 async def test_classes_and_deadlines_are_kept(start: Start) -> None:
     client, outputs = await start({"max_num_seqs": 1}, step_s=0.002)
     await client.add(make_request([1, 2], "first", max_tokens=4000))
-    await until(lambda: outputs.tokens)
+    await eventually(lambda: outputs.tokens)
     low = with_terms(make_request([3, 4], "low", max_tokens=1), priority_class=2)
     await client.add(low)
     await client.add(with_terms(make_request([5, 6], "high", max_tokens=1), priority_class=0))
     await client.add(with_terms(make_request([7, 8], "late"), deadline_s=0.001))
-    await until(lambda: errors(outputs))
+    await eventually(lambda: errors(outputs))
     client.abort(RequestKey("first", 0))
-    await until(lambda: len(ended(outputs)) == 2)
+    await eventually(lambda: len(ended(outputs)) == 2)
     assert list(ended(outputs)) == ["high", "low"]
     assert {name: type(error) for name, error in errors(outputs).items()} == {"late": QueueTimeout}
 
@@ -178,9 +178,9 @@ async def test_preempted_sequences_come_back_from_host_memory_and_the_status_tel
     prompts = {f"r{i}": [i * 5 + j for j in range(6)] for i in range(4)}
     for name, prompt in prompts.items():
         await client.add(make_request(prompt, name, max_tokens=16))
-    await until(lambda: len(ended(outputs)) == 4)
+    await eventually(lambda: len(ended(outputs)) == 4)
     assert outputs.tokens == {(name, 0): expected(prompt, 16) for name, prompt in prompts.items()}
-    await until(lambda: client.status().blocks.allocated == client.status().blocks.fenced == 0)
+    await eventually(lambda: client.status().blocks.allocated == client.status().blocks.fenced == 0)
     status = client.status()
     assert status.host.num_swapped_out == status.host.num_restored > 0
     assert status.num_preemptions >= status.host.num_swapped_out
@@ -195,22 +195,22 @@ async def test_choices_and_requests_end_in_any_phase(start: Start) -> None:
     await client.add(make_request(range(30), "prefill", max_tokens=3000))
     client.abort(RequestKey("prefill", 0))
     await client.add(make_request(range(9), "choices", n=3, max_tokens=3000))
-    await until(lambda: len(outputs.tokens) == 3)
+    await eventually(lambda: len(outputs.tokens) == 3)
     await client.add(make_request(range(30), "queued", max_tokens=3000))
     client.abort(RequestKey("queued", 0))
     client.abort(RequestKey("choices", 0), (0, 2))
-    await until(lambda: client.status().num_running == 1)
+    await eventually(lambda: client.status().num_running == 1)
     await client.reserve(make_request(range(9), "reserved", n=2))
     client.abort(RequestKey("reserved", 0), (0,))
     client.abort(RequestKey("reserved", 0), (1,))
     with pytest.raises(KeyError):
         await client.commit(RequestKey("reserved", 0))
     lengths = {name: len(tokens) for name, tokens in outputs.tokens.items()}
-    await until(lambda: len(outputs.tokens["choices", 1]) > lengths["choices", 1] + 20)
+    await eventually(lambda: len(outputs.tokens["choices", 1]) > lengths["choices", 1] + 20)
     assert len(outputs.tokens["choices", 0]) <= lengths["choices", 0] + 2
     client.abort(RequestKey("choices", 0))
     client.abort(RequestKey("unknown", 0))
-    await until(lambda: client.status().blocks.allocated == client.status().blocks.fenced == 0)
+    await eventually(lambda: client.status().blocks.allocated == client.status().blocks.fenced == 0)
     assert outputs.tokens.keys() == {("choices", i) for i in range(3)}
     assert client.status().blocks.reserved == 0
 
@@ -218,19 +218,19 @@ async def test_choices_and_requests_end_in_any_phase(start: Start) -> None:
 async def test_a_job_without_compute_serves_what_is_there_and_a_bad_one_fails_alone(start: Start) -> None:
     client, outputs = await start(block_size=4)
     await client.add(make_request(range(10), max_tokens=1))
-    await until(lambda: ended(outputs))
+    await eventually(lambda: ended(outputs))
     await client.add_prefill(PrefillJob(leg="cached", token_ids=tuple(range(10)), compute=False))
-    await until(lambda: events(outputs))
+    await eventually(lambda: events(outputs))
     await client.grant("cached")
-    await until(lambda: len(events(outputs)) == 2)
+    await eventually(lambda: len(events(outputs)) == 2)
     assert [event.num_tokens for event in events(outputs)] == [8, 8]
     payload = array("q", bytes(await client.gather("cached", KvRange(0, 8, 0, 1))))
     assert payload.tolist() == [fake_kv(1, t, t) for t in range(8)]
     await client.release_prefill("cached")
     await client.add_prefill(PrefillJob(leg="bad", token_ids=(1, RAISE_TOKEN, 3)))
-    await until(lambda: len(events(outputs)) == 3)
+    await eventually(lambda: len(events(outputs)) == 3)
     await client.grant("bad")
-    await until(lambda: errors(outputs))
+    await eventually(lambda: errors(outputs))
     assert isinstance(errors(outputs)["bad"], Internal)
     assert client.status().num_prefill_jobs == 0
 
@@ -241,8 +241,8 @@ async def test_long_work_beside_the_steps_is_no_hang(start: Start, tmp_path: Pat
     slow = dataclasses.replace(make_adapter("5"), path=tmp_path / "comes later")
     loading = asyncio.create_task(client.load_adapter(slow))
     await client.add(make_request([1, 2, 3], max_tokens=2))
-    await until(lambda: ended(outputs))
-    await until(lambda: not client.status().is_computing)
+    await eventually(lambda: ended(outputs))
+    await eventually(lambda: not client.status().is_computing)
     assert not loading.done()
     slow.path.touch()
     await asyncio.wait_for(loading, TIMEOUT_S)

@@ -22,10 +22,11 @@ from stratos.worker.config import AdapterCacheConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.service import make_client
 from stratos.worker.settings import WorkerSettings
-from tests.support.engine_clients import Outputs, ended, events, make_request, until
+from tests.support.engine_clients import Outputs, ended, events, make_request
 from tests.support.paths import MODELS
 from tests.support.shipped_model import shipped_tokenizer
 from tests.support.terms import with_terms
+from tests.support.waiting import eventually
 
 FEATURES: dict[str, dict[str, Any]] = {
     "greedy": {"num_logprobs": 2},
@@ -72,7 +73,7 @@ class Side:
 
     async def run(self, request: EngineRequest) -> None:
         await self.client.add(request)
-        await until(lambda: request.key.request_id in ended(self.outputs))
+        await eventually(lambda: request.key.request_id in ended(self.outputs))
 
     def said(self, name: str) -> list[Any]:
         """Everything about one request."""
@@ -135,7 +136,7 @@ async def _say_everything(side: Side) -> None:
         await side.client.add_embedding(
             EmbedRequest(key=RequestKey(f"embed-{kind}", 0), token_ids=tuple(prompt()), pooling=kind)
         )
-    await until(lambda: len(side.outputs.collect(lambda r: r.embeddings)) == 2)
+    await eventually(lambda: len(side.outputs.collect(lambda r: r.embeddings)) == 2)
     first, *others = adapters().items()
     await side.client.load_adapter(first[1])
     assert await side.client.pin_adapter(first[1].digest)
@@ -153,10 +154,10 @@ async def _move_kv(source: Side, target: Side, name: str) -> None:
     request = with_terms(make(name, num_logprobs=2), cache_salt=salt)
     num_tokens = len(prompt()) - 1
     await source.client.add_prefill(PrefillJob(leg=name, token_ids=tuple(prompt()[:-1]), terms=request.terms))
-    await until(lambda: any(e.leg == name for e in events(source.outputs)))
+    await eventually(lambda: any(e.leg == name for e in events(source.outputs)))
     assert await target.client.reserve(request) is not None
     await source.client.grant(name)
-    await until(lambda: [e.num_tokens for e in events(source.outputs) if e.leg == name][-1] == num_tokens)
+    await eventually(lambda: [e.num_tokens for e in events(source.outputs) if e.leg == name][-1] == num_tokens)
     layers = target.client.info.geometry.num_layers
     for begin, end in ((0, 5), (5, num_tokens)):
         for layer in range(layers):
@@ -164,5 +165,5 @@ async def _move_kv(source: Side, target: Side, name: str) -> None:
             await target.client.scatter(request.key, KvRange(begin, end, layer, layer + 1), payload)
     await target.client.commit(request.key)
     await source.client.release_prefill(name)
-    await until(lambda: name in ended(target.outputs))
+    await eventually(lambda: name in ended(target.outputs))
     assert target.said(name) == target.said("greedy")

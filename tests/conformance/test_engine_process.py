@@ -35,9 +35,9 @@ from tests.support.engine_clients import (
     expected,
     make_client,
     make_request,
-    until,
 )
 from tests.support.paths import ROOT
+from tests.support.waiting import eventually
 
 FAKE: dict[str, Any] = {"overlap": True}
 
@@ -68,7 +68,7 @@ def is_running(pid: int) -> bool:
 async def test_a_crash_is_told_with_its_exit_code_and_ends_open_calls(start: Callable[..., Any]) -> None:
     client, outputs = await start()
     await client.add(make_request([1, 2, 3], "good"))
-    await until(lambda: ended(outputs))
+    await eventually(lambda: ended(outputs))
     with contextlib.suppress(WorkerLost):  # the process may be gone before it could answer
         await client.add(make_request([EXIT_TOKEN], "bad"))
     with pytest.raises(RuntimeError, match="exit code 7"):
@@ -91,7 +91,7 @@ async def test_an_engine_that_sends_no_message_or_hangs_up_is_ended(
 ) -> None:
     client, outputs = await start()
     await client.add(make_request([1, 2, 3], "good", max_tokens=4000))
-    await until(lambda: outputs.tokens)
+    await eventually(lambda: outputs.tokens)
     with contextlib.suppress(WorkerLost):
         await client.add(make_request([token], "bad"))
     with pytest.raises(RuntimeError, match=reason):
@@ -105,7 +105,7 @@ async def test_an_engine_that_sends_no_message_or_hangs_up_is_ended(
 async def test_a_kill_is_told_by_the_name_of_the_signal(start: Callable[..., Any]) -> None:
     client, _ = await start({"step_s": 30.0})
     await client.add(make_request([1, 2, 3]))
-    await until(lambda: client.status().is_computing)
+    await eventually(lambda: client.status().is_computing)
     calls = [asyncio.create_task(client.match((1, 2), "", b"")) for _ in range(3)]
     await asyncio.sleep(0)
     os.kill(client.pid, signal.SIGKILL)
@@ -120,7 +120,7 @@ async def test_a_kill_is_told_by_the_name_of_the_signal(start: Callable[..., Any
 async def test_a_hang_shows_as_a_step_counter_that_stands_still(start: Callable[..., Any]) -> None:
     client, outputs = await start({"step_s": 0.005})
     await client.add(make_request([1, 2, 3], max_tokens=400))
-    await until(lambda: outputs.tokens)
+    await eventually(lambda: outputs.tokens)
     os.kill(client.pid, signal.SIGSTOP)
     was = -1
     while client.status().step != was:  # what is on its way still arrives
@@ -128,12 +128,12 @@ async def test_a_hang_shows_as_a_step_counter_that_stands_still(start: Callable[
         await asyncio.sleep(0.1)
     assert client.status().is_computing
     os.kill(client.pid, signal.SIGCONT)
-    await until(lambda: client.status().step > was)
-    await until(lambda: ended(outputs))
-    await until(lambda: not client.status().is_computing)
+    await eventually(lambda: client.status().step > was)
+    await eventually(lambda: ended(outputs))
+    await eventually(lambda: not client.status().is_computing)
     os.kill(client.pid, signal.SIGSTOP)
     waiting = asyncio.create_task(client.match((1, 2), "", b""))
-    await until(lambda: client.status().is_computing)  # nothing runs, yet a call waits: the hang must show
+    await eventually(lambda: client.status().is_computing)  # nothing runs, yet a call waits: the hang must show
     os.kill(client.pid, signal.SIGCONT)
     assert await waiting == 0
 
@@ -142,9 +142,9 @@ async def test_payloads_share_the_arena_and_wait_for_each_other(start: Callable[
     client, outputs = await start({"num_blocks": 300}, arena_bytes=16 * 1024)
     tokens = tuple(range(1000))
     await client.add_prefill(PrefillJob(leg="leg", token_ids=tokens))
-    await until(lambda: events(outputs))
+    await eventually(lambda: events(outputs))
     await client.grant("leg")
-    await until(lambda: len(events(outputs)) == 2)
+    await eventually(lambda: len(events(outputs)) == 2)
     with pytest.raises(ValueError, match="does not fit"):
         await client.gather("leg", KvRange(0, 1000, 0, 16))
     held = [await client.gather("leg", KvRange(0, 1000, 0, 1)) for _ in range(2)]
@@ -161,7 +161,7 @@ async def test_payloads_share_the_arena_and_wait_for_each_other(start: Callable[
     with pytest.raises(KeyError):
         await client.gather("unknown", KvRange(0, 10, 0, 1))
     gc.collect()
-    await until(lambda: client.num_lent_bytes == 0)
+    await eventually(lambda: client.num_lent_bytes == 0)
 
 
 async def test_who_gives_up_waiting_for_a_copy_does_not_free_its_place(start: Callable[..., Any]) -> None:
@@ -170,13 +170,13 @@ async def test_who_gives_up_waiting_for_a_copy_does_not_free_its_place(start: Ca
     await client.reserve(request)
     os.kill(client.pid, signal.SIGSTOP)
     task = asyncio.create_task(client.scatter(request.key, KvRange(0, 2000, 0, 1), memoryview(bytes(16_000))))
-    await until(lambda: client.num_open_calls)
+    await eventually(lambda: client.num_open_calls)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert client.num_lent_bytes == 16_000
     os.kill(client.pid, signal.SIGCONT)
-    await until(lambda: client.num_lent_bytes == 0)
+    await eventually(lambda: client.num_lent_bytes == 0)
 
 
 async def test_nothing_is_left_behind(start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,9 +200,9 @@ async def _life(end: signal.Signals | None) -> int:
     await client.start()
     outputs = Outputs(client)
     await client.add_prefill(PrefillJob(leg="leg", token_ids=(1, 2, 3)))
-    await until(lambda: events(outputs))
+    await eventually(lambda: events(outputs))
     await client.grant("leg")
-    await until(lambda: len(events(outputs)) == 2)
+    await eventually(lambda: len(events(outputs)) == 2)
     payload = await client.gather("leg", KvRange(0, 3, 0, 1))
     if end is not None:
         os.kill(client.pid, end)
@@ -238,7 +238,7 @@ async def test_the_engine_ends_with_its_worker() -> None:
     assert is_running(pid)
     worker.kill()
     await worker.wait()
-    await until(lambda: not is_running(pid))
+    await eventually(lambda: not is_running(pid))
 
 
 async def test_an_engine_that_cannot_be_made_says_why(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from stratos.core.kv import StagingLedger
 from stratos.kv.framing import checksum
 from stratos.kv.registry import make_receiver
 from stratos.kv.settings import GlooConfig, TransportConfig
-from tests.support.kv_transfer_world import LONG_S, SLOT_BYTES, World, header_of, payload_of, until
+from tests.support.kv_transfer_world import LONG_S, SLOT_BYTES, World, header_of, payload_of
+from tests.support.waiting import eventually
 
 TRANSPORTS = ["inproc", "shm", "gloo"]
 ODD_SIZES = [1, 2, 63, 4095, 4097, SLOT_BYTES - 1, SLOT_BYTES]
@@ -140,7 +141,7 @@ async def test_a_zombie_of_an_older_leg_disturbs_nobody(world):
 
 async def _until_free(world, num_free):
     """A posted receive completes in a thread: give it until it has settled its slot."""
-    await until(lambda: world.receiver.ledger().free == num_free)
+    await eventually(lambda: world.receiver.ledger().free == num_free)
 
 
 async def test_abort_ack_frees_credits_that_were_never_used(world):
@@ -334,7 +335,7 @@ async def test_pairs_that_come_and_go_leave_no_descriptors(world):
     for number in range(1, 6):
         await come_and_go(number)
     gc.collect()
-    await until(lambda: _num_descriptors() <= before)  # native threads close some a little later
+    await eventually(lambda: _num_descriptors() <= before)  # native threads close some a little later
     assert world.receiver.ledger() == StagingLedger()
 
 

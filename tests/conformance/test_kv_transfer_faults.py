@@ -10,16 +10,8 @@ from stratos.core.kv import StagingLedger
 from stratos.kv.framing import checksum
 from stratos.kv.registry import make_sender
 from tests.support.kv_faults import Fault, FaultPlan, FaultySender
-from tests.support.kv_transfer_world import (
-    LONG_S,
-    SHORT_S,
-    SLOT_BYTES,
-    PeerProcess,
-    World,
-    header_of,
-    payload_of,
-    until,
-)
+from tests.support.kv_transfer_world import LONG_S, SHORT_S, SLOT_BYTES, PeerProcess, World, header_of, payload_of
+from tests.support.waiting import eventually
 
 TRANSPORTS = ["inproc", "shm", "gloo"]
 BETWEEN_PROCESSES = ["shm", "gloo"]
@@ -214,7 +206,7 @@ async def test_a_stopped_sender_times_out_and_cannot_reach_new_slots_when_it_wak
 
 
 async def _until_stopped(peer):
-    await until(lambda: peer.state == "T")
+    await eventually(lambda: peer.state == "T")
 
 
 async def test_gloo_breaks_the_pair_of_a_stopped_sender_after_its_timeout(tmp_path):

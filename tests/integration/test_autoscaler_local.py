@@ -21,10 +21,10 @@ from tests.support.router_world import (
     make_status,
     router_process,
     service_process,
-    until,
     until_live,
     write_discovery,
 )
+from tests.support.waiting import eventually
 
 
 class Supervisor(supervisor_pb2_grpc.SupervisorServiceServicer):
@@ -111,7 +111,7 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                 supervisor.workers["decode-1"].set(num_running=1)
                 for placement in first:
                     await client.complete(placement.handoff_id, Outcome.FINISHED)
-                await until(lambda: len(supervisor.calls) == 2)
+                await eventually(lambda: len(supervisor.calls) == 2)
                 assert supervisor.calls[1] == ("drain", "decode-0"), "the one without requests leaves"
                 page = await asyncio.to_thread(_page, f"{base}/metrics")
                 assert 'stratos_autoscaler_desired_workers{role="decode"} 1.0' in page
@@ -125,7 +125,7 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                 async def is_not_ready() -> bool:
                     return await asyncio.to_thread(_status, f"{base}/readyz") == 503
 
-                await until(is_not_ready)
+                await eventually(is_not_ready)
                 assert len(supervisor.calls) == 2
     finally:
         await supervisor.stop()

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.gateway_world import KEY, TIMEOUT_S, World, eventually, gateway_world, say
+from tests.support.gateway_world import KEY, TIMEOUT_S, World, gateway_world, say
+from tests.support.waiting import eventually
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer " + KEY.encode() + b"\r\n"
 BODY = json.dumps({"model": "base", "prompt": "x", "max_tokens": 2}).encode()

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import Overloaded, QueueTimeout, StratosError
-from tests.support.gateway_world import KEY, OTHER_KEY, World, eventually, gateway_world, say
+from tests.support.gateway_world import KEY, OTHER_KEY, World, gateway_world, say
 from tests.support.shipped_model import shipped_tokenizer
+from tests.support.waiting import eventually
 
 BODY = {"model": "base", "prompt": "x"}
 

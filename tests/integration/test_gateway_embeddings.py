@@ -20,10 +20,11 @@ from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import fake_kv
 from stratos.rpc.serving.interceptors import _abort
 from stratos_gateway.generation.embedding_run import MAX_GROUP_INPUTS
-from tests.support.gateway_world import KEY, OTHER_KEY, World, eventually, gateway_world
+from tests.support.gateway_world import KEY, OTHER_KEY, World, gateway_world
 from tests.support.paths import BASE_MODEL
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.shipped_model import base_digest, shipped_tokenizer
+from tests.support.waiting import eventually
 from tests.support.worker_world import PREFILL_WEIGHT, open_world
 
 TEXTS = ["one", "def f(x):\n    return x", "a" * 300]

@@ -11,8 +11,9 @@ import pytest
 
 from stratos.common.errors import AdapterUnavailable, Overloaded, WorkerLost
 from stratos.core.placement import Outcome
-from tests.support.gateway_world import END_ID, World, eventually, gateway_world, say
+from tests.support.gateway_world import END_ID, World, gateway_world, say
 from tests.support.shipped_model import shipped_tokenizer
+from tests.support.waiting import eventually
 
 TEXT = "".join(f"value_{i} = {i}\n" for i in range(12)) + "é \U0001f600"
 

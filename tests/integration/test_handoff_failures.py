@@ -15,7 +15,8 @@ from stratos.common.errors import BadRequest, StratosError, WorkerLost
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.fake.runner import fake_generate
 from tests.support.kv_faults import Fault
-from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, eventually, open_world
+from tests.support.waiting import eventually
+from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, open_world
 
 PROMPT = [(7 * i) % 4096 for i in range(100)]
 LONG_PROMPT = [(7 * i) % 4096 for i in range(900)]

@@ -5,7 +5,8 @@ import asyncio
 import httpx
 import pytest
 
-from tests.support.platform_process import PlatformProcess, wait_until
+from tests.support.platform_process import PlatformProcess
+from tests.support.waiting import wait_until
 
 NUM_CLIENTS = 12
 

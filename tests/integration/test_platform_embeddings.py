@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from tests.support.hf_reference import Reference, spread_prompts
-from tests.support.platform_process import PlatformProcess, wait_until
+from tests.support.platform_process import PlatformProcess
+from tests.support.waiting import wait_until
 
 TOLERANCE = 1e-5
 

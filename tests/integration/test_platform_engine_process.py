@@ -10,7 +10,8 @@ from pathlib import Path
 import openai
 import psutil
 
-from tests.support.platform_process import PlatformProcess, gone, running_platform, wait_until
+from tests.support.platform_process import PlatformProcess, gone, running_platform
+from tests.support.waiting import wait_until
 
 ENV = {
     "STRATOS_DECODE_WORKER_ENGINE_PROCESS": "process",

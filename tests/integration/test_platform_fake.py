@@ -18,7 +18,8 @@ import psutil
 import pytest
 
 from tests.support.paths import FIXTURES
-from tests.support.platform_process import PlatformProcess, gone, launch_platform, running_platform, wait_until
+from tests.support.platform_process import PlatformProcess, gone, launch_platform, running_platform
+from tests.support.waiting import wait_until
 
 GUARD = FIXTURES / "network_guard"
 SERVICES = {"redis", "lora-registry", "prefill-0", "decode-0", "decode-1", "router", "autoscaler", "gateway"}

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from stratos.cli.main import app
 from tests.support.paths import BASE_MODEL, ROOT
-from tests.support.platform_process import PlatformProcess, running_platform, wait_until
+from tests.support.platform_process import PlatformProcess, running_platform
+from tests.support.waiting import wait_until
 
 BASE = BASE_MODEL
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return "

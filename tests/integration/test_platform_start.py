@@ -17,7 +17,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from tests.support.paths import BASE_MODEL
-from tests.support.platform_process import gone, launch_platform, running_platform, wait_until
+from tests.support.platform_process import gone, launch_platform, running_platform
+from tests.support.waiting import wait_until
 
 SHIPPED = BASE_MODEL
 

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receiver
-from tests.support.platform_process import PlatformProcess, running_platform, wait_until
+from tests.support.platform_process import PlatformProcess, running_platform
+from tests.support.waiting import wait_until
 
 STEP_S = 0.01
 NUM_SPANS = 10

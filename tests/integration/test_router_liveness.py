@@ -24,10 +24,10 @@ from tests.support.router_world import (
     router_process,
     service_process,
     start_worker_process,
-    until,
     until_live,
     write_discovery,
 )
+from tests.support.waiting import eventually
 
 OUT_WITHIN_S = 3.0
 
@@ -69,7 +69,7 @@ async def test_a_stopped_process_is_out_within_3_s_and_back_in_after_it_goes_on(
         await until_live(client, address, other)
         begin = time.monotonic()
         stopped.send_signal(signal.SIGSTOP)
-        await until(lambda: _state(stopped.pid) == "T")
+        await eventually(lambda: _state(stopped.pid) == "T")
         took_s, reason = await _seconds_until_out(client, address, begin, other)
         assert took_s < OUT_WITHIN_S
         assert reason == "silent"
@@ -123,7 +123,7 @@ async def test_hung_draining_and_not_ready_workers_are_out_while_their_statuses_
             _, reason = await _seconds_until_out(client, "decode-0", begin)
             assert reason == "not_ready: warming up"
             write_discovery(discovery, entry(workers[1]))
-            await until(lambda: _members(client, {"decode-1"}))
+            await eventually(lambda: _members(client, {"decode-1"}))
 
 
 async def _members(client: RouterClient, worker_ids: set[str]) -> bool:
@@ -162,7 +162,7 @@ async def test_metrics_tell_what_happened_and_readiness_waits_for_the_worker_lis
                     page = await asyncio.to_thread(_get, f"{base}/metrics")
                     return all(line in page for line in wanted)
 
-                await until(shows_all)
+                await eventually(shows_all)
                 queued.cancel()
             assert await asyncio.to_thread(_get, f"{base}/readyz")
 

@@ -20,10 +20,10 @@ from tests.support.router_world import (
     fake_workers,
     make_status,
     router_process,
-    until,
     until_live,
     write_discovery,
 )
+from tests.support.waiting import eventually
 
 DECODE, PREFILL = WorkerRole.DECODE, WorkerRole.PREFILL
 
@@ -54,7 +54,7 @@ async def test_placement_follows_live_load_and_pairs_by_identity(tmp_path: Path)
 
             workers[1].set(num_running=7)
             workers[0].set(num_running=0)
-            await until(lambda: _running(client, address["decode-1"], 7))
+            await eventually(lambda: _running(client, address["decode-1"], 7))
             second = await client.schedule(ask("req-2"))
             assert second.decode.address == address["decode-0"]
             excluded = frozenset({"inc-decode-0"})
@@ -75,9 +75,9 @@ async def test_waits_for_a_seat_and_takes_the_one_that_complete_frees(tmp_path: 
             await until_live(client, "decode-0")
             held = await client.schedule(ask())
             waiting = asyncio.create_task(client.schedule(ask("req-2")))
-            await until(lambda: _is_waiting(client, 1))
+            await eventually(lambda: _is_waiting(client, 1))
             recovery = asyncio.create_task(client.schedule(ask("req-3", is_recovery=True, attempt=1)))
-            await until(lambda: _is_waiting(client, 2))
+            await eventually(lambda: _is_waiting(client, 2))
             await client.complete(held.handoff_id, Outcome.FINISHED, num_output_tokens=5)
             moved = await recovery
             assert not waiting.done()
@@ -98,9 +98,9 @@ async def test_a_caller_that_leaves_frees_its_place_in_the_queue_and_its_seat(tm
             await until_live(client, workers[0].address)
             held = await client.schedule(ask())
             leaver = asyncio.create_task(client.schedule(ask("req-2")))
-            await until(lambda: _is_waiting(client, 1))
+            await eventually(lambda: _is_waiting(client, 1))
             leaver.cancel()
-            await until(lambda: _is_waiting(client, 0))
+            await eventually(lambda: _is_waiting(client, 0))
             await client.complete(held.handoff_id, Outcome.CANCELLED)
             await asyncio.wait_for(client.schedule(ask("req-3")), 5)
 
@@ -114,7 +114,7 @@ async def test_a_request_waits_for_the_first_worker_and_times_out_without_one(tm
         assert refused.value.after_s is not None
         assert 1 <= refused.value.after_s <= 30
         early = asyncio.create_task(client.schedule(ask()))
-        await until(lambda: _is_waiting(client, 1))
+        await eventually(lambda: _is_waiting(client, 1))
         async with fake_workers(make_status("decode-0", DECODE)) as workers:
             write_discovery(discovery, entry(workers[0]))
             assert (await early).decode.worker_id == "decode-0"
@@ -136,7 +136,7 @@ async def test_full_queue_and_impossible_and_malformed_requests_are_refused_at_o
             with pytest.raises(BadRequest, match="num_prompt_tokens"):
                 await client.schedule(ask(num_prompt_tokens=0))
             waiting = asyncio.create_task(client.schedule(ask()))
-            await until(lambda: _is_waiting(client, 1))
+            await eventually(lambda: _is_waiting(client, 1))
             with pytest.raises(Overloaded) as refused:
                 await client.schedule(ask("req-2"))
             assert refused.value.after_s is not None

@@ -22,7 +22,8 @@ from stratos.engine.fake.runner import fake_kv
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.errors import from_rpc_error, translate_errors
 from tests.support.terms import pop_terms_pb
-from tests.support.worker_world import PREFILL_WEIGHT, Worker, World, eventually, open_world
+from tests.support.waiting import eventually
+from tests.support.worker_world import PREFILL_WEIGHT, Worker, World, open_world
 
 
 @pytest.fixture

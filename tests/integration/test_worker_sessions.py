@@ -19,7 +19,8 @@ from stratos.core.placement import WorkerRole
 from stratos.engine.fake.runner import fake_generate
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.codec.fleet import status_from_pb
-from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, eventually, open_world
+from tests.support.waiting import eventually
+from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, open_world
 
 PROMPT = [(7 * i) % 4096 for i in range(40)]
 

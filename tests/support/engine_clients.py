@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
@@ -102,12 +101,6 @@ class Outputs:
     def collect(self, pick: Callable[[StepResult], Any]) -> list[Any]:
         """What ``pick`` finds in each result, in order."""
         return [item for result in self.results for item in pick(result)]
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():  # noqa: ASYNC110 - conditions of many kinds
-            await asyncio.sleep(0.002)
 
 
 def make_request(prompt: Any, name: str = "r", n: int = 1, **params: Any) -> EngineRequest:

@@ -26,21 +26,12 @@ from stratos_gateway.settings import GatewaySettings
 from tests.support.paths import BASE_MODEL
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.shipped_model import base_digest, shipped_tokenizer
+from tests.support.waiting import eventually
 
 KEY, OTHER_KEY = "sk-one", "sk-two"
 END_ID = 4
 TIMEOUT_S = 20.0
 Script = Callable[[decode_pb2.Submit, int], Sequence[int]]
-
-
-async def eventually(condition: Callable[[], Any], what: str) -> None:
-    """Wait until ``condition`` holds."""
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            while not condition():  # noqa: ASYNC110 - conditions of many kinds
-                await asyncio.sleep(0.002)
-    except TimeoutError:
-        raise AssertionError(f"not within {TIMEOUT_S} s: {what}") from None
 
 
 def say(text: str) -> Script:

@@ -36,13 +36,6 @@ def header_of(leg, seq, slot, payload):
     )  # fmt: skip
 
 
-async def until(condition):
-    """Return once ``condition()`` holds; for state of other threads and processes, which signal nothing."""
-    async with asyncio.timeout(LONG_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-
-
 class World:
     """One receiver, and senders to it, of one transport."""
 

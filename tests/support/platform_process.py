@@ -151,15 +151,6 @@ def running_platform(
             raise
 
 
-def wait_until(condition, timeout_s: float = 30.0, what: str = "the condition") -> Any:
-    """Poll until ``condition()`` is truthy; returns its value."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true in {timeout_s} s"
-        time.sleep(0.05)
-    return value
-
-
 def gone(processes: list[psutil.Process]) -> bool:
     """None of the processes lives; zombies count as ended."""
     return not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.codec.fleet import status_to_pb
 from tests.support.module_command import module_command
 from tests.support.terms import make_terms, with_terms
+from tests.support.waiting import eventually
 
 MODEL = "ab" * 32
 IDENTITY = KvIdentity(model_digest=MODEL, kv_dtype="float32", rope_variant="default:10000.0", numerics_id="cpu")
@@ -118,7 +119,7 @@ async def service_process(
     environ[f"{prefix}ADDRESS_FILE"] = str(address_file)
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, env=environ)
     try:
-        await until(lambda: address_file.exists() or process.returncode is not None, timeout_s=30)
+        await eventually(lambda: address_file.exists() or process.returncode is not None, timeout_s=30)
         assert process.returncode is None, f"{module} ended with {process.returncode}"
         yield json.loads(address_file.read_text())
         process.send_signal(signal.SIGTERM)
@@ -146,18 +147,6 @@ async def router_process(tmp_path: Path, discovery: str, **settings: str) -> Asy
         yield client
 
 
-async def until(
-    condition: Callable[[], bool] | Callable[[], Awaitable[bool]], *, timeout_s: float = 10.0, poll_s: float = 0.02
-) -> None:
-    """Wait for a condition; fails with its source line when it does not come true."""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            found = condition()
-            if found if isinstance(found, bool) else await found:
-                return
-            await asyncio.sleep(poll_s)
-
-
 def by_id(fleet: Fleet) -> dict[str, FleetWorker]:
     return {worker.ref.worker_id: worker for worker in fleet.workers}
 
@@ -169,7 +158,7 @@ async def until_live(client: RouterClient, *worker_ids: str) -> None:
         fleet = await client.fleet()
         return {worker.ref.worker_id for worker in fleet.workers if worker.is_live} == set(worker_ids)
 
-    await until(are_live)
+    await eventually(are_live)
 
 
 def start_worker_process(worker_id: str, role: WorkerRole, port: int = 0) -> tuple[subprocess.Popen[str], str]:

@@ -30,19 +30,10 @@ from stratos_decode_worker.settings import DecodeWorkerSettings
 from stratos_prefill_worker.settings import PrefillWorkerSettings
 from tests.support.kv_faults import Fault, FaultPlan, FaultySender
 from tests.support.terms import pop_terms_pb
+from tests.support.waiting import eventually
 
 TIMEOUT_S = 20.0
 PREFILL_WEIGHT, DECODE_WEIGHT = 3, 5
-
-
-async def eventually(condition: Callable[[], Any], what: str, timeout_s: float = TIMEOUT_S) -> None:
-    """Wait until ``condition`` holds."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not condition():  # noqa: ASYNC110 - conditions of many kinds
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"not within {timeout_s} s: {what}") from None
 
 
 @dataclass
@@ -72,7 +63,9 @@ class Worker:
         )
 
     async def wait_baseline(self, timeout_s: float = TIMEOUT_S) -> None:
-        await eventually(self.assert_baseline, f"{self.process.name} back to baseline: {self.blocks}", timeout_s)
+        await eventually(
+            self.assert_baseline, f"{self.process.name} back to baseline: {self.blocks}", timeout_s=timeout_s
+        )
 
     def inject(self, transport: str, faults: dict[int, Fault]) -> FaultPlan:
         """Let frames that this worker sends from now on suffer ``faults``."""

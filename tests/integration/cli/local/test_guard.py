@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 import psutil
 
 from stratos.cli.local.guard import main
+from tests.support.waiting import wait_until
 
 PARENT = """
 import os, subprocess, sys, time
@@ -23,20 +23,13 @@ def ended(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def wait_for(condition, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_it_ends_with_a_killed_parent() -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
-        wait_for(lambda: child.name() == "sleep")
+        wait_until(lambda: child.name() == "sleep")
         assert child.cmdline() == ["sleep", "60"]
         parent.kill()
-        wait_for(lambda: ended(child))
+        wait_until(lambda: ended(child))
 
 
 def test_an_unguarded_command_would_stay() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -19,6 +18,7 @@ from stratos.cli.local.supervisor import Supervisor
 from stratos.cli.local.topology import ProcessSpec
 from stratos.common.clock import SystemClock
 from stratos.common.errors import BadRequest, NotFound, Overloaded
+from tests.support.waiting import eventually
 
 SERVES = """
 import json, os, signal, sys, time
@@ -64,12 +64,6 @@ def spec(run: RunDir, name: str, code: str = SERVES, role: str = "") -> ProcessS
     )
 
 
-async def until(condition) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
 def workers_of(run: RunDir) -> list[dict[str, str]]:
     return json.loads(run.workers_file.read_text())
 
@@ -84,7 +78,7 @@ async def test_workers_are_told_to_the_router(supervisor: Supervisor, run: RunDi
 async def test_a_crashed_process_is_started_again_where_it_was(supervisor: Supervisor, run: RunDir) -> None:
     first = await supervisor.launch(spec(run, "router"))
     os.kill(first.pid, signal.SIGKILL)
-    await until(lambda: supervisor.views()[0].num_restarts == 1 and supervisor.views()[0].state == "serving")
+    await eventually(lambda: supervisor.views()[0].num_restarts == 1 and supervisor.views()[0].state == "serving")
     (again,) = supervisor.views()
     assert again.pid != first.pid
     assert again.address == first.address
@@ -99,7 +93,7 @@ async def test_a_process_that_always_crashes_stays_stopped(
     first = await supervisor.launch(spec(run, "router", once))
     (run.path / "crashed").touch()
     os.kill(first.pid, signal.SIGKILL)
-    await until(lambda: supervisor.views()[0].state == "stopped")
+    await eventually(lambda: supervisor.views()[0].state == "stopped")
     assert supervisor.views()[0].num_restarts == 2
     assert any("stays stopped" in line for line in supervisor.lines)
 
@@ -133,7 +127,7 @@ async def test_a_worker_that_cannot_be_asked_to_drain_is_ended_by_a_signal(super
     with pytest.raises(NotFound):
         await supervisor.begin_drain("router")
     await supervisor.begin_drain("decode-0")
-    await until(lambda: [v.name for v in supervisor.views()] == ["router"])
+    await eventually(lambda: [v.name for v in supervisor.views()] == ["router"])
     assert workers_of(run) == []
 
 

@@ -22,6 +22,7 @@ from stratos.worker.decode.session import Session, StepDeltas
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.records import PromptOrigin, RequestRecord
 from tests.support.terms import with_terms
+from tests.support.waiting import eventually
 
 PROMPT = tuple(range(10))
 
@@ -62,12 +63,6 @@ class Bench:
     def session(self) -> Session:
         return Session(self.engine, self.clock)
 
-    async def until(self, condition: object) -> None:
-        assert callable(condition)
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110 - conditions of many kinds
-                await asyncio.sleep(0.002)
-
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
@@ -98,7 +93,7 @@ async def read_tokens(session: Session) -> list[int]:
 async def test_gateway_that_does_not_read_gets_everything_in_one_message(bench: Bench) -> None:
     session = bench.session()
     bench.table.submit(session, submission(max_tokens=50))
-    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    await eventually(lambda: bench.table.num_open_tasks == 0)
     assert await read_tokens(session) == fake_generate(PROMPT, 50, prefill_weight=2, decode_weight=2)
     bench.table.discard_sent([RequestKey("r", 0)])
     assert len(bench.table) == 0
@@ -107,7 +102,7 @@ async def test_gateway_that_does_not_read_gets_everything_in_one_message(bench: 
 async def test_orphans_live_exactly_as_long_as_they_may(bench: Bench) -> None:
     session = bench.session()
     bench.table.submit(session, submission(max_tokens=3000))
-    await bench.until(lambda: bench.engine.status().num_running == 1)
+    await eventually(lambda: bench.engine.status().num_running == 1)
     bench.table.release(session)
     bench.clock.advance(4.9)
     bench.table.reap()
@@ -115,9 +110,9 @@ async def test_orphans_live_exactly_as_long_as_they_may(bench: Bench) -> None:
     bench.clock.advance(0.2)
     bench.table.reap()
     assert len(bench.table) == 0
-    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    await eventually(lambda: bench.table.num_open_tasks == 0)
     assert bench.policy.num_given_back == 1
-    await bench.until(lambda: bench.engine.status().blocks.allocated == 0)
+    await eventually(lambda: bench.engine.status().blocks.allocated == 0)
 
 
 async def test_a_choice_cancelled_before_the_engine_knows_the_request_does_not_run(bench: Bench) -> None:
@@ -127,11 +122,11 @@ async def test_a_choice_cancelled_before_the_engine_knows_the_request_does_not_r
     await asyncio.sleep(0)
     bench.table.cancel(key, (0, 2))
     bench.policy.may_add.set()
-    await bench.until(lambda: bench.engine.status().step > 30)
+    await eventually(lambda: bench.engine.status().step > 30)
     assert bench.engine.status().num_running == 1
     bench.table.cancel(key, (1,))
-    await bench.until(lambda: bench.table.num_open_tasks == 0)
-    await bench.until(lambda: bench.engine.status().blocks.allocated == 0)
+    await eventually(lambda: bench.table.num_open_tasks == 0)
+    await eventually(lambda: bench.engine.status().blocks.allocated == 0)
 
 
 @pytest.mark.parametrize("is_placed", [False, True])
@@ -146,9 +141,9 @@ async def test_a_request_leaves_the_engine_before_what_it_runs_with_is_given_bac
     bench.table.submit(bench.session(), submission(max_tokens=3000))
     await asyncio.sleep(0)
     if is_placed:
-        await bench.until(lambda: bench.engine.status().num_running == 1)
+        await eventually(lambda: bench.engine.status().num_running == 1)
     bench.table.cancel(RequestKey("r", 0))
-    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    await eventually(lambda: bench.table.num_open_tasks == 0)
     assert events == ["aborted", "given back"]
 
 
@@ -159,7 +154,7 @@ async def test_attached_orphan_is_not_reaped(bench: Bench) -> None:
     bench.table.attach(other, RequestKey("r", 0), {})
     bench.clock.advance(60)
     bench.table.reap()
-    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    await eventually(lambda: bench.table.num_open_tasks == 0)
     assert await read_tokens(other) == fake_generate(PROMPT, 3, prefill_weight=2, decode_weight=2)
     with pytest.raises(NotFound):
         bench.table.attach(other, RequestKey("r", 1), {})
@@ -185,7 +180,7 @@ async def test_deadline_bounds_the_placing(bench: Bench) -> None:
     bench.policy.may_add.clear()
     session = bench.session()
     bench.table.submit(session, submission(deadline_s=bench.clock.now() + 0.02))
-    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    await eventually(lambda: bench.table.num_open_tasks == 0)
     session.close()
     messages = [m async for m in session.messages() if isinstance(m, StepDeltas)]
     assert messages[0].deltas[0].error is not None
@@ -207,7 +202,7 @@ async def test_an_output_that_does_not_fit_ends_its_request_alone(bench: Bench) 
     assert found["good"].choices[0].token_ids == [7, 8]
     assert found["bad"].error is not None
     assert found["bad"].error.code == "internal_error"
-    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    await eventually(lambda: bench.table.num_open_tasks == 0)
 
 
 @pytest.mark.parametrize(("error", "code"), [(Busy("full"), "busy"), (ZeroDivisionError("bug"), "internal_error")])
@@ -215,7 +210,7 @@ async def test_failed_placing_is_answered(bench: Bench, error: Exception, code: 
     bench.policy.error = error
     session = bench.session()
     bench.table.submit(session, submission())
-    await bench.until(lambda: bench.table.num_open_tasks == 0)
+    await eventually(lambda: bench.table.num_open_tasks == 0)
     session.close()
     messages = [m async for m in session.messages() if isinstance(m, StepDeltas)]
     answer = messages[0].deltas[0].error
