@@ -24,12 +24,12 @@ from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.child import run_engine_process
 from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.engine_client.thread import ThreadEngine
+from tests.support.module_command import module_command
 from tests.support.terms import make_terms
 
 TIMEOUT_S = 20.0
 Start = Callable[..., Any]
-COMMAND = (sys.executable, "-m", "tests.support.engine_clients")
-"""Found from the root of the checkout, where tests run."""
+COMMAND = module_command("tests.support.engine_clients")
 EXIT_TOKEN, RAISE_TOKEN, GARBAGE_TOKEN, HANG_UP_TOKEN, STRANGE_TOKEN = range(4095, 4090, -1)
 """A step that runs such a token ends the process, raises, lets the process say something that is no message, closes the
 socket and goes on, or gives a result that cannot be sent."""

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import os
 import random
-import sys
 import threading
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from stratos.kv.inproc import InprocHub
 from stratos.kv.registry import make_receiver, make_sender
 from stratos.kv.settings import GlooConfig, StagingConfig, TransportConfig
 from stratos.kv.transfer import FrameHeader
+from tests.support.module_command import module_command
 
 SLOT_BYTES = 64 * 1024
 LONG_S = 30.0
@@ -133,7 +133,7 @@ class PeerProcess:
             "faults": faults,
         }
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.support.kv_transfer_peer", json.dumps(options),
+            *module_command("tests.support.kv_transfer_peer"), json.dumps(options),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         peer = cls(process)

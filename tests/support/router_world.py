@@ -22,7 +22,7 @@ from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.codec.fleet import status_to_pb
-from tests.support.paths import ROOT
+from tests.support.module_command import module_command
 from tests.support.terms import make_terms, with_terms
 
 MODEL = "ab" * 32
@@ -175,8 +175,7 @@ async def until_live(client: RouterClient, *worker_ids: str) -> None:
 def start_worker_process(worker_id: str, role: WorkerRole, port: int = 0) -> tuple[subprocess.Popen[str], str]:
     """A fake worker as a process of its own; returns it and its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.router_world", worker_id, role.value, str(port)],
-        cwd=ROOT,
+        [*module_command("tests.support.router_world"), worker_id, role.value, str(port)],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.module_command import module_command
 
 SHARED_BYTES = 227 * 1024
 REGISTERS, THREADS = 65536, 128
@@ -35,8 +34,8 @@ def kernels(pytestconfig: pytest.Config) -> list[dict[str, Any]]:
     # Triton names what it compiled by sources and compiler, so what an earlier run left is as good as compiling again.
     environment = {**os.environ, "TRITON_CACHE_DIR": str(pytestconfig.cache.mkdir("triton"))}
     environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "tests.support.compile_kernels"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    command = module_command("tests.support.compile_kernels")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -1,0 +1,42 @@
+"""What is left of a deadline, and what of a request's terms reaches the router."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratos.core.adapter import AdapterRef
+from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
+
+TERMS = RequestTerms(
+    tenant="acme",
+    cache_salt=b"salt",
+    priority_class=2,
+    adapter=AdapterRef(digest="digest", uri="adapters/a"),
+    arrival_s=100.0,
+    deadline_s=130.0,
+)
+
+
+@pytest.mark.parametrize(("now_s", "left_s"), [(100.0, 30.0), (129.5, 0.5), (130.0, 0.0), (1000.0, 0.0), (90.0, 40.0)])
+def test_what_is_left_never_falls_below_zero(now_s: float, left_s: float) -> None:
+    assert TERMS.left_s(now_s) == left_s
+
+
+def test_without_a_deadline_nothing_runs_out() -> None:
+    assert DEFAULT_TERMS.left_s(1e12) is None
+
+
+def test_a_deadline_of_zero_is_a_deadline() -> None:
+    assert RequestTerms(deadline_s=0.0).left_s(1.0) == 0.0
+
+
+def test_the_router_gets_no_salt_and_no_uri_and_all_the_rest() -> None:
+    seen = TERMS.for_router()
+    assert seen == RequestTerms(
+        tenant="acme", priority_class=2, adapter=AdapterRef(digest="digest"), arrival_s=100.0, deadline_s=130.0
+    )
+    assert TERMS.cache_salt == b"salt"
+
+
+def test_the_salt_is_in_no_text_of_the_terms() -> None:
+    assert "salt" not in repr(TERMS)
