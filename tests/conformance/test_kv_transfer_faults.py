@@ -38,7 +38,7 @@ async def two_processes(request, tmp_path):
 
 
 async def _faulty_link(world, plan):
-    sender = FaultySender(make_sender(world.transport, world.settings), plan)
+    sender = FaultySender(make_sender(world.transport, world.settings, hub=world.hub), plan)
     world.senders.append(sender)
     return await world.link(sender=sender)
 
