@@ -150,7 +150,9 @@ def test_a_killed_worker_leaves_one_trace_with_a_second_attempt(
             num_events += line.startswith("data: {")
             if num_events >= 150 and not killed:  # spans that had ended by then were exported
                 wait_until(
-                    lambda: [s for s in collector.spans(trace_id) if s.name == "fetch"], 2, "the first attempt's fetch"
+                    lambda: [s for s in collector.spans(trace_id) if s.name == "fetch"],
+                    timeout_s=2,
+                    what="the first attempt's fetch",
                 )
                 busy = [w for w in platform.status()["workers"] if w["role"] == "decode" and w["num_running"]]
                 killed = busy[0]["worker_id"]
