@@ -2,9 +2,9 @@
 
 Start: Redis, then everything that needs no address of another, then gateway and autoscaler (see ``topology``).
 While running: a process that crashed is started again after a growing pause, with the addresses it had, so that
-its peers find it; a worker comes back as a new incarnation.  After ``MAX_CRASHES`` in a row it stays stopped, and
-``stratos status`` says so.  End: autoscaler, gateway (open streams get their time), router and workers, registry,
-Redis; each bounded.
+its peers find it; a worker comes back as a new incarnation.  After more than ``MAX_CRASHES`` in a row it stays
+stopped, and ``stratos status`` says so.  End: autoscaler, gateway (open streams get their time), router and workers,
+registry, Redis; each bounded.
 
 It knows processes and addresses, not what the services say to each other.
 """
