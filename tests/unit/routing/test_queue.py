@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Overloaded
 from stratos.core.ageing import effective_class
-from stratos.routing.class_queue import Ticket, Verdict
-from stratos.routing.fairness import ServiceCounters
-from stratos.routing.queue import PlacementQueue
+from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.queueing.fairness import ServiceCounters
+from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.settings import QueueConfig
 from tests.support.examples import examples
 from tests.support.fleet_samples import MODEL, make_request
@@ -187,20 +187,54 @@ def test_the_token_bound_displaces_as_many_as_needed_or_none() -> None:
     assert len(world.queue) == 4
 
 
-def test_a_large_request_that_waits_for_room_is_passed_for_a_second_and_then_holds_the_line() -> None:
+def test_a_blocked_request_is_passed_and_from_a_second_on_it_asks_for_a_reservation() -> None:
     world = World(hold_after_s=1.0)
     large = world.push(tenant="a", num_prompt_tokens=4000)
     small = [world.push(tenant="b") for _ in range(3)]
+    reserved: list[Ticket] = []
 
     def place(ticket: Ticket) -> str | Verdict:
         return Verdict.BLOCKED if ticket is large else "placed"
 
-    assert [found.ticket for found in world.queue.dispatch(world.clock.now(), place)] == small
+    now = world.clock.now()
+    assert [found.ticket for found in world.queue.dispatch(now, place, reserved.append)] == small
+    assert reserved == []
     late = world.push(tenant="b")
+    lower = world.push(tenant="c", priority_class=1)
     world.clock.advance(1.0)
-    assert list(world.queue.dispatch(world.clock.now(), place)) == []
-    assert late.is_waiting
+    assert [found.ticket for found in world.queue.dispatch(world.clock.now(), place, reserved.append)] == [late, lower]
+    assert set(reserved) == {large}
     assert world.serve() is large
+
+
+def test_a_blocked_move_asks_at_once_and_other_moves_pass_it() -> None:
+    world = World()
+    wide = world.push(is_move=True, num_choices=4)
+    moves = [world.push(is_move=True) for _ in range(40)]
+    new = world.push()
+    reserved: list[Ticket] = []
+
+    def place(ticket: Ticket) -> str | Verdict:
+        return Verdict.BLOCKED if ticket is wide else "placed"
+
+    found = [found.ticket for found in world.queue.dispatch(world.clock.now(), place, reserved.append)]
+    assert found == [*moves, new]
+    assert set(reserved) == {wide}
+
+
+def test_a_full_model_is_tried_once() -> None:
+    world = World()
+    for tenant in "abc":
+        world.push(tenant=tenant)
+        world.push(tenant=tenant, priority_class=2)
+    tried: list[Ticket] = []
+
+    def place(ticket: Ticket) -> str | Verdict:
+        tried.append(ticket)
+        return Verdict.FULL
+
+    assert list(world.queue.dispatch(world.clock.now(), place)) == []
+    assert len(tried) == 1
 
 
 def test_a_request_that_no_worker_could_take_stands_in_nobodys_way() -> None:
