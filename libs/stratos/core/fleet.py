@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.kv import BlockLedger, KvIdentity, StagingLedger
 from stratos.core.placement import Work, WorkerRef
 
@@ -37,6 +38,9 @@ class WorkerStatus:
     """Most sequences in one batch; 0 means the worker does not say."""
     slow_step_s: float = 0.0
     """Slowest of its recent steps."""
+    features: frozenset[str] = frozenset()
+    """What it offers, see ``stratos.core.features``."""
+    protocol_version: int = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,8 @@ class PlacementRequest:
     is_recovery: bool = False
     """Journal recovery, drain move or Busy: head of its class, never shed."""
     trace: TraceContext = NO_TRACE
+    required_features: frozenset[str] = frozenset()
+    """What the worker must offer, see ``stratos.core.features``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,4 +78,5 @@ def _request_from_pb(message: router_pb2.ScheduleRequest, now_s: float) -> Place
         waited_ms=max(0, message.waited_ms),
         is_recovery=message.is_recovery,
         trace=trace_from_pb(message.trace),
+        required_features=frozenset(message.required_features),
     )

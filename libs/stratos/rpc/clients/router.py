@@ -96,4 +96,5 @@ def _request_to_pb(request: PlacementRequest, now_s: float) -> router_pb2.Schedu
         waited_ms=request.waited_ms,
         is_recovery=request.is_recovery,
         trace=trace_to_pb(request.trace),
+        required_features=sorted(request.required_features),
     )

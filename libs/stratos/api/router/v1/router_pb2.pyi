@@ -28,7 +28,7 @@ OUTCOME_CANCELLED: Outcome
 OUTCOME_FAILED: Outcome
 
 class ScheduleRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "terms", "model_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "is_recovery", "num_choices", "work", "trace")
+    __slots__ = ("request_id", "attempt", "terms", "model_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "is_recovery", "num_choices", "work", "trace", "required_features")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class ScheduleRequest(_message.Message):
     NUM_CHOICES_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_FEATURES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     terms: _common_pb2.RequestTerms
@@ -53,7 +54,8 @@ class ScheduleRequest(_message.Message):
     num_choices: int
     work: Work
     trace: _common_pb2.TraceContext
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., model_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., is_recovery: _Optional[bool] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
+    required_features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., model_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., is_recovery: _Optional[bool] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., required_features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ScheduleResponse(_message.Message):
     __slots__ = ("decode", "prefill", "handoff_id", "queued_ms")
