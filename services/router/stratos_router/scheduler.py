@@ -30,6 +30,7 @@ from stratos.routing.class_queue import Ticket, Verdict
 from stratos.routing.filters import Rejection
 from stratos.routing.full_models import FullModels
 from stratos.routing.picker import Choice, Refusal, choose, never_fits
+from stratos.routing.policy.policies import Policies
 from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.queue import PlacementQueue
 from stratos_router.fleet import FleetState
@@ -68,7 +69,7 @@ class Scheduler:
         self._bookings = bookings
         self._queue = PlacementQueue(settings.queue)
         self._admission = settings.admission
-        self._weights = settings.weights
+        self._policies = Policies(settings.policies)
         self.output_lengths = OutputLengths(settings.admission.default_output_tokens)
         """Learnt from the ends of requests."""
         self._metrics = metrics
@@ -204,7 +205,7 @@ class Scheduler:
         if self._full.covers(ask, self._fleet.version):
             return Verdict.BLOCKED
         preferred = self._prefill_memory.recall(request.request_id) if request.is_recovery else ""
-        choice = choose(self._fleet.views(now), ask, self._weights, self._rng, preferred_prefill=preferred)
+        choice = choose(self._fleet.views(now), ask, self._policies, self._rng, preferred_prefill=preferred)
         if isinstance(choice, Choice):
             return self._book(choice, ask, ticket, now)
         self._full.learn(ask, choice, self._fleet.version)
@@ -244,7 +245,7 @@ class Scheduler:
 
     def _timeout(self, ticket: Ticket, now: float) -> QueueTimeout:
         ask = make_ask(ticket.request, self.output_lengths, self._admission)
-        choice = choose(self._fleet.views(now), ask, self._weights, self._rng)
+        choice = choose(self._fleet.views(now), ask, self._policies, self._rng)
         why = str(choice) if isinstance(choice, Refusal) else "others were before it"
         counted = {Rejection.OUT: "not answering or draining", Rejection.MODEL: "of another model"}
         for reason, text in counted.items():

@@ -1,4 +1,4 @@
-"""Filters, scorers and the picker; the admission rule against its formula."""
+"""Filters, the default policy and the choice; the admission rule against its formula."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from stratos.routing.admission import OutputLengths, make_ask
 from stratos.routing.filters import Rejection
 from stratos.routing.picker import Choice, Refusal, choose, never_fits
 from stratos.routing.prefill_memory import PrefillMemory
-from stratos.routing.settings import AdmissionConfig, ScorerWeights
+from stratos.routing.policy.policies import Policies
+from stratos.routing.policy.settings import PoliciesConfig
+from stratos.routing.settings import AdmissionConfig
 from stratos.routing.worker_view import BookedLoad
 from tests.support.fleet_samples import IDENTITY, ledger, make_request, make_sample_ask, make_view
 
-WEIGHTS = ScorerWeights()
+POLICIES = Policies(PoliciesConfig())
 PREFILL = WorkerRole.PREFILL
 
 
-def pick(*views, ask=None, weights=WEIGHTS, seed=0):
-    return choose(views, ask or make_sample_ask(), weights, Random(seed))
+def pick(*views, ask=None, policies=POLICIES, seed=0):
+    return choose(views, ask or make_sample_ask(), policies, Random(seed))
 
 
 def chosen(*views, **kwargs) -> str:
@@ -161,10 +163,10 @@ def test_a_chosen_worker_always_passes_every_bound(loads, seed) -> None:
 
 def test_a_recovery_returns_to_the_prefill_worker_that_has_its_prompt() -> None:
     views = [make_view(), make_view("p0", PREFILL, num_queued_tokens=900), make_view("p1", PREFILL)]
-    choice = choose(views, make_sample_ask(), WEIGHTS, Random(0), preferred_prefill="inc-p0")
+    choice = choose(views, make_sample_ask(), POLICIES, Random(0), preferred_prefill="inc-p0")
     assert isinstance(choice, Choice)
     assert [view.ref.worker_id for view in choice.prefill] == ["p0", "p1"]
-    gone = choose(views, make_sample_ask(), WEIGHTS, Random(0), preferred_prefill="inc-gone")
+    gone = choose(views, make_sample_ask(), POLICIES, Random(0), preferred_prefill="inc-gone")
     assert isinstance(gone, Choice)
     assert [view.ref.worker_id for view in gone.prefill] == ["p1", "p0"]
 
