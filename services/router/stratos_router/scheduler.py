@@ -118,7 +118,7 @@ class Scheduler:
         num_choices = max(1, booking.request.num_choices)
         if num_output_tokens is not None and booking.request.work is Work.GENERATION:
             self._queue.settle(booking.request, num_output_tokens - booking.output_tokens)
-            if outcome is Outcome.FINISHED and not booking.request.is_recovery:
+            if outcome is Outcome.FINISHED and not booking.request.is_return:
                 self.output_lengths.add(booking.request.model_digest, num_output_tokens // num_choices)
         self.wake()
 
@@ -204,7 +204,7 @@ class Scheduler:
         ask = make_ask(request, self.output_lengths, self._admission)
         if self._full.covers(ask, self._fleet.version):
             return Verdict.BLOCKED
-        preferred = self._prefill_memory.recall(request.request_id) if request.is_recovery else ""
+        preferred = self._prefill_memory.recall(request.request_id) if request.is_move else ""
         choice = choose(self._fleet.views(now), ask, self._policies, self._rng, preferred_prefill=preferred)
         if isinstance(choice, Choice):
             return self._book(choice, ask, ticket, now)
@@ -232,6 +232,7 @@ class Scheduler:
             prefill=tuple(view.ref for view in choice.prefill),
             handoff_id=handoff_id,
             queued_ms=round((now - ticket.arrived - waited_before) * 1000),
+            status_version=choice.worker.status.version,
         )
 
     def _refuse_impossible(self, ask: Ask, now: float) -> None:

@@ -25,7 +25,8 @@ asks = st.builds(
     num_prompt_tokens=st.integers(1, 900),
     max_tokens=st.integers(1, 200),
     num_choices=st.integers(1, 3),
-    is_recovery=st.booleans(),
+    num_emitted_tokens=st.integers(0, 1),
+    refusals=st.sampled_from([{}, {"inc-w0": 0}]),
     excluded_incarnations=st.sampled_from([frozenset(), frozenset({"inc-w0"})]),
 )
 

@@ -35,5 +35,5 @@ class PoliciesConfig:
     custom: dict[str, PolicyConfig] = field(default_factory=dict)
     """Policies of your own: name -> {"filters": [...], "scorers": {name: weight}, "picker": name}."""
     long_prompt_tokens: Annotated[int, Ge(1)] = 2048
-    """Prompts from this length on are long: the scorer queued_tokens spreads long ones by the tokens that are queued, and
-    takes short ones only from workers where at least as much is queued."""
+    """Prompts from this length on are long: the scorer queued_tokens spreads long ones by the tokens that are queued,
+    and takes short ones only from workers where at least as much is queued."""
