@@ -60,7 +60,8 @@ class FakeRouter:
         self.requests.append(request)
         if self.answers and (error := self.answers.pop(0)) is not None:
             raise error
-        return Placement(decode=worker(len(self.requests)), handoff_id=f"handoff-{len(self.requests)}")
+        number = len(self.requests)
+        return Placement(decode=worker(number), handoff_id=f"handoff-{number}", status_version=number * 10)
 
     async def complete(self, handoff_id: str, outcome: Outcome, *, num_output_tokens: int | None = None) -> None:
         self.outcomes.append(outcome)

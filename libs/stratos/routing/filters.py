@@ -24,6 +24,7 @@ class Rejection(enum.StrEnum):
     OUT = "out"
     MODEL = "model"
     EXCLUDED = "excluded"
+    REFUSED = "refused"
     IDENTITY = "identity"
     PROTOCOL = "protocol"
     FEATURES = "features"
@@ -32,7 +33,7 @@ class Rejection(enum.StrEnum):
     KV_ROOM = "kv_room"
 
 
-CAPACITY = frozenset({Rejection.BATCH_SLOTS, Rejection.KV_ROOM})
+CAPACITY = frozenset({Rejection.REFUSED, Rejection.BATCH_SLOTS, Rejection.KV_ROOM})
 
 Filter = Callable[[WorkerView, Ask], Rejection | None]
 
@@ -71,6 +72,12 @@ def is_not_excluded(view: WorkerView, ask: Ask) -> Rejection | None:
     return Rejection.EXCLUDED if view.ref.incarnation in ask.request.excluded_incarnations else None
 
 
+def has_changed(view: WorkerView, ask: Ask) -> Rejection | None:
+    """Its status is another than the one by which a placement there ended in Busy."""
+    refused_version = ask.request.refusals.get(view.ref.incarnation)
+    return Rejection.REFUSED if refused_version == view.status.version else None
+
+
 def pairs_with(identity: KvIdentity) -> Filter:
     """KV may move between the two: everything that names its content is equal."""
 
@@ -103,6 +110,7 @@ DECODE_FILTERS: tuple[Filter, ...] = (
     is_not_excluded,
     can_ever_fit,
     is_live,
+    has_changed,
     has_kv_room,
     has_batch_slot,
 )
@@ -116,6 +124,7 @@ EMBEDDING_FILTERS: tuple[Filter, ...] = (
     has_features,
     is_not_excluded,
     is_live,
+    has_changed,
     has_batch_slot,
 )
 """Blocks are not asked for: inputs run one after the other and give theirs back, so only one that is too long for the

@@ -14,9 +14,8 @@ from stratos.common.clock import Clock, SystemClock
 from stratos.core.fleet import Fleet
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.rpc.clients.channel import channel, translate_errors
-from stratos.rpc.codec.fleet import fleet_from_pb, ref_from_pb, work_to_pb
-from stratos.rpc.codec.terms import terms_to_pb
-from stratos.rpc.codec.trace import trace_to_pb
+from stratos.rpc.codec.fleet import fleet_from_pb
+from stratos.rpc.codec.placement import placement_from_pb, placement_request_to_pb
 
 __all__ = ["RouterClient"]
 
@@ -47,13 +46,8 @@ class RouterClient:
             WorkerLost: the router is gone, or did not answer within ``timeout_s``.
         """
         async with translate_errors(peer="the router"):
-            answer = await self._stub.Schedule(_request_to_pb(request, self._clock.now()), timeout=timeout_s)
-        return Placement(
-            decode=ref_from_pb(answer.decode) if answer.HasField("decode") else None,
-            prefill=tuple(ref_from_pb(ref) for ref in answer.prefill),
-            handoff_id=answer.handoff_id,
-            queued_ms=answer.queued_ms,
-        )
+            answer = await self._stub.Schedule(placement_request_to_pb(request, self._clock.now()), timeout=timeout_s)
+        return placement_from_pb(answer)
 
     async def complete(self, handoff_id: str, outcome: Outcome, *, num_output_tokens: int | None = None) -> None:
         """Report how an attempt ended; idempotent. The router learns usual output lengths from the token count."""
@@ -80,21 +74,3 @@ class RouterClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _request_to_pb(request: PlacementRequest, now_s: float) -> router_pb2.ScheduleRequest:
-    return router_pb2.ScheduleRequest(
-        request_id=request.request_id,
-        attempt=request.attempt,
-        terms=terms_to_pb(request.terms, now_s),
-        model_digest=request.model_digest,
-        num_prompt_tokens=request.num_prompt_tokens,
-        max_tokens=request.max_tokens,
-        num_choices=request.num_choices,
-        work=work_to_pb(request.work),
-        excluded_incarnations=sorted(request.excluded_incarnations),
-        waited_ms=request.waited_ms,
-        is_recovery=request.is_recovery,
-        trace=trace_to_pb(request.trace),
-        required_features=sorted(request.required_features),
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stratos.api.worker.v1 import embed_pb2
-from stratos.common.errors import FeatureUnavailable
+from stratos.common.errors import BadRequest, FeatureUnavailable
 from stratos.core.requests.embedding import EmbedCall, EmbeddingOutput, PoolingKind
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
 from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
@@ -35,8 +35,11 @@ def call_from_pb(message: embed_pb2.EmbedRequest, now_s: float) -> EmbedCall:
 
     Raises:
         FeatureUnavailable: it has fields that this build does not know, or asks for an unknown pooling.
+        BadRequest: it names no pooling.
     """
     refuse_unknown_fields(message)
+    if message.pooling == embed_pb2.POOLING_UNSPECIFIED:
+        raise BadRequest("pooling must be set", param="pooling")
     if message.pooling not in _POOLING_BY_NUMBER:
         raise FeatureUnavailable(f"this worker does not know pooling {message.pooling}")
     return EmbedCall(

@@ -146,6 +146,7 @@ def status_to_pb(status: WorkerStatus) -> worker_pb2.WorkerStatus:
         slow_step_ms=round(status.slow_step_s * 1000),
         features=sorted(status.features),
         protocol_version=status.protocol_version,
+        version=status.version,
     )
 
 
@@ -182,6 +183,7 @@ def status_from_pb(message: worker_pb2.WorkerStatus) -> WorkerStatus:
         slow_step_s=message.slow_step_ms / 1000,
         features=frozenset(message.features),
         protocol_version=message.protocol_version,
+        version=message.version,
     )
 
 

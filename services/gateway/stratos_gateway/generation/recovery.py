@@ -99,6 +99,8 @@ class Attempts:
         self._max_wait_s = max_wait_s
         self._reconnects = reconnects
         self._excluded: set[str] = set()
+        self._refusals: dict[str, int] = {}
+        """Workers that answered Busy, each with the status version that its placement went by."""
         self._num_deaths = self._num_unsupported = 0
         self._waited_s = 0.0
 
@@ -141,17 +143,18 @@ class Attempts:
             finally:
                 self._waited_s += self._platform.clock.now() - asked_s
 
-    async def prepare_next(self, cause: Cause, worker: WorkerRef, *, has_progressed: bool = False) -> None:
+    async def prepare_next(self, cause: Cause, placement: Placement, *, has_progressed: bool = False) -> None:
         """Decide whether, where and when to go on.
 
         Args:
             cause: how the attempt ended.
-            worker: that ran it.
+            placement: of that attempt.
             has_progressed: it emitted tokens, so the next wait is a new one.
 
         Raises:
             Overloaded, FeatureUnavailable, QueueTimeout: the request ends here.
         """
+        worker = placement.worker
         if has_progressed:
             self._waited_s = 0.0
         self._num_deaths += cause.is_death
@@ -162,6 +165,8 @@ class Attempts:
             raise FeatureUnavailable("the platform cannot do what this request asks for now; try again later")
         if cause.excludes_worker and not (cause is Cause.BROKEN and await self._answers_again(worker)):
             self._excluded.add(worker.incarnation)
+        if cause is Cause.BUSY:
+            self._refusals[worker.incarnation] = placement.status_version
         self._platform.metrics.recoveries.labels(cause).inc()
         _log.info("request %s goes on elsewhere: %s at %s", self.label, cause, worker.worker_id)
         if cause in (Cause.BUSY, Cause.UNREACHABLE):
@@ -187,7 +192,9 @@ class Attempts:
             max_tokens=max(request.max_tokens - num_emitted, 1) if request.max_tokens else 0,
             excluded_incarnations=frozenset(self._excluded),
             waited_ms=round(self._waited_s * 1000),
-            is_recovery=self.number > 0,
+            num_emitted_tokens=num_emitted,
+            is_move=self.number > 0,
+            refusals=dict(self._refusals),
             trace=trace,
             required_features=request.required_features | ({Feature.RESUME} if num_emitted else set()),
         )
