@@ -17,10 +17,12 @@ from stratos.routing.admission import Ask, OutputLengths, make_ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.picker import Choice
 from stratos.routing.placer import Placer
+from stratos.routing.policy.policies import Policies
+from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.settings import AdmissionConfig, BookingConfig, QueueConfig, ScorerWeights
+from stratos.routing.settings import AdmissionConfig, BookingConfig, QueueConfig
 from stratos.routing.worker_view import WorkerView
 from tests.support.fleet_samples import ledger, make_request, make_status
 
@@ -70,7 +72,7 @@ class PlacementSimulation:
         self._admission = AdmissionConfig()
         self._lengths = OutputLengths(self._admission.default_output_tokens)
         self._bookings = BookingLedger(BookingConfig())
-        self._placer = Placer(Reservations(self._bookings), ScorerWeights(), Random(seed))
+        self._placer = Placer(Reservations(self._bookings), Policies(PoliciesConfig()), Random(seed))
         self._queue = PlacementQueue(QueueConfig(max_requests=100_000))
         self._ends: list[tuple[float, str]] = []
         self._numbers = itertools.count()

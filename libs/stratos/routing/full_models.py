@@ -1,8 +1,8 @@
 """Models whose workers have no batch slot left, so that a long queue is not tried against them one by one.
 
 The shortcut is exact.  When a request was refused for want of batch slots alone, every request that needs as many batch
-slots and no more KV, and to which no other worker is closed, is refused for the same reason until the fleet changes.
-When one sequence was too many and no worker is kept for a request, none at all can be placed.
+slots, no more KV and no other features, and to which no other worker is closed, is refused for the same reason until
+the fleet changes.  When one sequence was too many and no worker is kept for a request, none at all can be placed.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class FullModels:
             return Verdict.FULL
         is_covered = (
             not _is_choosy(ask)
+            and ask.request.required_features <= refused.request.required_features
             and ask.num_slots == refused.num_slots
             and ask.output_tokens <= refused.output_tokens
             and ask.request.num_prompt_tokens <= refused.request.num_prompt_tokens

@@ -13,9 +13,9 @@ from stratos.routing.admission import Ask
 from stratos.routing.filters import is_candidate
 from stratos.routing.full_models import FullModels
 from stratos.routing.picker import Choice, choose
+from stratos.routing.policy.policies import Policies
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.settings import ScorerWeights
 from stratos.routing.worker_view import WorkerView
 
 
@@ -24,13 +24,13 @@ class Placer:
 
     Args:
         reservations: of this router.
-        weights: of the scorers.
+        policies: of the pools.
         rng: breaks ties.
     """
 
-    def __init__(self, reservations: Reservations, weights: ScorerWeights, rng: Random) -> None:
+    def __init__(self, reservations: Reservations, policies: Policies, rng: Random) -> None:
         self._reservations = reservations
-        self._weights = weights
+        self._policies = policies
         self._rng = rng
         self._full = FullModels()
 
@@ -49,7 +49,7 @@ class Placer:
         ask = dataclasses.replace(ask, closed=self._reservations.closed_to(ticket))
         if (verdict := self._full.verdict(ask, version)) is not None:
             return verdict
-        choice = choose(views, ask, self._weights, self._rng, preferred_prefill=preferred_prefill)
+        choice = choose(views, ask, self._policies, self._rng, preferred_prefill=preferred_prefill)
         if isinstance(choice, Choice):
             return choice
         self._full.learn(ask, choice, version)

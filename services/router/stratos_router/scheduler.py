@@ -17,19 +17,22 @@ from stratos.common.errors import (
     BadRequest,
     ContextLengthExceeded,
     Draining,
+    FeatureUnavailable,
     Overloaded,
     QueueTimeout,
     Retryable,
     StratosError,
 )
 from stratos.common.ids import new_id
+from stratos.core.features import name_features
 from stratos.core.fleet import Fleet
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
 from stratos.routing.admission import Ask, OutputLengths, make_ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.filters import Rejection
-from stratos.routing.picker import Choice, Refusal, choose, never_fits
+from stratos.routing.picker import Choice, Refusal, choose, missing_features, never_fits
 from stratos.routing.placer import Placer
+from stratos.routing.policy.policies import Policies
 from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.placement_queue import PlacementQueue
@@ -70,7 +73,7 @@ class Scheduler:
         self._bookings = bookings
         self._queue = PlacementQueue(settings.queue)
         self._admission = settings.admission
-        self._weights = settings.weights
+        self._policies = Policies(settings.policies)
         self.output_lengths = OutputLengths(settings.admission.default_output_tokens)
         """Learnt from the ends of requests."""
         self._metrics = metrics
@@ -78,7 +81,7 @@ class Scheduler:
         self._rng = rng
         self._wake = asyncio.Event()
         self._calls: dict[Ticket, asyncio.Future[Placement]] = {}
-        self._placer = Placer(Reservations(bookings), settings.weights, rng)
+        self._placer = Placer(Reservations(bookings), self._policies, rng)
         self._prefill_memory = PrefillMemory()
         self._is_draining = False
 
@@ -87,6 +90,7 @@ class Scheduler:
 
         Raises:
             BadRequest: the request is malformed.
+            FeatureUnavailable: no known worker of the model offers what it needs.
             ContextLengthExceeded: no known worker of the model could ever hold it.
             Overloaded: the queue is full.
             QueueTimeout: its time to live, or its deadline, passed.
@@ -180,6 +184,7 @@ class Scheduler:
             raise Draining("the router is leaving; ask another one")
         _check(request)
         ask = make_ask(request, self.output_lengths, self._admission)
+        self._refuse_unsupported(ask, now)
         self._refuse_impossible(ask, now)
         output_tokens = ask.output_tokens * max(1, request.num_choices)
         ticket, displaced = self._queue.push(request, now, output_tokens=output_tokens)
@@ -246,9 +251,14 @@ class Scheduler:
                 param="messages",
             )
 
+    def _refuse_unsupported(self, ask: Ask, now: float) -> None:
+        """No worker of the model, not even one that is out, can do it: waiting would not help, an upgrade would."""
+        if lacking := missing_features(self._fleet.views(now), ask):
+            raise FeatureUnavailable(f"the platform cannot do this now: {name_features(lacking)}; try again later")
+
     def _timeout(self, ticket: Ticket, now: float) -> QueueTimeout:
         ask = make_ask(ticket.request, self.output_lengths, self._admission)
-        choice = choose(self._fleet.views(now), ask, self._weights, self._rng)
+        choice = choose(self._fleet.views(now), ask, self._policies, self._rng)
         why = str(choice) if isinstance(choice, Refusal) else "others were before it"
         counted = {Rejection.OUT: "not answering or draining", Rejection.MODEL: "of another model"}
         for reason, text in counted.items():

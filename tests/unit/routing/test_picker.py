@@ -1,4 +1,4 @@
-"""Filters, scorers and the picker; the admission rule against its formula."""
+"""Filters, the default policy and the choice; the admission rule against its formula."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.placement import WorkerRole
 from stratos.routing.admission import OutputLengths, make_ask
 from stratos.routing.filters import Rejection
-from stratos.routing.picker import Choice, Refusal, choose, never_fits
+from stratos.routing.picker import Choice, Refusal, choose, missing_features, never_fits
+from stratos.routing.policy.policies import Policies
+from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.prefill_memory import PrefillMemory
-from stratos.routing.settings import AdmissionConfig, ScorerWeights
+from stratos.routing.settings import AdmissionConfig
 from stratos.routing.worker_view import BookedLoad
 from tests.support.fleet_samples import IDENTITY, ledger, make_request, make_sample_ask, make_view
 
-WEIGHTS = ScorerWeights()
+POLICIES = Policies(PoliciesConfig())
 PREFILL = WorkerRole.PREFILL
 
 
-def pick(*views, ask=None, weights=WEIGHTS, seed=0):
-    return choose(views, ask or make_sample_ask(), weights, Random(seed))
+def pick(*views, ask=None, policies=POLICIES, seed=0):
+    return choose(views, ask or make_sample_ask(), policies, Random(seed))
 
 
 def chosen(*views, **kwargs) -> str:
@@ -41,6 +44,8 @@ def chosen(*views, **kwargs) -> str:
         (make_view(is_draining=True), Rejection.OUT),
         (make_view(not_ready_reason="loading"), Rejection.OUT),
         (make_view(identity=dataclasses.replace(IDENTITY, model_digest="cd")), Rejection.MODEL),
+        (make_view(protocol_version=PROTOCOL_VERSION + 2), Rejection.PROTOCOL),
+        (make_view(features=frozenset({"watermark"})), Rejection.FEATURES),
         (make_view("bad"), Rejection.EXCLUDED),
         (make_view(blocks=ledger(5)), Rejection.NEVER_FITS),
         (make_view(blocks=ledger(100, allocated=86)), Rejection.KV_ROOM),
@@ -53,11 +58,23 @@ def chosen(*views, **kwargs) -> str:
     ],
 )
 def test_each_filter_rejects_for_its_reason(view, reason) -> None:
-    refusal = pick(view, ask=make_sample_ask(excluded_incarnations=frozenset({"inc-bad"})))
+    ask = make_sample_ask(excluded_incarnations=frozenset({"inc-bad"}), required_features=frozenset({"grammar"}))
+    refusal = pick(view, ask=ask)
     assert isinstance(refusal, Refusal)
     assert refusal.rejections == {reason: 1}
     assert refusal.is_blocked == (reason in (Rejection.BATCH_SLOTS, Rejection.KV_ROOM))
     assert never_fits([view], make_sample_ask()) == (reason is Rejection.NEVER_FITS)
+
+
+def test_features_are_missing_only_where_no_known_worker_has_them_all() -> None:
+    needs_both = make_sample_ask(required_features=frozenset({"grammar", "watermark"}))
+    plain, half = make_view("plain", features=frozenset()), make_view("half", features=frozenset({"grammar"}))
+    out = make_view("out", out_reason="lost", features=frozenset({"grammar", "watermark"}))
+    other = make_view("other", identity=dataclasses.replace(IDENTITY, model_digest="cd"))
+    assert missing_features([], needs_both) == frozenset()
+    assert missing_features([plain, half, other], needs_both) == {"watermark"}
+    assert missing_features([plain, half, out], needs_both) == frozenset()
+    assert missing_features([plain], make_sample_ask()) == frozenset()
 
 
 def test_cached_blocks_and_ended_sequences_count_as_free() -> None:
@@ -177,10 +194,10 @@ def test_a_chosen_worker_always_passes_every_bound(loads, seed) -> None:
 
 def test_a_recovery_returns_to_the_prefill_worker_that_has_its_prompt() -> None:
     views = [make_view(), make_view("p0", PREFILL, num_queued_tokens=900), make_view("p1", PREFILL)]
-    choice = choose(views, make_sample_ask(), WEIGHTS, Random(0), preferred_prefill="inc-p0")
+    choice = choose(views, make_sample_ask(), POLICIES, Random(0), preferred_prefill="inc-p0")
     assert isinstance(choice, Choice)
     assert [view.ref.worker_id for view in choice.prefill] == ["p0", "p1"]
-    gone = choose(views, make_sample_ask(), WEIGHTS, Random(0), preferred_prefill="inc-gone")
+    gone = choose(views, make_sample_ask(), POLICIES, Random(0), preferred_prefill="inc-gone")
     assert isinstance(gone, Choice)
     assert [view.ref.worker_id for view in gone.prefill] == ["p1", "p0"]
 
