@@ -121,7 +121,7 @@ def gateway_settings(options: UpOptions, ends: Endpoints, port: int) -> dict[str
     """Settings of the gateway."""
     return {
         "HTTP_LISTEN": f"{options.host}:{port}",
-        "ROUTER_ADDRESS": ends.router,
+        "ROUTER_ADDRESSES": json.dumps([ends.router]),
         "REGISTRY_ADDRESS": ends.registry,
         "REDIS_URL": ends.redis_url,
         "KEY_PEPPER": ends.pepper,
