@@ -12,6 +12,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -71,7 +72,9 @@ def default_of(setting: Setting) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     text = re.sub(r"stratos-\d+$", "stratos-UID", str(value))
-    if setting.is_json:
+    if isinstance(value, dict):
+        text = json.dumps({key: dataclasses.asdict(held) for key, held in value.items()})
+    elif setting.is_json:
         text = "[" + ", ".join(f'"{item}"' if isinstance(item, str) else str(item) for item in value) + "]"
     return f"`{text}`" if text else "empty"
 

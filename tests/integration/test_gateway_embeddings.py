@@ -200,7 +200,7 @@ async def test_a_lost_worker_is_replaced_behind_the_clients_back(scripted: Any, 
     response = await post(world, input=[[1, 2], [3]])
     assert [item["embedding"] for item in response.json()["data"]] == [[2.0], [1.0]]
     assert len(first.calls) + len(second.calls) == num_calls + 1
-    assert [r.is_recovery for r in world.router.requests] == [False, True]
+    assert [r.is_move for r in world.router.requests] == [False, True]
     excluded = world.router.requests[1].excluded_incarnations
     assert excluded == (frozenset() if fault == "busy" else {first.ref.incarnation})
     await eventually(lambda: len(world.router.completed) == 2, "both placements are reported")

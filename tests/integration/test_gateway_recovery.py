@@ -59,7 +59,7 @@ async def test_a_stream_goes_on_at_the_token_where_its_worker_was_lost(cause: st
         assert second.seed == first.seed
         assert list(second.choices[0].emitted_ids) == text_ids()[:7]
         recovery = world.router.requests[1]
-        assert recovery.is_recovery
+        assert recovery.is_move
         assert recovery.excluded_incarnations == {world.worker.ref.incarnation}
         assert recovery.num_prompt_tokens == len(first.prompt_ids) + 7
         assert world.metric("stratos_recoveries_total", cause=cause) == 1
@@ -132,7 +132,7 @@ async def test_busy_asks_again_without_excluding_or_counting_a_death() -> None:
         assert world.metric("stratos_recoveries_total", cause="busy") == 5
         assert all(not r.excluded_incarnations for r in world.router.requests)
         assert [r.attempt for r in world.router.requests] == [0, 1, 2, 3, 4, 5]
-        assert all(r.is_recovery for r in world.router.requests[1:])
+        assert all(r.is_move for r in world.router.requests[1:])
 
 
 async def test_a_request_that_loses_two_workers_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -29,8 +30,9 @@ def engines(platform: PlatformProcess) -> dict[int, int]:
     """Engine processes by the worker that started them."""
     found = {}
     for child in psutil.Process(platform.popen.pid).children(recursive=True):
-        if any("engine_client.child" in argument for argument in child.cmdline()):
-            found[child.ppid()] = child.pid
+        with contextlib.suppress(psutil.NoSuchProcess):  # a killed one's worker ends while it is looked at
+            if any("engine_client.child" in argument for argument in child.cmdline()):
+                found[child.ppid()] = child.pid
     return found
 
 

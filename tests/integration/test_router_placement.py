@@ -77,7 +77,7 @@ async def test_waits_for_a_seat_and_takes_the_one_that_complete_frees(tmp_path: 
             held = await client.schedule(ask())
             waiting = asyncio.create_task(client.schedule(ask("req-2")))
             await eventually(lambda: _is_waiting(client, 1))
-            recovery = asyncio.create_task(client.schedule(ask("req-3", is_recovery=True, attempt=1)))
+            recovery = asyncio.create_task(client.schedule(ask("req-3", is_move=True, attempt=1)))
             await eventually(lambda: _is_waiting(client, 2))
             await client.complete([finished(held, num_output_tokens=5)])
             moved = await recovery

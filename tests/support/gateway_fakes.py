@@ -61,7 +61,8 @@ class FakeRouter:
         self.timeouts_s.append(timeout_s)
         if self.answers and (error := self.answers.pop(0)) is not None:
             raise error
-        return Placement(decode=worker(len(self.requests)), handoff_id=f"handoff-{len(self.requests)}")
+        number = len(self.requests)
+        return Placement(decode=worker(number), handoff_id=f"handoff-{number}", status_version=number * 10)
 
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         self.outcomes.append(outcome)

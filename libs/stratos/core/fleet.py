@@ -37,6 +37,8 @@ class WorkerStatus:
     """Most sequences in one batch; 0 means the worker does not say."""
     slow_step_s: float = 0.0
     """Slowest of its recent steps."""
+    version: int = 0
+    """Moves when something that admission depends on has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

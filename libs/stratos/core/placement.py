@@ -6,7 +6,8 @@ The router service, its client and the pure routing library share them; none of 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.core.trace import NO_TRACE, TraceContext
@@ -66,9 +67,21 @@ class PlacementRequest:
     excluded_incarnations: frozenset[str] = frozenset()
     waited_ms: int = 0
     """Milliseconds this request has waited in earlier calls."""
-    is_recovery: bool = False
+    num_emitted_tokens: int = 0
+    """Output tokens of earlier attempts, over all choices."""
+    is_move: bool = False
     """Journal recovery, drain move or Busy: head of its class, never shed."""
+    is_suspect: bool = False
+    """It may be the cause of a worker's death."""
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    """Incarnations that answered Busy, each with the version of the status that the placement went by: closed to the
+    request until the status has another version."""
     trace: TraceContext = NO_TRACE
+
+    @property
+    def is_return(self) -> bool:
+        """It emitted tokens before, so its worker admits it up to the whole pool."""
+        return self.num_emitted_tokens > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +98,8 @@ class Placement:
     """Milliseconds this call waited in the queue."""
     router_address: str = ""
     """Of the router that booked it, which is told how the attempt ended."""
+    status_version: int = 0
+    """Of the worker's status that the choice went by."""
 
     @property
     def worker(self) -> WorkerRef:

@@ -1,7 +1,8 @@
 """The KV admission rule: ``blocks(prompt) + blocks(budget) + taken <= watermark * total``.
 
-``budget = min(max_tokens, p90 output length of the model so far)``, at least one block.  A recovery must get
-back in: it asks for one block of output and may fill the whole pool; the engine preempts if that was too much.
+``budget = min(max_tokens, p90 output length of the model so far)``, at least one block.  A request that
+emitted tokens must get back in: it asks for one block of output and may fill the whole pool; the engine preempts if
+that was too much.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def make_ask(request: PlacementRequest, lengths: OutputLengths, settings: Admiss
     per_choice = math.ceil(request.max_tokens / max(1, request.num_choices))
     return Ask(
         request=request,
-        output_tokens=1 if request.is_recovery else min(per_choice, lengths.p90(request.model_digest)),
-        kv_watermark=1.0 if request.is_recovery else settings.kv_watermark,
+        output_tokens=1 if request.is_return else min(per_choice, lengths.p90(request.model_digest)),
+        kv_watermark=1.0 if request.is_return else settings.kv_watermark,
         max_waiting_per_worker=settings.max_waiting_per_worker,
     )

@@ -93,7 +93,7 @@ class ClassQueue:
     def add(self, ticket: Ticket) -> None:
         """Append a request to its flow."""
         ticket.is_waiting = True
-        if ticket.request.is_recovery:
+        if ticket.request.is_move:
             self._recoveries[ticket] = None
             return
         tenant = ticket.request.terms.tenant
@@ -105,7 +105,7 @@ class ClassQueue:
     def remove(self, ticket: Ticket) -> None:
         """Remove a waiting request, for any reason."""
         ticket.is_waiting = False
-        if ticket.request.is_recovery:
+        if ticket.request.is_move:
             del self._recoveries[ticket]
             return
         flow = self._flows[ticket.request.terms.tenant]
@@ -117,7 +117,7 @@ class ClassQueue:
 
     def charge(self, ticket: Ticket) -> None:
         """A request of its tenant is dispatched; recoveries are not the tenant's doing."""
-        if not ticket.request.is_recovery:
+        if not ticket.request.is_move:
             self.service.charge(ticket.request.terms.tenant, ticket.cost)
 
     def victims_for(self, ticket: Ticket) -> list[Ticket] | None:

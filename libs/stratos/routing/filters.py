@@ -23,13 +23,14 @@ class Rejection(enum.StrEnum):
     OUT = "out"
     MODEL = "model"
     EXCLUDED = "excluded"
+    REFUSED = "refused"
     IDENTITY = "identity"
     NEVER_FITS = "never_fits"
     BATCH_SLOTS = "batch_slots"
     KV_ROOM = "kv_room"
 
 
-CAPACITY = frozenset({Rejection.BATCH_SLOTS, Rejection.KV_ROOM})
+CAPACITY = frozenset({Rejection.REFUSED, Rejection.BATCH_SLOTS, Rejection.KV_ROOM})
 
 Filter = Callable[[WorkerView, Ask], Rejection | None]
 
@@ -56,6 +57,12 @@ def serves_model(view: WorkerView, ask: Ask) -> Rejection | None:
 def is_not_excluded(view: WorkerView, ask: Ask) -> Rejection | None:
     """Not one of the incarnations that the gateway has had trouble with."""
     return Rejection.EXCLUDED if view.ref.incarnation in ask.request.excluded_incarnations else None
+
+
+def has_changed(view: WorkerView, ask: Ask) -> Rejection | None:
+    """Its status is another than the one by which a placement there ended in Busy."""
+    refused_version = ask.request.refusals.get(view.ref.incarnation)
+    return Rejection.REFUSED if refused_version == view.status.version else None
 
 
 def pairs_with(identity: KvIdentity) -> Filter:
@@ -88,6 +95,7 @@ DECODE_FILTERS: tuple[Filter, ...] = (
     is_not_excluded,
     can_ever_fit,
     is_live,
+    has_changed,
     has_kv_room,
     has_batch_slot,
 )
@@ -99,6 +107,7 @@ EMBEDDING_FILTERS: tuple[Filter, ...] = (
     serves_model,
     is_not_excluded,
     is_live,
+    has_changed,
     has_batch_slot,
 )
 """Blocks are not asked for: inputs run one after the other and give theirs back, so only one that is too long for the

@@ -1,7 +1,7 @@
 """Models whose workers have no batch slot left, so that a long queue is not tried against them one by one.
 
 The shortcut is exact.  When a request was refused for want of batch slots alone, every request that needs as many batch
-slots and no more KV, and that excludes no worker, is refused for the same reason until the fleet changes.
+slots and no more KV, and to which no worker is closed, is refused for the same reason until the fleet changes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ class FullModels:
         if version != self._version:
             self._version = version
             self._refused.clear()
-        if (
-            not ask.request.excluded_incarnations
-            and refusal.is_blocked
-            and refusal.rejections.keys() <= _NOT_CANDIDATES
-        ):
+        if not _is_choosy(ask) and refusal.is_blocked and refusal.rejections.keys() <= _NOT_CANDIDATES:
             self._refused[ask.request.model_digest, ask.request.work] = ask
 
     def covers(self, ask: Ask, version: int) -> bool:
@@ -37,9 +33,13 @@ class FullModels:
         refused = self._refused.get((ask.request.model_digest, ask.request.work)) if version == self._version else None
         return (
             refused is not None
-            and not ask.request.excluded_incarnations
+            and not _is_choosy(ask)
             and ask.request.num_choices == refused.request.num_choices
             and ask.output_tokens <= refused.output_tokens
             and ask.request.num_prompt_tokens <= refused.request.num_prompt_tokens
             and ask.kv_watermark >= refused.kv_watermark
         )
+
+
+def _is_choosy(ask: Ask) -> bool:
+    return bool(ask.request.excluded_incarnations or ask.request.refusals)

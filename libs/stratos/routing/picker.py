@@ -20,13 +20,10 @@ from stratos.routing.filters import (
     prefill_filters,
     serves_model,
 )
-from stratos.routing.scorers import total_score
-from stratos.routing.settings import ScorerWeights
+from stratos.routing.policy.policies import Policies
 from stratos.routing.worker_view import WorkerView
 
 MAX_PREFILL = 2
-SCORE_DIGITS = 9
-"""Scores that agree so far are ties; summation order must not decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +59,32 @@ class Refusal:
 
 
 def choose(
-    views: Sequence[WorkerView], ask: Ask, weights: ScorerWeights, rng: Random, *, preferred_prefill: str = ""
+    views: Sequence[WorkerView], ask: Ask, policies: Policies, rng: Random, *, preferred_prefill: str = ""
 ) -> Choice | Refusal:
     """Choose the decode worker and up to two prefill workers, best first; for embeddings one prefill worker alone.
 
     Args:
         views: every known worker.
         ask: the request with its admission numbers.
-        weights: of the scorers.
+        policies: of the pools.
         rng: breaks ties between equal scores.
         preferred_prefill: incarnation that has computed this prompt before; first among those that pass, because its
             prefix cache makes the prompt a re-send instead of a recompute.
     """
-    if ask.request.work is Work.EMBEDDING:
-        embedders, rejections = rank(views, ask, EMBEDDING_FILTERS, weights, rng)
-        return Choice(None, (embedders[0],)) if embedders else Refusal(rejections, WorkerRole.PREFILL)
-    decode, rejections = rank(views, ask, DECODE_FILTERS, weights, rng)
+    request = ask.request
+    if request.work is Work.EMBEDDING:
+        able, rejections = eligible(views, ask, EMBEDDING_FILTERS)
+        embedders = policies.rank(able, request, WorkerRole.PREFILL, 1, rng)
+        return Choice(None, tuple(embedders)) if embedders else Refusal(rejections, WorkerRole.PREFILL)
+    able, rejections = eligible(views, ask, DECODE_FILTERS)
+    decode = policies.rank(able, request, WorkerRole.DECODE, 1, rng)
     if not decode:
         return Refusal(rejections)
-    prefill, _ = rank(views, ask, prefill_filters(decode[0].status.identity), weights, rng)
-    prefill.sort(key=lambda view: view.ref.incarnation != preferred_prefill)  # stable: the others keep their order
-    return Choice(decode[0], tuple(prefill[:MAX_PREFILL]))
+    able, _ = eligible(views, ask, prefill_filters(decode[0].status.identity))
+    known = [view for view in able if view.ref.incarnation == preferred_prefill]
+    others = [view for view in able if view.ref.incarnation != preferred_prefill]
+    prefill = known + policies.rank(others, request, WorkerRole.PREFILL, MAX_PREFILL - len(known), rng)
+    return Choice(decode[0], tuple(prefill))
 
 
 def never_fits(views: Sequence[WorkerView], ask: Ask) -> bool:
@@ -98,17 +100,16 @@ def never_fits(views: Sequence[WorkerView], ask: Ask) -> bool:
     return is_known
 
 
-def rank(
-    views: Sequence[WorkerView], ask: Ask, filters: tuple[Filter, ...], weights: ScorerWeights, rng: Random
+def eligible(
+    views: Sequence[WorkerView], ask: Ask, filters: tuple[Filter, ...]
 ) -> tuple[list[WorkerView], Counter[Rejection]]:
-    """Workers that pass, best first, and how many were rejected for which reason."""
+    """Workers that pass, and how many were rejected for which reason."""
     rejections: Counter[Rejection] = Counter()
-    scored: list[tuple[float, float, WorkerView]] = []
+    able = []
     for view in views:
         rejection = first_rejection(view, ask, filters)
-        if rejection is not None:
+        if rejection is None:
+            able.append(view)
+        else:
             rejections[rejection] += 1
-            continue
-        scored.append((round(total_score(view, ask, weights), SCORE_DIGITS), rng.random(), view))
-    scored.sort(key=lambda item: item[:2], reverse=True)
-    return [view for _, _, view in scored], rejections
+    return able, rejections

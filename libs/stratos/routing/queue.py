@@ -144,7 +144,7 @@ class PlacementQueue:
     def settle(self, request: PlacementRequest, difference: float) -> None:
         """Correct the tenant's charge once the real output is known; ``difference`` in output tokens."""
         model = self._models.get(_queue_key(request))
-        if model is not None and not request.is_recovery:
+        if model is not None and not request.is_move:
             model.of(request).service.settle(request.terms.tenant, difference * self._settings.output_token_cost)
 
     def depths(self, now: float) -> list[QueueDepth]:
@@ -166,7 +166,7 @@ class PlacementQueue:
     def _ticket(self, request: PlacementRequest, now: float, output_tokens: int) -> Ticket:
         settings = self._settings
         arrived = now - request.waited_ms / 1000
-        expires = arrived + (settings.recovery_ttl_s if request.is_recovery else settings.ttl_s)
+        expires = arrived + (settings.recovery_ttl_s if request.is_move else settings.ttl_s)
         if request.terms.deadline_s is not None:
             expires = min(expires, request.terms.deadline_s)
         prompt_cost = settings.prompt_token_cost * request.num_prompt_tokens
@@ -192,7 +192,7 @@ class PlacementQueue:
         return self._models.setdefault(key, ModelQueue(self._settings))
 
     def _make_room(self, queue: ClassQueue, ticket: Ticket, now: float) -> list[Ticket]:
-        if ticket.request.is_recovery:
+        if ticket.request.is_move:
             if queue.num_recoveries >= self._settings.max_recoveries:
                 raise Overloaded(
                     "too many streams wait for recovery; try again later", after_s=self._after_s(queue, now)

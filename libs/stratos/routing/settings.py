@@ -9,18 +9,6 @@ from annotated_types import Ge, Gt, Le
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScorerWeights:
-    """How much each scorer counts; scores lie in [0, 1]."""
-
-    queue: float = 2.0
-    """Weight of short queues in the score of a worker."""
-    free_kv: float = 1.0
-    """Weight of free KV blocks."""
-    adapter: float = 1.0
-    """Weight of having the adapter at hand."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionConfig:
     """The KV admission rule and the bound on a worker's own queue."""
 

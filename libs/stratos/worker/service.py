@@ -33,7 +33,7 @@ from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.handoff.source_servicer import SourceServicer
 from stratos.worker.settings import WorkerSettings
-from stratos.worker.status import StatusFeed, StatusServicer
+from stratos.worker.status import StatusFeed, StatusServicer, StatusVersions
 from stratos.worker.warm_up import warm_up_engine
 from stratos.worker.wiring import OpenWorker, wire_worker
 
@@ -71,6 +71,7 @@ class WorkerProcess(Service):
         self._clock = SystemClock()
         self._gate = DrainGate()
         self._feed = StatusFeed()
+        self._versions = StatusVersions()
         self._watch = StepWatch(self._clock.now())
         self._drain_timeout_s = settings.drain_timeout_s
         self._has_failed = False
@@ -144,7 +145,7 @@ class WorkerProcess(Service):
         """What routers see."""
         opened, context = self.opened, self.opened.context
         engine, info = context.engine.status(), context.engine.info
-        return WorkerStatus(
+        status = WorkerStatus(
             ref=self.me(),
             engine_step=engine.step,
             is_computing=engine.is_computing,
@@ -163,6 +164,7 @@ class WorkerProcess(Service):
             max_num_seqs=self._settings.scheduler.max_num_seqs,
             slow_step_s=engine.slow_step_s,
         )
+        return self._versions.number(status)
 
     def refuse_new_work(self) -> None:
         """Take no submission and no hand-off from now on."""

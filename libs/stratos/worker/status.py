@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from typing import Any
@@ -42,6 +43,27 @@ class StatusFeed:
                     await asyncio.wait_for(changed.wait(), max(interval_s - MIN_INTERVAL_S, 0.001))
         finally:
             self._watchers.discard(changed)
+
+
+class StatusVersions:
+    """Numbers statuses: another version whenever something that admission depends on has changed.
+
+    A step that only moves the counter changes nothing for a request that met a full worker.
+    """
+
+    def __init__(self) -> None:
+        self._last: WorkerStatus | None = None
+
+    def number(self, status: WorkerStatus) -> WorkerStatus:
+        """``status`` with its version, from 1."""
+        if self._last is None or _facts(self._last) != _facts(status):
+            self._last = dataclasses.replace(status, version=1 if self._last is None else self._last.version + 1)
+        return dataclasses.replace(status, version=self._last.version)
+
+
+def _facts(status: WorkerStatus) -> WorkerStatus:
+    """What admission depends on: the status without what moves with time and steps alone."""
+    return dataclasses.replace(status, engine_step=0, is_computing=False, slow_step_s=0.0, version=0)
 
 
 class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):

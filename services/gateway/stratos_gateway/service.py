@@ -21,6 +21,7 @@ from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.platform import Platform
+from stratos_gateway.http.listener import Listener, inherit_listener, open_listener
 from stratos_gateway.http.server import HttpServer
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import AdapterSource, ModelCatalogue
@@ -116,9 +117,15 @@ class GatewayService(Service):
             tracing=self.tracing,
         )
         app = self._build_app(model, backends, platform, embeddings)
-        self._http = HttpServer(app, settings.http_listen, env_name_of(type(settings), ("http_listen",)), settings.http)
+        self._http = HttpServer(app, self._listener(), settings.http)
         self._stack.callback(self._http.close)
         _log.info("model %s, digest %s", model.base.name, model.base.digest)
+
+    def _listener(self) -> Listener:
+        settings = self._settings
+        if settings.http_listener_fd is not None:
+            return inherit_listener(settings.http_listener_fd, env_name_of(type(settings), ("http_listener_fd",)))
+        return open_listener(settings.http_listen, env_name_of(type(settings), ("http_listen",)))
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """The HTTP server, the watch over sessions, what keeps the backends fresh."""
@@ -134,8 +141,9 @@ class GatewayService(Service):
         return "draining" if self._admission.is_draining else ""
 
     async def drain(self) -> None:
-        """Refuse new requests and let open ones end."""
+        """Refuse new requests, or leave them to the other gateways of the same port, and let open ones end."""
         self._admission.is_draining = True
+        self._http.leave_shared_port()
         while self._admission.num_open:  # noqa: ASYNC110 - only at the end of a process
             await asyncio.sleep(_DRAIN_POLL_S)
 

@@ -22,6 +22,8 @@ class GatewaySettings(ServiceSettings):
 
     http_listen: str = "127.0.0.1:8000"
     """host:port of the OpenAI API; port 0 picks a free one."""
+    http_listener_fd: int | None = Field(None, ge=0)
+    """Inherited listening socket to take connections from instead, shared with other gateways: `stratos up` has one."""
     model_path: Path
     """Folder of the base model: tokenizer, chat template, and the files that its digest is made of."""
     model_digest: str = ""

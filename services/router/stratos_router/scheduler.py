@@ -30,6 +30,7 @@ from stratos.routing.class_queue import Ticket, Verdict
 from stratos.routing.filters import Rejection
 from stratos.routing.full_models import FullModels
 from stratos.routing.picker import Choice, Refusal, choose, never_fits
+from stratos.routing.policy.policies import Policies
 from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.queue import PlacementQueue
 from stratos_router.fleet import FleetState
@@ -68,7 +69,7 @@ class Scheduler:
         self._bookings = bookings
         self._queue = PlacementQueue(settings.queue)
         self._admission = settings.admission
-        self._weights = settings.weights
+        self._policies = Policies(settings.policies)
         self.output_lengths = OutputLengths(settings.admission.default_output_tokens)
         """Learnt from the ends of requests."""
         self._metrics = metrics
@@ -117,7 +118,7 @@ class Scheduler:
         num_choices = max(1, booking.request.num_choices)
         if num_output_tokens is not None and booking.request.work is Work.GENERATION:
             self._queue.settle(booking.request, num_output_tokens - booking.output_tokens)
-            if outcome is Outcome.FINISHED and not booking.request.is_recovery:
+            if outcome is Outcome.FINISHED and not booking.request.is_return:
                 self.output_lengths.add(booking.request.model_digest, num_output_tokens // num_choices)
         self.wake()
 
@@ -203,8 +204,8 @@ class Scheduler:
         ask = make_ask(request, self.output_lengths, self._admission)
         if self._full.covers(ask, self._fleet.version):
             return Verdict.BLOCKED
-        preferred = self._prefill_memory.recall(request.request_id) if request.is_recovery else ""
-        choice = choose(self._fleet.views(now), ask, self._weights, self._rng, preferred_prefill=preferred)
+        preferred = self._prefill_memory.recall(request.request_id) if request.is_move else ""
+        choice = choose(self._fleet.views(now), ask, self._policies, self._rng, preferred_prefill=preferred)
         if isinstance(choice, Choice):
             return self._book(choice, ask, ticket, now)
         self._full.learn(ask, choice, self._fleet.version)
@@ -231,6 +232,7 @@ class Scheduler:
             prefill=tuple(view.ref for view in choice.prefill),
             handoff_id=handoff_id,
             queued_ms=round((now - ticket.arrived - waited_before) * 1000),
+            status_version=choice.worker.status.version,
         )
 
     def _refuse_impossible(self, ask: Ask, now: float) -> None:
@@ -244,7 +246,7 @@ class Scheduler:
 
     def _timeout(self, ticket: Ticket, now: float) -> QueueTimeout:
         ask = make_ask(ticket.request, self.output_lengths, self._admission)
-        choice = choose(self._fleet.views(now), ask, self._weights, self._rng)
+        choice = choose(self._fleet.views(now), ask, self._policies, self._rng)
         why = str(choice) if isinstance(choice, Refusal) else "others were before it"
         counted = {Rejection.OUT: "not answering or draining", Rejection.MODEL: "of another model"}
         for reason, text in counted.items():

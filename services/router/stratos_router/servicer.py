@@ -9,9 +9,8 @@ from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest
 from stratos.core.placement import Outcome, Placement, PlacementRequest
-from stratos.rpc.codec.fleet import fleet_to_pb, ref_to_pb, work_from_pb
-from stratos.rpc.codec.terms import terms_from_pb
-from stratos.rpc.codec.trace import trace_from_pb
+from stratos.rpc.codec.fleet import fleet_to_pb
+from stratos.rpc.codec.placement import placement_request_from_pb, placement_to_pb
 from stratos.rpc.tracing import SpanKind, Tracing
 from stratos_router.scheduler import Scheduler
 
@@ -33,13 +32,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
 
     async def Schedule(self, request: router_pb2.ScheduleRequest, context: Any) -> router_pb2.ScheduleResponse:
         """Wait in the queue and answer with a placement."""
-        placement = await self._schedule(_request_from_pb(request, self._clock.now()))
-        return router_pb2.ScheduleResponse(
-            decode=None if placement.decode is None else ref_to_pb(placement.decode),
-            prefill=[ref_to_pb(ref) for ref in placement.prefill],
-            handoff_id=placement.handoff_id,
-            queued_ms=placement.queued_ms,
-        )
+        return placement_to_pb(await self._schedule(placement_request_from_pb(request, self._clock.now())))
 
     async def _schedule(self, ask: PlacementRequest) -> Placement:
         request_id, attempt = ask.request_id, ask.attempt
@@ -64,20 +57,3 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     async def GetFleet(self, request: router_pb2.GetFleetRequest, context: Any) -> router_pb2.GetFleetResponse:
         """Queues and workers."""
         return fleet_to_pb(self._scheduler.fleet())
-
-
-def _request_from_pb(message: router_pb2.ScheduleRequest, now_s: float) -> PlacementRequest:
-    return PlacementRequest(
-        request_id=message.request_id,
-        attempt=message.attempt,
-        terms=terms_from_pb(message.terms, now_s),
-        model_digest=message.model_digest,
-        num_prompt_tokens=message.num_prompt_tokens,
-        max_tokens=message.max_tokens,
-        num_choices=max(1, message.num_choices),
-        work=work_from_pb(message.work),
-        excluded_incarnations=frozenset(message.excluded_incarnations),
-        waited_ms=max(0, message.waited_ms),
-        is_recovery=message.is_recovery,
-        trace=trace_from_pb(message.trace),
-    )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pydantic import field_validator
 
-from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig, ScorerWeights
+from stratos.routing.policy.policies import check_policies
+from stratos.routing.policy.settings import PoliciesConfig
+from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig
 from stratos.rpc.settings import ServiceSettings
 from stratos_router.discovery import open_discovery
 
@@ -27,10 +29,16 @@ class RouterSettings(ServiceSettings):
     admission: AdmissionConfig = AdmissionConfig()
     liveness: LivenessConfig = LivenessConfig()
     bookings: BookingConfig = BookingConfig()
-    weights: ScorerWeights = ScorerWeights()
+    policies: PoliciesConfig = PoliciesConfig()
 
     @field_validator("discovery")
     @classmethod
     def _check_discovery(cls, value: str) -> str:
         open_discovery(value)
+        return value
+
+    @field_validator("policies")
+    @classmethod
+    def _check_policies(cls, value: PoliciesConfig) -> PoliciesConfig:
+        check_policies(value)
         return value

@@ -216,9 +216,27 @@ async def test_the_next_attempt_prefers_the_prefill_worker_that_has_the_prompt()
     world.clock.advance(0.1)
     world.status(prefill.worker_id, num_queued_tokens=2000)
     excluded = frozenset({first.result().decode.incarnation})
-    second = await world.call(request_id="moved", attempt=1, is_recovery=True, excluded_incarnations=excluded)
+    second = await world.call(request_id="moved", attempt=1, is_move=True, excluded_incarnations=excluded)
     other = await world.call(request_id="other")
     await world.turn()
     assert second.result().prefill[0] == prefill
     assert second.result().decode != first.result().decode
     assert other.result().prefill[0] != prefill
+
+
+async def test_after_busy_a_request_goes_back_only_to_a_worker_whose_status_changed() -> None:
+    world = World("decode-0")
+    world.status("decode-0", version=3)
+    first = await world.call()
+    await world.turn()
+    placed = first.result()
+    assert placed.status_version == 3
+    world.scheduler.complete(placed.handoff_id, Outcome.FAILED, 0)
+    again = await world.call(attempt=1, is_move=True, refusals={"decode-0": placed.status_version})
+    for _ in range(3):
+        world.status("decode-0", version=3, engine_step=5)
+        await world.turn()
+    assert not again.done()
+    world.status("decode-0", version=4)
+    await world.turn()
+    assert again.result().status_version == 4

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from stratos.core.placement import WorkerRole
 from stratos.routing.full_models import FullModels
 from stratos.routing.picker import Choice, choose
-from stratos.routing.settings import ScorerWeights
+from stratos.routing.policy.policies import Policies
+from stratos.routing.policy.settings import PoliciesConfig
 from tests.support.examples import examples
 from tests.support.fleet_samples import ledger, make_sample_ask, make_view
 
-WEIGHTS = ScorerWeights()
+POLICIES = Policies(PoliciesConfig())
 
 workers = st.tuples(
     st.integers(5, 12), st.integers(0, 60), st.sampled_from(["", "lost"]), st.sampled_from(list(WorkerRole))
@@ -24,7 +25,8 @@ asks = st.builds(
     num_prompt_tokens=st.integers(1, 900),
     max_tokens=st.integers(1, 200),
     num_choices=st.integers(1, 3),
-    is_recovery=st.booleans(),
+    num_emitted_tokens=st.integers(0, 1),
+    refusals=st.sampled_from([{}, {"inc-w0": 0}]),
     excluded_incarnations=st.sampled_from([frozenset(), frozenset({"inc-w0"})]),
 )
 
@@ -38,7 +40,7 @@ def test_whatever_is_covered_would_be_blocked(fleet, requests) -> None:
     ]
     full = FullModels()
     for ask in requests:
-        choice = choose(views, ask, WEIGHTS, Random(0))
+        choice = choose(views, ask, POLICIES, Random(0))
         if full.covers(ask, 1):
             assert not isinstance(choice, Choice)
             assert choice.is_blocked
@@ -48,7 +50,7 @@ def test_whatever_is_covered_would_be_blocked(fleet, requests) -> None:
 
 def test_it_learns_from_want_of_seats_and_forgets_with_the_fleet() -> None:
     full, ask = FullModels(), make_sample_ask()
-    refusal = choose([make_view(num_running=10)], ask, WEIGHTS, Random(0))
+    refusal = choose([make_view(num_running=10)], ask, POLICIES, Random(0))
     assert not isinstance(refusal, Choice)
     full.learn(ask, refusal, 7)
     assert full.covers(ask, 7)

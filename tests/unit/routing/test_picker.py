@@ -1,4 +1,4 @@
-"""Filters, scorers and the picker; the admission rule against its formula."""
+"""Filters, the default policy and the choice; the admission rule against its formula."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from stratos.core.placement import WorkerRole
 from stratos.routing.admission import OutputLengths, make_ask
 from stratos.routing.filters import Rejection
 from stratos.routing.picker import Choice, Refusal, choose, never_fits
+from stratos.routing.policy.policies import Policies
+from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.prefill_memory import PrefillMemory
-from stratos.routing.settings import AdmissionConfig, ScorerWeights
+from stratos.routing.settings import AdmissionConfig
 from stratos.routing.worker_view import BookedLoad
 from tests.support.fleet_samples import IDENTITY, ledger, make_request, make_sample_ask, make_view
 
-WEIGHTS = ScorerWeights()
+POLICIES = Policies(PoliciesConfig())
 PREFILL = WorkerRole.PREFILL
 
 
-def pick(*views, ask=None, weights=WEIGHTS, seed=0):
-    return choose(views, ask or make_sample_ask(), weights, Random(seed))
+def pick(*views, ask=None, policies=POLICIES, seed=0):
+    return choose(views, ask or make_sample_ask(), policies, Random(seed))
 
 
 def chosen(*views, **kwargs) -> str:
@@ -101,9 +103,24 @@ def test_budget_follows_the_p90_of_observed_outputs_and_recoveries_may_fill_the_
         lengths.add("m", length)
     assert lengths.p90("m") == 90
     full = make_view(blocks=ledger(100, allocated=95))
-    recovery = make_ask(make_request(is_recovery=True, max_tokens=500), lengths, AdmissionConfig())
+    recovery = make_ask(make_request(num_emitted_tokens=1, max_tokens=500), lengths, AdmissionConfig())
     assert recovery.has_room(full)
     assert not make_ask(make_request(max_tokens=500), lengths, AdmissionConfig()).has_room(full)
+
+
+def test_a_move_without_output_is_admitted_like_a_new_request() -> None:
+    full = make_view(blocks=ledger(100, allocated=90))
+    assert isinstance(pick(full, ask=make_sample_ask(is_move=True)), Refusal)
+    assert chosen(full, ask=make_sample_ask(is_move=True, num_emitted_tokens=1)) == "decode-0"
+
+
+def test_a_worker_that_answered_busy_is_closed_until_its_status_changes() -> None:
+    ask = make_sample_ask(refusals={"inc-a": 7})
+    assert chosen(make_view("a", version=7), make_view("b", num_running=7), ask=ask) == "b"
+    refusal = pick(make_view("a", version=7), ask=ask)
+    assert isinstance(refusal, Refusal)
+    assert refusal.is_blocked
+    assert chosen(make_view("a", version=8), ask=ask) == "a"
 
 
 def test_more_choices_than_seats_still_run_on_an_empty_worker() -> None:
@@ -161,10 +178,10 @@ def test_a_chosen_worker_always_passes_every_bound(loads, seed) -> None:
 
 def test_a_recovery_returns_to_the_prefill_worker_that_has_its_prompt() -> None:
     views = [make_view(), make_view("p0", PREFILL, num_queued_tokens=900), make_view("p1", PREFILL)]
-    choice = choose(views, make_sample_ask(), WEIGHTS, Random(0), preferred_prefill="inc-p0")
+    choice = choose(views, make_sample_ask(), POLICIES, Random(0), preferred_prefill="inc-p0")
     assert isinstance(choice, Choice)
     assert [view.ref.worker_id for view in choice.prefill] == ["p0", "p1"]
-    gone = choose(views, make_sample_ask(), WEIGHTS, Random(0), preferred_prefill="inc-gone")
+    gone = choose(views, make_sample_ask(), POLICIES, Random(0), preferred_prefill="inc-gone")
     assert isinstance(gone, Choice)
     assert [view.ref.worker_id for view in gone.prefill] == ["p1", "p0"]
 

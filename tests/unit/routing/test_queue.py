@@ -64,7 +64,7 @@ def test_recoveries_go_first_in_their_class_and_are_never_shed() -> None:
     first, _ = world.push(), world.push()
     with pytest.raises(Overloaded):
         world.push()
-    recoveries = [world.push(is_recovery=True) for _ in range(5)]
+    recoveries = [world.push(is_move=True) for _ in range(5)]
     assert [world.serve() for _ in range(6)] == [*recoveries, first]
 
 
@@ -248,7 +248,7 @@ def test_depths_count_what_waits() -> None:
     world = World()
     world.push(priority_class=1, num_prompt_tokens=10)
     world.clock.advance(3)
-    world.push(priority_class=1, num_prompt_tokens=5, is_recovery=True)
+    world.push(priority_class=1, num_prompt_tokens=5, is_move=True)
     world.push(priority_class=9)
     found = {(depth.model_digest, depth.priority_class): depth for depth in world.queue.depths(world.clock.now())}
     assert found.keys() == {(MODEL, 1), (MODEL, 3)}
@@ -264,8 +264,7 @@ def test_nobody_waits_for_ever_under_a_saturating_high_class(arrivals, service_s
     """A queued request is dispatched or expires within its time to live, under any load."""
     world = World(ttl_s=15.0, recovery_ttl_s=15.0)
     waiting = [
-        world.push(priority_class=priority, tenant=tenant, is_recovery=is_recovery)
-        for priority, tenant, is_recovery in arrivals
+        world.push(priority_class=priority, tenant=tenant, is_move=is_move) for priority, tenant, is_move in arrivals
     ]
     ended: set[Ticket] = set()
     while not all(ticket in ended for ticket in waiting):
@@ -297,10 +296,10 @@ class QueueMachine(RuleBasedStateMachine):
         tenant=st.sampled_from("abc"),
         priority_class=st.integers(0, 4),
         tokens=st.integers(1, 500),
-        is_recovery=st.booleans(),
+        is_move=st.booleans(),
         model=st.sampled_from(["m1", "m2"]),
     )
-    def push(self, tenant, priority_class, tokens, is_recovery, model) -> None:
+    def push(self, tenant, priority_class, tokens, is_move, model) -> None:
         world = self.world
         world.count += 1
         request = make_request(
@@ -308,7 +307,7 @@ class QueueMachine(RuleBasedStateMachine):
             tenant=tenant,
             priority_class=priority_class,
             num_prompt_tokens=tokens,
-            is_recovery=is_recovery,
+            is_move=is_move,
             model_digest=model,
         )
         try:
@@ -316,7 +315,7 @@ class QueueMachine(RuleBasedStateMachine):
         except Overloaded:
             return
         for victim in displaced:
-            assert not victim.request.is_recovery
+            assert not victim.request.is_move
             assert victim.request.terms.tenant != tenant
             self._end(victim)
         self.waiting.add(ticket)
@@ -336,8 +335,8 @@ class QueueMachine(RuleBasedStateMachine):
             assert not self.waiting
             return
         same = [other for other in self.waiting if self._line(other) == self._line(ticket)]
-        if not ticket.request.is_recovery:
-            assert not any(other.request.is_recovery for other in same)
+        if not ticket.request.is_move:
+            assert not any(other.request.is_move for other in same)
         assert ticket is min(
             (other for other in same if self._lane(other) == self._lane(ticket)), key=lambda other: other.sequence
         )
@@ -349,7 +348,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @staticmethod
     def _lane(ticket: Ticket) -> str | None:
-        return None if ticket.request.is_recovery else ticket.request.terms.tenant
+        return None if ticket.request.is_move else ticket.request.terms.tenant
 
     @rule(data=st.data())
     def leave(self, data) -> None:
@@ -371,7 +370,7 @@ class QueueMachine(RuleBasedStateMachine):
         for ticket in self.waiting:
             by_line.setdefault(self._line(ticket), []).append(ticket)
         for tickets in by_line.values():
-            ordinary = [ticket for ticket in tickets if not ticket.request.is_recovery]
+            ordinary = [ticket for ticket in tickets if not ticket.request.is_move]
             assert len(ordinary) <= 5
             assert len(tickets) - len(ordinary) <= 3
             tokens = sum(ticket.request.num_prompt_tokens for ticket in ordinary)

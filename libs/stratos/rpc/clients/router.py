@@ -7,6 +7,7 @@ Every placement ends in ``complete``, or in the router's lease when its holder d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -15,9 +16,8 @@ from stratos.common.clock import Clock, SystemClock
 from stratos.core.fleet import Fleet
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
 from stratos.rpc.clients.channel import channel, is_serving, translate_errors
-from stratos.rpc.codec.fleet import fleet_from_pb, ref_from_pb, work_to_pb
-from stratos.rpc.codec.terms import terms_to_pb
-from stratos.rpc.codec.trace import trace_to_pb
+from stratos.rpc.codec.fleet import fleet_from_pb
+from stratos.rpc.codec.placement import placement_from_pb, placement_request_to_pb
 
 __all__ = ["RouterClient"]
 
@@ -50,14 +50,8 @@ class RouterClient:
             WorkerLost: the router is gone, or did not answer within ``timeout_s``.
         """
         async with translate_errors(peer="the router"):
-            answer = await self._stub.Schedule(_request_to_pb(request, self._clock.now()), timeout=timeout_s)
-        return Placement(
-            decode=ref_from_pb(answer.decode) if answer.HasField("decode") else None,
-            prefill=tuple(ref_from_pb(ref) for ref in answer.prefill),
-            handoff_id=answer.handoff_id,
-            queued_ms=answer.queued_ms,
-            router_address=self.address,
-        )
+            answer = await self._stub.Schedule(placement_request_to_pb(request, self._clock.now()), timeout=timeout_s)
+        return replace(placement_from_pb(answer), router_address=self.address)
 
     async def complete(self, reports: Sequence[AttemptReport]) -> None:
         """Report how attempts ended; idempotent.
@@ -90,23 +84,6 @@ class RouterClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _request_to_pb(request: PlacementRequest, now_s: float) -> router_pb2.ScheduleRequest:
-    return router_pb2.ScheduleRequest(
-        request_id=request.request_id,
-        attempt=request.attempt,
-        terms=terms_to_pb(request.terms, now_s),
-        model_digest=request.model_digest,
-        num_prompt_tokens=request.num_prompt_tokens,
-        max_tokens=request.max_tokens,
-        num_choices=request.num_choices,
-        work=work_to_pb(request.work),
-        excluded_incarnations=sorted(request.excluded_incarnations),
-        waited_ms=request.waited_ms,
-        is_recovery=request.is_recovery,
-        trace=trace_to_pb(request.trace),
-    )
 
 
 def _report_to_pb(report: AttemptReport) -> router_pb2.AttemptReport:

@@ -144,6 +144,7 @@ def status_to_pb(status: WorkerStatus) -> worker_pb2.WorkerStatus:
         block_size=status.block_size,
         max_num_seqs=status.max_num_seqs,
         slow_step_ms=round(status.slow_step_s * 1000),
+        version=status.version,
     )
 
 
@@ -178,6 +179,7 @@ def status_from_pb(message: worker_pb2.WorkerStatus) -> WorkerStatus:
         block_size=message.block_size,
         max_num_seqs=message.max_num_seqs,
         slow_step_s=message.slow_step_ms / 1000,
+        version=message.version,
     )
 
 

@@ -101,7 +101,7 @@ class GroupRun:
             result = await self._attempt(placement)
             if isinstance(result, list):
                 return result
-            await self._attempts.prepare_next(result, placement.worker)
+            await self._attempts.prepare_next(result, placement)
 
     async def _attempt(self, placement: Placement) -> list[bytes] | Cause:
         outcome = Outcome.CANCELLED

@@ -105,7 +105,7 @@ class Generation:
             if cause is not None:
                 span.fail(cause)
         if cause is not None:
-            await self._attempts.prepare_next(cause, placement.worker, has_progressed=num_after > num_before)
+            await self._attempts.prepare_next(cause, placement, has_progressed=num_after > num_before)
 
     async def _execute(self, placement: Placement, trace: TraceContext) -> Cause | None:
         """Run one attempt; returns why another one is due, if it is."""

@@ -82,6 +82,8 @@ class Attempts:
         self._max_wait_s = max_wait_s
         self._reconnects = reconnects
         self._excluded: set[str] = set()
+        self._refusals: dict[str, int] = {}
+        """Workers that answered Busy, each with the status version that its placement went by."""
         self._num_deaths = 0
         self._idle_since_s = platform.clock.now()
         """The request arrived, or its last attempt with output ended: wall time, whatever it was spent on."""
@@ -114,18 +116,19 @@ class Attempts:
             request = self._placement_request(num_emitted, span.trace)
             return await self._platform.routers.schedule(request, timeout_s=self._left_s())
 
-    async def prepare_next(self, cause: Cause, worker: WorkerRef, *, has_progressed: bool = False) -> None:
+    async def prepare_next(self, cause: Cause, placement: Placement, *, has_progressed: bool = False) -> None:
         """Decide whether, where and when to go on.
 
         Args:
             cause: how the attempt ended.
-            worker: that ran it.
+            placement: of that attempt.
             has_progressed: it emitted tokens, so the next wait is a new one.
 
         Raises:
             Overloaded, QueueTimeout: the request ends here.
         """
         now_s = self._platform.clock.now()
+        worker = placement.worker
         if has_progressed:
             self._idle_since_s = now_s
         if has_progressed or cause not in (Cause.BUSY, Cause.UNREACHABLE):
@@ -135,6 +138,8 @@ class Attempts:
             raise Overloaded(f"{MAX_DEATHS} workers were lost while they ran this request; it is not tried again")
         if cause.excludes_worker and not (cause is Cause.BROKEN and await self._answers_again(worker)):
             self._excluded.add(worker.incarnation)
+        if cause is Cause.BUSY:
+            self._refusals[worker.incarnation] = placement.status_version
         self._platform.metrics.recoveries.labels(cause).inc()
         _log.info("request %s goes on elsewhere: %s at %s", self.label, cause, worker.worker_id)
         if self._left_s() == 0:
@@ -161,6 +166,8 @@ class Attempts:
             max_tokens=max(request.max_tokens - num_emitted, 1) if request.max_tokens else 0,
             excluded_incarnations=frozenset(self._excluded),
             waited_ms=round((self._platform.clock.now() - self._queued_since_s) * 1000),
-            is_recovery=self.number > 0,
+            num_emitted_tokens=num_emitted,
+            is_move=self.number > 0,
+            refusals=dict(self._refusals),
             trace=trace,
         )

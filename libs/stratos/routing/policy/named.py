@@ -1,0 +1,15 @@
+"""Policies that have a name without being configured; docs/routing.md compares them."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from stratos.routing.policy.settings import PolicyConfig
+
+NAMED = MappingProxyType(
+    {
+        "round_robin": PolicyConfig(picker="round_robin"),
+        "least_loaded": PolicyConfig(scorers={"load": 1.0}),
+        "balanced": PolicyConfig(scorers={"load": 2.0, "free_kv": 1.0, "adapter": 1.0}),
+    }
+)

@@ -1,0 +1,128 @@
+"""The policies of all pools: from names in the configuration to an order of workers."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from random import Random
+
+from stratos.core.placement import PlacementRequest, WorkerRole
+from stratos.routing.policy.filters import FILTERS, narrow
+from stratos.routing.policy.named import NAMED
+from stratos.routing.policy.pickers import PICKERS
+from stratos.routing.policy.scorers import SCORERS, ScoringContext
+from stratos.routing.policy.settings import PoliciesConfig, PolicyConfig
+from stratos.routing.worker_view import WorkerView
+
+MAX_POOLS = 512
+"""Pools with a state; models come from requests, so their number is bounded."""
+
+
+class InvalidPolicy(ValueError):
+    """The configuration names a policy, a scorer, a filter or a picker that there is not; the message says which."""
+
+
+class Policy:
+    """One policy at work in one pool."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        self._filters = [FILTERS[name] for name in config.filters]
+        self._scorers = [(SCORERS[name], weight) for name, weight in config.scorers.items() if weight]
+        self._picker = PICKERS[config.picker]()
+
+    def rank(self, views: Sequence[WorkerView], context: ScoringContext, count: int, rng: Random) -> list[WorkerView]:
+        """Up to ``count`` of ``views``, the one to take first."""
+        left = list(narrow(views, self._filters, context)) if views else []
+        scores = self._score(left, context)
+        ranked: list[WorkerView] = []
+        while left and len(ranked) < count:
+            index = self._picker.pick(left, scores, rng)
+            ranked.append(left.pop(index))
+            scores.pop(index)
+        return ranked
+
+    def _score(self, views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+        total = [0.0] * len(views)
+        for score, weight in self._scorers:
+            total = [so_far + weight * one for so_far, one in zip(total, score(views, context), strict=True)]
+        return total
+
+
+class Policies:
+    """Chooses the policy of a request's pool and applies it.
+
+    Args:
+        config: names and numbers.
+
+    Raises:
+        InvalidPolicy: a name in it is unknown.
+    """
+
+    def __init__(self, config: PoliciesConfig) -> None:
+        check_policies(config)
+        self._config = config
+        self._known = {**NAMED, **config.custom}
+        self._by_pool: dict[tuple[WorkerRole, str], Policy] = {}
+
+    def rank(
+        self, views: Sequence[WorkerView], request: PlacementRequest, role: WorkerRole, count: int, rng: Random
+    ) -> list[WorkerView]:
+        """Up to ``count`` of the workers that may run ``request`` as ``role``, the one to take first."""
+        context = ScoringContext(request=request, long_prompt_tokens=self._config.long_prompt_tokens)
+        return self._policy(role, request.model_digest).rank(views, context, count, rng)
+
+    def name_of(self, role: WorkerRole, model_digest: str) -> str:
+        """The policy of a pool."""
+        pools = self._config.pools
+        wanted = (f"{role}/{model_digest}", f"*/{model_digest}", role.value)
+        return next((pools[pool] for pool in wanted if pool in pools), self._config.default)
+
+    def _policy(self, role: WorkerRole, model_digest: str) -> Policy:
+        policy = self._by_pool.get((role, model_digest))
+        if policy is None:
+            if len(self._by_pool) >= MAX_POOLS:
+                self._by_pool.clear()  # only turns are lost
+            policy = self._by_pool[role, model_digest] = Policy(self._known[self.name_of(role, model_digest)])
+        return policy
+
+
+def check_policies(config: PoliciesConfig) -> None:
+    """Refuse names that there are not.
+
+    Raises:
+        InvalidPolicy: says which name, where, and what is known.
+    """
+    for name, policy in config.custom.items():
+        if name in NAMED:
+            raise InvalidPolicy(f"custom policy {name!r}: this name is taken; choose another one")
+        for kind, known, given in (
+            ("scorer", SCORERS, policy.scorers),
+            ("filter", FILTERS, policy.filters),
+            ("picker", PICKERS, (policy.picker,)),
+        ):
+            for wanted in given:
+                _check_name(f"custom policy {name!r}: {kind}", wanted, known)
+        if any(weight < 0 for weight in policy.scorers.values()):
+            raise InvalidPolicy(f"custom policy {name!r}: weights must not be negative")
+    policies = (*NAMED, *config.custom)
+    _check_name("default policy", config.default, policies)
+    for pool, wanted in config.pools.items():
+        _check_pool(pool)
+        _check_name(f"pool {pool!r}: policy", wanted, policies)
+
+
+def _check_pool(pool: str) -> None:
+    role, slash, digest = pool.partition("/")
+    is_role = role in [known.value for known in WorkerRole]
+    if not is_role and not (slash and role == "*"):
+        raise InvalidPolicy(f'pool {pool!r} must begin with "decode" or "prefill", or with "*" before a model digest')
+    if slash and not digest:
+        raise InvalidPolicy(f"pool {pool!r}: the model digest is missing")
+
+
+def _check_name(what: str, name: str, known: Iterable[str]) -> None:
+    names = list(known)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise InvalidPolicy(f"{what} {name!r} is not known{hint}; there are: {', '.join(names)}")

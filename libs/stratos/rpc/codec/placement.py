@@ -1,0 +1,81 @@
+"""Placement requests and placements <-> messages, both ways."""
+
+from __future__ import annotations
+
+from stratos.api.router.v1 import router_pb2
+from stratos.core.placement import Placement, PlacementRequest
+from stratos.rpc.codec.fleet import ref_from_pb, ref_to_pb, work_from_pb, work_to_pb
+from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
+from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
+
+
+def placement_request_to_pb(request: PlacementRequest, now_s: float) -> router_pb2.ScheduleRequest:
+    """A request as a message that leaves at ``now_s``."""
+    return router_pb2.ScheduleRequest(
+        request_id=request.request_id,
+        attempt=request.attempt,
+        terms=terms_to_pb(request.terms, now_s),
+        model_digest=request.model_digest,
+        num_prompt_tokens=request.num_prompt_tokens,
+        max_tokens=request.max_tokens,
+        num_choices=request.num_choices,
+        work=work_to_pb(request.work),
+        excluded_incarnations=sorted(request.excluded_incarnations),
+        waited_ms=request.waited_ms,
+        num_emitted_tokens=request.num_emitted_tokens,
+        is_move=request.is_move,
+        is_suspect=request.is_suspect,
+        refusals=request.refusals,
+        trace=trace_to_pb(request.trace),
+    )
+
+
+def placement_request_from_pb(message: router_pb2.ScheduleRequest, now_s: float) -> PlacementRequest:
+    """A request from a message that arrives at ``now_s``.
+
+    Raises:
+        BadRequest: it asks for work that this build does not know.
+    """
+    return PlacementRequest(
+        request_id=message.request_id,
+        attempt=message.attempt,
+        terms=terms_from_pb(message.terms, now_s),
+        model_digest=message.model_digest,
+        num_prompt_tokens=message.num_prompt_tokens,
+        max_tokens=message.max_tokens,
+        num_choices=max(1, message.num_choices),
+        work=work_from_pb(message.work),
+        excluded_incarnations=frozenset(message.excluded_incarnations),
+        waited_ms=max(0, message.waited_ms),
+        num_emitted_tokens=message.num_emitted_tokens,
+        is_move=message.is_move,
+        is_suspect=message.is_suspect,
+        refusals=dict(message.refusals),
+        trace=trace_from_pb(message.trace),
+    )
+
+
+def placement_to_pb(placement: Placement) -> router_pb2.ScheduleResponse:
+    """A placement as a message."""
+    return router_pb2.ScheduleResponse(
+        decode=None if placement.decode is None else ref_to_pb(placement.decode),
+        prefill=[ref_to_pb(ref) for ref in placement.prefill],
+        handoff_id=placement.handoff_id,
+        queued_ms=placement.queued_ms,
+        status_version=placement.status_version,
+    )
+
+
+def placement_from_pb(message: router_pb2.ScheduleResponse) -> Placement:
+    """A placement from a message.
+
+    Raises:
+        BadRequest: the role of a worker is unknown.
+    """
+    return Placement(
+        decode=ref_from_pb(message.decode) if message.HasField("decode") else None,
+        prefill=tuple(ref_from_pb(ref) for ref in message.prefill),
+        handoff_id=message.handoff_id,
+        queued_ms=message.queued_ms,
+        status_version=message.status_version,
+    )

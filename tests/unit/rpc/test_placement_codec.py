@@ -1,0 +1,49 @@
+"""Placement requests, placements and statuses survive the wire whole."""
+
+from __future__ import annotations
+
+from stratos.core.placement import Placement, Work, WorkerRef, WorkerRole
+from stratos.core.trace import NO_TRACE
+from stratos.rpc.codec.fleet import status_from_pb, status_to_pb
+from stratos.rpc.codec.placement import (
+    placement_from_pb,
+    placement_request_from_pb,
+    placement_request_to_pb,
+    placement_to_pb,
+)
+from tests.support.fleet_samples import make_request, make_status
+
+NOW_S = 50.0
+
+
+def test_every_field_of_a_placement_request_survives() -> None:
+    request = make_request(
+        attempt=2,
+        tenant="t",
+        priority_class=1,
+        adapter_digest="d",
+        arrival_s=NOW_S,
+        deadline_s=NOW_S + 2.5,
+        num_choices=3,
+        work=Work.EMBEDDING,
+        excluded_incarnations=frozenset({"a", "b"}),
+        waited_ms=70,
+        num_emitted_tokens=9,
+        is_move=True,
+        is_suspect=True,
+        refusals={"c": 4, "d": 2**40},
+        trace=NO_TRACE,
+    )
+    assert placement_request_from_pb(placement_request_to_pb(request, NOW_S), NOW_S) == request
+
+
+def test_every_field_of_a_placement_survives() -> None:
+    decode = WorkerRef(worker_id="d", incarnation="i", address="h:1", role=WorkerRole.DECODE)
+    prefill = WorkerRef(worker_id="p", incarnation="j", address="h:2", role=WorkerRole.PREFILL)
+    placement = Placement(decode=decode, prefill=(prefill,), handoff_id="h", queued_ms=5, status_version=6)
+    assert placement_from_pb(placement_to_pb(placement)) == placement
+
+
+def test_the_version_of_a_status_survives() -> None:
+    status = make_status(version=2**40)
+    assert status_from_pb(status_to_pb(status)) == status
