@@ -17,6 +17,7 @@ from typing import Any
 import grpc.aio
 
 from stratos.api.worker.v1 import worker_pb2_grpc
+from stratos.core.features import Feature
 from stratos.core.fleet import Fleet, FleetWorker, WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
@@ -35,7 +36,8 @@ def make_status(worker_id: str, role: WorkerRole, **changes: Any) -> WorkerStatu
     """An idle worker with 1000 blocks and 8 batch slots."""
     ref = WorkerRef(worker_id=worker_id, incarnation=f"inc-{worker_id}", address="", role=role)
     blocks = BlockLedger(total=1000, free=1000, cached=0, allocated=0, reserved=0, fenced=0)
-    return dataclasses.replace(WorkerStatus(ref=ref, blocks=blocks, identity=IDENTITY, max_num_seqs=8), **changes)
+    status = WorkerStatus(ref=ref, blocks=blocks, identity=IDENTITY, max_num_seqs=8, features=frozenset(Feature))
+    return dataclasses.replace(status, **changes)
 
 
 def ask(request_id: str = "req-1", **changes: Any) -> PlacementRequest:

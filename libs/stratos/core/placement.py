@@ -77,6 +77,8 @@ class PlacementRequest:
     """Incarnations that answered Busy, each with the version of the status that the placement went by: closed to the
     request until the status has another version."""
     trace: TraceContext = NO_TRACE
+    required_features: frozenset[str] = frozenset()
+    """What the worker must offer, see ``stratos.core.features``."""
 
     @property
     def is_return(self) -> bool:

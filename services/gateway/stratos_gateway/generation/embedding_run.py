@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from stratos.common.errors import QueueTimeout, StratosError
 from stratos.common.ids import new_id
+from stratos.core.features import features_of_call
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
 from stratos.core.requests.embedding import EmbedCall
 from stratos_gateway.generation.embedding_client import EmbeddingClient, Unreachable
@@ -91,6 +92,7 @@ class GroupRun:
             num_choices=len(call.inputs),
             work=Work.EMBEDDING,
             trace=call.trace,
+            required_features=features_of_call(call),
         )
         self._attempts = Attempts(platform, request, max_wait_s=None)
 

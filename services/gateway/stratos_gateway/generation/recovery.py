@@ -3,6 +3,8 @@
     "busy"         asks again after a short wait
     "unreachable"  goes elsewhere after a short wait
     "drain"        goes elsewhere
+    "unsupported"  goes elsewhere: the worker lacks something that the request needs; after ``MAX_UNSUPPORTED`` of
+                   them the request is refused
     "broken", "hang", "conflict"  count as deaths: a request that saw ``MAX_DEATHS`` of them is refused, for it may be
                    their cause.  The same worker may be chosen again if only its connection was lost.
 
@@ -16,7 +18,17 @@ import enum
 import logging
 from dataclasses import replace
 
-from stratos.common.errors import Busy, Draining, Overloaded, QueueTimeout, StratosError, WorkerLost
+from stratos.common.errors import (
+    Busy,
+    Draining,
+    FeatureUnavailable,
+    IdentityMismatch,
+    Overloaded,
+    QueueTimeout,
+    StratosError,
+    WorkerLost,
+)
+from stratos.core.features import Feature
 from stratos.core.placement import Placement, PlacementRequest, WorkerRef
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import Span, SpanKind
@@ -24,6 +36,8 @@ from stratos_gateway.generation.platform import Platform
 
 _log = logging.getLogger(__name__)
 MAX_DEATHS = 2
+MAX_UNSUPPORTED = 3
+"""Workers that said no to a feature which the router took them to have: the next one would hardly say yes."""
 RETRY_WAIT_S = 0.05
 
 
@@ -33,6 +47,7 @@ class Cause(enum.StrEnum):
     BUSY = "busy"
     DRAIN = "drain"
     UNREACHABLE = "unreachable"
+    UNSUPPORTED = "unsupported"
     BROKEN = "broken"
     HANG = "hang"
     CONFLICT = "conflict"
@@ -54,6 +69,8 @@ def cause_of(error: StratosError) -> Cause | None:
         return Cause.BUSY
     if isinstance(error, Draining):
         return Cause.DRAIN
+    if isinstance(error, FeatureUnavailable | IdentityMismatch):
+        return Cause.UNSUPPORTED
     return Cause.BROKEN if isinstance(error, WorkerLost) else None
 
 
@@ -84,7 +101,7 @@ class Attempts:
         self._excluded: set[str] = set()
         self._refusals: dict[str, int] = {}
         """Workers that answered Busy, each with the status version that its placement went by."""
-        self._num_deaths = 0
+        self._num_deaths = self._num_unsupported = 0
         self._idle_since_s = platform.clock.now()
         """The request arrived, or its last attempt with output ended: wall time, whatever it was spent on."""
         self._queued_since_s = self._idle_since_s
@@ -125,7 +142,7 @@ class Attempts:
             has_progressed: it emitted tokens, so the next wait is a new one.
 
         Raises:
-            Overloaded, QueueTimeout: the request ends here.
+            Overloaded, FeatureUnavailable, QueueTimeout: the request ends here.
         """
         now_s = self._platform.clock.now()
         worker = placement.worker
@@ -136,6 +153,9 @@ class Attempts:
         self._num_deaths += cause.is_death
         if self._num_deaths >= MAX_DEATHS:
             raise Overloaded(f"{MAX_DEATHS} workers were lost while they ran this request; it is not tried again")
+        self._num_unsupported += cause is Cause.UNSUPPORTED
+        if self._num_unsupported >= MAX_UNSUPPORTED:
+            raise FeatureUnavailable("the platform cannot do what this request asks for now; try again later")
         if cause.excludes_worker and not (cause is Cause.BROKEN and await self._answers_again(worker)):
             self._excluded.add(worker.incarnation)
         if cause is Cause.BUSY:
@@ -170,4 +190,5 @@ class Attempts:
             is_move=self.number > 0,
             refusals=dict(self._refusals),
             trace=trace,
+            required_features=request.required_features | ({Feature.RESUME} if num_emitted else set()),
         )
