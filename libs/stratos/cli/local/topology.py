@@ -86,6 +86,8 @@ def service_spec(
         "ADDRESS_FILE": str(address_file),
     }
     env = {f"{prefix}{key}": value for key, value in {**common, **settings}.items()}
+    if role:  # every library that computes, from its import on: a team larger than its cores stops for milliseconds
+        env["OMP_NUM_THREADS"] = str(options.threads_per_worker)
     argv = (sys.executable, "-m", f"stratos_{module}")
     return ProcessSpec(name=name, service=module, argv=argv, env=env, role=role, listen_env=f"{prefix}LISTEN")
 

@@ -62,6 +62,14 @@ def test_services_understand_what_they_are_given(module: str, monkeypatch: pytes
     assert spec.argv[-1] == f"stratos_{module}"
 
 
+def test_no_library_of_a_worker_takes_more_threads_than_its_share_from_its_import_on() -> None:
+    spec = topology.service_spec(
+        "decode-0", "decode_worker", {}, address_file=Path("/run/a.json"), options=OPTIONS, role="decode"
+    )
+    assert spec.env["OMP_NUM_THREADS"] == str(OPTIONS.threads_per_worker)
+    assert "OMP_NUM_THREADS" not in spec_of("router").env
+
+
 def test_an_unknown_setting_would_be_noticed() -> None:
     with pytest.raises(SystemExit, match="unknown setting"):
         check_names(settings_class("router"), {"STRATOS_ROUTER_NO_SUCH_THING": "1"})
