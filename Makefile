@@ -23,6 +23,9 @@ KERNELS := $(VENV)/.kernels
 ALL_KERNELS := $(VENV)/.kernels-all
 BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 
+# Many container images forbid it; then every process, and every test run, would compile torch and our own code again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup run test test-unit test-thorough test-integration pytest check fmt proto proto-check bench clean
 .DEFAULT_GOAL := help
 

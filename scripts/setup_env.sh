@@ -34,14 +34,8 @@ add_pip() {
 }
 
 install() {
-  # Bytecode is written at the first import, unless the environment forbids it: then every start would compile torch.
-  local compiles=${PYTHONDONTWRITEBYTECODE:+yes}
-  local installer=("$venv/bin/python" -m pip install --disable-pip-version-check)
-  [[ -n $compiles ]] || installer+=(--no-compile)
-  if [[ -n $uv ]]; then
-    installer=("$uv" pip install --python "$venv/bin/python")
-    [[ -z $compiles ]] || installer+=(--compile-bytecode)
-  fi
+  local installer=("$venv/bin/python" -m pip install --disable-pip-version-check --no-compile) # compiled when imported
+  [[ -n $uv ]] && installer=("$uv" pip install --python "$venv/bin/python")
   # The filter drops noise and bare index addresses, so that the first URL a reader sees is the platform's own.
   # shellcheck disable=SC2086  # PIP_ARGS is a list of arguments
   "${installer[@]}" ${PIP_ARGS:-} -c constraints.txt -e ".[$extra]" 2>&1 |

@@ -22,7 +22,11 @@ from tests.support.platform_process import PlatformProcess, gone, launch_platfor
 from tests.support.waiting import wait_until
 
 GUARD = FIXTURES / "network_guard"
-SERVICES = {"redis", "lora-registry", "prefill-0", "decode-0", "decode-1", "router", "autoscaler", "gateway"}
+SERVICES = {
+    "redis", "lora-registry", "prefill-0", "decode-0", "decode-1", "router-0", "router-1", "autoscaler",
+    "gateway-0", "gateway-1",
+}  # fmt: skip
+REPLICAS = ("--gateways", "2", "--routers", "2", "--decode", "2", "--max-decode", "2")
 STEP_S = 0.01
 
 
@@ -39,7 +43,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, guard_dir: Path) -> Itera
         "STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S),
     }
     data_dir = tmp_path_factory.mktemp("platform")
-    with running_platform(data_dir, "--engine", "fake", "--decode", "2", "--max-decode", "2", env=env) as running:
+    with running_platform(data_dir, "--engine", "fake", *REPLICAS, env=env) as running:
         yield running
 
 
@@ -66,6 +70,9 @@ def test_every_service_is_a_process_that_serves(platform: PlatformProcess) -> No
     assert {p["name"]: p["state"] for p in status["processes"]} == dict.fromkeys(SERVICES, "serving")
     assert len({p["pid"] for p in status["processes"]}) == len(SERVICES)
     assert {w["worker_id"] for w in status["workers"] if w["is_live"]} == {"prefill-0", "decode-0", "decode-1"}
+    assert platform.processes()["gateway-0"]["address"] == platform.processes()["gateway-1"]["address"]
+    assert "2 gateways, 2 routers, 1 prefill worker, 2 decode workers" in platform.output
+    assert status["router_errors"] == {}
     for worker in status["workers"]:
         ledger = worker["blocks"]
         assert sum(ledger[k] for k in ("free", "cached", "allocated", "reserved", "fenced")) == ledger["total"] > 0
@@ -161,7 +168,7 @@ def test_a_killed_decode_worker_loses_no_token(platform: PlatformProcess, more: 
     assert platform.processes()[killed]["num_restarts"] == restarts[killed] + 1
 
 
-@pytest.mark.parametrize("name", ["router", "lora-registry", "autoscaler", "redis", "gateway"])
+@pytest.mark.parametrize("name", ["router-0", "lora-registry", "autoscaler", "redis", "gateway-0"])
 def test_a_crashed_service_comes_back_where_it_was(platform: PlatformProcess, name: str) -> None:
     before = platform.processes()[name]
     os.kill(before["pid"], signal.SIGKILL)
@@ -176,6 +183,21 @@ def test_a_crashed_service_comes_back_where_it_was(platform: PlatformProcess, na
         what="a router that sees all",
     )
     assert len(wait_until(lambda: _try_tokens(platform), what="an answer after the crash")) == 5
+
+
+@pytest.mark.parametrize("signum", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_gateway_that_hangs_or_is_gone_takes_no_new_connection(platform: PlatformProcess, signum: int) -> None:
+    process = psutil.Process(platform.processes()["gateway-0"]["pid"])
+    process.send_signal(signum)
+    try:
+        wait_until(lambda: gone([process]) or process.status() == psutil.STATUS_STOPPED, what="the fault")
+        headers = {"Authorization": f"Bearer {platform.api_key}"}
+        for _ in range(10):  # each a connection of its own
+            assert httpx.get(f"{platform.base_url}/models", headers=headers, timeout=10).status_code == 200
+    finally:
+        if signum == signal.SIGSTOP:
+            process.send_signal(signal.SIGCONT)
+    wait_until(lambda: platform.processes()["gateway-0"]["state"] == "serving", what="both gateways")
 
 
 def _try_tokens(platform: PlatformProcess) -> list[int]:

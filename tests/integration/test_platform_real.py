@@ -40,7 +40,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         "STRATOS_GATEWAY_WATERMARK__KEY": WATERMARK_KEY,
         "STRATOS_GATEWAY_WATERMARK__TENANTS": '["marked"]',
     }
-    with running_platform(tmp_path_factory.mktemp("platform"), env=env) as running:
+    with running_platform(tmp_path_factory.mktemp("platform"), "--max-decode", "2", env=env) as running:
         yield running
 
 

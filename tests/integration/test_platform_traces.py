@@ -174,7 +174,7 @@ def test_a_killed_worker_leaves_one_trace_with_a_second_attempt(
     assert not second.is_failed
     assert sum(span.attributes["gen_ai.usage.output_tokens"] for span in (first, second)) == 400
     assert {span.attributes["stratos.request_id"] for span in spans} == {"trace-killed"}
-    lines = [line for line in logs(platform)["gateway"].splitlines() if "goes on elsewhere" in line]
+    lines = [line for line in logs(platform)["gateway-0"].splitlines() if "goes on elsewhere" in line]
     assert any("trace-killed" in line for line in lines)
     wait_until(
         lambda: [w for w in platform.status()["workers"] if w["worker_id"] == killed and w["is_live"]],
@@ -217,7 +217,7 @@ def test_a_clients_request_id_is_found_in_the_logs_of_all_that_served_it(platfor
 def test_an_id_that_is_not_fit_for_logs_is_replaced(platform: PlatformProcess) -> None:
     answer = complete(platform, "ticket with spaces")
     assert answer.headers["x-request-id"].startswith("req-")
-    wait_until(lambda: answer.headers["x-request-id"] in logs(platform)["router"], what="our own id in the logs")
+    wait_until(lambda: answer.headers["x-request-id"] in logs(platform)["router-0"], what="our own id in the logs")
     assert not any("ticket with spaces" in text for text in logs(platform).values())
 
 

@@ -51,11 +51,13 @@ def explained_errors() -> Iterator[None]:
 @app.command()
 def up(
     model: Annotated[Path | None, typer.Option(help="Hugging Face model folder; default: the shipped model.")] = None,
+    gateways: Annotated[int, typer.Option(help="Gateways; they share the port.")] = 1,
+    routers: Annotated[int, typer.Option(help="Routers; every gateway knows all of them.")] = 1,
     prefill: Annotated[int, typer.Option(help="Prefill workers; 0 lets decode workers compute prompts.")] = 1,
     decode: Annotated[int, typer.Option(help="Decode workers to start with; the autoscaler's minimum.")] = 1,
-    max_decode: Annotated[int, typer.Option(help="Most decode workers; default: one more than --decode.")] = 0,
-    host: Annotated[str, typer.Option(help="Address the gateway listens on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="First port tried for the gateway; busy ones are skipped.")] = 8000,
+    max_decode: Annotated[int, typer.Option(help="Most decode workers; default: what the cores allow.")] = 0,
+    host: Annotated[str, typer.Option(help="Address the gateways listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="First port tried for the gateways; busy ones are skipped.")] = 8000,
     data_dir: DataDirOption = DEFAULT_DATA_DIR,
     redis_url: Annotated[str, typer.Option(envvar="REDIS_URL", help="Redis to use instead of the embedded one.")] = "",
     object_store: Annotated[str, typer.Option(help="file:///DIR or s3://BUCKET/PREFIX; default: in --data-dir.")] = "",
@@ -80,6 +82,8 @@ def up(
         options = UpOptions(
             model_path=(model or shipped or Path()).resolve(),
             shipped_model_path=shipped,
+            gateways=gateways,
+            routers=routers,
             prefill=prefill,
             decode=decode,
             max_decode=max_decode,

@@ -1,8 +1,14 @@
-"""``stratos status``: processes from the supervisor, workers and queues from the router."""
+"""``stratos status``: processes from the supervisor, workers and queues from the routers.
+
+Every router has queues of its own and sees every worker; a worker is shown as live when all routers that answer call it
+live.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from stratos.cli.data.platform_facts import PlatformFacts
@@ -17,22 +23,59 @@ _LEDGER = ("free", "cached", "allocated", "reserved", "fenced")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformStatus:
-    """Everything the command shows; ``fleet`` is ``None`` when the router does not answer."""
+    """Everything the command shows."""
 
     facts: PlatformFacts
     processes: list[ProcessView]
     fleet: Fleet | None
-    fleet_error: str = ""
+    """What the routers that answer say together; ``None`` when none of them does."""
+    router_errors: dict[str, str]
+    """By address: why a router does not answer."""
 
 
 async def read_status(facts: PlatformFacts) -> PlatformStatus:
-    """Ask supervisor and router; a router that is down is part of the answer, not a failure."""
+    """Ask supervisor and routers; a router that is down is part of the answer, not a failure."""
     processes = await list_processes(facts)
+    answers = await asyncio.gather(*(_ask(address) for address in facts.router_addresses))
+    fleets = [answer for answer in answers if isinstance(answer, Fleet)]
+    errors = {
+        address: answer
+        for address, answer in zip(facts.router_addresses, answers, strict=True)
+        if isinstance(answer, str)
+    }
+    fleet = merge_fleets(fleets) if fleets else None
+    return PlatformStatus(facts=facts, processes=processes, fleet=fleet, router_errors=errors)
+
+
+async def _ask(address: str) -> Fleet | str:
+    """The fleet as one router sees it, or why it does not say."""
     try:
-        async with RouterClient(facts.router_address) as router:
-            return PlatformStatus(facts=facts, processes=processes, fleet=await router.fleet())
+        async with RouterClient(address) as router:
+            return await router.fleet()
     except StratosError as error:
-        return PlatformStatus(facts=facts, processes=processes, fleet=None, fleet_error=error.message)
+        return error.message
+
+
+def merge_fleets(fleets: Iterable[Fleet]) -> Fleet:
+    """All queues, and every worker once."""
+    queues: list[QueueDepth] = []
+    views: dict[str, list[FleetWorker]] = {}
+    for fleet in fleets:
+        queues += fleet.queues
+        for worker in fleet.workers:
+            views.setdefault(worker.ref.worker_id, []).append(worker)
+    return Fleet(queues=tuple(queues), workers=tuple(_merge_worker(seen) for seen in views.values()))
+
+
+def _merge_worker(views: list[FleetWorker]) -> FleetWorker:
+    """Live where all call it live, with the newest status and all bookings."""
+    newest = min(views, key=lambda view: view.age_s if view.status is not None else float("inf"))
+    return dataclasses.replace(
+        newest,
+        is_live=all(view.is_live for view in views),
+        out_reason=next((view.out_reason for view in views if view.out_reason), ""),
+        num_booked=sum(view.num_booked for view in views),
+    )
 
 
 def status_json(status: PlatformStatus) -> dict[str, Any]:
@@ -42,7 +85,7 @@ def status_json(status: PlatformStatus) -> dict[str, Any]:
         "run_id": status.facts.run_id,
         "base_url": status.facts.base_url,
         "processes": [dataclasses.asdict(process) for process in status.processes],
-        "router_error": status.fleet_error,
+        "router_errors": status.router_errors,
         "queues": [dataclasses.asdict(queue) for queue in fleet.queues],
         "workers": [_worker_json(worker) for worker in fleet.workers],
     }
@@ -73,8 +116,9 @@ def _worker_json(worker: FleetWorker) -> dict[str, Any]:
 def status_text(status: PlatformStatus) -> str:
     """Two tables and the queues."""
     lines = [f"{status.facts.base_url}   run {status.facts.run_id}", "", *_process_table(status.processes), ""]
+    lines += [f"the router at {address} does not answer: {why}" for address, why in status.router_errors.items()]
     if status.fleet is None:
-        return "\n".join([*lines, f"the router does not answer: {status.fleet_error}"])
+        return "\n".join(lines)
     queues = [_queue_line(queue) for queue in status.fleet.queues] or ["queue: empty"]
     return "\n".join([*lines, *_worker_table(status.fleet), "", *queues])
 

@@ -88,7 +88,7 @@ async def _serve(platform: Platform, options: UpOptions, signals: _StopSignals, 
         return 0
     facts = start.result()
     _say(f"ready in {time.monotonic() - began:.1f} s")
-    _say(banner(facts, num_prefill=options.prefill, num_decode=options.decode))
+    _say(banner(facts, options))
     await stop
     _say("stopping (Ctrl-C again ends open streams at once)")
     return 0

@@ -81,6 +81,8 @@ class PlacementRequest:
     session_key: int = 0
     """Equal for requests that belong together, 64 bits; 0 when the gateway knows none."""
     trace: TraceContext = NO_TRACE
+    required_features: frozenset[str] = frozenset()
+    """What the worker must offer, see ``stratos.core.features``."""
 
     @property
     def is_return(self) -> bool:
@@ -100,6 +102,8 @@ class Placement:
     """Minted by the router; names the hand-off of this attempt and the router's booking."""
     queued_ms: int = 0
     """Milliseconds this call waited in the queue."""
+    router_address: str = ""
+    """Of the router that booked it, which is told how the attempt ended."""
     status_version: int = 0
     """Of the worker's status that the choice went by."""
 
@@ -107,3 +111,13 @@ class Placement:
     def worker(self) -> WorkerRef:
         """The worker that runs the attempt."""
         return self.decode or self.prefill[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptReport:
+    """How one attempt ended."""
+
+    handoff_id: str
+    outcome: Outcome
+    num_output_tokens: int | None = None
+    """Over all choices and attempts; ``None`` when unknown."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
+from stratos.core.features import can_speak_with
 from stratos.core.kv import KvIdentity
 from stratos.core.placement import WorkerRole
 from stratos.routing.admission import Ask
@@ -25,6 +26,8 @@ class Rejection(enum.StrEnum):
     EXCLUDED = "excluded"
     REFUSED = "refused"
     IDENTITY = "identity"
+    PROTOCOL = "protocol"
+    FEATURES = "features"
     NEVER_FITS = "never_fits"
     BATCH_SLOTS = "batch_slots"
     KV_ROOM = "kv_room"
@@ -52,6 +55,16 @@ def is_live(view: WorkerView, ask: Ask) -> Rejection | None:
 def serves_model(view: WorkerView, ask: Ask) -> Rejection | None:
     """The same base model, by digest."""
     return None if view.status.identity.model_digest == ask.request.model_digest else Rejection.MODEL
+
+
+def speaks_protocol(view: WorkerView, ask: Ask) -> Rejection | None:
+    """Its protocol version is near enough to this build's, which is about the gateway's."""
+    return None if can_speak_with(view.status.protocol_version) else Rejection.PROTOCOL
+
+
+def has_features(view: WorkerView, ask: Ask) -> Rejection | None:
+    """It offers everything that the request needs."""
+    return None if ask.request.required_features <= view.status.features else Rejection.FEATURES
 
 
 def is_not_excluded(view: WorkerView, ask: Ask) -> Rejection | None:
@@ -92,6 +105,8 @@ def has_kv_room(view: WorkerView, ask: Ask) -> Rejection | None:
 DECODE_FILTERS: tuple[Filter, ...] = (
     has_role(WorkerRole.DECODE),
     serves_model,
+    speaks_protocol,
+    has_features,
     is_not_excluded,
     can_ever_fit,
     is_live,
@@ -105,6 +120,8 @@ DECODE_FILTERS: tuple[Filter, ...] = (
 EMBEDDING_FILTERS: tuple[Filter, ...] = (
     has_role(WorkerRole.PREFILL),
     serves_model,
+    speaks_protocol,
+    has_features,
     is_not_excluded,
     is_live,
     has_changed,

@@ -1,7 +1,8 @@
 """Models whose workers have no batch slot left, so that a long queue is not tried against them one by one.
 
 The shortcut is exact.  When a request was refused for want of batch slots alone, every request that needs as many batch
-slots and no more KV, and to which no worker is closed, is refused for the same reason until the fleet changes.
+slots, no more KV and no other features, and to which no worker is closed, is refused for the same reason until the
+fleet changes.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class FullModels:
         return (
             refused is not None
             and not _is_choosy(ask)
+            and ask.request.required_features <= refused.request.required_features
             and ask.request.num_choices == refused.request.num_choices
             and ask.output_tokens <= refused.output_tokens
             and ask.request.num_prompt_tokens <= refused.request.num_prompt_tokens

@@ -20,13 +20,14 @@ from stratos_gateway.access.auth import Authenticator
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.embedding_client import EmbeddingClient
-from stratos_gateway.generation.placement_reports import Completions, Router
 from stratos_gateway.generation.platform import Platform
+from stratos_gateway.http.listener import Listener, inherit_listener, open_listener
 from stratos_gateway.http.server import HttpServer
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import AdapterSource, ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import read_policy
+from stratos_gateway.routers.contract import Routers
 from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
@@ -44,14 +45,14 @@ _DRAIN_POLL_S = 0.02
 class Backends:
     """The services and stores that the gateway calls."""
 
-    router: Router
+    routers: Routers
     registry: AdapterSource | None
     authenticator: Authenticator
     tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = field(default_factory=dict)
     """Root tasks that keep them fresh."""
 
 
-OpenBackends = Callable[[GatewaySettings, AsyncExitStack], Awaitable[Backends]]
+OpenBackends = Callable[[GatewaySettings, AsyncExitStack, GatewayMetrics], Awaitable[Backends]]
 
 
 class GatewayService(Service):
@@ -97,21 +98,18 @@ class GatewayService(Service):
             settings.model_digest,
         )
         self._stack.callback(model.grammars.close)
-        backends = await self._open_backends(settings, self._stack)
-        self._backend_tasks = backends.tasks
         metrics = GatewayMetrics(self.metrics)
+        backends = await self._open_backends(settings, self._stack, metrics)
+        self._backend_tasks = backends.tasks
         self._sessions = SessionPool(
             self._build_session, self._clock, settings.sessions.connect_timeout_s, metrics.sessions.set
         )
-        completions = Completions(backends.router)
-        self._stack.push_async_callback(completions.close)
         self._stack.push_async_callback(self._sessions.close)
         embeddings = EmbeddingClient(settings.sessions.connect_timeout_s, self._clock)
         self._stack.push_async_callback(embeddings.close)
         self._admission = Admission(settings.max_open_requests, settings.max_open_requests_per_tenant, metrics)
         platform = Platform(
-            router=backends.router,
-            completions=completions,
+            routers=backends.routers,
             sessions=self._sessions,
             clock=self._clock,
             metrics=metrics,
@@ -119,9 +117,15 @@ class GatewayService(Service):
             tracing=self.tracing,
         )
         app = self._build_app(model, backends, platform, embeddings)
-        self._http = HttpServer(app, settings.http_listen, env_name_of(type(settings), ("http_listen",)), settings.http)
+        self._http = HttpServer(app, self._listener(), settings.http)
         self._stack.callback(self._http.close)
         _log.info("model %s, digest %s", model.base.name, model.base.digest)
+
+    def _listener(self) -> Listener:
+        settings = self._settings
+        if settings.http_listener_fd is not None:
+            return inherit_listener(settings.http_listener_fd, env_name_of(type(settings), ("http_listener_fd",)))
+        return open_listener(settings.http_listen, env_name_of(type(settings), ("http_listen",)))
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """The HTTP server, the watch over sessions, what keeps the backends fresh."""
@@ -137,8 +141,9 @@ class GatewayService(Service):
         return "draining" if self._admission.is_draining else ""
 
     async def drain(self) -> None:
-        """Refuse new requests and let open ones end."""
+        """Refuse new requests, or leave them to the other gateways of the same port, and let open ones end."""
         self._admission.is_draining = True
+        self._http.leave_shared_port()
         while self._admission.num_open:  # noqa: ASYNC110 - only at the end of a process
             await asyncio.sleep(_DRAIN_POLL_S)
 

@@ -16,12 +16,14 @@ from stratos.common.errors import (
     BadRequest,
     ContextLengthExceeded,
     Draining,
+    FeatureUnavailable,
     Overloaded,
     QueueTimeout,
     Retryable,
     StratosError,
 )
 from stratos.common.ids import new_id
+from stratos.core.features import name_features
 from stratos.core.fleet import Fleet
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
 from stratos.routing.admission import Ask, OutputLengths, make_ask
@@ -29,7 +31,7 @@ from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.class_queue import Ticket, Verdict
 from stratos.routing.filters import Rejection
 from stratos.routing.full_models import FullModels
-from stratos.routing.picker import Choice, Refusal, choose, never_fits
+from stratos.routing.picker import Choice, Refusal, choose, missing_features, never_fits
 from stratos.routing.policy.policies import Policies
 from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.queue import PlacementQueue
@@ -86,6 +88,7 @@ class Scheduler:
 
         Raises:
             BadRequest: the request is malformed.
+            FeatureUnavailable: no known worker of the model offers what it needs.
             ContextLengthExceeded: no known worker of the model could ever hold it.
             Overloaded: the queue is full.
             QueueTimeout: its time to live, or its deadline, passed.
@@ -178,6 +181,7 @@ class Scheduler:
             raise Draining("the router is leaving; ask another one")
         _check(request)
         ask = make_ask(request, self.output_lengths, self._admission)
+        self._refuse_unsupported(ask, now)
         self._refuse_impossible(ask, now)
         output_tokens = ask.output_tokens * max(1, request.num_choices)
         ticket, displaced = self._queue.push(request, now, output_tokens=output_tokens)
@@ -243,6 +247,11 @@ class Scheduler:
                 f"{ask.kv_watermark:.0%} of any worker's KV pool; shorten the prompt or lower max_tokens",
                 param="messages",
             )
+
+    def _refuse_unsupported(self, ask: Ask, now: float) -> None:
+        """No worker of the model, not even one that is out, can do it: waiting would not help, an upgrade would."""
+        if lacking := missing_features(self._fleet.views(now), ask):
+            raise FeatureUnavailable(f"the platform cannot do this now: {name_features(lacking)}; try again later")
 
     def _timeout(self, ticket: Ticket, now: float) -> QueueTimeout:
         ask = make_ask(ticket.request, self.output_lengths, self._admission)

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.placement import WorkerRole
 from stratos.routing.admission import OutputLengths, make_ask
 from stratos.routing.filters import Rejection
-from stratos.routing.picker import Choice, Refusal, choose, never_fits
+from stratos.routing.picker import Choice, Refusal, choose, missing_features, never_fits
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.prefill_memory import PrefillMemory
@@ -43,6 +44,8 @@ def chosen(*views, **kwargs) -> str:
         (make_view(is_draining=True), Rejection.OUT),
         (make_view(not_ready_reason="loading"), Rejection.OUT),
         (make_view(identity=dataclasses.replace(IDENTITY, model_digest="cd")), Rejection.MODEL),
+        (make_view(protocol_version=PROTOCOL_VERSION + 2), Rejection.PROTOCOL),
+        (make_view(features=frozenset({"watermark"})), Rejection.FEATURES),
         (make_view("bad"), Rejection.EXCLUDED),
         (make_view(blocks=ledger(5)), Rejection.NEVER_FITS),
         (make_view(blocks=ledger(100, allocated=86)), Rejection.KV_ROOM),
@@ -55,11 +58,23 @@ def chosen(*views, **kwargs) -> str:
     ],
 )
 def test_each_filter_rejects_for_its_reason(view, reason) -> None:
-    refusal = pick(view, ask=make_sample_ask(excluded_incarnations=frozenset({"inc-bad"})))
+    ask = make_sample_ask(excluded_incarnations=frozenset({"inc-bad"}), required_features=frozenset({"grammar"}))
+    refusal = pick(view, ask=ask)
     assert isinstance(refusal, Refusal)
     assert refusal.rejections == {reason: 1}
     assert refusal.is_blocked == (reason in (Rejection.BATCH_SLOTS, Rejection.KV_ROOM))
     assert never_fits([view], make_sample_ask()) == (reason is Rejection.NEVER_FITS)
+
+
+def test_features_are_missing_only_where_no_known_worker_has_them_all() -> None:
+    needs_both = make_sample_ask(required_features=frozenset({"grammar", "watermark"}))
+    plain, half = make_view("plain", features=frozenset()), make_view("half", features=frozenset({"grammar"}))
+    out = make_view("out", out_reason="lost", features=frozenset({"grammar", "watermark"}))
+    other = make_view("other", identity=dataclasses.replace(IDENTITY, model_digest="cd"))
+    assert missing_features([], needs_both) == frozenset()
+    assert missing_features([plain, half, other], needs_both) == {"watermark"}
+    assert missing_features([plain, half, out], needs_both) == frozenset()
+    assert missing_features([plain], make_sample_ask()) == frozenset()
 
 
 def test_cached_blocks_and_ended_sequences_count_as_free() -> None:

@@ -17,7 +17,7 @@ class PlatformFacts:
     api_key: str = dataclasses.field(repr=False)
     model: str
     adapters: tuple[str, ...]
-    router_address: str
+    router_addresses: tuple[str, ...]
     registry_address: str
     supervisor_address: str
     redis_url: str = dataclasses.field(repr=False)
@@ -32,4 +32,5 @@ class PlatformFacts:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """The facts that the file holds."""
-        return cls(**{**content, "adapters": tuple(content["adapters"])})
+        lists = {name: tuple(content[name]) for name in ("adapters", "router_addresses")}
+        return cls(**{**content, **lists})

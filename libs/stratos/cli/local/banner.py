@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 
 from stratos.cli.data.platform_facts import PlatformFacts
+from stratos.cli.local.options import UpOptions
 
 PROMPT = "Write the function read_lines. Return a list of all lines of a file."
 
 
-def banner(facts: PlatformFacts, *, num_prefill: int, num_decode: int) -> str:
-    """The text; its first URL is the gateway's base URL."""
+def banner(facts: PlatformFacts, options: UpOptions) -> str:
+    """The text; its first URL is the base URL that all gateways serve."""
     models = ", ".join((facts.model, *facts.adapters))
     return f"""
-StratosServe is up: {num_prefill} prefill worker(s), {num_decode} decode worker(s)
+StratosServe is up: {_processes(options)}
 
   Base URL   {facts.base_url}
   API key    {facts.api_key}
@@ -29,6 +30,16 @@ or with the OpenAI SDK (python):
 
 In another terminal: `stratos chat`, `stratos status` (both in .venv/bin). Ctrl-C here stops everything.
 """
+
+
+def _processes(options: UpOptions) -> str:
+    counts = {
+        "gateway": options.gateways,
+        "router": options.routers,
+        "prefill worker": options.prefill,
+        "decode worker": options.decode,
+    }
+    return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
 
 
 def curl_line(facts: PlatformFacts) -> str:

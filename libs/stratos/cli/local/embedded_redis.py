@@ -61,6 +61,7 @@ def redis_spec(config_path: Path) -> ProcessSpec:
     """
     return ProcessSpec(
         name="redis",
+        service="redis",
         argv=(
             sys.executable, "-m", "stratos.cli.local.guard", str(os.getpid()), "--",
             str(server_binary()), str(config_path),

@@ -9,6 +9,7 @@ from pathlib import Path
 from stratos.common.errors import BadRequest
 
 MAX_WORKERS = 16
+MAX_REPLICAS = 8
 MAX_THREADS = 1024
 
 
@@ -21,11 +22,14 @@ class UpOptions:
     """The model folder of this repository, if there is one; its adapters are offered with it alone."""
     host: str = "127.0.0.1"
     port: int = 8000
-    """First port tried for the gateway; busy ones are skipped."""
+    """First port tried for the gateways; busy ones are skipped."""
+    gateways: int = 1
+    """They share the port."""
+    routers: int = 1
     prefill: int = 1
     decode: int = 1
     max_decode: int = 0
-    """Most decode workers the autoscaler may run; 0 means one more than ``decode``."""
+    """Most decode workers the autoscaler may run; 0 allows one more than ``decode`` where cores are left for it."""
     data_dir: Path = Path(".stratos")
     redis_url: str = ""
     """Empty starts the embedded one."""
@@ -49,9 +53,14 @@ class UpOptions:
         """Check ranges; raises ``BadRequest`` with the flag's name."""
         if not 0 <= self.threads <= MAX_THREADS:
             raise BadRequest(f"--threads must be between 0 and {MAX_THREADS}, not {self.threads}", param="--threads")
-        for flag, value, least in (("--prefill", self.prefill, 0), ("--decode", self.decode, 1)):
-            if not least <= value <= MAX_WORKERS:
-                raise BadRequest(f"{flag} must be between {least} and {MAX_WORKERS}, not {value}", param=flag)
+        for flag, value, least, most in (
+            ("--gateways", self.gateways, 1, MAX_REPLICAS),
+            ("--routers", self.routers, 1, MAX_REPLICAS),
+            ("--prefill", self.prefill, 0, MAX_WORKERS),
+            ("--decode", self.decode, 1, MAX_WORKERS),
+        ):
+            if not least <= value <= most:
+                raise BadRequest(f"{flag} must be between {least} and {most}, not {value}", param=flag)
         if self.max_decode and not self.decode <= self.max_decode <= MAX_WORKERS:
             raise BadRequest(f"--max-decode must be between --decode and {MAX_WORKERS}", param="--max-decode")
         if not 1 <= self.port <= 65535:
@@ -66,8 +75,10 @@ class UpOptions:
 
     @property
     def decode_limit(self) -> int:
-        """Upper bound of decode workers."""
-        return self.max_decode or min(self.decode + 1, MAX_WORKERS)
+        """Upper bound of decode workers. Unasked, none is added on cores that the first ones have already."""
+        num_taken = self.threads_per_worker * (self.prefill + self.decode)
+        has_room = num_cores() - num_taken >= self.threads_per_worker
+        return self.max_decode or min(self.decode + has_room, MAX_WORKERS)
 
     @property
     def model_name(self) -> str:
@@ -77,9 +88,14 @@ class UpOptions:
     @property
     def threads_per_worker(self) -> int:
         """Cores shared by the workers that start with the platform; one thread is the least."""
-        return self.threads or max(1, (os.cpu_count() or 1) // max(1, self.prefill + self.decode))
+        return self.threads or max(1, num_cores() // max(1, self.prefill + self.decode))
 
     @property
     def uses_shipped_model(self) -> bool:
         """The model is the one that came with the repository."""
         return self.shipped_model_path is not None and self.model_path == self.shipped_model_path
+
+
+def num_cores() -> int:
+    """Cores that this process may use, and so its workers."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -23,7 +23,7 @@ from stratos.cli.keyring import ensure_api_key
 from stratos.cli.local import topology
 from stratos.cli.local.embedded_redis import RedisConfig, redis_spec, write_config
 from stratos.cli.local.options import UpOptions
-from stratos.cli.local.ports import any_free_port, first_free_port, is_free
+from stratos.cli.local.ports import PublicListener, any_free_port, listen_from
 from stratos.cli.local.process import ProcessView, StartFailed
 from stratos.cli.local.servicer import SupervisorService, SupervisorSettings
 from stratos.cli.local.supervisor import Report, Supervisor
@@ -84,6 +84,7 @@ class Platform:
             raise _first_leaf(group) from None
 
     async def _start(self) -> PlatformFacts:
+        listener = self._open_public_port()
         await self._serve_supervisor()
         options = self._options
         with contextlib.suppress(InvalidCheckpoint):  # a process that reads the folder says what is wrong with it
@@ -93,7 +94,10 @@ class Platform:
                 tasks.create_task(self._supervisor.launch(self._worker_spec("prefill", f"prefill-{i}")))
             for i in range(options.decode):
                 tasks.create_task(self._supervisor.launch(self._worker_spec("decode", f"decode-{i}")))
-            router_task = tasks.create_task(self._supervisor.launch(self._spec("router", "router", self._router())))
+            router_tasks = [
+                tasks.create_task(self._supervisor.launch(self._spec(f"router-{i}", "router", self._router())))
+                for i in range(options.routers)
+            ]
             await self._open_redis()
             key_task = tasks.create_task(self._ensure_key())
             registry = await self._supervisor.launch(
@@ -102,24 +106,25 @@ class Platform:
                 )
             )
             adapters_task = tasks.create_task(self._publish_adapters(registry.address))
-            router = await router_task
-            ends = self._ends(router=router.address, registry=registry.address)
+            routers = tuple([(await task).address for task in router_tasks])
+            ends = self._ends(routers=routers, registry=registry.address)
             tasks.create_task(
                 self._supervisor.launch(
                     self._spec("autoscaler", "autoscaler", topology.autoscaler_settings(options, ends))
                 )
             )
-            port_task = tasks.create_task(self._launch_gateway(ends))
-        await self._wait_fleet(router.address)
+            for i in range(options.gateways):
+                tasks.create_task(self._supervisor.launch(self._gateway_spec(f"gateway-{i}", ends, listener)))
+        await asyncio.gather(*(self._wait_fleet(address) for address in routers))
         self._is_started = True
         facts = PlatformFacts(
             run_id=self._run.run_id,
             pid=os.getpid(),
-            base_url=f"http://{options.host}:{port_task.result()}/v1",
+            base_url=f"http://{listener.address}/v1",
             api_key=key_task.result(),
             model=options.model_name,
             adapters=adapters_task.result(),
-            router_address=router.address,
+            router_addresses=routers,
             registry_address=registry.address,
             supervisor_address=self._supervisor_address,
             redis_url=self._redis_url,
@@ -131,7 +136,7 @@ class Platform:
         return facts
 
     async def stop(self, *, is_urgent: Callable[[], bool]) -> None:
-        """End every process, then the supervisor's own server and locks."""
+        """End every process, then the supervisor's own server, port and locks."""
         await self._supervisor.stop(is_urgent=is_urgent)
         await self._stack.aclose()
 
@@ -177,23 +182,17 @@ class Platform:
                 "leave it away and the platform brings its own"
             ) from error
 
-    async def _launch_gateway(self, ends: Endpoints) -> int:
-        first = self._options.port
-        while True:
-            port = first_free_port(self._options.host, first)
-            if port != self._options.port:
-                self._report(f"port {self._options.port} is busy: the gateway takes {port}")
-            settings = topology.gateway_settings(self._options, ends, port)
-            try:
-                spec = self._spec("gateway", "gateway", settings)
-                spec = dataclasses.replace(spec, public_address=settings["HTTP_LISTEN"])
-                await self._supervisor.launch(spec)
-            except StartFailed:
-                if is_free(self._options.host, port):
-                    raise
-                first = port + 1  # another process took it since the look
-            else:
-                return port
+    def _open_public_port(self) -> PublicListener:
+        """Connections that come before a gateway serves wait in the queue of the socket."""
+        listener = listen_from(self._options.host, self._options.port)
+        self._stack.callback(listener.close)
+        if listener.port != self._options.port:
+            self._report(f"port {self._options.port} is busy: the gateways take {listener.port}")
+        return listener
+
+    def _gateway_spec(self, name: str, ends: Endpoints, listener: PublicListener) -> ProcessSpec:
+        spec = self._spec(name, "gateway", topology.gateway_settings(self._options, ends, listener))
+        return dataclasses.replace(spec, public_address=listener.address, listeners=(listener.fd,))
 
     async def _publish_adapters(self, registry_address: str) -> tuple[str, ...]:
         options = self._options
@@ -205,7 +204,7 @@ class Platform:
         )  # fmt: skip
 
     async def _wait_fleet(self, router_address: str) -> None:
-        """The router has heard of every worker, so the first request finds a place."""
+        """A router has heard of every worker, so the first request finds a place."""
         wanted = self._options.prefill + self._options.decode
         async with RouterClient(router_address) as router:
             try:
@@ -213,7 +212,7 @@ class Platform:
                     while sum(w.is_live for w in (await router.fleet()).workers) < wanted:  # noqa: ASYNC110
                         await asyncio.sleep(POLL_S)
             except TimeoutError:
-                raise DependencyDown("the workers run, but the router does not call all of them live") from None
+                raise DependencyDown("the workers run, but a router does not call all of them live") from None
 
     def _worker_spec(self, role: str, name: str) -> ProcessSpec:
         settings = topology.worker_settings(name, self._options, self._ends(), self._paths)
@@ -229,11 +228,11 @@ class Platform:
     def _router(self) -> dict[str, str]:
         return topology.router_settings(self._paths)
 
-    def _ends(self, *, router: str = "", registry: str = "") -> Endpoints:
+    def _ends(self, *, routers: tuple[str, ...] = (), registry: str = "") -> Endpoints:
         return Endpoints(
             redis_url=self._redis_url,
             object_store_url=self._store_url,
-            router=router,
+            routers=routers,
             registry=registry,
             supervisor=self._supervisor_address,
             pepper=self._credentials.pepper,

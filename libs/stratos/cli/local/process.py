@@ -96,6 +96,7 @@ class ManagedProcess:
                 stderr=log,
                 env=env,
                 start_new_session=True,
+                pass_fds=self.spec.listeners,
             )
 
     async def wait_serving(self) -> None:

@@ -1,9 +1,9 @@
 """Starts the platform's processes, keeps them alive, and ends them in order.
 
-Start: Redis, then everything that needs no address of another, then gateway and autoscaler (see ``topology``).
+Start: Redis, then everything that needs no address of another, then gateways and autoscaler (see ``topology``).
 While running: a process that crashed is started again after a growing pause, with the addresses it had, so that
 its peers find it; a worker comes back as a new incarnation.  After more than ``MAX_CRASHES`` in a row it stays
-stopped, and ``stratos status`` says so.  End: autoscaler, gateway (open streams get their time), router and workers,
+stopped, and ``stratos status`` says so.  End: autoscaler, gateways (open streams get their time), routers, workers,
 registry, Redis; each bounded.
 
 It knows processes and addresses, not what the services say to each other.
@@ -29,7 +29,14 @@ MAX_CRASHES = 6
 HEALTHY_AFTER_S = 60.0
 """A process that served for this long has its crashes forgotten."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.25, 8.0
-STOP_ORDER = (("autoscaler",), ("gateway",), ("router",), ("prefill", "decode"), ("lora-registry",), ("redis",))
+STOP_ORDER = (
+    ("autoscaler",),
+    ("gateway",),
+    ("router",),
+    ("prefill_worker", "decode_worker"),
+    ("lora_registry",),
+    ("redis",),
+)
 KILL_MARGIN_S = 3.0
 Report = Callable[[str], None]
 SpecFactory = Callable[[str], ProcessSpec]
@@ -151,11 +158,11 @@ class Supervisor:
     async def _restart(self, process: ManagedProcess) -> None:
         process.num_restarts += 1
         process.reuse_address()
-        await process.start()
         try:
+            await process.start()
             await process.wait_serving()
-        except StartFailed as error:
-            self._report(str(error))
+        except (StartFailed, OSError) as error:  # no memory for a process counts as a crash, too
+            self._report(f"{error}")
             process.kill()
             return
         self._report(f"{process.name:<14} serving again (restart {process.num_restarts})")
@@ -178,7 +185,7 @@ class Supervisor:
         await asyncio.gather(*self._keepers.values(), return_exceptions=True)
         await self._drains.close()
         for group in STOP_ORDER:
-            members = [p for p in self._processes.values() if p.name in group or p.spec.role in group]
+            members = [p for p in self._processes.values() if p.spec.service in group]
             await self._stop_group(members, is_urgent)
         self._processes.clear()
 

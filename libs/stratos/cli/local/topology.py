@@ -1,11 +1,12 @@
 """Which processes make a platform, and with which settings: pure, from options and addresses to process specs.
 
     redis ──▶ lora-registry ─┐
-    prefill-N, decode-N ─────┼─▶ gateway          an arrow: must serve before the other is started
-    redis ──▶ router ────────┘
-    router, supervisor ──▶ autoscaler
+    prefill-N, decode-N ─────┼─▶ gateway-N        an arrow: must serve before the other is started
+    router-N ────────────────┘
+    router-N, supervisor ──▶ autoscaler
 
-Workers, registry and router start together; the router finds workers through ``workers.json`` as they come up.
+Workers, registry and routers start together; routers find workers through ``workers.json`` as they come up.
+Replicas of a service differ in their names alone; the gateways take connections from one socket, see ``ports``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from stratos.cli.local.options import UpOptions
+from stratos.cli.local.ports import PublicListener
 
 Role = Literal["", "prefill", "decode"]
 Readiness = Literal["address_file", "redis"]
@@ -28,6 +30,8 @@ class ProcessSpec:
     """How to start one process and how to see that it serves."""
 
     name: str
+    service: str = ""
+    """Which service it is a replica of: "gateway", "router", ..., "prefill_worker", "decode_worker"; "redis"."""
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Added to the supervisor's environment."""
@@ -35,7 +39,9 @@ class ProcessSpec:
     listen_env: str = ""
     """Variable that holds the address the process announces; a restart listens there again."""
     public_address: str = ""
-    """What clients dial, where that is not the gRPC server: the gateway's HTTP address."""
+    """What clients dial, where that is not the gRPC server: the gateways' HTTP address."""
+    listeners: tuple[int, ...] = ()
+    """File descriptors of listening sockets that the process inherits."""
     readiness: Readiness = "address_file"
     start_timeout_s: float = 120.0
     """A process that does not serve after this long is given up; torch on a busy laptop needs a while."""
@@ -47,7 +53,7 @@ class Endpoints:
 
     redis_url: str = field(default="", repr=False)
     object_store_url: str = ""
-    router: str = ""
+    routers: tuple[str, ...] = ()
     registry: str = ""
     supervisor: str = ""
     pepper: str = field(default="", repr=False)
@@ -81,7 +87,7 @@ def service_spec(
     }
     env = {f"{prefix}{key}": value for key, value in {**common, **settings}.items()}
     argv = (sys.executable, "-m", f"stratos_{module}")
-    return ProcessSpec(name=name, argv=argv, env=env, role=role, listen_env=f"{prefix}LISTEN")
+    return ProcessSpec(name=name, service=module, argv=argv, env=env, role=role, listen_env=f"{prefix}LISTEN")
 
 
 def registry_settings(options: UpOptions, ends: Endpoints, paths: RunPaths) -> dict[str, str]:
@@ -117,11 +123,12 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
     }
 
 
-def gateway_settings(options: UpOptions, ends: Endpoints, port: int) -> dict[str, str]:
-    """Settings of the gateway."""
+def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListener) -> dict[str, str]:
+    """Settings of a gateway."""
     return {
-        "HTTP_LISTEN": f"{options.host}:{port}",
-        "ROUTER_ADDRESS": ends.router,
+        "HTTP_LISTEN": listener.address,
+        "HTTP_LISTENER_FD": str(listener.fd),
+        "ROUTER_ADDRESSES": json.dumps(ends.routers),
         "REGISTRY_ADDRESS": ends.registry,
         "REDIS_URL": ends.redis_url,
         "KEY_PEPPER": ends.pepper,
@@ -135,7 +142,7 @@ def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
     """Settings of the autoscaler, which asks this supervisor for workers."""
     return {
         "SUPERVISOR_ADDRESS": ends.supervisor,
-        "ROUTER_ADDRESS": ends.router,
+        "ROUTER_ADDRESS": ends.routers[0],
         "MIN_DECODE_WORKERS": str(options.decode),
         "MAX_DECODE_WORKERS": str(options.decode_limit),
     }

@@ -93,6 +93,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """What uvicorn answers when it does not understand."""
         self._refuse(HTTPStatus.BAD_REQUEST, "this is not a valid HTTP request", "invalid_http")
 
+    def end_when_idle(self) -> None:
+        """End after the answer under way; one that has not sent its first request yet is still answered."""
+        if self.cycle is not None:
+            self.shutdown()
+
     def _start_timer(self) -> None:
         self._stop_timer()
         self._timer = self.loop.call_later(self._limits.head_timeout_s, self._on_late)

@@ -1,21 +1,19 @@
-"""uvicorn inside of our lifecycle: the socket is bound at open, signals stay with the lifecycle."""
+"""uvicorn inside of our lifecycle: the socket listens before the server runs, signals stay with the lifecycle."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Iterator
 from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from stratos.rpc.binding import explain_bind_failure, join_address, split_address
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.http.listener import Listener
 from stratos_gateway.http.protocol import BoundedHttpProtocol
 
-BACKLOG = 2048
 KEEP_ALIVE_S = 30
 
 
@@ -27,21 +25,17 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Bound by construction, served by ``run``.
+    """Serves a listener once ``run`` is called.
 
     Args:
         app: what answers.
-        listen: host:port.
-        setting: name of the setting that holds it, for messages.
+        listener: where connections come from; closed with the server.
         limits: of each connection.
-
-    Raises:
-        StartError: the address cannot be bound.
     """
 
-    def __init__(self, app: ASGIApp, listen: str, setting: str, limits: HttpLimits) -> None:
-        self._socket = _bind(listen, setting)
-        self.address = join_address(split_address(listen)[0], self._socket.getsockname()[1])
+    def __init__(self, app: ASGIApp, listener: Listener, limits: HttpLimits) -> None:
+        self._listener = listener
+        self.address = listener.address
         config = uvicorn.Config(
             app,
             http=partial(BoundedHttpProtocol, limits),  # type: ignore[arg-type]  # uvicorn calls it, no more
@@ -59,31 +53,26 @@ class HttpServer:
 
     async def run(self) -> None:
         """Root task: serve until it is cancelled; then connections are closed and the socket with them."""
-        serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        serving = asyncio.create_task(self._server.serve(sockets=[self._listener.socket]))
         try:
             await asyncio.shield(serving)
         finally:
             self._server.should_exit = True
             await serving
 
+    def leave_shared_port(self) -> None:
+        """Take no further connection where other processes listen on the same socket, and end idle ones.
+
+        On a port of its own the server goes on answering: a client that connects learns that it drains.
+        """
+        if not self._listener.is_shared or not self._server.started:
+            return
+        for server in self._server.servers:
+            server.close()
+        for connection in list(self._server.server_state.connections):
+            if isinstance(connection, BoundedHttpProtocol):
+                connection.end_when_idle()
+
     def close(self) -> None:
         """Close the socket, also when ``run`` was never called."""
-        self._socket.close()
-
-
-def _bind(listen: str, setting: str) -> socket.socket:
-    host, port = split_address(listen)
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, proto)
-    except OSError as error:
-        raise explain_bind_failure(listen, setting, error) from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise explain_bind_failure(listen, setting, error) from None
-    listener.setblocking(False)
-    return listener
+        self._listener.socket.close()

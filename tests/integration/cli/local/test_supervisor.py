@@ -58,6 +58,7 @@ def spec(run: RunDir, name: str, code: str = SERVES, role: str = "") -> ProcessS
         name=name,
         argv=argv,
         env={"TEST_LISTEN": "127.0.0.1:0"},
+        service=f"{role}_worker" if role else name.replace("-", "_"),
         role=role,
         listen_env="TEST_LISTEN",
         start_timeout_s=20,

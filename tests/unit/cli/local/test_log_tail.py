@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratos.cli.local.log_tail import log_tail, logged_reason
-from stratos.cli.local.ports import any_free_port, first_free_port, is_free
 
 LOG = """10:00:00 INFO    decode-worker: settings: listen=127.0.0.1:0 redis_url=***
 10:00:01 INFO    decode-worker: warming up
@@ -40,14 +39,3 @@ def test_only_the_end_of_a_large_log_is_read(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("x" * 100 + "\n" + ("line\n" * 200_000) + "last\n")
     assert log_tail(path, 2).splitlines() == ["line", "last"]
-
-
-def test_busy_ports_are_skipped() -> None:
-    import socket
-
-    with socket.socket() as busy:
-        busy.bind(("127.0.0.1", any_free_port()))
-        busy.listen()
-        port = busy.getsockname()[1]
-        assert not is_free("127.0.0.1", port)
-        assert first_free_port("127.0.0.1", port) > port

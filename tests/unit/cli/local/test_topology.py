@@ -9,6 +9,7 @@ import pytest
 
 from stratos.cli.local import topology
 from stratos.cli.local.options import UpOptions
+from stratos.cli.local.ports import any_free_port, listen_from
 from stratos.cli.local.topology import Endpoints, ProcessSpec, RunPaths
 from stratos.common.errors import BadRequest
 from stratos.rpc.settings import check_names, load_settings
@@ -16,19 +17,22 @@ from stratos.rpc.settings import check_names, load_settings
 ENDS = Endpoints(
     redis_url="redis://:secret@127.0.0.1:1/0",
     object_store_url="s3://bucket/prefix",
-    router="127.0.0.1:2",
+    routers=("127.0.0.1:2", "127.0.0.1:6"),
     registry="127.0.0.1:3",
     supervisor="127.0.0.1:4",
     pepper="p" * 64,
 )
-OPTIONS = UpOptions(model_path=Path("/models/base"), s3_endpoint_url="http://127.0.0.1:5", decode=2, transport="gloo")
+OPTIONS = UpOptions(
+    model_path=Path("/models/base"), s3_endpoint_url="http://127.0.0.1:5", decode=2, max_decode=3, transport="gloo"
+)
+LISTENER = listen_from("127.0.0.1", any_free_port())
 PATHS = RunPaths(workers_file=Path("/run/workers.json"), shm_path=Path("/shm"), work_path=Path("/work"))
 SETTINGS = {
     "lora_registry": topology.registry_settings(OPTIONS, ENDS, PATHS),
     "router": topology.router_settings(PATHS),
     "prefill_worker": topology.worker_settings("prefill-0", OPTIONS, ENDS, PATHS),
     "decode_worker": topology.worker_settings("decode-1", OPTIONS, ENDS, PATHS),
-    "gateway": topology.gateway_settings(OPTIONS, ENDS, 8000),
+    "gateway": topology.gateway_settings(OPTIONS, ENDS, LISTENER),
     "autoscaler": topology.autoscaler_settings(OPTIONS, ENDS),
 }
 
@@ -85,6 +89,8 @@ def test_secrets_are_not_shown() -> None:
 @pytest.mark.parametrize(
     ("change", "flag"),
     [
+        ({"gateways": 0}, "--gateways"),
+        ({"routers": 9}, "--routers"),
         ({"prefill": -1}, "--prefill"),
         ({"decode": 0}, "--decode"),
         ({"decode": 17}, "--decode"),
@@ -101,6 +107,25 @@ def test_options_out_of_range(change: dict[str, object], flag: str) -> None:
 
 
 def test_threads_are_shared_between_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("stratos.cli.local.options.num_cores", lambda: 8)
     assert UpOptions(model_path=Path("/m"), prefill=1, decode=1).threads_per_worker == 4
     assert UpOptions(model_path=Path("/m"), prefill=8, decode=8).threads_per_worker == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({"prefill": 1, "decode": 1}, 1),
+        ({"prefill": 1, "decode": 2}, 3),
+        ({"prefill": 8, "decode": 8}, 8),
+        ({"prefill": 1, "decode": 2, "threads": 3}, 2),
+        ({"prefill": 1, "decode": 2, "threads": 1}, 3),
+        ({"prefill": 1, "decode": 1, "max_decode": 5}, 5),
+    ],
+    ids=["shared-out", "two-left", "crowded", "own-threads-taken", "own-threads-left", "asked-for"],
+)
+def test_no_worker_is_added_on_cores_that_are_taken_unless_asked(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, int], limit: int
+) -> None:
+    monkeypatch.setattr("stratos.cli.local.options.num_cores", lambda: 8)
+    assert UpOptions(model_path=Path("/m"), **options).decode_limit == limit
