@@ -255,7 +255,8 @@ class EngineCore:
             if changes is not None:
                 return changes
             last, hashes = log.last, self._blocks.cache.hashes()
-        return CacheChanges(after=0, last=last, stored=block_names(hashes), is_dump=True)  # without the lock: it is long
+        names = block_names(hashes)  # without the lock: it may take milliseconds
+        return CacheChanges(after=0, last=last, stored=names, is_dump=True)
 
     def load_adapter(self, files: AdapterFiles) -> None:
         """``Runner.load_adapter``; adapters with a pin are not evicted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from stratos.core.block_hash import block_hashes, chain_root
@@ -30,8 +30,8 @@ class FleetConfig:
     """What is simulated."""
 
     num_workers: int = 8
-    worker: WorkerConfig = WorkerConfig()
-    policies: PoliciesConfig = PoliciesConfig()
+    worker: WorkerConfig = field(default_factory=WorkerConfig)
+    policies: PoliciesConfig = field(default_factory=PoliciesConfig)
     concurrency: int | None = None
     """Sessions that are open at once: a next one begins when one ends. ``None``: they arrive by themselves."""
     sessions_per_s: float = 1.0

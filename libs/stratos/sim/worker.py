@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stratos.common.clock import FakeClock
 from stratos.core.cache_changes import CacheChanges
@@ -28,8 +28,8 @@ class WorkerConfig:
 
     num_blocks: int = 4096
     block_size: int = 16
-    scheduler: SchedulerConfig = SchedulerConfig(max_num_seqs=32)
-    costs: StepCosts = StepCosts()
+    scheduler: SchedulerConfig = field(default_factory=lambda: SchedulerConfig(max_num_seqs=32))
+    costs: StepCosts = field(default_factory=StepCosts)
 
 
 class SimWorker:

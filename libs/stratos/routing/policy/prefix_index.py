@@ -82,7 +82,8 @@ class PrefixIndex:
 
     def match(self, names: Sequence[int]) -> dict[str, int]:
         """How many blocks of a chain each worker has, from the first on; workers without the first are left out."""
-        left, depth, matched = -1, 0, {}
+        matched: dict[str, int] = {}
+        left, depth = -1, 0
         for name in names:
             have = left & self._workers_of.get(name, 0)
             if depth and have != left:

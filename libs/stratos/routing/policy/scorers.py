@@ -26,7 +26,7 @@ class ScoringContext:
     request: PlacementRequest
     long_prompt_tokens: int
     num_matched: Mapping[str, int]
-    """Incarnation -> blocks of the prompt, from the first on, that its prefix cache has; without those that have none."""
+    """Incarnation -> blocks of the prompt, from the first on, that its prefix cache has; those without any left out."""
 
 
 Scorer = Callable[[Sequence[WorkerView], ScoringContext], list[float]]
