@@ -10,14 +10,16 @@ from random import Random
 from stratos.core.cache_changes import CacheChanges
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import PlacementRequest, WorkerRef
-from stratos.routing.admission import OutputLengths, make_ask
+from stratos.routing.admission import Ask, OutputLengths, make_ask
 from stratos.routing.bookings import Booking, BookingLedger
-from stratos.routing.class_queue import Ticket, Verdict
-from stratos.routing.picker import Choice, choose
+from stratos.routing.picker import Choice
+from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.prefix_index import PrefixIndex
 from stratos.routing.policy.settings import PoliciesConfig
-from stratos.routing.queue import PlacementQueue
+from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.queueing.placement_queue import PlacementQueue
+from stratos.routing.queueing.reservations import Reservations
 from stratos.routing.settings import AdmissionConfig, BookingConfig, QueueConfig
 from stratos.routing.worker_view import WorkerView
 from stratos.sim.timeline import Timeline
@@ -45,13 +47,14 @@ class SimRouter:
         on_placed: Callable[[PlacementRequest, WorkerRef, str], None],
     ) -> None:
         self.index = PrefixIndex(MAX_INDEXED_BLOCKS)
-        self._policies = Policies(config, self.index)
-        self._timeline, self._rng, self._on_placed = timeline, Random(seed), on_placed
+        self._timeline, self._on_placed = timeline, on_placed
         self._admission = AdmissionConfig()
         self._lengths = OutputLengths(self._admission.default_output_tokens)
         self._queue = PlacementQueue(QUEUE)
         self._bookings = BookingLedger(BookingConfig())
+        self._placer = Placer(Reservations(self._bookings), Policies(config, self.index), Random(seed))
         self._views: dict[str, WorkerView] = {}
+        self._version = 0
         self._numbers = itertools.count()
         self._is_turn_due = False
 
@@ -65,7 +68,7 @@ class SimRouter:
         incarnation = status.ref.incarnation
         self._bookings.on_status(status, self._timeline.now())
         self.index.apply(incarnation, changes)
-        self._views[incarnation] = self._view(WorkerView(ref=status.ref, status=status))
+        self._set_view(WorkerView(ref=status.ref, status=status))
         self._wake()
 
     def complete(self, handoff_id: str, num_output_tokens: int) -> None:
@@ -83,15 +86,15 @@ class SimRouter:
 
     def _turn(self) -> None:
         self._is_turn_due = False
-        for found in self._queue.dispatch(self._timeline.now(), self._place):
+        for found in self._queue.dispatch(self._timeline.now(), self._place, self._reserve):
             worker, handoff_id = found.result
             self._on_placed(found.ticket.request, worker, handoff_id)
 
     def _place(self, ticket: Ticket) -> tuple[WorkerRef, str] | Verdict:
-        ask = make_ask(ticket.request, self._lengths, self._admission)
-        choice = choose(tuple(self._views.values()), ask, self._policies, self._rng)
+        ask = self._ask(ticket)
+        choice = self._placer.choose(ticket, ask, tuple(self._views.values()), self._version)
         if not isinstance(choice, Choice):
-            return Verdict.BLOCKED
+            return choice
         worker, handoff_id = choice.worker, f"handoff-{next(self._numbers)}"
         self._bookings.add(
             Booking(
@@ -105,12 +108,19 @@ class SimRouter:
         self._booked(worker.ref.incarnation)
         return worker.ref, handoff_id
 
-    def _booked(self, incarnation: str) -> None:
-        self._views[incarnation] = self._view(self._views[incarnation])
+    def _reserve(self, ticket: Ticket) -> None:
+        self._placer.reserve(ticket, self._ask(ticket), tuple(self._views.values()))
 
-    def _view(self, view: WorkerView) -> WorkerView:
+    def _ask(self, ticket: Ticket) -> Ask:
+        return make_ask(ticket.request, self._lengths, self._admission)
+
+    def _booked(self, incarnation: str) -> None:
+        self._set_view(self._views[incarnation])
+
+    def _set_view(self, view: WorkerView) -> None:
         incarnation, bookings = view.ref.incarnation, self._bookings
-        return replace(
+        self._version += 1
+        self._views[incarnation] = replace(
             view,
             fresh=bookings.fresh(incarnation),
             held=bookings.held(incarnation),
