@@ -16,11 +16,12 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
 from stratos.cli.local.lease import Lease
 from stratos.common.clock import SystemClock
-from stratos.core.placement import Outcome, WorkerRole
+from stratos.core.placement import WorkerRole
 from tests.support.router_world import (
     FakeWorker,
     ask,
     entry,
+    finished,
     make_status,
     router_process,
     service_process,
@@ -118,7 +119,7 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                 assert waiting.decode.worker_id == "decode-1"
                 supervisor.workers["decode-1"].set(num_running=1)
                 for placement in first:
-                    await client.complete(placement.handoff_id, Outcome.FINISHED)
+                    await client.complete([finished(placement)])
                 await eventually(lambda: len(supervisor.calls) == 2)
                 assert supervisor.calls[1] == ("drain", "decode-0"), "the one without requests leaves"
                 page = await asyncio.to_thread(_page, f"{base}/metrics")

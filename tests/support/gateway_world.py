@@ -23,6 +23,7 @@ from stratos.core.tenant import Tenant
 from stratos.rpc.codec.generation import welcome_to_pb
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.serving.process import serve_async
+from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.service import Backends, GatewayService
 from stratos_gateway.settings import GatewaySettings
 from tests.support.paths import BASE_MODEL
@@ -242,8 +243,8 @@ class FakeRouter:
         handoff_id = f"handoff-{len(self.requests)}"
         return Placement(decode=None, prefill=(ref,), handoff_id=handoff_id)
 
-    async def complete(self, handoff_id: str, outcome: Outcome, *, num_output_tokens: int | None = None) -> None:
-        self.completed.append((handoff_id, outcome))
+    def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
+        self.completed.append((placement.handoff_id, outcome))
 
 
 @dataclass
@@ -332,13 +333,13 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
             stack.push_async_callback(worker.die)
         router, registry = FakeRouter(workers), FakeRegistry()
 
-        async def open_backends(settings: GatewaySettings, _: AsyncExitStack) -> Backends:
-            return Backends(router=router, registry=registry, authenticator=FakeKeys())
+        async def open_backends(settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics) -> Backends:
+            return Backends(routers=router, registry=registry, authenticator=FakeKeys())
 
         values: dict[str, Any] = {
             "http_listen": "127.0.0.1:0",
             "model_path": BASE_MODEL,
-            "router_address": "unused:1",
+            "router_addresses": ("unused:1",),
             "redis_url": "redis://unused",
             "key_pepper": "unused-unused-unused",
             "sessions": {"silence_timeout_s": 5.0, "step_timeout_s": 5.0},

@@ -128,7 +128,7 @@ def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListen
     return {
         "HTTP_LISTEN": listener.address,
         "HTTP_LISTENER_FD": str(listener.fd),
-        "ROUTER_ADDRESS": ends.routers[0],
+        "ROUTER_ADDRESSES": json.dumps(ends.routers),
         "REGISTRY_ADDRESS": ends.registry,
         "REDIS_URL": ends.redis_url,
         "KEY_PEPPER": ends.pepper,

@@ -75,7 +75,7 @@ class GroupRun:
 
     Args:
         call: the group, with the deadline of the request.
-        platform: router, clock, metrics.
+        platform: routers, clock, metrics.
         client: calls workers.
     """
 
@@ -122,5 +122,5 @@ class GroupRun:
                 span.fail(cause)
                 return cause
             finally:
-                self._platform.completions.report(placement.handoff_id, outcome, 0)
+                self._platform.routers.report(placement, outcome, 0)
                 span.set(worker_id=placement.worker.worker_id, outcome=outcome)

@@ -100,7 +100,7 @@ class Generation:
                 raise
             finally:
                 num_after = self.transcript.num_output_tokens
-                self._platform.completions.report(placement.handoff_id, outcome, num_after)
+                self._platform.routers.report(placement, outcome, num_after)
                 num_new = num_after - num_before
                 span.set(worker_id=placement.worker.worker_id, outcome=outcome, cause=cause, output_tokens=num_new)
             if cause is not None:

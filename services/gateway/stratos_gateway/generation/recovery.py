@@ -78,9 +78,9 @@ class Attempts:
     """Belongs to the event loop.
 
     Args:
-        platform: router, clock, metrics.
+        platform: routers, clock, metrics.
         request: what stays the same in all placements of the request.
-        max_wait_s: longest wait without progress; ``None`` where a deadline bounds it.
+        max_wait_s: longest time without output over all attempts; ``None`` where a deadline bounds it.
         reconnects: a worker whose session broke may be chosen again if it takes a new one at once.
     """
 
@@ -102,7 +102,10 @@ class Attempts:
         self._refusals: dict[str, int] = {}
         """Workers that answered Busy, each with the status version that its placement went by."""
         self._num_deaths = self._num_unsupported = 0
-        self._waited_s = 0.0
+        self._idle_since_s = platform.clock.now()
+        """The request arrived, or its last attempt with output ended: wall time, whatever it was spent on."""
+        self._queued_since_s = self._idle_since_s
+        """The same, or a worker that ran it was lost: what the router orders by."""
 
     @property
     def label(self) -> str:
@@ -117,31 +120,18 @@ class Attempts:
         )
 
     async def place(self, num_emitted: int = 0) -> Placement:
-        """Ask the router until it answers; a router that is away counts as waiting.
+        """Ask the routers for a placement.
 
         Args:
             num_emitted: output tokens of earlier attempts, over all choices.
 
         Raises:
             QueueTimeout: no answer in time.
-            StratosError: the router's refusal.
+            StratosError: a router's refusal.
         """
         with self.span("place") as span:
-            return await self._ask_router(num_emitted, span.trace)
-
-    async def _ask_router(self, num_emitted: int, trace: TraceContext) -> Placement:
-        while True:
-            asked_s = self._platform.clock.now()
-            try:
-                return await self._platform.router.schedule(
-                    self._placement_request(num_emitted, trace), timeout_s=self._platform.placement_timeout_s
-                )
-            except (WorkerLost, Draining) as error:
-                if self._is_too_late:
-                    raise QueueTimeout("no placement: the router does not answer; try again") from error
-                await asyncio.sleep(RETRY_WAIT_S)
-            finally:
-                self._waited_s += self._platform.clock.now() - asked_s
+            request = self._placement_request(num_emitted, span.trace)
+            return await self._platform.routers.schedule(request, timeout_s=self._left_s())
 
     async def prepare_next(self, cause: Cause, placement: Placement, *, has_progressed: bool = False) -> None:
         """Decide whether, where and when to go on.
@@ -154,9 +144,12 @@ class Attempts:
         Raises:
             Overloaded, FeatureUnavailable, QueueTimeout: the request ends here.
         """
+        now_s = self._platform.clock.now()
         worker = placement.worker
         if has_progressed:
-            self._waited_s = 0.0
+            self._idle_since_s = now_s
+        if has_progressed or cause not in (Cause.BUSY, Cause.UNREACHABLE):
+            self._queued_since_s = now_s
         self._num_deaths += cause.is_death
         if self._num_deaths >= MAX_DEATHS:
             raise Overloaded(f"{MAX_DEATHS} workers were lost while they ran this request; it is not tried again")
@@ -169,16 +162,17 @@ class Attempts:
             self._refusals[worker.incarnation] = placement.status_version
         self._platform.metrics.recoveries.labels(cause).inc()
         _log.info("request %s goes on elsewhere: %s at %s", self.label, cause, worker.worker_id)
+        if self._left_s() == 0:
+            raise QueueTimeout("no worker had room in time; try again")
         if cause in (Cause.BUSY, Cause.UNREACHABLE):
-            if self._is_too_late:
-                raise QueueTimeout("no worker had room in time; try again")
-            self._waited_s += RETRY_WAIT_S
             await asyncio.sleep(RETRY_WAIT_S)
         self.number += 1
 
-    @property
-    def _is_too_late(self) -> bool:
-        return self._max_wait_s is not None and self._waited_s > self._max_wait_s
+    def _left_s(self) -> float | None:
+        """Seconds that are left for the next output token; ``None`` where a deadline bounds the request."""
+        if self._max_wait_s is None:
+            return None
+        return max(0.0, self._max_wait_s - (self._platform.clock.now() - self._idle_since_s))
 
     async def _answers_again(self, worker: WorkerRef) -> bool:
         return self._reconnects and await self._platform.sessions.is_back(worker)
@@ -191,7 +185,7 @@ class Attempts:
             num_prompt_tokens=request.num_prompt_tokens + num_emitted,
             max_tokens=max(request.max_tokens - num_emitted, 1) if request.max_tokens else 0,
             excluded_incarnations=frozenset(self._excluded),
-            waited_ms=round(self._waited_s * 1000),
+            waited_ms=round((self._platform.clock.now() - self._queued_since_s) * 1000),
             num_emitted_tokens=num_emitted,
             is_move=self.number > 0,
             refusals=dict(self._refusals),

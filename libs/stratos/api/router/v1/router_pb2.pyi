@@ -84,7 +84,7 @@ class ScheduleResponse(_message.Message):
     status_version: int
     def __init__(self, decode: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., handoff_id: _Optional[str] = ..., queued_ms: _Optional[int] = ..., status_version: _Optional[int] = ...) -> None: ...
 
-class CompleteRequest(_message.Message):
+class AttemptReport(_message.Message):
     __slots__ = ("handoff_id", "outcome", "num_output_tokens")
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,12 @@ class CompleteRequest(_message.Message):
     outcome: Outcome
     num_output_tokens: int
     def __init__(self, handoff_id: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., num_output_tokens: _Optional[int] = ...) -> None: ...
+
+class CompleteRequest(_message.Message):
+    __slots__ = ("reports",)
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    reports: _containers.RepeatedCompositeFieldContainer[AttemptReport]
+    def __init__(self, reports: _Optional[_Iterable[_Union[AttemptReport, _Mapping]]] = ...) -> None: ...
 
 class CompleteResponse(_message.Message):
     __slots__ = ()
