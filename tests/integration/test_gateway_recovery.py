@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from stratos.common.errors import AdapterUnavailable, Overloaded, WorkerLost
+from stratos.common.errors import AdapterUnavailable, Overloaded
 from stratos.core.placement import Outcome
 from tests.support.gateway_world import END_ID, World, gateway_world, say
 from tests.support.shipped_model import shipped_tokenizer
@@ -178,13 +178,6 @@ async def test_an_error_of_the_worker_has_its_own_status() -> None:
             await world.openai.completions.create(model="base", prompt="x")
         assert (caught.value.status_code, caught.value.code) == (503, "adapter_unavailable")
         assert len(world.worker.submits) == 1
-
-
-async def test_a_router_that_is_away_for_a_moment_costs_nothing() -> None:
-    async with gateway_world(1) as world:
-        world.router.errors = [WorkerLost("no router")] * 3
-        answer = await world.openai.completions.create(model="base", prompt="x")
-        assert answer.choices[0].text == "hello world"
 
 
 async def test_unreachable_workers_are_gone_around() -> None:

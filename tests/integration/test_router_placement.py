@@ -18,6 +18,7 @@ from tests.support.router_world import (
     by_id,
     entry,
     fake_workers,
+    finished,
     make_status,
     router_process,
     until_live,
@@ -78,11 +79,11 @@ async def test_waits_for_a_seat_and_takes_the_one_that_complete_frees(tmp_path: 
             await eventually(lambda: _is_waiting(client, 1))
             recovery = asyncio.create_task(client.schedule(ask("req-3", is_move=True, attempt=1)))
             await eventually(lambda: _is_waiting(client, 2))
-            await client.complete(held.handoff_id, Outcome.FINISHED, num_output_tokens=5)
+            await client.complete([finished(held, num_output_tokens=5)])
             moved = await recovery
             assert not waiting.done()
-            await client.complete(moved.handoff_id, Outcome.FINISHED)
-            await client.complete(moved.handoff_id, Outcome.FINISHED)  # idempotent
+            await client.complete([finished(moved)])
+            await client.complete([finished(moved), finished(moved)])  # idempotent
             assert (await waiting).queued_ms > 0
             assert await num_waiting(client) == 0
 
@@ -101,7 +102,7 @@ async def test_a_caller_that_leaves_frees_its_place_in_the_queue_and_its_seat(tm
             await eventually(lambda: _is_waiting(client, 1))
             leaver.cancel()
             await eventually(lambda: _is_waiting(client, 0))
-            await client.complete(held.handoff_id, Outcome.CANCELLED)
+            await client.complete([dataclasses.replace(finished(held), outcome=Outcome.CANCELLED)])
             await asyncio.wait_for(client.schedule(ask("req-3")), 5)
 
 

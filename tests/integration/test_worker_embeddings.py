@@ -85,7 +85,7 @@ async def test_many_inputs_of_mixed_lengths_come_back_in_order_from_shared_steps
         ({"inputs": [[1] * 2000]}, "context_length_exceeded", None),
         ({"inputs": [[1]] * 2049}, "invalid_request", "inputs"),
         ({"pooling": 0}, "invalid_request", "pooling"),
-        ({"pooling": 7}, "invalid_request", "pooling"),
+        ({"pooling": 7}, "feature_unavailable", None),
         ({"num_dimensions": 9}, "invalid_request", "dimensions"),
         ({"num_dimensions": 0}, "invalid_request", "dimensions"),
         ({"model_digest": "other"}, "identity_mismatch", None),

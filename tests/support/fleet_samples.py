@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from stratos.core.features import Feature
 from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
@@ -24,7 +25,7 @@ def ledger(total: int, allocated: int = 0, cached: int = 0, reserved: int = 0, f
 
 def make_status(name: str = "decode-0", role: WorkerRole = WorkerRole.DECODE, **changes: Any) -> WorkerStatus:
     ref = WorkerRef(worker_id=name, incarnation=f"inc-{name}", address=f"host:{name}", role=role)
-    status = WorkerStatus(ref=ref, blocks=ledger(1000), identity=IDENTITY, max_num_seqs=8)
+    status = WorkerStatus(ref=ref, blocks=ledger(1000), identity=IDENTITY, max_num_seqs=8, features=frozenset(Feature))
     return dataclasses.replace(status, **changes)
 
 

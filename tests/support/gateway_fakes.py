@@ -13,7 +13,6 @@ from stratos.common.errors import StratosError, WorkerLost
 from stratos.core.generation import ChoiceDelta, Receipt, RequestDelta, Submission
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.records import FinishReason, PositionLogprobs, RequestKey
-from stratos_gateway.generation.placement_reports import Completions
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.sessions.sink import AttemptSink
@@ -55,15 +54,17 @@ class FakeRouter:
     answers: list[StratosError | None] = field(default_factory=list)
     requests: list[PlacementRequest] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
+    timeouts_s: list[float | None] = field(default_factory=list)
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
         self.requests.append(request)
+        self.timeouts_s.append(timeout_s)
         if self.answers and (error := self.answers.pop(0)) is not None:
             raise error
         number = len(self.requests)
         return Placement(decode=worker(number), handoff_id=f"handoff-{number}", status_version=number * 10)
 
-    async def complete(self, handoff_id: str, outcome: Outcome, *, num_output_tokens: int | None = None) -> None:
+    def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         self.outcomes.append(outcome)
 
 
@@ -105,12 +106,11 @@ class FakeSessions:
         return self.are_back
 
 
-def make_platform(router: FakeRouter, sessions: FakeSessions, placement_timeout_s: float = 10.0) -> Platform:
+def make_platform(router: FakeRouter, sessions: FakeSessions, clock: FakeClock | None = None) -> Platform:
     return Platform(
-        router=router,
-        completions=Completions(router),
+        routers=router,
         sessions=sessions,  # type: ignore[arg-type]
-        clock=FakeClock(),
+        clock=clock or FakeClock(),
         metrics=GatewayMetrics(CollectorRegistry()),
-        placement_timeout_s=placement_timeout_s,
+        placement_timeout_s=10.0,
     )

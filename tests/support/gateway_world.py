@@ -17,10 +17,13 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.errors import InvalidApiKey, StratosError
 from stratos.core.adapter import Adapter
+from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
 from stratos.core.tenant import Tenant
+from stratos.rpc.codec.generation import welcome_to_pb
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.serving.process import serve_async
+from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.service import Backends, GatewayService
 from stratos_gateway.settings import GatewaySettings
 from tests.support.paths import BASE_MODEL
@@ -61,6 +64,8 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     skip_after: int | None = None
     """A token is left out after so many."""
     cached_tokens: int = 0
+    features: frozenset[str] = frozenset(Feature)
+    protocol_version: int = PROTOCOL_VERSION
     submits: list[decode_pb2.Submit] = field(default_factory=list)
     cancels: list[decode_pb2.Cancel] = field(default_factory=list)
     is_hung: bool = False
@@ -81,8 +86,9 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
 
     async def Session(self, request_iterator: Any, context: Any) -> None:
         assert (await context.read()).WhichOneof("message") == "hello"
-        ref = common_pb2.WorkerRef(worker_id=self.worker_id, incarnation=self.ref.incarnation)
-        await context.write(decode_pb2.SessionResponse(welcome=decode_pb2.Welcome(worker=ref)))
+        welcome = welcome_to_pb(self.ref, self.features)
+        welcome.protocol_version = self.protocol_version
+        await context.write(decode_pb2.SessionResponse(welcome=welcome))
         life = asyncio.create_task(self._live(context))
         reads = asyncio.create_task(self._read(context))
         resets = asyncio.create_task(self.reset.wait())
@@ -237,8 +243,8 @@ class FakeRouter:
         handoff_id = f"handoff-{len(self.requests)}"
         return Placement(decode=None, prefill=(ref,), handoff_id=handoff_id)
 
-    async def complete(self, handoff_id: str, outcome: Outcome, *, num_output_tokens: int | None = None) -> None:
-        self.completed.append((handoff_id, outcome))
+    def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
+        self.completed.append((placement.handoff_id, outcome))
 
 
 @dataclass
@@ -327,13 +333,13 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
             stack.push_async_callback(worker.die)
         router, registry = FakeRouter(workers), FakeRegistry()
 
-        async def open_backends(settings: GatewaySettings, _: AsyncExitStack) -> Backends:
-            return Backends(router=router, registry=registry, authenticator=FakeKeys())
+        async def open_backends(settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics) -> Backends:
+            return Backends(routers=router, registry=registry, authenticator=FakeKeys())
 
         values: dict[str, Any] = {
             "http_listen": "127.0.0.1:0",
             "model_path": BASE_MODEL,
-            "router_address": "unused:1",
+            "router_addresses": ("unused:1",),
             "redis_url": "redis://unused",
             "key_pepper": "unused-unused-unused",
             "sessions": {"silence_timeout_s": 5.0, "step_timeout_s": 5.0},

@@ -17,9 +17,10 @@ from typing import Any
 import grpc.aio
 
 from stratos.api.worker.v1 import worker_pb2_grpc
+from stratos.core.features import Feature
 from stratos.core.fleet import Fleet, FleetWorker, WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
-from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
+from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.codec.fleet import status_to_pb
 from tests.support.module_command import module_command
@@ -35,7 +36,8 @@ def make_status(worker_id: str, role: WorkerRole, **changes: Any) -> WorkerStatu
     """An idle worker with 1000 blocks and 8 batch slots."""
     ref = WorkerRef(worker_id=worker_id, incarnation=f"inc-{worker_id}", address="", role=role)
     blocks = BlockLedger(total=1000, free=1000, cached=0, allocated=0, reserved=0, fenced=0)
-    return dataclasses.replace(WorkerStatus(ref=ref, blocks=blocks, identity=IDENTITY, max_num_seqs=8), **changes)
+    status = WorkerStatus(ref=ref, blocks=blocks, identity=IDENTITY, max_num_seqs=8, features=frozenset(Feature))
+    return dataclasses.replace(status, **changes)
 
 
 def ask(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
@@ -130,19 +132,16 @@ async def service_process(
             await process.wait()
 
 
-class AddressedClient(RouterClient):
-    """A client that remembers whom it calls."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__(address)
-        self.address = address
+def finished(placement: Placement, *, num_output_tokens: int | None = None) -> AttemptReport:
+    """What a gateway reports of an attempt that went well."""
+    return AttemptReport(handoff_id=placement.handoff_id, outcome=Outcome.FINISHED, num_output_tokens=num_output_tokens)
 
 
 @asynccontextmanager
-async def router_process(tmp_path: Path, discovery: str, **settings: str) -> AsyncIterator[AddressedClient]:
+async def router_process(tmp_path: Path, discovery: str, **settings: str) -> AsyncIterator[RouterClient]:
     async with (
         service_process("stratos_router", tmp_path, {"discovery": discovery, **settings}) as found,
-        AddressedClient(found["address"]) as client,
+        RouterClient(found["address"]) as client,
     ):
         yield client
 

@@ -17,6 +17,7 @@ from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.rpc.clients.channel import channel, wait_serving
+from stratos.rpc.codec import generation
 from stratos.rpc.codec.fleet import ref_to_pb
 from stratos.rpc.serving.process import serve_async
 from stratos.rpc.settings import env_name_of, settings_of
@@ -199,13 +200,15 @@ class Gateway:
         self._channel = channel(address)
         self.streams: dict[tuple[str, int], Stream] = {}
         self.worker: Any = None
+        self.features: frozenset[str] = frozenset()
         self.num_progress = 0
         self.is_ended = False
 
     async def open(self) -> None:
         self.call = decode_pb2_grpc.DecodeServiceStub(self._channel).Session()
-        await self.call.write(decode_pb2.SessionRequest(hello=decode_pb2.Hello()))
-        self.worker = (await self.call.read()).welcome.worker
+        await self.call.write(generation.hello())
+        welcome = (await self.call.read()).welcome
+        self.worker, self.features = welcome.worker, frozenset(welcome.features)
         self._reader = asyncio.create_task(self._read())
 
     async def close(self) -> None:

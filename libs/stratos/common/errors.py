@@ -7,6 +7,7 @@
     │   ├── Draining                503 draining             the process is leaving
     │   ├── Busy                    503 busy                 no room for KV; ask for a new placement (internal)
     │   ├── AdapterUnavailable      503 adapter_unavailable  weights cannot be loaded now
+    │   ├── FeatureUnavailable      503 feature_unavailable  no worker, or not this one, offers what is asked for
     │   ├── DependencyDown          503 dependency_unavailable  Redis or the object store is down
     │   ├── WorkerLost              503 worker_lost          a peer went away in mid-call (internal)
     │   ├── RateLimited             429 rate_limit_exceeded
@@ -97,6 +98,13 @@ class AdapterUnavailable(Retryable):
     """The adapter's weights cannot be loaded now."""
 
     code = "adapter_unavailable"
+
+
+class FeatureUnavailable(Retryable):
+    """A worker, or every worker of a model, lacks something that the request needs: a fleet in mid-upgrade."""
+
+    code = "feature_unavailable"
+    default_after_s = 5.0
 
 
 class DependencyDown(Retryable):

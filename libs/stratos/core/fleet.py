@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.kv import BlockLedger, KvIdentity, StagingLedger
 from stratos.core.placement import Work, WorkerRef
 
@@ -39,6 +40,9 @@ class WorkerStatus:
     """Slowest of its recent steps."""
     version: int = 0
     """Moves when something that admission depends on has changed."""
+    features: frozenset[str] = frozenset()
+    """What it offers, see ``stratos.core.features``."""
+    protocol_version: int = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

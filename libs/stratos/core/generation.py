@@ -28,6 +28,8 @@ class Submission:
     prefill: tuple[WorkerRef, ...] = ()
     """Where the prompt may be computed, best first; none means at the decode worker."""
     trace: TraceContext = NO_TRACE
+    required_features: frozenset[str] = frozenset()
+    """What the worker must offer, as the gateway says; the worker looks for itself, too."""
 
     def without_choices(self, indexes: tuple[int, ...]) -> Submission:
         """The same, with some choices finished: the engine runs the others alone."""

@@ -77,6 +77,8 @@ class PlacementRequest:
     """Incarnations that answered Busy, each with the version of the status that the placement went by: closed to the
     request until the status has another version."""
     trace: TraceContext = NO_TRACE
+    required_features: frozenset[str] = frozenset()
+    """What the worker must offer, see ``stratos.core.features``."""
 
     @property
     def is_return(self) -> bool:
@@ -96,6 +98,8 @@ class Placement:
     """Minted by the router; names the hand-off of this attempt and the router's booking."""
     queued_ms: int = 0
     """Milliseconds this call waited in the queue."""
+    router_address: str = ""
+    """Of the router that booked it, which is told how the attempt ended."""
     status_version: int = 0
     """Of the worker's status that the choice went by."""
 
@@ -103,3 +107,13 @@ class Placement:
     def worker(self) -> WorkerRef:
         """The worker that runs the attempt."""
         return self.decode or self.prefill[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptReport:
+    """How one attempt ended."""
+
+    handoff_id: str
+    outcome: Outcome
+    num_output_tokens: int | None = None
+    """Over all choices and attempts; ``None`` when unknown."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
+from stratos.core.features import can_speak_with
 from stratos.core.kv import KvIdentity
-from stratos.core.placement import WorkerRole
+from stratos.core.placement import Work, WorkerRole
 from stratos.routing.admission import Ask
 from stratos.routing.worker_view import WorkerView
 
@@ -24,13 +25,16 @@ class Rejection(enum.StrEnum):
     MODEL = "model"
     EXCLUDED = "excluded"
     REFUSED = "refused"
+    RESERVED = "reserved"
     IDENTITY = "identity"
+    PROTOCOL = "protocol"
+    FEATURES = "features"
     NEVER_FITS = "never_fits"
     BATCH_SLOTS = "batch_slots"
     KV_ROOM = "kv_room"
 
 
-CAPACITY = frozenset({Rejection.REFUSED, Rejection.BATCH_SLOTS, Rejection.KV_ROOM})
+CAPACITY = frozenset({Rejection.REFUSED, Rejection.RESERVED, Rejection.BATCH_SLOTS, Rejection.KV_ROOM})
 
 Filter = Callable[[WorkerView, Ask], Rejection | None]
 
@@ -54,6 +58,16 @@ def serves_model(view: WorkerView, ask: Ask) -> Rejection | None:
     return None if view.status.identity.model_digest == ask.request.model_digest else Rejection.MODEL
 
 
+def speaks_protocol(view: WorkerView, ask: Ask) -> Rejection | None:
+    """Its protocol version is near enough to this build's, which is about the gateway's."""
+    return None if can_speak_with(view.status.protocol_version) else Rejection.PROTOCOL
+
+
+def has_features(view: WorkerView, ask: Ask) -> Rejection | None:
+    """It offers everything that the request needs."""
+    return None if ask.request.required_features <= view.status.features else Rejection.FEATURES
+
+
 def is_not_excluded(view: WorkerView, ask: Ask) -> Rejection | None:
     """Not one of the incarnations that the gateway has had trouble with."""
     return Rejection.EXCLUDED if view.ref.incarnation in ask.request.excluded_incarnations else None
@@ -63,6 +77,11 @@ def has_changed(view: WorkerView, ask: Ask) -> Rejection | None:
     """Its status is another than the one by which a placement there ended in Busy."""
     refused_version = ask.request.refusals.get(view.ref.incarnation)
     return Rejection.REFUSED if refused_version == view.status.version else None
+
+
+def is_open(view: WorkerView, ask: Ask) -> Rejection | None:
+    """Its room is not kept for another request."""
+    return Rejection.RESERVED if view.ref.incarnation in ask.closed else None
 
 
 def pairs_with(identity: KvIdentity) -> Filter:
@@ -76,7 +95,7 @@ def pairs_with(identity: KvIdentity) -> Filter:
 
 def has_batch_slot(view: WorkerView, ask: Ask) -> Rejection | None:
     """A place in the batch."""
-    return None if ask.has_batch_slot(view) else Rejection.BATCH_SLOTS
+    return None if ask.num_slots_short(view) <= 0 else Rejection.BATCH_SLOTS
 
 
 def can_ever_fit(view: WorkerView, ask: Ask) -> Rejection | None:
@@ -86,16 +105,19 @@ def can_ever_fit(view: WorkerView, ask: Ask) -> Rejection | None:
 
 def has_kv_room(view: WorkerView, ask: Ask) -> Rejection | None:
     """The admission rule."""
-    return None if ask.has_room(view) else Rejection.KV_ROOM
+    return None if ask.num_blocks_short(view) <= 0 else Rejection.KV_ROOM
 
 
 DECODE_FILTERS: tuple[Filter, ...] = (
     has_role(WorkerRole.DECODE),
     serves_model,
+    speaks_protocol,
+    has_features,
     is_not_excluded,
     can_ever_fit,
     is_live,
     has_changed,
+    is_open,
     has_kv_room,
     has_batch_slot,
 )
@@ -105,13 +127,22 @@ DECODE_FILTERS: tuple[Filter, ...] = (
 EMBEDDING_FILTERS: tuple[Filter, ...] = (
     has_role(WorkerRole.PREFILL),
     serves_model,
+    speaks_protocol,
+    has_features,
     is_not_excluded,
     is_live,
     has_changed,
+    is_open,
     has_batch_slot,
 )
 """Blocks are not asked for: inputs run one after the other and give theirs back, so only one that is too long for the
 pool by itself never fits, and the worker says so."""
+
+
+def is_candidate(view: WorkerView, ask: Ask) -> bool:
+    """The worker could run the request, if not now then once it has room."""
+    filters = EMBEDDING_FILTERS if ask.request.work is Work.EMBEDDING else DECODE_FILTERS
+    return first_rejection(view, ask, filters) in (None, *CAPACITY)
 
 
 def prefill_filters(identity: KvIdentity) -> tuple[Filter, ...]:

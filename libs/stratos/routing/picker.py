@@ -19,6 +19,7 @@ from stratos.routing.filters import (
     has_role,
     prefill_filters,
     serves_model,
+    speaks_protocol,
 )
 from stratos.routing.policy.policies import Policies
 from stratos.routing.worker_view import WorkerView
@@ -98,6 +99,18 @@ def never_fits(views: Sequence[WorkerView], ask: Ask) -> bool:
                 return False
             is_known = True
     return is_known
+
+
+def missing_features(views: Sequence[WorkerView], ask: Ask) -> frozenset[str]:
+    """What no known worker of the model, live or not, offers together; nothing when none is known."""
+    role = WorkerRole.PREFILL if ask.request.work is Work.EMBEDDING else WorkerRole.DECODE
+    offered = [
+        view.status.features
+        for view in views
+        if has_role(role)(view, ask) is None and serves_model(view, ask) is None and speaks_protocol(view, ask) is None
+    ]
+    lacking = [ask.request.required_features - features for features in offered]
+    return min(lacking, key=len, default=frozenset())
 
 
 def eligible(

@@ -26,3 +26,5 @@ class WorkerContext:
     metrics: WorkerMetrics
     clock: Clock
     tracing: Tracing
+    features: frozenset[str]
+    """What this worker offers beyond what every build can."""

@@ -163,6 +163,7 @@ class WorkerProcess(Service):
             block_size=info.geometry.block_size,
             max_num_seqs=self._settings.scheduler.max_num_seqs,
             slow_step_s=engine.slow_step_s,
+            features=context.features,
         )
         return self._versions.number(status)
 

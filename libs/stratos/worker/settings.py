@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from stratos.core.features import Feature
 from stratos.engine.fake.runner import FakeConfig
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.kv.settings import TransportConfig
@@ -29,6 +30,9 @@ class WorkerSettings(ServiceSettings):
     """Requests of a broken session are freed after this long; a gateway reconnects within a second."""
     step_stall_timeout_s: float = Field(5.0, gt=0)
     """Not ready when it computes and its step counter stands still for this long (at least 4 of its slow steps)."""
+
+    disabled_features: frozenset[Feature] = frozenset()
+    """Features that this worker does not offer, e.g. ["watermark"]: it refuses requests that need them."""
 
     scheduler: SchedulerConfig = SchedulerConfig()
     runner: RunnerConfig = RunnerConfig()

@@ -18,6 +18,7 @@ from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.embed.embedder import Embedder
 from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.features import offered_features
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.receiver import HandoffReceiver
 from stratos.worker.handoff.source_jobs import PrefillJobs
@@ -93,6 +94,7 @@ def _context(
     staging = StagingSlots(settings.handoff.slot_wait_s)
     return HandoffContext(
         me=me,
+        features=offered_features(me().role, engine.info, settings.disabled_features),
         engine=engine,
         adapters=AdapterCache(store, engine, settings.adapter_cache, metrics),
         gate=gate,

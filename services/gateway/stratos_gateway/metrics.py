@@ -67,6 +67,12 @@ class GatewayMetrics:
             registry=registry,
         )
         self.prefills = Counter("stratos_prefills", "Prompts by the path their KV took.", ("path",), registry=registry)
+        self.routers = Gauge("stratos_routers", "Routers, by whether they answer.", ("state",), registry=registry)
+        self.reports_dropped = Counter(
+            "stratos_router_reports_dropped",
+            "Ends of attempts that no router was told; their bookings end by their lease.",
+            registry=registry,
+        )
         self.sessions = Gauge("stratos_sessions_open", "Sessions with decode workers.", registry=registry)
 
     def observe_receipt(self, receipt: Receipt) -> None:

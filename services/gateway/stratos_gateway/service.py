@@ -20,7 +20,6 @@ from stratos_gateway.access.auth import Authenticator
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.embedding_client import EmbeddingClient
-from stratos_gateway.generation.placement_reports import Completions, Router
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.listener import Listener, inherit_listener, open_listener
 from stratos_gateway.http.server import HttpServer
@@ -28,6 +27,7 @@ from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import AdapterSource, ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import read_policy
+from stratos_gateway.routers.contract import Routers
 from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
@@ -45,14 +45,14 @@ _DRAIN_POLL_S = 0.02
 class Backends:
     """The services and stores that the gateway calls."""
 
-    router: Router
+    routers: Routers
     registry: AdapterSource | None
     authenticator: Authenticator
     tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = field(default_factory=dict)
     """Root tasks that keep them fresh."""
 
 
-OpenBackends = Callable[[GatewaySettings, AsyncExitStack], Awaitable[Backends]]
+OpenBackends = Callable[[GatewaySettings, AsyncExitStack, GatewayMetrics], Awaitable[Backends]]
 
 
 class GatewayService(Service):
@@ -98,21 +98,18 @@ class GatewayService(Service):
             settings.model_digest,
         )
         self._stack.callback(model.grammars.close)
-        backends = await self._open_backends(settings, self._stack)
-        self._backend_tasks = backends.tasks
         metrics = GatewayMetrics(self.metrics)
+        backends = await self._open_backends(settings, self._stack, metrics)
+        self._backend_tasks = backends.tasks
         self._sessions = SessionPool(
             self._build_session, self._clock, settings.sessions.connect_timeout_s, metrics.sessions.set
         )
-        completions = Completions(backends.router)
-        self._stack.push_async_callback(completions.close)
         self._stack.push_async_callback(self._sessions.close)
         embeddings = EmbeddingClient(settings.sessions.connect_timeout_s, self._clock)
         self._stack.push_async_callback(embeddings.close)
         self._admission = Admission(settings.max_open_requests, settings.max_open_requests_per_tenant, metrics)
         platform = Platform(
-            router=backends.router,
-            completions=completions,
+            routers=backends.routers,
             sessions=self._sessions,
             clock=self._clock,
             metrics=metrics,

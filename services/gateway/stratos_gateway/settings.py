@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
+from stratos.rpc.clients.router_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.models.watermark_policy import WatermarkConfig
+from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.sessions.liveness import SessionConfig
 
 
@@ -40,8 +42,8 @@ class GatewaySettings(ServiceSettings):
     """Whether embeddings may be cut to fewer dimensions: "auto" asks config.json (is_matryoshka)."""
     embedding_timeout_s: float = Field(60.0, gt=0)
     """Longest time of one embeddings request."""
-    router_address: str
-    """host:port of the router."""
+    router_addresses: tuple[str, ...] = Field(min_length=1)
+    """host:port of the routers; a host name, such as that of a headless Service, stands for all its addresses."""
     registry_address: str = ""
     """host:port of the lora-registry; empty serves the base model alone."""
     redis_url: SecretStr
@@ -53,7 +55,7 @@ class GatewaySettings(ServiceSettings):
     max_open_requests_per_tenant: int = Field(128, ge=1)
     """Requests that one tenant may have open at once; more get 429 concurrency_limit."""
     placement_timeout_s: float = Field(60.0, gt=0)
-    """Longest wait for a placement, over all attempts before the first token."""
+    """Longest time without an output token, from a request's arrival or its last token, over all its attempts."""
     adapter_refresh_s: float = Field(1.0, gt=0)
     """Age up to which a tenant's list of adapters is used without asking the registry."""
     trace_sample_ratio: float = Field(1.0, ge=0, le=1)
@@ -65,4 +67,12 @@ class GatewaySettings(ServiceSettings):
 
     http: HttpLimits = HttpLimits()
     sessions: SessionConfig = SessionConfig()
+    routers: RoutersConfig = RoutersConfig()
     watermark: WatermarkConfig = WatermarkConfig()
+
+    @field_validator("router_addresses")
+    @classmethod
+    def _check_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            split_address(address)
+        return value

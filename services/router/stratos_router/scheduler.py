@@ -8,6 +8,7 @@ A caller that leaves takes its ticket, or its booking, along.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from random import Random
 from typing import Literal
 
@@ -16,23 +17,26 @@ from stratos.common.errors import (
     BadRequest,
     ContextLengthExceeded,
     Draining,
+    FeatureUnavailable,
     Overloaded,
     QueueTimeout,
     Retryable,
     StratosError,
 )
 from stratos.common.ids import new_id
+from stratos.core.features import name_features
 from stratos.core.fleet import Fleet
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
 from stratos.routing.admission import Ask, OutputLengths, make_ask
 from stratos.routing.bookings import Booking, BookingLedger
-from stratos.routing.class_queue import Ticket, Verdict
 from stratos.routing.filters import Rejection
-from stratos.routing.full_models import FullModels
-from stratos.routing.picker import Choice, Refusal, choose, never_fits
+from stratos.routing.picker import Choice, Refusal, choose, missing_features, never_fits
+from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
 from stratos.routing.prefill_memory import PrefillMemory
-from stratos.routing.queue import PlacementQueue
+from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.queueing.placement_queue import PlacementQueue
+from stratos.routing.queueing.reservations import Reservations
 from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
 from stratos_router.settings import RouterSettings
@@ -77,7 +81,7 @@ class Scheduler:
         self._rng = rng
         self._wake = asyncio.Event()
         self._calls: dict[Ticket, asyncio.Future[Placement]] = {}
-        self._full = FullModels()
+        self._placer = Placer(Reservations(bookings), self._policies, rng)
         self._prefill_memory = PrefillMemory()
         self._is_draining = False
 
@@ -86,6 +90,7 @@ class Scheduler:
 
         Raises:
             BadRequest: the request is malformed.
+            FeatureUnavailable: no known worker of the model offers what it needs.
             ContextLengthExceeded: no known worker of the model could ever hold it.
             Overloaded: the queue is full.
             QueueTimeout: its time to live, or its deadline, passed.
@@ -166,7 +171,8 @@ class Scheduler:
     def turn(self, now: float) -> None:
         """Place what can be placed at ``now``, and fail what has waited too long."""
         self._fleet.observe(now)
-        for found in self._queue.dispatch(now, lambda ticket: self._place(ticket, now)):
+        place, reserve = partial(self._place, now), partial(self._reserve, now)
+        for found in self._queue.dispatch(now, place, reserve):
             call = self._calls[found.ticket]
             if not call.done():
                 call.set_result(found.result)
@@ -178,6 +184,7 @@ class Scheduler:
             raise Draining("the router is leaving; ask another one")
         _check(request)
         ask = make_ask(request, self.output_lengths, self._admission)
+        self._refuse_unsupported(ask, now)
         self._refuse_impossible(ask, now)
         output_tokens = ask.output_tokens * max(1, request.num_choices)
         ticket, displaced = self._queue.push(request, now, output_tokens=output_tokens)
@@ -196,20 +203,20 @@ class Scheduler:
         finally:
             del self._calls[ticket]
 
-    def _place(self, ticket: Ticket, now: float) -> Placement | Verdict:
+    def _place(self, now: float, ticket: Ticket) -> Placement | Verdict:
         request = ticket.request
         call = self._calls.get(ticket)
         if call is None or call.done():
             return Verdict.INELIGIBLE  # its caller is about to leave
         ask = make_ask(request, self.output_lengths, self._admission)
-        if self._full.covers(ask, self._fleet.version):
-            return Verdict.BLOCKED
         preferred = self._prefill_memory.recall(request.request_id) if request.is_move else ""
-        choice = choose(self._fleet.views(now), ask, self._policies, self._rng, preferred_prefill=preferred)
-        if isinstance(choice, Choice):
-            return self._book(choice, ask, ticket, now)
-        self._full.learn(ask, choice, self._fleet.version)
-        return Verdict.BLOCKED if choice.is_blocked else Verdict.INELIGIBLE
+        views, version = self._fleet.views(now), self._fleet.version
+        choice = self._placer.choose(ticket, ask, views, version, preferred_prefill=preferred)
+        return self._book(choice, ask, ticket, now) if isinstance(choice, Choice) else choice
+
+    def _reserve(self, now: float, ticket: Ticket) -> None:
+        ask = make_ask(ticket.request, self.output_lengths, self._admission)
+        self._placer.reserve(ticket, ask, self._fleet.views(now))
 
     def _book(self, choice: Choice, ask: Ask, ticket: Ticket, now: float) -> Placement:
         handoff_id = new_id("handoff")
@@ -243,6 +250,11 @@ class Scheduler:
                 f"{ask.kv_watermark:.0%} of any worker's KV pool; shorten the prompt or lower max_tokens",
                 param="messages",
             )
+
+    def _refuse_unsupported(self, ask: Ask, now: float) -> None:
+        """No worker of the model, not even one that is out, can do it: waiting would not help, an upgrade would."""
+        if lacking := missing_features(self._fleet.views(now), ask):
+            raise FeatureUnavailable(f"the platform cannot do this now: {name_features(lacking)}; try again later")
 
     def _timeout(self, ticket: Ticket, now: float) -> QueueTimeout:
         ask = make_ask(ticket.request, self.output_lengths, self._admission)

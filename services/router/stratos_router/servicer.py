@@ -45,11 +45,13 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         return placement
 
     async def Complete(self, request: router_pb2.CompleteRequest, context: Any) -> router_pb2.CompleteResponse:
-        """End a booking."""
-        if request.outcome not in _OUTCOMES:
-            raise BadRequest(f"unknown outcome {request.outcome}", param="outcome")
-        num_output_tokens = request.num_output_tokens if request.HasField("num_output_tokens") else None
-        self._scheduler.complete(request.handoff_id, _OUTCOMES[request.outcome], num_output_tokens)
+        """End bookings."""
+        for report in request.reports:
+            if report.outcome not in _OUTCOMES:
+                raise BadRequest(f"unknown outcome {report.outcome}", param="outcome")
+        for report in request.reports:
+            num_output_tokens = report.num_output_tokens if report.HasField("num_output_tokens") else None
+            self._scheduler.complete(report.handoff_id, _OUTCOMES[report.outcome], num_output_tokens)
         return router_pb2.CompleteResponse()
 
     async def GetFleet(self, request: router_pb2.GetFleetRequest, context: Any) -> router_pb2.GetFleetResponse:

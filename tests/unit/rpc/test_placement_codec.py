@@ -32,6 +32,7 @@ def test_every_field_of_a_placement_request_survives() -> None:
         is_move=True,
         is_suspect=True,
         refusals={"c": 4, "d": 2**40},
+        required_features=frozenset({"grammar", "resume"}),
         trace=NO_TRACE,
     )
     assert placement_request_from_pb(placement_request_to_pb(request, NOW_S), NOW_S) == request

@@ -128,7 +128,7 @@ def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListen
     return {
         "HTTP_LISTEN": listener.address,
         "HTTP_LISTENER_FD": str(listener.fd),
-        "ROUTER_ADDRESS": ends.routers[0],
+        "ROUTER_ADDRESSES": json.dumps(ends.routers),
         "REGISTRY_ADDRESS": ends.registry,
         "REDIS_URL": ends.redis_url,
         "KEY_PEPPER": ends.pepper,
@@ -140,11 +140,11 @@ def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListen
 
 def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
     """Settings of the autoscaler, which asks this supervisor for workers."""
+    decode = {"role": "decode", "min_workers": options.decode, "max_workers": options.decode_limit}
     return {
         "SUPERVISOR_ADDRESS": ends.supervisor,
-        "ROUTER_ADDRESS": ends.routers[0],
-        "MIN_DECODE_WORKERS": str(options.decode),
-        "MAX_DECODE_WORKERS": str(options.decode_limit),
+        "ROUTER_ADDRESSES": json.dumps(ends.routers),
+        "POOLS": json.dumps([decode]),
     }
 
 

@@ -6,14 +6,16 @@ Every placement ends in ``complete``, or in the router's lease when its holder d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.clock import Clock, SystemClock
 from stratos.core.fleet import Fleet
-from stratos.core.placement import Outcome, Placement, PlacementRequest
-from stratos.rpc.clients.channel import channel, translate_errors
+from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
+from stratos.rpc.clients.channel import channel, is_serving, translate_errors
 from stratos.rpc.codec.fleet import fleet_from_pb
 from stratos.rpc.codec.placement import placement_from_pb, placement_request_to_pb
 
@@ -21,6 +23,7 @@ __all__ = ["RouterClient"]
 
 COMPLETE_TIMEOUT_S = 5.0
 FLEET_TIMEOUT_S = 2.0
+SERVICE_NAME: str = router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name
 _OUTCOME_TO_PB = {
     Outcome.FINISHED: router_pb2.OUTCOME_FINISHED,
     Outcome.CANCELLED: router_pb2.OUTCOME_CANCELLED,
@@ -32,6 +35,7 @@ class RouterClient:
     """One channel to one router; open it inside a running event loop, close it with ``close`` or ``async with``."""
 
     def __init__(self, address: str, clock: Clock | None = None) -> None:
+        self.address = address
         self._clock = clock or SystemClock()
         self._channel = channel(address)
         self._stub = router_pb2_grpc.RouterServiceStub(self._channel)
@@ -47,15 +51,21 @@ class RouterClient:
         """
         async with translate_errors(peer="the router"):
             answer = await self._stub.Schedule(placement_request_to_pb(request, self._clock.now()), timeout=timeout_s)
-        return placement_from_pb(answer)
+        return replace(placement_from_pb(answer), router_address=self.address)
 
-    async def complete(self, handoff_id: str, outcome: Outcome, *, num_output_tokens: int | None = None) -> None:
-        """Report how an attempt ended; idempotent. The router learns usual output lengths from the token count."""
-        message = router_pb2.CompleteRequest(handoff_id=handoff_id, outcome=_OUTCOME_TO_PB[outcome])
-        if num_output_tokens is not None:
-            message.num_output_tokens = num_output_tokens
+    async def complete(self, reports: Sequence[AttemptReport]) -> None:
+        """Report how attempts ended; idempotent.
+
+        Raises:
+            WorkerLost: the router did not answer.
+        """
+        message = router_pb2.CompleteRequest(reports=[_report_to_pb(report) for report in reports])
         async with translate_errors(peer="the router"):
             await self._stub.Complete(message, timeout=COMPLETE_TIMEOUT_S)
+
+    async def is_serving(self, *, timeout_s: float) -> bool:
+        """Whether the router answers in time that it takes calls."""
+        return await is_serving(self._channel, SERVICE_NAME, timeout_s=timeout_s)
 
     async def fleet(self, *, timeout_s: float = FLEET_TIMEOUT_S) -> Fleet:
         """Queues and workers as the router sees them now."""
@@ -74,3 +84,11 @@ class RouterClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _report_to_pb(report: AttemptReport) -> router_pb2.AttemptReport:
+    return router_pb2.AttemptReport(
+        handoff_id=report.handoff_id,
+        outcome=_OUTCOME_TO_PB[report.outcome],
+        num_output_tokens=report.num_output_tokens,
+    )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stratos.api.worker.v1 import embed_pb2
-from stratos.common.errors import BadRequest
+from stratos.common.errors import BadRequest, FeatureUnavailable
 from stratos.core.requests.embedding import EmbedCall, EmbeddingOutput, PoolingKind
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
 from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
+from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
 
 _POOLING = {PoolingKind.LAST: embed_pb2.POOLING_LAST, PoolingKind.MEAN: embed_pb2.POOLING_MEAN}
 _POOLING_BY_NUMBER: dict[int, PoolingKind] = {number: kind for kind, number in _POOLING.items()}
@@ -33,10 +34,14 @@ def call_from_pb(message: embed_pb2.EmbedRequest, now_s: float) -> EmbedCall:
     """A call from a message that arrives at ``now_s``.
 
     Raises:
-        BadRequest: the pooling is unknown.
+        FeatureUnavailable: it has fields that this build does not know, or asks for an unknown pooling.
+        BadRequest: it names no pooling.
     """
+    refuse_unknown_fields(message)
+    if message.pooling == embed_pb2.POOLING_UNSPECIFIED:
+        raise BadRequest("pooling must be set", param="pooling")
     if message.pooling not in _POOLING_BY_NUMBER:
-        raise BadRequest(f"unknown pooling {message.pooling}", param="pooling")
+        raise FeatureUnavailable(f"this worker does not know pooling {message.pooling}")
     return EmbedCall(
         request_id=message.request_id,
         attempt=message.attempt,

@@ -144,6 +144,8 @@ def status_to_pb(status: WorkerStatus) -> worker_pb2.WorkerStatus:
         block_size=status.block_size,
         max_num_seqs=status.max_num_seqs,
         slow_step_ms=round(status.slow_step_s * 1000),
+        features=sorted(status.features),
+        protocol_version=status.protocol_version,
         version=status.version,
     )
 
@@ -179,6 +181,8 @@ def status_from_pb(message: worker_pb2.WorkerStatus) -> WorkerStatus:
         block_size=message.block_size,
         max_num_seqs=message.max_num_seqs,
         slow_step_s=message.slow_step_ms / 1000,
+        features=frozenset(message.features),
+        protocol_version=message.protocol_version,
         version=message.version,
     )
 

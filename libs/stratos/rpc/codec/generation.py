@@ -10,7 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stratos.api.worker.v1 import decode_pb2
+from stratos.common.errors import Internal
+from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.generation import ChoiceDelta, PrefillPath, Receipt, RequestDelta, Submission
+from stratos.core.placement import WorkerRef
 from stratos.core.requests.grammar import check_grammar
 from stratos.core.requests.records import (
     ChoiceState,
@@ -25,6 +28,7 @@ from stratos.core.requests.watermark import Watermark
 from stratos.rpc.codec.fleet import ref_from_pb, ref_to_pb
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
 from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
+from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
 from stratos.rpc.errors import from_error_detail, to_error_detail
 
 FINISH_REASONS: dict[FinishReason, decode_pb2.FinishReason] = {
@@ -49,7 +53,12 @@ _PLAIN = tuple(f.name for f in dataclasses.fields(SamplingParams) if f.name not 
 
 def hello() -> decode_pb2.SessionRequest:
     """First message up."""
-    return decode_pb2.SessionRequest(hello=decode_pb2.Hello())
+    return decode_pb2.SessionRequest(hello=decode_pb2.Hello(protocol_version=PROTOCOL_VERSION))
+
+
+def welcome_to_pb(worker: WorkerRef, features: frozenset[str]) -> decode_pb2.Welcome:
+    """First message down: who answers, and what it offers."""
+    return decode_pb2.Welcome(worker=ref_to_pb(worker), protocol_version=PROTOCOL_VERSION, features=sorted(features))
 
 
 def cancel(key: RequestKey, choices: tuple[int, ...] = ()) -> decode_pb2.SessionRequest:
@@ -76,6 +85,7 @@ def submit_to_pb(submission: Submission, now_s: float) -> decode_pb2.Submit:
         terms=terms_to_pb(request.terms, now_s),
         prefill=[ref_to_pb(ref) for ref in submission.prefill],
         trace=trace_to_pb(submission.trace),
+        required_features=sorted(submission.required_features),
     )
 
 
@@ -83,8 +93,10 @@ def submit_from_pb(message: decode_pb2.Submit, now_s: float) -> Submission:
     """An attempt from a message that arrives at ``now_s``.
 
     Raises:
+        FeatureUnavailable: it has fields that this build does not know.
         BadRequest: it is malformed; ``param`` names the field.
     """
+    refuse_unknown_fields(message)
     request = EngineRequest(
         key=RequestKey(message.request_id, message.attempt),
         prompt_ids=tuple(message.prompt_ids),
@@ -101,6 +113,7 @@ def submit_from_pb(message: decode_pb2.Submit, now_s: float) -> Submission:
         handoff_id=message.handoff_id,
         prefill=tuple(ref_from_pb(ref) for ref in message.prefill),
         trace=trace_from_pb(message.trace),
+        required_features=frozenset(message.required_features),
     )
 
 
@@ -185,8 +198,16 @@ def _choice_from_pb(message: decode_pb2.ChoiceDelta) -> ChoiceDelta:
         offset=message.offset,
         token_ids=tuple(message.token_ids),
         logprobs=_positions_from_pb(message.logprobs),
-        finish_reason=_REASONS_BY_NUMBER.get(message.finish_reason),
+        finish_reason=_finish_reason_from_pb(message.finish_reason),
     )
+
+
+def _finish_reason_from_pb(number: int) -> FinishReason | None:
+    if number == decode_pb2.FINISH_REASON_UNSPECIFIED:
+        return None
+    if number not in _REASONS_BY_NUMBER:  # not None: the choice would seem to go on for ever
+        raise Internal(f"unknown finish reason {number}")
+    return _REASONS_BY_NUMBER[number]
 
 
 def _position_to_pb(position: PositionLogprobs) -> decode_pb2.PositionLogprobs:

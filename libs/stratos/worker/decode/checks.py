@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from stratos.common.errors import BadRequest, ContextLengthExceeded, IdentityMismatch, QueueTimeout
+from stratos.common.errors import (
+    BadRequest,
+    ContextLengthExceeded,
+    FeatureUnavailable,
+    IdentityMismatch,
+    QueueTimeout,
+)
+from stratos.core.features import PROTOCOL_VERSION, can_speak_with, required_features
 from stratos.core.generation import Submission
 from stratos.core.requests import limits
 from stratos.core.requests.records import EngineRequest
@@ -12,26 +19,40 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.requests.watermark import check_watermark
 from stratos.engine.contract.runner import RunnerInfo
+from stratos.worker.features import check_features
 
 MAX_ID_CHARS = 200
 MAX_SALT_BYTES = 64
 MAX_PREFILL_ENDPOINTS = 2
 
 
-def check_submission(submission: Submission, info: RunnerInfo) -> Submission:
+def check_protocol(version: int) -> None:
+    """Refuse a gateway of a protocol version that this build cannot speak.
+
+    Raises:
+        FeatureUnavailable: the gateway has to use another worker.
+    """
+    if not can_speak_with(version):
+        raise FeatureUnavailable(f"protocol version {version} and this worker's {PROTOCOL_VERSION} are too far apart")
+
+
+def check_submission(submission: Submission, info: RunnerInfo, features: frozenset[str]) -> Submission:
     """Check an attempt completely; returns what the worker runs.
 
     Args:
         submission: as it came.
         info: facts of the model this worker runs.
+        features: that this worker offers.
 
     Raises:
+        FeatureUnavailable: it needs a feature that is not offered.
         BadRequest, ContextLengthExceeded: a field is out of range; ``param`` names it.
         IdentityMismatch: another base model is meant.
         QueueTimeout: the deadline has passed already.
     """
     check_model(submission.model_digest, info)
     request = submission.request
+    check_features(submission.required_features | required_features(request), features)
     check_id(request.key.request_id, "request_id")
     limits.check_token_ids(request.prompt_ids, info.vocab_size, "prompt_ids")
     limits.check_prompt_length(len(request.prompt_ids), info.max_model_len, info.max_model_len, "prompt_ids")

@@ -12,11 +12,10 @@ import grpc.aio
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.errors import BadRequest, StratosError
 from stratos.core.requests.records import RequestKey
-from stratos.rpc.codec.fleet import ref_to_pb
-from stratos.rpc.codec.generation import delta_to_pb, submit_from_pb
+from stratos.rpc.codec.generation import delta_to_pb, submit_from_pb, welcome_to_pb
 from stratos.worker.context import WorkerContext
 from stratos.worker.decode import session as sessions
-from stratos.worker.decode.checks import check_submission
+from stratos.worker.decode.checks import check_protocol, check_submission
 from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.decode.session import StepDeltas, StepProgress
 
@@ -38,11 +37,12 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
         hello = await context.read()
         if hello is grpc.aio.EOF or hello.WhichOneof("message") != "hello":
             raise BadRequest("the first message of a Session must be Hello")
+        check_protocol(hello.hello.protocol_version)
         session = sessions.Session(shared.engine, shared.clock)
         self._sessions.add(session)
         reader = asyncio.create_task(self._read(session, context))
         try:
-            yield decode_pb2.SessionResponse(welcome=decode_pb2.Welcome(worker=ref_to_pb(shared.me())))
+            yield decode_pb2.SessionResponse(welcome=welcome_to_pb(shared.me(), shared.features))
             async with aclosing(session.messages()) as messages:
                 async for message in messages:
                     yield _to_pb(message)
@@ -79,7 +79,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
                 submit = message.submit
                 try:
                     submission = submit_from_pb(submit, shared.clock.now())
-                    table.submit(session, check_submission(submission, shared.engine.info))
+                    table.submit(session, check_submission(submission, shared.engine.info, shared.features))
                 except StratosError as error:
                     session.refuse(RequestKey(submit.request_id, submit.attempt), error)
             case "cancel":

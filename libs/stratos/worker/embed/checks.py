@@ -5,21 +5,26 @@ from __future__ import annotations
 import dataclasses
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded
+from stratos.core.features import features_of_call
 from stratos.core.requests import limits
 from stratos.core.requests.embedding import EmbedCall
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.worker.decode.checks import check_id, check_model, check_terms
+from stratos.worker.features import check_features
 
 
-def check_call(call: EmbedCall, info: RunnerInfo) -> EmbedCall:
+def check_call(call: EmbedCall, info: RunnerInfo, features: frozenset[str]) -> EmbedCall:
     """Check a call completely; returns what the worker runs.
 
     Raises:
+        FeatureUnavailable: it needs a feature that is not among ``features``.
         BadRequest, ContextLengthExceeded: a field is out of range; ``param`` names it.
         IdentityMismatch: another base model is meant.
         QueueTimeout: the deadline has passed already.
     """
     check_model(call.model_digest, info)
+    if info.embedding_size:  # else the engine says that the model cannot embed at all
+        check_features(features_of_call(call), features)
     terms = check_terms(call.terms)
     check_id(call.request_id, "request_id")
     _check_inputs(call.inputs, info)

@@ -34,7 +34,7 @@ class EmbedServicer(embed_pb2_grpc.EmbedServiceServicer):
             if shared.gate.is_draining:
                 raise Draining("this worker is leaving; ask the router for a new placement")
             with shared.gate.embed_call():
-                call = check_call(call_from_pb(request, shared.clock.now()), shared.engine.info)
+                call = check_call(call_from_pb(request, shared.clock.now()), shared.engine.info, shared.features)
                 outputs = await self._embed(call)
             outcome = "finished"
         except StratosError as error:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from stratos.common.errors import QueueTimeout, StratosError
 from stratos.common.ids import new_id
+from stratos.core.features import features_of_call
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
 from stratos.core.requests.embedding import EmbedCall
 from stratos_gateway.generation.embedding_client import EmbeddingClient, Unreachable
@@ -74,7 +75,7 @@ class GroupRun:
 
     Args:
         call: the group, with the deadline of the request.
-        platform: router, clock, metrics.
+        platform: routers, clock, metrics.
         client: calls workers.
     """
 
@@ -91,6 +92,7 @@ class GroupRun:
             num_choices=len(call.inputs),
             work=Work.EMBEDDING,
             trace=call.trace,
+            required_features=features_of_call(call),
         )
         self._attempts = Attempts(platform, request, max_wait_s=None)
 
@@ -120,5 +122,5 @@ class GroupRun:
                 span.fail(cause)
                 return cause
             finally:
-                self._platform.completions.report(placement.handoff_id, outcome, 0)
+                self._platform.routers.report(placement, outcome, 0)
                 span.set(worker_id=placement.worker.worker_id, outcome=outcome)

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from stratos.common.bugs import report_bug
-from stratos.common.errors import Draining, StratosError, WorkerLost
+from stratos.common.errors import Draining, FeatureUnavailable, StratosError, WorkerLost
 from stratos.common.ids import new_id
+from stratos.core.features import required_features
 from stratos.core.generation import Submission
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.records import EngineRequest, RequestKey
@@ -99,7 +100,7 @@ class Generation:
                 raise
             finally:
                 num_after = self.transcript.num_output_tokens
-                self._platform.completions.report(placement.handoff_id, outcome, num_after)
+                self._platform.routers.report(placement, outcome, num_after)
                 num_new = num_after - num_before
                 span.set(worker_id=placement.worker.worker_id, outcome=outcome, cause=cause, output_tokens=num_new)
             if cause is not None:
@@ -120,6 +121,8 @@ class Generation:
             return await attempt.wait()
         except WorkerLost:
             return Cause.UNREACHABLE
+        except FeatureUnavailable:
+            return Cause.UNSUPPORTED
         finally:
             attempt.close()
 
@@ -133,24 +136,30 @@ class Generation:
             max_tokens=spec.sampling.max_tokens * num_choices,
             num_choices=num_choices,
             trace=spec.trace,
+            required_features=required_features(self._engine_request(spec.sampling)),
         )
 
     def _submission(self, placement: Placement, trace: TraceContext) -> Submission:
         spec, sampling = self.spec, self.spec.sampling
         if self.transcript.prompt_logprobs:
             sampling = replace(sampling, num_prompt_logprobs=None)
-        request = EngineRequest(
-            key=RequestKey(self.request_id, self._attempts.number),
-            prompt_ids=spec.prompt_ids,
-            choices=self.transcript.states(),
-            sampling=sampling,
-            seed=spec.seed,
-            terms=spec.terms,
-        )
+        request = self._engine_request(sampling, self._attempts.number)
         return Submission(
             request=request,
             model_digest=spec.model_digest,
             handoff_id=placement.handoff_id,
             prefill=placement.prefill,
             trace=trace,
+            required_features=required_features(request),
+        )
+
+    def _engine_request(self, sampling: SamplingParams, attempt: int = 0) -> EngineRequest:
+        spec = self.spec
+        return EngineRequest(
+            key=RequestKey(self.request_id, attempt),
+            prompt_ids=spec.prompt_ids,
+            choices=self.transcript.states(),
+            sampling=sampling,
+            seed=spec.seed,
+            terms=spec.terms,
         )

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from stratos.common.clock import Clock
 from stratos.rpc.tracing import TRACING_OFF, Tracing
-from stratos_gateway.generation.placement_reports import Completions, Router
 from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.routers.contract import Routers
 from stratos_gateway.sessions.pool import SessionPool
 
 
@@ -15,8 +15,7 @@ from stratos_gateway.sessions.pool import SessionPool
 class Platform:
     """Shared by all requests of the process."""
 
-    router: Router
-    completions: Completions
+    routers: Routers
     sessions: SessionPool
     clock: Clock
     metrics: GatewayMetrics

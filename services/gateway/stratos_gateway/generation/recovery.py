@@ -3,6 +3,8 @@
     "busy"         asks again after a short wait
     "unreachable"  goes elsewhere after a short wait
     "drain"        goes elsewhere
+    "unsupported"  goes elsewhere: the worker lacks something that the request needs; after ``MAX_UNSUPPORTED`` of
+                   them the request is refused
     "broken", "hang", "conflict"  count as deaths: a request that saw ``MAX_DEATHS`` of them is refused, for it may be
                    their cause.  The same worker may be chosen again if only its connection was lost.
 
@@ -16,7 +18,17 @@ import enum
 import logging
 from dataclasses import replace
 
-from stratos.common.errors import Busy, Draining, Overloaded, QueueTimeout, StratosError, WorkerLost
+from stratos.common.errors import (
+    Busy,
+    Draining,
+    FeatureUnavailable,
+    IdentityMismatch,
+    Overloaded,
+    QueueTimeout,
+    StratosError,
+    WorkerLost,
+)
+from stratos.core.features import Feature
 from stratos.core.placement import Placement, PlacementRequest, WorkerRef
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import Span, SpanKind
@@ -24,6 +36,8 @@ from stratos_gateway.generation.platform import Platform
 
 _log = logging.getLogger(__name__)
 MAX_DEATHS = 2
+MAX_UNSUPPORTED = 3
+"""Workers that said no to a feature which the router took them to have: the next one would hardly say yes."""
 RETRY_WAIT_S = 0.05
 
 
@@ -33,6 +47,7 @@ class Cause(enum.StrEnum):
     BUSY = "busy"
     DRAIN = "drain"
     UNREACHABLE = "unreachable"
+    UNSUPPORTED = "unsupported"
     BROKEN = "broken"
     HANG = "hang"
     CONFLICT = "conflict"
@@ -54,6 +69,8 @@ def cause_of(error: StratosError) -> Cause | None:
         return Cause.BUSY
     if isinstance(error, Draining):
         return Cause.DRAIN
+    if isinstance(error, FeatureUnavailable | IdentityMismatch):
+        return Cause.UNSUPPORTED
     return Cause.BROKEN if isinstance(error, WorkerLost) else None
 
 
@@ -61,9 +78,9 @@ class Attempts:
     """Belongs to the event loop.
 
     Args:
-        platform: router, clock, metrics.
+        platform: routers, clock, metrics.
         request: what stays the same in all placements of the request.
-        max_wait_s: longest wait without progress; ``None`` where a deadline bounds it.
+        max_wait_s: longest time without output over all attempts; ``None`` where a deadline bounds it.
         reconnects: a worker whose session broke may be chosen again if it takes a new one at once.
     """
 
@@ -84,8 +101,11 @@ class Attempts:
         self._excluded: set[str] = set()
         self._refusals: dict[str, int] = {}
         """Workers that answered Busy, each with the status version that its placement went by."""
-        self._num_deaths = 0
-        self._waited_s = 0.0
+        self._num_deaths = self._num_unsupported = 0
+        self._idle_since_s = platform.clock.now()
+        """The request arrived, or its last attempt with output ended: wall time, whatever it was spent on."""
+        self._queued_since_s = self._idle_since_s
+        """The same, or a worker that ran it was lost: what the router orders by."""
 
     @property
     def label(self) -> str:
@@ -100,31 +120,18 @@ class Attempts:
         )
 
     async def place(self, num_emitted: int = 0) -> Placement:
-        """Ask the router until it answers; a router that is away counts as waiting.
+        """Ask the routers for a placement.
 
         Args:
             num_emitted: output tokens of earlier attempts, over all choices.
 
         Raises:
             QueueTimeout: no answer in time.
-            StratosError: the router's refusal.
+            StratosError: a router's refusal.
         """
         with self.span("place") as span:
-            return await self._ask_router(num_emitted, span.trace)
-
-    async def _ask_router(self, num_emitted: int, trace: TraceContext) -> Placement:
-        while True:
-            asked_s = self._platform.clock.now()
-            try:
-                return await self._platform.router.schedule(
-                    self._placement_request(num_emitted, trace), timeout_s=self._platform.placement_timeout_s
-                )
-            except (WorkerLost, Draining) as error:
-                if self._is_too_late:
-                    raise QueueTimeout("no placement: the router does not answer; try again") from error
-                await asyncio.sleep(RETRY_WAIT_S)
-            finally:
-                self._waited_s += self._platform.clock.now() - asked_s
+            request = self._placement_request(num_emitted, span.trace)
+            return await self._platform.routers.schedule(request, timeout_s=self._left_s())
 
     async def prepare_next(self, cause: Cause, placement: Placement, *, has_progressed: bool = False) -> None:
         """Decide whether, where and when to go on.
@@ -135,30 +142,37 @@ class Attempts:
             has_progressed: it emitted tokens, so the next wait is a new one.
 
         Raises:
-            Overloaded, QueueTimeout: the request ends here.
+            Overloaded, FeatureUnavailable, QueueTimeout: the request ends here.
         """
+        now_s = self._platform.clock.now()
         worker = placement.worker
         if has_progressed:
-            self._waited_s = 0.0
+            self._idle_since_s = now_s
+        if has_progressed or cause not in (Cause.BUSY, Cause.UNREACHABLE):
+            self._queued_since_s = now_s
         self._num_deaths += cause.is_death
         if self._num_deaths >= MAX_DEATHS:
             raise Overloaded(f"{MAX_DEATHS} workers were lost while they ran this request; it is not tried again")
+        self._num_unsupported += cause is Cause.UNSUPPORTED
+        if self._num_unsupported >= MAX_UNSUPPORTED:
+            raise FeatureUnavailable("the platform cannot do what this request asks for now; try again later")
         if cause.excludes_worker and not (cause is Cause.BROKEN and await self._answers_again(worker)):
             self._excluded.add(worker.incarnation)
         if cause is Cause.BUSY:
             self._refusals[worker.incarnation] = placement.status_version
         self._platform.metrics.recoveries.labels(cause).inc()
         _log.info("request %s goes on elsewhere: %s at %s", self.label, cause, worker.worker_id)
+        if self._left_s() == 0:
+            raise QueueTimeout("no worker had room in time; try again")
         if cause in (Cause.BUSY, Cause.UNREACHABLE):
-            if self._is_too_late:
-                raise QueueTimeout("no worker had room in time; try again")
-            self._waited_s += RETRY_WAIT_S
             await asyncio.sleep(RETRY_WAIT_S)
         self.number += 1
 
-    @property
-    def _is_too_late(self) -> bool:
-        return self._max_wait_s is not None and self._waited_s > self._max_wait_s
+    def _left_s(self) -> float | None:
+        """Seconds that are left for the next output token; ``None`` where a deadline bounds the request."""
+        if self._max_wait_s is None:
+            return None
+        return max(0.0, self._max_wait_s - (self._platform.clock.now() - self._idle_since_s))
 
     async def _answers_again(self, worker: WorkerRef) -> bool:
         return self._reconnects and await self._platform.sessions.is_back(worker)
@@ -171,9 +185,10 @@ class Attempts:
             num_prompt_tokens=request.num_prompt_tokens + num_emitted,
             max_tokens=max(request.max_tokens - num_emitted, 1) if request.max_tokens else 0,
             excluded_incarnations=frozenset(self._excluded),
-            waited_ms=round(self._waited_s * 1000),
+            waited_ms=round((self._platform.clock.now() - self._queued_since_s) * 1000),
             num_emitted_tokens=num_emitted,
             is_move=self.number > 0,
             refusals=dict(self._refusals),
             trace=trace,
+            required_features=request.required_features | ({Feature.RESUME} if num_emitted else set()),
         )

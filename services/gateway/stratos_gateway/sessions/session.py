@@ -18,7 +18,8 @@ import grpc.aio
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.bugs import report_bug
 from stratos.common.clock import Clock
-from stratos.common.errors import Overloaded, WorkerLost
+from stratos.common.errors import FeatureUnavailable, Overloaded, WorkerLost
+from stratos.core.features import can_speak_with, name_features
 from stratos.core.generation import Submission
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import RequestKey
@@ -43,6 +44,7 @@ class WorkerSession:
     def __init__(self, worker: WorkerRef, clock: Clock, config: SessionConfig) -> None:
         self.worker = worker
         self.is_broken = False
+        self._features: frozenset[str] = frozenset()
         self._clock = clock
         self._liveness = Liveness(config, clock.now())
         self._sinks: dict[RequestKey, AttemptSink] = {}
@@ -55,7 +57,7 @@ class WorkerSession:
         """Connect and exchange Hello and Welcome.
 
         Raises:
-            WorkerLost: there is no answer in time, or another process does.
+            WorkerLost: there is no answer in time, or another process does, or one of a version too far away.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -72,6 +74,10 @@ class WorkerSession:
         if not incarnation or (self.worker.incarnation and incarnation != self.worker.incarnation):
             await self.close()
             raise WorkerLost(f"{self.worker.worker_id} is another process than the router knows")
+        if not can_speak_with(first.welcome.protocol_version):
+            await self.close()
+            raise WorkerLost(f"{self.worker.worker_id} speaks protocol version {first.welcome.protocol_version}")
+        self._features = frozenset(first.welcome.features)
         self._liveness.forgive(self._clock.now())
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
@@ -80,10 +86,13 @@ class WorkerSession:
 
         Raises:
             WorkerLost: the session has broken.
+            FeatureUnavailable: the worker does not offer what the attempt needs; it might not even notice.
             Overloaded: the worker does not take messages.
         """
         if self.is_broken:
             raise WorkerLost(f"the session with {self.worker.worker_id} broke")
+        if lacking := submission.required_features - self._features:
+            raise FeatureUnavailable(f"{self.worker.worker_id} does not offer: {name_features(lacking)}")
         message = codec.submit_to_pb(submission, self._clock.now())
         try:
             self._outbox.put_nowait(decode_pb2.SessionRequest(submit=message))

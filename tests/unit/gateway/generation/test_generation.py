@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from stratos.common.errors import BadRequest, Busy, Draining, Internal, Overloaded, QueueTimeout, WorkerLost
+from stratos.common.clock import FakeClock
+from stratos.common.errors import BadRequest, Busy, Draining, Internal, Overloaded, QueueTimeout
 from stratos.core.generation import Receipt, Submission
 from stratos.core.placement import Outcome
 from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenLogprob
@@ -52,7 +53,7 @@ async def run(
     router: FakeRouter | None = None,
     are_back: bool = False,
     n: int = 1,
-    timeout_s: float = 10.0,
+    clock: FakeClock | None = None,
     **sampling: int,
 ) -> Ran:
     router, sessions = router or FakeRouter(), FakeSessions(list(plays), are_back=are_back)
@@ -63,11 +64,10 @@ async def run(
         sampling=SamplingParams(max_tokens=8, **sampling),
         seed=7,
     )
-    platform = make_platform(router, sessions, timeout_s)
+    platform = make_platform(router, sessions, clock)
     journals = [ChoiceJournal(i, PlainText(), PlainText()) for i in range(n)]  # type: ignore[arg-type]
     generation = Generation(spec, journals, platform, lambda: None)
     await generation.run()
-    await platform.completions.close()
     return Ran(generation, router, sessions)
 
 
@@ -139,11 +139,22 @@ async def test_a_journal_conflict_counts_as_a_death() -> None:
     assert [session.cancelled[-1][1] for session in ran.sessions.opened] == [(), ()], "the workers are told"
 
 
+def after(seconds: float, play: Play, clock: FakeClock) -> Play:
+    """The worker does it later."""
+
+    def later(sink: AttemptSink, submission: Submission) -> None:
+        clock.advance(seconds)
+        play(sink, submission)
+
+    return later
+
+
 async def test_busy_and_unreachable_wait_and_only_the_latter_excludes() -> None:
-    ran = await run(fails(Busy("full")), None, says(5, ends=True))
+    clock = FakeClock()
+    ran = await run(after(0.5, fails(Busy("full")), clock), None, says(5, ends=True), clock=clock)
     assert ran.generation.error is None
     first, second, third = ran.router.requests
-    assert (first.waited_ms, second.waited_ms, third.waited_ms) == (0, 50, 100)
+    assert (first.waited_ms, second.waited_ms, third.waited_ms) == (0, 500, 500)
     assert (second.excluded_incarnations, third.excluded_incarnations) == (frozenset(), {"inc-2"})
 
 
@@ -164,21 +175,31 @@ async def test_a_worker_that_answered_busy_is_closed_by_the_version_of_its_statu
 
 
 async def test_progress_ends_the_wait_so_far() -> None:
-    ran = await run(fails(Busy("full")), says(5), says(6, ends=True))
-    assert [request.waited_ms for request in ran.router.requests] == [0, 50, 0]
+    clock = FakeClock()
+    busy = after(0.5, fails(Busy("full")), clock)
+    ran = await run(busy, says(5), says(6, ends=True), clock=clock)
+    assert [request.waited_ms for request in ran.router.requests] == [0, 500, 0]
 
 
-async def test_waiting_without_progress_ends() -> None:
-    ran = await run(*[fails(Busy("full"))] * 9, timeout_s=0.12)
+async def test_a_lost_worker_begins_a_new_wait_at_the_router_but_not_a_new_life() -> None:
+    clock = FakeClock()
+    lost = after(7.0, is_lost("hang"), clock)
+    ran = await run(lost, says(6, ends=True), clock=clock)
+    assert [request.waited_ms for request in ran.router.requests] == [0, 0]
+    assert ran.router.timeouts_s == [10.0, 3.0]
+
+
+async def test_wall_time_without_output_ends_a_request_wherever_it_was_spent() -> None:
+    clock = FakeClock()
+    ran = await run(*[after(4.0, fails(Busy("full")), clock)] * 9, clock=clock)
     assert isinstance(ran.generation.error, QueueTimeout)
-    assert len(ran.router.requests) == 4
+    assert ran.router.timeouts_s == [10.0, 6.0, 2.0], "12 s at workers, none of it in the router's queue"
 
 
-async def test_a_router_that_is_away_is_asked_again() -> None:
-    router = FakeRouter(answers=[WorkerLost("gone"), Draining("leaving"), None])
-    ran = await run(says(5, ends=True), router=router)
-    assert ran.generation.error is None
-    assert [request.is_move for request in router.requests] == [False] * 3
+async def test_output_begins_a_new_life() -> None:
+    clock = FakeClock()
+    ran = await run(*[after(8.0, says(5), clock)] * 3, after(8.0, says(6, ends=True), clock), clock=clock)
+    assert ran.router.timeouts_s == [10.0] * len(ran.router.requests)
 
 
 async def test_a_refusal_of_the_worker_is_the_clients_answer() -> None:

@@ -24,7 +24,6 @@ from stratos.core.requests.limits import LIMITS, check_logit_bias
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.app import GatewayApp, build_routes
-from stratos_gateway.generation.placement_reports import Completions
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.metrics import GatewayMetrics
@@ -78,7 +77,7 @@ class Full:
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
         raise Overloaded("full")
 
-    async def complete(self, handoff_id: str, outcome: Outcome, *, num_output_tokens: int | None = None) -> None: ...
+    def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None: ...
 
     async def authenticate(self, key: str) -> Tenant:
         return Tenant(name="t")
@@ -89,8 +88,7 @@ def make_app() -> GatewayApp:
     catalogue = ModelCatalogue(served_model().base, None, SystemClock(), 1.0)
     preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16)
     platform = Platform(
-        router=full,
-        completions=Completions(full),
+        routers=full,
         sessions=unreached,
         clock=SystemClock(),
         metrics=metrics,

@@ -28,7 +28,7 @@ OUTCOME_CANCELLED: Outcome
 OUTCOME_FAILED: Outcome
 
 class ScheduleRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "terms", "model_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "num_emitted_tokens", "num_choices", "work", "trace", "is_move", "is_suspect", "refusals")
+    __slots__ = ("request_id", "attempt", "terms", "model_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "num_emitted_tokens", "num_choices", "work", "trace", "is_move", "is_suspect", "refusals", "required_features")
     class RefusalsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class ScheduleRequest(_message.Message):
     IS_MOVE_FIELD_NUMBER: _ClassVar[int]
     IS_SUSPECT_FIELD_NUMBER: _ClassVar[int]
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_FEATURES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     terms: _common_pb2.RequestTerms
@@ -66,7 +67,8 @@ class ScheduleRequest(_message.Message):
     is_move: bool
     is_suspect: bool
     refusals: _containers.ScalarMap[str, int]
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., model_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., num_emitted_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., is_move: _Optional[bool] = ..., is_suspect: _Optional[bool] = ..., refusals: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    required_features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., model_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., num_emitted_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., is_move: _Optional[bool] = ..., is_suspect: _Optional[bool] = ..., refusals: _Optional[_Mapping[str, int]] = ..., required_features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ScheduleResponse(_message.Message):
     __slots__ = ("decode", "prefill", "handoff_id", "queued_ms", "status_version")
@@ -82,7 +84,7 @@ class ScheduleResponse(_message.Message):
     status_version: int
     def __init__(self, decode: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., handoff_id: _Optional[str] = ..., queued_ms: _Optional[int] = ..., status_version: _Optional[int] = ...) -> None: ...
 
-class CompleteRequest(_message.Message):
+class AttemptReport(_message.Message):
     __slots__ = ("handoff_id", "outcome", "num_output_tokens")
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +93,12 @@ class CompleteRequest(_message.Message):
     outcome: Outcome
     num_output_tokens: int
     def __init__(self, handoff_id: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., num_output_tokens: _Optional[int] = ...) -> None: ...
+
+class CompleteRequest(_message.Message):
+    __slots__ = ("reports",)
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    reports: _containers.RepeatedCompositeFieldContainer[AttemptReport]
+    def __init__(self, reports: _Optional[_Iterable[_Union[AttemptReport, _Mapping]]] = ...) -> None: ...
 
 class CompleteResponse(_message.Message):
     __slots__ = ()

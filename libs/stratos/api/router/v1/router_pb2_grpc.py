@@ -64,7 +64,7 @@ class RouterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Complete(self, request, context):
-        """Reports how an attempt ended, so that its booking goes. Idempotent.
+        """Reports how attempts ended, so that their bookings go. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

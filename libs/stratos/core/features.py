@@ -1,0 +1,144 @@
+"""What a request may need that not every worker of a mixed fleet understands, and who may talk to whom.
+
+A field that a worker does not know would be dropped, and the answer would be wrong with status 200.  So each field of
+a request is listed here: ``BASIC`` ones are understood by every build of protocol version 1, the others need the
+feature that stands beside them.  Workers say which features they offer, the router chooses by that, and a worker
+refuses what it does not offer.
+
+    a field is added      it gets a feature of its own, unless dropping it changes no answer
+    a value is added      (a kind of grammar, of pooling) it gets a feature, too
+    a meaning is changed  ``PROTOCOL_VERSION`` is raised
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+
+from stratos.core.requests.embedding import EmbedCall, PoolingKind
+from stratos.core.requests.grammar import GrammarKind
+from stratos.core.requests.records import EngineRequest
+from stratos.core.requests.sampling_params import SamplingParams
+
+PROTOCOL_VERSION = 1
+"""Of sessions, statuses and embedding calls; a build speaks its own version and the ones beside it."""
+
+
+class Feature(enum.StrEnum):
+    """What a worker may offer; the values travel."""
+
+    ADAPTERS = "adapters"
+    ALLOWED_TOKENS = "allowed_tokens"
+    BAD_SEQUENCES = "bad_sequences"
+    EMBEDDINGS = "embeddings"
+    GRAMMAR = "grammar"
+    PROMPT_LOGPROBS = "prompt_logprobs"
+    RESUME = "resume"
+    """Choices that earlier attempts began."""
+    SEVERAL_CHOICES = "several_choices"
+    WATERMARK = "watermark"
+
+
+BASIC: Feature | None = None
+"""Understood by every build of version 1, or without effect on the answer."""
+
+SAMPLING: Mapping[str, Feature | None] = {
+    "temperature": BASIC,
+    "top_p": BASIC,
+    "top_k": BASIC,
+    "min_p": BASIC,
+    "repetition_penalty": BASIC,
+    "frequency_penalty": BASIC,
+    "presence_penalty": BASIC,
+    "logit_bias": BASIC,
+    "max_tokens": BASIC,
+    "min_tokens": BASIC,
+    "ignore_eos": BASIC,
+    "stop_token_ids": BASIC,
+    "num_logprobs": BASIC,
+    "allowed_token_ids": Feature.ALLOWED_TOKENS,
+    "bad_sequences": Feature.BAD_SEQUENCES,
+    "grammar": Feature.GRAMMAR,
+    "num_prompt_logprobs": Feature.PROMPT_LOGPROBS,
+    "watermark": Feature.WATERMARK,
+}
+"""Fields of ``SamplingParams``; a feature is needed where a field differs from its default."""
+
+SUBMIT: Mapping[str, Feature | None] = {
+    "request_id": BASIC,
+    "attempt": BASIC,
+    "handoff_id": BASIC,
+    "prompt_ids": BASIC,
+    "choices": BASIC,
+    "choices.index": Feature.SEVERAL_CHOICES,
+    "choices.emitted_ids": Feature.RESUME,
+    "choices.finished": Feature.RESUME,
+    "sampling": BASIC,
+    "seed": BASIC,
+    "model_digest": BASIC,
+    "terms": BASIC,
+    "terms.tenant": BASIC,
+    "terms.cache_salt": BASIC,
+    "terms.priority_class": BASIC,
+    "terms.adapter": Feature.ADAPTERS,
+    "terms.deadline_ms": BASIC,
+    "prefill": BASIC,
+    "trace": BASIC,
+    "required_features": BASIC,
+}
+"""Fields of the message that starts a request, those of its choices and its terms included."""
+
+EMBED: Mapping[str, Feature | None] = {
+    "request_id": BASIC,
+    "attempt": BASIC,
+    "inputs": Feature.EMBEDDINGS,
+    "pooling": BASIC,
+    "normalizes": BASIC,
+    "num_dimensions": BASIC,
+    "model_digest": BASIC,
+    "terms": BASIC,
+    "trace": BASIC,
+}
+"""Fields of an embeddings call."""
+
+GRAMMARS: Mapping[GrammarKind, Feature] = dict.fromkeys(
+    (GrammarKind.JSON_SCHEMA, GrammarKind.REGEX, GrammarKind.CHOICE, GrammarKind.LARK), Feature.GRAMMAR
+)
+POOLINGS: Mapping[PoolingKind, Feature] = dict.fromkeys((PoolingKind.LAST, PoolingKind.MEAN), Feature.EMBEDDINGS)
+
+_SAMPLING_DEFAULTS = SamplingParams()
+
+
+def required_features(request: EngineRequest) -> frozenset[str]:
+    """What a worker must offer to run a generation."""
+    sampling, needed = request.sampling, set[str]()
+    for name, feature in SAMPLING.items():
+        if feature is not None and getattr(sampling, name) != getattr(_SAMPLING_DEFAULTS, name):
+            needed.add(feature)
+    if sampling.grammar is not None:
+        needed.add(GRAMMARS[sampling.grammar.kind])
+    if len(request.choices) > 1:
+        needed.add(Feature.SEVERAL_CHOICES)
+    if any(choice.emitted_ids or choice.finished for choice in request.choices):
+        needed.add(Feature.RESUME)
+    if request.terms.adapter.digest:
+        needed.add(Feature.ADAPTERS)
+    return frozenset(needed)
+
+
+def features_of_call(call: EmbedCall) -> frozenset[str]:
+    """What a worker must offer to embed."""
+    needed: set[str] = {Feature.EMBEDDINGS, POOLINGS[call.pooling]}
+    if call.terms.adapter.digest:
+        needed.add(Feature.ADAPTERS)
+    return frozenset(needed)
+
+
+def can_speak_with(version: int) -> bool:
+    """A peer of that protocol version understands this build, and is understood."""
+    return abs(version - PROTOCOL_VERSION) <= 1
+
+
+def name_features(features: Iterable[str]) -> str:
+    """Features in a text for people."""
+    return ", ".join(sorted(str(feature).replace("_", " ") for feature in features))

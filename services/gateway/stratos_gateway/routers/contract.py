@@ -1,0 +1,23 @@
+"""What the gateway asks of the routers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from stratos.core.placement import Outcome, Placement, PlacementRequest
+
+
+class Routers(Protocol):
+    """``stratos_gateway.routers.router_set.RouterSet`` is the real one."""
+
+    async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
+        """Wait for a placement, at whichever router answers.
+
+        Raises:
+            QueueTimeout: no placement within ``timeout_s``.
+            StratosError: a router's refusal.
+        """
+        ...
+
+    def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
+        """Tell the router that booked an attempt how it ended, without waiting for it."""

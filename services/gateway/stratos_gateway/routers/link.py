@@ -1,0 +1,173 @@
+"""One router: whether it answers, the calls that wait there, and what it is still to be told.
+
+One task asks it again and again whether it serves, and is the only one that dials while it does not; calls that wait
+for a router therefore cost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
+
+from stratos.common.errors import Draining, StratosError, WorkerLost
+from stratos.core.placement import AttemptReport, Placement, PlacementRequest
+from stratos_gateway.routers.config import RoutersConfig
+from stratos_gateway.routers.outbox import Outbox
+
+_log = logging.getLogger(__name__)
+FIRST_BACKOFF_S = 0.05
+FLUSH_TIMEOUT_S = 2.0
+"""Longest wait for the last reports of a process that leaves."""
+
+
+class RouterPeer(Protocol):
+    """Calls to one router; ``stratos.rpc.clients.router.RouterClient`` is one."""
+
+    address: str
+
+    async def schedule(self, request: PlacementRequest) -> Placement:
+        """Wait for a placement."""
+        ...
+
+    async def complete(self, reports: Sequence[AttemptReport]) -> None:
+        """Report how attempts ended."""
+
+    async def is_serving(self, *, timeout_s: float) -> bool:
+        """Whether it answers in time that it takes calls."""
+        ...
+
+    async def close(self) -> None:
+        """End the connection."""
+
+
+class RouterLink:
+    """Belongs to the event loop.
+
+    Args:
+        peer: the router.
+        config: when it is given up.
+        rng: jitter.
+        on_change: called after ``is_up`` has changed.
+        on_dropped: hears how many reports were given up.
+    """
+
+    def __init__(
+        self,
+        peer: RouterPeer,
+        config: RoutersConfig,
+        rng: Random,
+        on_change: Callable[[], None],
+        on_dropped: Callable[[int], None],
+    ) -> None:
+        self._peer = peer
+        self._config = config
+        self._rng = rng
+        self._on_change = on_change
+        self._outbox = Outbox(peer.complete, on_dropped)
+        self._up = asyncio.Event()
+        self._doubted = asyncio.Event()
+        self._calls: set[asyncio.Task[Placement]] = set()
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return self._peer.address
+
+    @property
+    def is_up(self) -> bool:
+        """It answered the last time."""
+        return self._up.is_set()
+
+    async def schedule(self, request: PlacementRequest) -> Placement | None:
+        """Wait for a placement; ``None`` when another router must be asked.
+
+        Raises:
+            StratosError: the router's refusal.
+        """
+        call = asyncio.create_task(self._peer.schedule(request))
+        self._calls.add(call)
+        try:
+            return await call
+        except (WorkerLost, Draining) as error:
+            self._doubt(error.message)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # the caller leaves; else ``abandon`` ended the call
+        finally:
+            call.cancel()
+            self._calls.discard(call)
+        return None
+
+    def abandon(self) -> None:
+        """Send the calls that wait here elsewhere; a router that only stood still sees them cancelled."""
+        for call in self._calls:
+            call.cancel()
+
+    def report(self, report: AttemptReport) -> None:
+        """Tell the router how an attempt ended, now or when it is back."""
+        self._outbox.add(report)
+
+    async def run(self) -> None:
+        """Watch the router, and send reports, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch(), name=f"watch router {self.address}")
+            group.create_task(self._send_reports(), name=f"report to router {self.address}")
+
+    async def close(self) -> None:
+        """Send what is left, and end the connection."""
+        with contextlib.suppress(StratosError, TimeoutError):
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await self._outbox.flush()
+        await self._peer.close()
+
+    async def _watch(self) -> None:
+        num_failures = 0
+        while True:
+            is_serving = await self._peer.is_serving(timeout_s=self._config.silence_timeout_s)
+            self._set_up(is_serving, "it does not answer")
+            if is_serving and not await self._is_doubted():
+                num_failures = 0  # up for a whole interval, with calls that went well
+                continue
+            num_failures += 1
+            await asyncio.sleep(self._backoff_s(num_failures))
+
+    async def _is_doubted(self) -> bool:
+        """Wait for the next check; ``True`` when a call failed before."""
+        self._doubted.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.check_interval_s):
+                await self._doubted.wait()
+        return self._doubted.is_set()
+
+    def _backoff_s(self, num_failures: int) -> float:
+        longest = min(self._config.max_backoff_s, FIRST_BACKOFF_S * 2.0 ** min(num_failures - 1, 16))
+        return longest * self._rng.uniform(0.5, 1.0)
+
+    async def _send_reports(self) -> None:
+        while True:
+            await self._outbox.wait()
+            await self._up.wait()
+            try:
+                await self._outbox.flush()
+            except (WorkerLost, Draining) as error:
+                self._doubt(error.message)
+
+    def _doubt(self, why: str) -> None:
+        self._set_up(False, why)
+        self._doubted.set()
+
+    def _set_up(self, is_up: bool, why: str) -> None:
+        if is_up == self.is_up:
+            return
+        if is_up:
+            self._up.set()
+            _log.info("router %s answers", self.address)
+        else:
+            self._up.clear()
+            _log.warning("router %s is away: %s", self.address, why)
+        self._on_change()

@@ -1,0 +1,135 @@
+"""All routers of the platform, as one: each tenant's requests go to its first choice among those that answer.
+
+    a call waits at a router -> the router is killed, leaves, or falls silent -> the call waits at the next one
+    no router answers         -> calls wait for one event; only the links' own tasks dial, with back-off
+
+What a request has waited goes along to the next router, so that its order and its time to live stay what they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from stratos.common.background import BackgroundTasks
+from stratos.common.clock import Clock
+from stratos.common.errors import QueueTimeout
+from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
+from stratos.rpc.clients.router_addresses import RouterAddresses
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.routers.config import RoutersConfig
+from stratos_gateway.routers.link import RouterLink, RouterPeer
+from stratos_gateway.routers.preference import preferred
+
+
+class RouterSet:
+    """Belongs to the event loop.
+
+    Args:
+        addresses: which routers exist.
+        connect: makes the client of one router.
+        config: when one is given up.
+        metrics: shows how many there are, and lost reports.
+        clock: of the waits.
+        rng: jitter.
+    """
+
+    def __init__(
+        self,
+        addresses: RouterAddresses,
+        connect: Callable[[str], RouterPeer],
+        config: RoutersConfig,
+        metrics: GatewayMetrics,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self._addresses = addresses
+        self._connect = connect
+        self._config = config
+        self._metrics = metrics
+        self._clock = clock
+        self._rng = rng
+        self._links: dict[str, RouterLink] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._is_any_up = asyncio.Event()
+        self._closing = BackgroundTasks()
+
+    async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
+        """Wait for a placement, at whichever router answers.
+
+        Raises:
+            QueueTimeout: no placement within ``timeout_s``.
+            StratosError: a router's refusal.
+        """
+        asked_s = self._clock.now()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    link = await self._pick(request)
+                    waited_ms = request.waited_ms + round((self._clock.now() - asked_s) * 1000)
+                    placement = await link.schedule(replace(request, waited_ms=waited_ms))
+                    if placement is not None:
+                        return placement
+        except TimeoutError as error:
+            raise QueueTimeout("no placement: no router answered in time; try again") from error
+
+    def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
+        """Tell the router that booked an attempt how it ended, without waiting for it."""
+        link = self._links.get(placement.router_address)
+        if link is not None:  # else the router is no more, and its bookings with it
+            link.report(
+                AttemptReport(handoff_id=placement.handoff_id, outcome=outcome, num_output_tokens=num_output_tokens)
+            )
+
+    async def run(self) -> None:
+        """Root task: follow the addresses, and watch each router, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._follow(group, await self._addresses.now())
+                await asyncio.sleep(self._config.resolve_interval_s)
+
+    async def close(self) -> None:
+        """Send what routers are still to be told, and end all connections."""
+        for address in list(self._links):
+            self._drop(address)
+        await self._closing.close()
+
+    def _follow(self, group: asyncio.TaskGroup, addresses: frozenset[str]) -> None:
+        for address in set(self._links) - addresses:
+            self._drop(address)
+        for address in addresses - set(self._links):
+            link = RouterLink(
+                self._connect(address), self._config, self._rng, self._changed, self._metrics.reports_dropped.inc
+            )
+            self._links[address] = link
+            self._tasks[address] = group.create_task(link.run(), name=f"router {address}")
+        self._changed()
+
+    def _drop(self, address: str) -> None:
+        """A router left the list: its calls wait elsewhere."""
+        link = self._links.pop(address)
+        self._tasks.pop(address).cancel()
+        link.abandon()
+        self._closing.spawn(link.close(), name=f"close router {address}")
+        self._changed()
+
+    def _changed(self) -> None:
+        """Some router went up or down."""
+        num_up = sum(link.is_up for link in self._links.values())
+        self._metrics.routers.labels("up").set(num_up)
+        self._metrics.routers.labels("away").set(len(self._links) - num_up)
+        if not num_up:
+            self._is_any_up.clear()
+            return
+        self._is_any_up.set()
+        for link in self._links.values():
+            if not link.is_up:
+                link.abandon()
+
+    async def _pick(self, request: PlacementRequest) -> RouterLink:
+        """The tenant's first choice among the routers that answer; waits for one."""
+        await self._is_any_up.wait()
+        up = [address for address, link in self._links.items() if link.is_up]
+        return self._links[preferred(request.terms.tenant, up)[0]]

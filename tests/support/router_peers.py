@@ -1,0 +1,111 @@
+"""Routers that obey a test, for a ``RouterSet`` without any network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+from prometheus_client import CollectorRegistry
+
+from stratos.common.clock import FakeClock
+from stratos.common.errors import StratosError, WorkerLost
+from stratos.core.placement import AttemptReport, Placement, PlacementRequest, WorkerRef, WorkerRole
+from stratos.rpc.clients.router_addresses import RouterAddresses
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.routers.config import RoutersConfig
+from stratos_gateway.routers.router_set import RouterSet
+
+DECODE = WorkerRef(worker_id="decode-0", incarnation="inc-0", address="", role=WorkerRole.DECODE)
+CONFIG = RoutersConfig(check_interval_s=0.005, silence_timeout_s=0.02, max_backoff_s=0.01, resolve_interval_s=0.01)
+
+
+@dataclass
+class FakePeer:
+    """A router whose process is ``up``, ``killed`` or ``stopped``."""
+
+    address: str
+    state: str = "up"
+    holds: bool = False
+    """Calls wait in its queue."""
+    error: StratosError | None = None
+    requests: list[PlacementRequest] = field(default_factory=list)
+    reports: list[Sequence[AttemptReport]] = field(default_factory=list)
+    num_waiting: int = 0
+    num_checks: int = 0
+    is_closed: bool = False
+
+    async def schedule(self, request: PlacementRequest) -> Placement:
+        self.requests.append(request)
+        await self._answer()
+        if self.error is not None:
+            raise self.error
+        self.num_waiting += 1
+        try:
+            while self.holds:
+                await asyncio.sleep(0.001)
+                await self._answer()
+        finally:
+            self.num_waiting -= 1
+        return Placement(decode=DECODE, handoff_id=f"handoff-{len(self.requests)}", router_address=self.address)
+
+    async def complete(self, reports: Sequence[AttemptReport]) -> None:
+        await self._answer()
+        self.reports.append(list(reports))
+
+    async def is_serving(self, *, timeout_s: float) -> bool:
+        self.num_checks += 1
+        if self.state == "stopped":
+            await asyncio.sleep(timeout_s)
+        return self.state == "up"
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    async def _answer(self) -> None:
+        while self.state == "stopped":  # noqa: ASYNC110 - stands for another process
+            await asyncio.sleep(0.001)
+        if self.state == "killed":
+            raise WorkerLost("the router did not answer")
+
+
+@dataclass
+class RouterWorld:
+    """A running ``RouterSet`` and its routers."""
+
+    peers: dict[str, FakePeer]
+    clock: FakeClock
+    routers: RouterSet
+    registry: CollectorRegistry
+    addresses: list[str]
+    """What the name "routers" resolves to."""
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+
+@asynccontextmanager
+async def router_set(*addresses: str) -> AsyncIterator[RouterWorld]:
+    """Run a set over these addresses, which the name "routers" resolves to."""
+    peers: dict[str, FakePeer] = {}
+    known, clock, registry = list(addresses), FakeClock(), CollectorRegistry()
+
+    def connect(address: str) -> FakePeer:
+        return peers.setdefault(address, FakePeer(address))
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return list(known)
+
+    routers = RouterSet(
+        RouterAddresses(["routers:1"], resolve), connect, CONFIG, GatewayMetrics(registry), clock, Random(1)
+    )
+    world = RouterWorld(peers, clock, routers, registry, known)
+    running = asyncio.create_task(routers.run())
+    try:
+        yield world
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await routers.close()

@@ -1,0 +1,169 @@
+"""Several routers as one: who is asked, what happens when one goes, and that reports reach the one that booked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stratos.common.errors import Draining, Overloaded, QueueTimeout
+from stratos.core.placement import Outcome
+from stratos_gateway.routers import outbox
+from stratos_gateway.routers.preference import preferred
+from tests.support.fleet_samples import make_request
+from tests.support.router_peers import FakePeer, RouterWorld, router_set
+from tests.support.waiting import eventually
+
+A, B = "10.0.0.1", "10.0.0.2"
+
+
+def first_choice(world: RouterWorld, tenant: str = "") -> tuple[FakePeer, FakePeer]:
+    """The tenant's router and the other one."""
+    first, second = preferred(tenant, [f"{A}:1", f"{B}:1"])
+    return world.peers[first], world.peers[second]
+
+
+async def both_up(world: RouterWorld) -> None:
+    await eventually(lambda: world.metric("stratos_routers", state="up") == 2, "both routers are up")
+
+
+async def test_a_tenant_stays_with_its_router() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        first, second = first_choice(world)
+        for number in range(5):
+            placement = await world.routers.schedule(make_request(f"req-{number}"))
+            assert placement.router_address == first.address
+        assert not second.requests
+
+
+async def test_a_killed_router_is_gone_around_and_its_tenants_return() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        first, second = first_choice(world)
+        first.state = "killed"
+        assert (await world.routers.schedule(make_request())).router_address == second.address
+        first.state = "up"
+        await both_up(world)
+        assert (await world.routers.schedule(make_request())).router_address == first.address
+
+
+async def test_calls_that_wait_at_a_stopped_router_wait_elsewhere_with_their_age() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        first, second = first_choice(world)
+        first.holds = True
+        waiting = asyncio.create_task(world.routers.schedule(make_request(waited_ms=100)))
+        await eventually(lambda: first.num_waiting)
+        world.clock.advance(2.0)
+        first.state = "stopped"
+        assert (await waiting).router_address == second.address
+        assert second.requests[0].waited_ms == 2100
+        await eventually(lambda: not first.num_waiting, "the stopped router's call is cancelled")
+
+
+async def test_a_draining_router_sends_its_calls_to_the_other() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        first, second = first_choice(world)
+        first.error = Draining("leaving")
+        assert (await world.routers.schedule(make_request())).router_address == second.address
+
+
+async def test_the_only_router_is_waited_for_even_while_it_stands_still() -> None:
+    async with router_set(A) as world:
+        await eventually(lambda: world.metric("stratos_routers", state="up") == 1)
+        (peer,) = world.peers.values()
+        peer.holds = True
+        waiting = asyncio.create_task(world.routers.schedule(make_request()))
+        await eventually(lambda: peer.num_waiting)
+        peer.state = "stopped"
+        await eventually(lambda: world.metric("stratos_routers", state="away") == 1)
+        peer.state, peer.holds = "up", False
+        await waiting
+        assert len(peer.requests) == 1, "its place in the queue was kept"
+
+
+async def test_waiting_requests_do_not_dial_an_absent_router() -> None:
+    async with router_set(A) as world:
+        await eventually(lambda: world.peers)
+        (peer,) = world.peers.values()
+        peer.state = "killed"
+        await eventually(lambda: world.metric("stratos_routers", state="away") == 1)
+        waiting = [asyncio.create_task(world.routers.schedule(make_request(f"req-{n}"))) for n in range(200)]
+        num_checks = peer.num_checks
+        await eventually(lambda: peer.num_checks >= num_checks + 5, "five more tries")
+        assert not peer.requests, "the link's one task dials, none of the requests"
+        peer.state = "up"
+        await asyncio.gather(*waiting)
+        assert len(peer.requests) == 200
+
+
+async def test_no_router_in_time_is_a_queue_timeout() -> None:
+    async with router_set() as world:
+        with pytest.raises(QueueTimeout):
+            await world.routers.schedule(make_request(), timeout_s=0.01)
+
+
+async def test_a_refusal_is_the_answer() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        first, second = first_choice(world)
+        first.error = Overloaded("full")
+        with pytest.raises(Overloaded):
+            await world.routers.schedule(make_request())
+        assert not second.requests
+
+
+async def test_a_caller_that_leaves_cancels_its_call() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        first, second = first_choice(world)
+        first.holds = True
+        leaving = asyncio.create_task(world.routers.schedule(make_request()))
+        await eventually(lambda: first.num_waiting)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await eventually(lambda: not first.num_waiting)
+        assert not second.requests
+
+
+async def test_reports_go_to_the_router_that_booked_and_wait_until_it_is_back() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        first, second = first_choice(world)
+        placements = [await world.routers.schedule(make_request(f"req-{number}")) for number in range(3000)]
+        first.state = "killed"
+        for placement in placements:
+            world.routers.report(placement, Outcome.CANCELLED, 7)
+        await eventually(lambda: world.metric("stratos_routers", state="away") == 1)
+        first.state = "up"
+        await eventually(lambda: sum(map(len, first.reports)) == 3000, "all reports arrived")
+        assert [report.handoff_id for call in first.reports for report in call] == [p.handoff_id for p in placements]
+        assert len(first.reports) <= 4, "many in one call"
+        assert not second.reports
+        assert world.metric("stratos_router_reports_dropped_total") == 0
+
+
+async def test_reports_that_cannot_be_kept_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "MAX_REPORTS", 10)
+    async with router_set(A) as world:
+        await eventually(lambda: world.metric("stratos_routers", state="up") == 1)
+        placement = await world.routers.schedule(make_request())
+        (peer,) = world.peers.values()
+        peer.state = "killed"
+        for _ in range(15):
+            world.routers.report(placement, Outcome.FINISHED, 7)
+        assert world.metric("stratos_router_reports_dropped_total") == 5
+
+
+async def test_a_router_that_leaves_the_name_gets_its_last_reports_and_a_new_one_is_used() -> None:
+    async with router_set(A) as world:
+        placement = await world.routers.schedule(make_request())
+        old = world.peers[f"{A}:1"]
+        world.routers.report(placement, Outcome.FINISHED, 7)
+        world.addresses[:] = [B]
+        await eventually(lambda: old.is_closed)
+        assert len(old.reports) == 1
+        assert (await world.routers.schedule(make_request())).router_address == f"{B}:1"
