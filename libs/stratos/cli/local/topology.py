@@ -142,11 +142,11 @@ def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListen
 
 def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
     """Settings of the autoscaler, which asks this supervisor for workers."""
+    decode = {"role": "decode", "min_workers": options.decode, "max_workers": options.decode_limit}
     return {
         "SUPERVISOR_ADDRESS": ends.supervisor,
-        "ROUTER_ADDRESS": ends.routers[0],
-        "MIN_DECODE_WORKERS": str(options.decode),
-        "MAX_DECODE_WORKERS": str(options.decode_limit),
+        "ROUTER_ADDRESSES": json.dumps(ends.routers),
+        "POOLS": json.dumps([decode]),
     }
 
 

@@ -12,6 +12,8 @@ from stratos.cli.local.options import UpOptions
 from stratos.cli.local.ports import any_free_port, listen_from
 from stratos.cli.local.topology import Endpoints, ProcessSpec, RunPaths
 from stratos.common.errors import BadRequest
+from stratos.core.placement import WorkerRole
+from stratos.planning.settings import PoolBounds
 from stratos.rpc.settings import check_names, load_settings
 
 ENDS = Endpoints(
@@ -86,7 +88,8 @@ def test_values_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in spec_of("autoscaler").env.items():
         monkeypatch.setenv(name, value)
     scaler = load_settings(settings_class("autoscaler"))
-    assert (scaler.min_decode_workers, scaler.max_decode_workers) == (2, 3)
+    assert scaler.pools == (PoolBounds(role=WorkerRole.DECODE, min_workers=2, max_workers=3),)
+    assert scaler.router_addresses == ENDS.routers
 
 
 def test_secrets_are_not_shown() -> None:
