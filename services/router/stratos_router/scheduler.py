@@ -8,6 +8,7 @@ A caller that leaves takes its ticket, or its booking, along.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
 from typing import Literal
 
@@ -31,10 +32,12 @@ from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.class_queue import Ticket, Verdict
 from stratos.routing.filters import Rejection
 from stratos.routing.full_models import FullModels
+from stratos.routing.isolation import SuspectHolds, choose_apart
 from stratos.routing.picker import Choice, Refusal, choose, missing_features, never_fits
 from stratos.routing.policy.policies import Policies
 from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.queue import PlacementQueue
+from stratos.routing.worker_view import WorkerView
 from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
 from stratos_router.settings import RouterSettings
@@ -81,6 +84,7 @@ class Scheduler:
         self._calls: dict[Ticket, asyncio.Future[Placement]] = {}
         self._full = FullModels()
         self._prefill_memory = PrefillMemory()
+        self._suspects = SuspectHolds(settings.suspects.hold_s)
         self._is_draining = False
 
     async def schedule(self, request: PlacementRequest) -> Placement:
@@ -113,7 +117,11 @@ class Scheduler:
         return placement
 
     def complete(self, handoff_id: str, outcome: Outcome, num_output_tokens: int | None) -> None:
-        """An attempt ended; its booking goes. Unknown ids are ignored."""
+        """An attempt ended, or a suspect has settled; the booking of an ended one goes. Unknown ids are ignored."""
+        self._suspects.release(handoff_id)
+        if outcome is Outcome.SETTLED:
+            self.wake()
+            return
         booking = self._fleet.end(handoff_id)
         if booking is None:
             return
@@ -169,6 +177,7 @@ class Scheduler:
     def turn(self, now: float) -> None:
         """Place what can be placed at ``now``, and fail what has waited too long."""
         self._fleet.observe(now)
+        self._suspects.expire(now)
         for found in self._queue.dispatch(now, lambda ticket: self._place(ticket, now)):
             call = self._calls[found.ticket]
             if not call.done():
@@ -194,6 +203,7 @@ class Scheduler:
             return await call
         except asyncio.CancelledError:
             if not self._queue.remove(ticket) and call.done() and not call.cancelled() and call.exception() is None:
+                self._suspects.release(call.result().handoff_id)
                 self._fleet.end(call.result().handoff_id)
             self.wake()
             raise
@@ -208,12 +218,18 @@ class Scheduler:
         ask = make_ask(request, self.output_lengths, self._admission)
         if self._full.covers(ask, self._fleet.version):
             return Verdict.BLOCKED
-        preferred = self._prefill_memory.recall(request.request_id) if request.is_move else ""
-        choice = choose(self._fleet.views(now), ask, self._policies, self._rng, preferred_prefill=preferred)
+        choice = choose_apart(self._fleet.views(now), ask, _asked_at(ticket), self._suspects.workers(), self._choose)
         if isinstance(choice, Choice):
             return self._book(choice, ask, ticket, now)
+        if request.is_suspect:
+            return Verdict.INELIGIBLE  # it waits for a worker without another suspect and stops no others
         self._full.learn(ask, choice, self._fleet.version)
         return Verdict.BLOCKED if choice.is_blocked else Verdict.INELIGIBLE
+
+    def _choose(self, views: Sequence[WorkerView], ask: Ask) -> Choice | Refusal:
+        request = ask.request
+        preferred = self._prefill_memory.recall(request.request_id) if request.is_move else ""
+        return choose(views, ask, self._policies, self._rng, preferred_prefill=preferred)
 
     def _book(self, choice: Choice, ask: Ask, ticket: Ticket, now: float) -> Placement:
         handoff_id = new_id("handoff")
@@ -230,12 +246,13 @@ class Scheduler:
                 at=now,
             )
         )
-        waited_before = ask.request.waited_ms / 1000
+        if ask.request.is_suspect:
+            self._suspects.add(handoff_id, choice.worker.ref.incarnation, now)
         return Placement(
             decode=choice.decode.ref if choice.decode else None,
             prefill=tuple(view.ref for view in choice.prefill),
             handoff_id=handoff_id,
-            queued_ms=round((now - ticket.arrived - waited_before) * 1000),
+            queued_ms=round((now - _asked_at(ticket)) * 1000),
             status_version=choice.worker.status.version,
         )
 
@@ -266,6 +283,11 @@ class Scheduler:
         call = self._calls.get(ticket)
         if call is not None and not call.done():
             call.set_exception(error)
+
+
+def _asked_at(ticket: Ticket) -> float:
+    """When this call arrived; its earlier waits do not count."""
+    return ticket.arrived + ticket.request.waited_ms / 1000
 
 
 def _check(request: PlacementRequest) -> None:
