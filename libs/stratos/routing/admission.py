@@ -11,7 +11,7 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from stratos.core.placement import PlacementRequest
+from stratos.core.placement import PlacementRequest, Work
 from stratos.core.quantile import RecentQuantile
 from stratos.routing.settings import AdmissionConfig
 from stratos.routing.worker_view import WorkerView
@@ -28,6 +28,8 @@ class Ask:
     """Expected output of one choice."""
     kv_watermark: float
     max_waiting_per_worker: int
+    closed: frozenset[str] = frozenset()
+    """Incarnations whose room is kept for other requests."""
 
     def num_blocks(self, block_size: int) -> int:
         """KV blocks it may come to hold: the prompt once, and each choice's output."""
@@ -38,17 +40,26 @@ class Ask:
         """Not even an empty worker of this size could take it."""
         return self.num_blocks(view.status.block_size) > self.kv_watermark * view.status.blocks.total
 
-    def has_room(self, view: WorkerView) -> bool:
-        """Admission holds now."""
-        need = self.num_blocks(view.status.block_size)
-        return need + view.num_used_blocks <= self.kv_watermark * view.status.blocks.total
+    @property
+    def num_slots(self) -> int:
+        """Batch slots that it wants at once."""
+        return 1 if self.request.work is Work.EMBEDDING else max(1, self.request.num_choices)
 
-    def has_batch_slot(self, view: WorkerView) -> bool:
-        """The worker's batch, and its short queue, have a place; an empty worker always has."""
+    def num_blocks_short(self, view: WorkerView) -> float:
+        """Blocks that have to get free before admission holds; it holds at 0 and below."""
+        need = self.num_blocks(view.status.block_size)
+        return need + view.num_used_blocks - self.kv_watermark * view.status.blocks.total
+
+    def num_slots_short(self, view: WorkerView) -> int:
+        """Sequences that have to end before the worker's batch, and its short queue, have room; 0 and below is room.
+
+        A request with more choices than the batch has slots starts as many as there are.  Inputs to embed are
+        independent of one another: a group starts with the first of them.
+        """
         max_num_seqs = view.status.max_num_seqs
         if max_num_seqs == 0 or view.num_seqs == 0:
-            return True
-        return view.num_seqs + max(1, self.request.num_choices) <= max_num_seqs + self.max_waiting_per_worker
+            return 0
+        return view.num_seqs + min(self.num_slots, max_num_seqs) - max_num_seqs - self.max_waiting_per_worker
 
 
 class OutputLengths:

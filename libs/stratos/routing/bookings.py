@@ -6,7 +6,7 @@ than are booked on it (an end that was not reported), when its incarnation is go
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from stratos.core.fleet import WorkerStatus
@@ -51,6 +51,7 @@ class BookingLedger:
         self._open: dict[str, Booking] = {}
         self._by_decode: dict[str, dict[str, Booking]] = {}
         self._by_prefill: dict[str, dict[str, Booking]] = {}
+        self._held: dict[str, BookedLoad] = {}
         self._status_at: dict[str, float] = {}
         self._num_ended_seqs: dict[str, int] = {}
 
@@ -61,6 +62,7 @@ class BookingLedger:
         """Book a placement."""
         self._open[booking.handoff_id] = booking
         self._by_decode.setdefault(booking.decode_incarnation, {})[booking.handoff_id] = booking
+        self._held[booking.decode_incarnation] = self.held(booking.decode_incarnation) + booking.decode_load
         if booking.prefill_incarnation:
             self._by_prefill.setdefault(booking.prefill_incarnation, {})[booking.handoff_id] = booking
 
@@ -90,6 +92,7 @@ class BookingLedger:
         for handoff_id in list(self._by_decode.get(incarnation, {})):
             self._remove(handoff_id)
         self._by_decode.pop(incarnation, None)
+        self._held.pop(incarnation, None)
         self._by_prefill.pop(incarnation, None)
         self._status_at.pop(incarnation, None)
         self._num_ended_seqs.pop(incarnation, None)
@@ -113,7 +116,11 @@ class BookingLedger:
 
     def held(self, incarnation: str) -> BookedLoad:
         """All placements on the decode worker that have not ended."""
-        return _sum(b.decode_load for b in self._by_decode.get(incarnation, {}).values())
+        return self._held.get(incarnation, NO_LOAD)
+
+    def oldest_first(self, incarnation: str) -> Iterator[Booking]:
+        """Placements on the worker that have not ended."""
+        yield from self._by_decode.get(incarnation, {}).values()
 
     def num_ended_seqs(self, incarnation: str) -> int:
         """Sequences that ended since the last status, which therefore still counts them."""
@@ -140,7 +147,8 @@ class BookingLedger:
     def _remove(self, handoff_id: str) -> Booking | None:
         booking = self._open.pop(handoff_id, None)
         if booking is not None:
-            self._by_decode.get(booking.decode_incarnation, {}).pop(handoff_id, None)
+            self._by_decode[booking.decode_incarnation].pop(handoff_id)
+            self._held[booking.decode_incarnation] -= booking.decode_load
             self._by_prefill.get(booking.prefill_incarnation, {}).pop(handoff_id, None)
         return booking
 

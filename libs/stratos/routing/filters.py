@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from stratos.core.features import can_speak_with
 from stratos.core.kv import KvIdentity
-from stratos.core.placement import WorkerRole
+from stratos.core.placement import Work, WorkerRole
 from stratos.routing.admission import Ask
 from stratos.routing.worker_view import WorkerView
 
@@ -25,6 +25,7 @@ class Rejection(enum.StrEnum):
     MODEL = "model"
     EXCLUDED = "excluded"
     REFUSED = "refused"
+    RESERVED = "reserved"
     IDENTITY = "identity"
     PROTOCOL = "protocol"
     FEATURES = "features"
@@ -33,7 +34,7 @@ class Rejection(enum.StrEnum):
     KV_ROOM = "kv_room"
 
 
-CAPACITY = frozenset({Rejection.REFUSED, Rejection.BATCH_SLOTS, Rejection.KV_ROOM})
+CAPACITY = frozenset({Rejection.REFUSED, Rejection.RESERVED, Rejection.BATCH_SLOTS, Rejection.KV_ROOM})
 
 Filter = Callable[[WorkerView, Ask], Rejection | None]
 
@@ -78,6 +79,11 @@ def has_changed(view: WorkerView, ask: Ask) -> Rejection | None:
     return Rejection.REFUSED if refused_version == view.status.version else None
 
 
+def is_open(view: WorkerView, ask: Ask) -> Rejection | None:
+    """Its room is not kept for another request."""
+    return Rejection.RESERVED if view.ref.incarnation in ask.closed else None
+
+
 def pairs_with(identity: KvIdentity) -> Filter:
     """KV may move between the two: everything that names its content is equal."""
 
@@ -89,7 +95,7 @@ def pairs_with(identity: KvIdentity) -> Filter:
 
 def has_batch_slot(view: WorkerView, ask: Ask) -> Rejection | None:
     """A place in the batch."""
-    return None if ask.has_batch_slot(view) else Rejection.BATCH_SLOTS
+    return None if ask.num_slots_short(view) <= 0 else Rejection.BATCH_SLOTS
 
 
 def can_ever_fit(view: WorkerView, ask: Ask) -> Rejection | None:
@@ -99,7 +105,7 @@ def can_ever_fit(view: WorkerView, ask: Ask) -> Rejection | None:
 
 def has_kv_room(view: WorkerView, ask: Ask) -> Rejection | None:
     """The admission rule."""
-    return None if ask.has_room(view) else Rejection.KV_ROOM
+    return None if ask.num_blocks_short(view) <= 0 else Rejection.KV_ROOM
 
 
 DECODE_FILTERS: tuple[Filter, ...] = (
@@ -111,6 +117,7 @@ DECODE_FILTERS: tuple[Filter, ...] = (
     can_ever_fit,
     is_live,
     has_changed,
+    is_open,
     has_kv_room,
     has_batch_slot,
 )
@@ -125,10 +132,17 @@ EMBEDDING_FILTERS: tuple[Filter, ...] = (
     is_not_excluded,
     is_live,
     has_changed,
+    is_open,
     has_batch_slot,
 )
 """Blocks are not asked for: inputs run one after the other and give theirs back, so only one that is too long for the
 pool by itself never fits, and the worker says so."""
+
+
+def is_candidate(view: WorkerView, ask: Ask) -> bool:
+    """The worker could run the request, if not now then once it has room."""
+    filters = EMBEDDING_FILTERS if ask.request.work is Work.EMBEDDING else DECODE_FILTERS
+    return first_rejection(view, ask, filters) in (None, *CAPACITY)
 
 
 def prefill_filters(identity: KvIdentity) -> tuple[Filter, ...]:

@@ -11,15 +11,11 @@ avoided until it has moved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from stratos.routing.admission import Ask
-from stratos.routing.filters import Rejection
-from stratos.routing.picker import Choice, Refusal
+from stratos.core.placement import PlacementRequest
 from stratos.routing.worker_view import WorkerView
-
-Choose = Callable[[Sequence[WorkerView], Ask], Choice | Refusal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,52 +56,10 @@ class SuspectHolds:
         return frozenset(hold.incarnation for hold in self._holds.values())
 
 
-def choose_apart(
-    views: Sequence[WorkerView], ask: Ask, asked_at: float, holders: frozenset[str], choose: Choose
-) -> Choice | Refusal:
-    """Choose among the workers that the request is not kept away from.
-
-    Args:
-        views: every known worker.
-        ask: the request with its admission numbers.
-        asked_at: when its call arrived; a worker that moved later has moved again.
-        holders: incarnations that hold a suspect.
-        choose: the choice among some workers.
-    """
-    ask = _without_moved(views, ask, asked_at)
-    answer = _choose_beside(views, ask, holders, choose)
-    if isinstance(answer, Refusal) and answer.rejections[Rejection.EXCLUDED] and not answer.is_blocked:
-        return _choose_beside(views, _with(ask, excluded_incarnations=frozenset()), holders, choose)
-    return answer
-
-
-def _choose_beside(views: Sequence[WorkerView], ask: Ask, holders: frozenset[str], choose: Choose) -> Choice | Refusal:
-    if not holders and not ask.request.is_suspect:
-        return choose(views, ask)
-    free = [view for view in views if view.ref.incarnation not in holders]
-    answer = choose(free, ask)
-    if ask.request.is_suspect:
-        return _without_sources(answer) if isinstance(answer, Choice) else answer
-    return answer if isinstance(answer, Choice) else choose(views, ask)
-
-
-def _without_sources(choice: Choice) -> Choice:
-    """The decode worker computes the prompt itself."""
-    return choice if choice.decode is None else Choice(choice.decode, ())
-
-
-def _without_moved(views: Sequence[WorkerView], ask: Ask, asked_at: float) -> Ask:
-    """Forgive the workers that stood still and have moved since."""
-    request = ask.request
-    if not request.hung_incarnations:
-        return ask
-    moved = {
-        view.ref.incarnation
-        for view in views
-        if view.ref.incarnation in request.hung_incarnations and view.moved_at > asked_at
-    }
-    return _with(ask, excluded_incarnations=request.excluded_incarnations - moved) if moved else ask
-
-
-def _with(ask: Ask, *, excluded_incarnations: frozenset[str]) -> Ask:
-    return replace(ask, request=replace(ask.request, excluded_incarnations=excluded_incarnations))
+def still_excluded(request: PlacementRequest, views: Sequence[WorkerView], asked_at: float) -> frozenset[str]:
+    """The workers that a request avoids, without those that stood still and have moved since its call arrived."""
+    hung = request.hung_incarnations
+    if not hung:
+        return request.excluded_incarnations
+    moved = {view.ref.incarnation for view in views if view.ref.incarnation in hung and view.moved_at > asked_at}
+    return request.excluded_incarnations - moved

@@ -44,8 +44,8 @@ class QueueConfig:
     dispatches_per_aged: Annotated[int, Ge(1)] = 10
     """While a higher class is backlogged, at most one of so many dispatches goes to an aged request."""
     hold_after_s: float = 1.0
-    """A request that has waited this long for room lets no request of its class or below pass, so that large requests
-    do not starve."""
+    """A request that has waited this long reserves one worker, which is closed to its class and below until it fits
+    there, so that large requests do not starve; recoveries and moves reserve at once."""
     prompt_token_cost: float = 1.0
     """What a prompt token counts in the fair share of a tenant."""
     output_token_cost: float = 2.0

@@ -32,6 +32,14 @@ class BookedLoad:
             num_prefill_tokens=self.num_prefill_tokens + other.num_prefill_tokens,
         )
 
+    def __sub__(self, other: BookedLoad) -> BookedLoad:
+        return BookedLoad(
+            num_requests=self.num_requests - other.num_requests,
+            num_seqs=self.num_seqs - other.num_seqs,
+            num_blocks=self.num_blocks - other.num_blocks,
+            num_prefill_tokens=self.num_prefill_tokens - other.num_prefill_tokens,
+        )
+
 
 NO_LOAD = BookedLoad()
 

@@ -8,7 +8,7 @@ A caller that leaves takes its ticket, or its booking, along.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from functools import partial
 from random import Random
 from typing import Literal
 
@@ -29,15 +29,15 @@ from stratos.core.fleet import Fleet
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
 from stratos.routing.admission import Ask, OutputLengths, make_ask
 from stratos.routing.bookings import Booking, BookingLedger
-from stratos.routing.class_queue import Ticket, Verdict
 from stratos.routing.filters import Rejection
-from stratos.routing.full_models import FullModels
-from stratos.routing.isolation import SuspectHolds, choose_apart
+from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import Choice, Refusal, choose, missing_features, never_fits
+from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
 from stratos.routing.prefill_memory import PrefillMemory
-from stratos.routing.queue import PlacementQueue
-from stratos.routing.worker_view import WorkerView
+from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.queueing.placement_queue import PlacementQueue
+from stratos.routing.queueing.reservations import Reservations
 from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
 from stratos_router.settings import RouterSettings
@@ -82,9 +82,9 @@ class Scheduler:
         self._rng = rng
         self._wake = asyncio.Event()
         self._calls: dict[Ticket, asyncio.Future[Placement]] = {}
-        self._full = FullModels()
         self._prefill_memory = PrefillMemory()
         self._suspects = SuspectHolds(settings.suspects.hold_s)
+        self._placer = Placer(Reservations(bookings), self._suspects, self._policies, rng)
         self._is_draining = False
 
     async def schedule(self, request: PlacementRequest) -> Placement:
@@ -178,7 +178,8 @@ class Scheduler:
         """Place what can be placed at ``now``, and fail what has waited too long."""
         self._fleet.observe(now)
         self._suspects.expire(now)
-        for found in self._queue.dispatch(now, lambda ticket: self._place(ticket, now)):
+        place, reserve = partial(self._place, now), partial(self._reserve, now)
+        for found in self._queue.dispatch(now, place, reserve):
             call = self._calls[found.ticket]
             if not call.done():
                 call.set_result(found.result)
@@ -210,26 +211,20 @@ class Scheduler:
         finally:
             del self._calls[ticket]
 
-    def _place(self, ticket: Ticket, now: float) -> Placement | Verdict:
+    def _place(self, now: float, ticket: Ticket) -> Placement | Verdict:
         request = ticket.request
         call = self._calls.get(ticket)
         if call is None or call.done():
             return Verdict.INELIGIBLE  # its caller is about to leave
         ask = make_ask(request, self.output_lengths, self._admission)
-        if self._full.covers(ask, self._fleet.version):
-            return Verdict.BLOCKED
-        choice = choose_apart(self._fleet.views(now), ask, _asked_at(ticket), self._suspects.workers(), self._choose)
-        if isinstance(choice, Choice):
-            return self._book(choice, ask, ticket, now)
-        if request.is_suspect:
-            return Verdict.INELIGIBLE  # it waits for a worker without another suspect and stops no others
-        self._full.learn(ask, choice, self._fleet.version)
-        return Verdict.BLOCKED if choice.is_blocked else Verdict.INELIGIBLE
-
-    def _choose(self, views: Sequence[WorkerView], ask: Ask) -> Choice | Refusal:
-        request = ask.request
         preferred = self._prefill_memory.recall(request.request_id) if request.is_move else ""
-        return choose(views, ask, self._policies, self._rng, preferred_prefill=preferred)
+        views, version = self._fleet.views(now), self._fleet.version
+        choice = self._placer.choose(ticket, ask, views, version, preferred_prefill=preferred)
+        return self._book(choice, ask, ticket, now) if isinstance(choice, Choice) else choice
+
+    def _reserve(self, now: float, ticket: Ticket) -> None:
+        ask = make_ask(ticket.request, self.output_lengths, self._admission)
+        self._placer.reserve(ticket, ask, self._fleet.views(now))
 
     def _book(self, choice: Choice, ask: Ask, ticket: Ticket, now: float) -> Placement:
         handoff_id = new_id("handoff")
@@ -252,7 +247,7 @@ class Scheduler:
             decode=choice.decode.ref if choice.decode else None,
             prefill=tuple(view.ref for view in choice.prefill),
             handoff_id=handoff_id,
-            queued_ms=round((now - _asked_at(ticket)) * 1000),
+            queued_ms=round((now - ticket.asked_at) * 1000),
             status_version=choice.worker.status.version,
         )
 
@@ -283,11 +278,6 @@ class Scheduler:
         call = self._calls.get(ticket)
         if call is not None and not call.done():
             call.set_exception(error)
-
-
-def _asked_at(ticket: Ticket) -> float:
-    """When this call arrived; its earlier waits do not count."""
-    return ticket.arrived + ticket.request.waited_ms / 1000
 
 
 def _check(request: PlacementRequest) -> None:

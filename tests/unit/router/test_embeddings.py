@@ -130,3 +130,13 @@ async def test_an_excluded_worker_is_not_chosen_again() -> None:
     call = await world.call(excluded_incarnations=frozenset({"prefill-0"}))
     await world.turn()
     assert call.result().worker.worker_id == "prefill-1"
+
+
+async def test_a_group_larger_than_the_batch_runs_beside_steady_work() -> None:
+    world = World("prefill-0")
+    world.status("prefill-0", num_running=3)
+    group, next_group = await world.call(num_choices=32), await world.call(num_choices=32)
+    await world.turn()
+    assert group.result().worker.worker_id == "prefill-0"
+    assert not next_group.done()
+    next_group.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from random import Random
 
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from stratos.routing.full_models import FullModels
 from stratos.routing.picker import Choice, choose
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import PoliciesConfig
+from stratos.routing.queueing.class_queue import Verdict
 from tests.support.examples import examples
 from tests.support.fleet_samples import ledger, make_sample_ask, make_view
 
@@ -41,9 +43,9 @@ def test_whatever_is_covered_would_be_blocked(fleet, requests) -> None:
     full = FullModels()
     for ask in requests:
         choice = choose(views, ask, POLICIES, Random(0))
-        if full.covers(ask, 1):
+        if (verdict := full.verdict(ask, 1)) is not None:
             assert not isinstance(choice, Choice)
-            assert choice.is_blocked
+            assert verdict is Verdict.FULL or choice.is_blocked
         if not isinstance(choice, Choice):
             full.learn(ask, choice, 1)
 
@@ -53,8 +55,24 @@ def test_it_learns_from_want_of_seats_and_forgets_with_the_fleet() -> None:
     refusal = choose([make_view(num_running=10)], ask, POLICIES, Random(0))
     assert not isinstance(refusal, Choice)
     full.learn(ask, refusal, 7)
-    assert full.covers(ask, 7)
-    assert full.covers(make_sample_ask(num_prompt_tokens=5), 7)
-    assert not full.covers(make_sample_ask(num_prompt_tokens=500), 7)
-    assert not full.covers(make_sample_ask(model_digest="other"), 7)
-    assert not full.covers(ask, 8)
+    assert full.verdict(ask, 7) is Verdict.FULL
+    assert full.verdict(make_sample_ask(num_prompt_tokens=500), 7) is Verdict.FULL
+    assert full.verdict(make_sample_ask(model_digest="other"), 7) is None
+    assert full.verdict(ask, 8) is None
+
+
+def test_a_wide_request_says_nothing_about_smaller_ones_nor_about_those_with_other_closed_workers() -> None:
+    full, wide = FullModels(), make_sample_ask(num_choices=4)
+    views = [make_view(num_running=8)]
+    refusal = choose(views, wide, POLICIES, Random(0))
+    assert not isinstance(refusal, Choice)
+    full.learn(wide, refusal, 7)
+    assert full.verdict(wide, 7) is Verdict.BLOCKED
+    assert full.verdict(make_sample_ask(num_choices=4, num_prompt_tokens=500), 7) is None
+    assert full.verdict(make_sample_ask(), 7) is None
+    single = dataclasses.replace(make_sample_ask(), closed=frozenset({"inc-decode-0"}))
+    refusal = choose(views, single, POLICIES, Random(0))
+    assert not isinstance(refusal, Choice)
+    full.learn(single, refusal, 7)
+    assert full.verdict(single, 7) is Verdict.BLOCKED
+    assert full.verdict(make_sample_ask(), 7) is None

@@ -105,9 +105,9 @@ def test_admission_is_the_formula_at_every_size(total, used, prompt, max_tokens,
     view = make_view(blocks=ledger(total, allocated=used))
     budget = min(math.ceil(max_tokens / choices), 256)
     need = math.ceil(prompt / 16) + choices * max(1, math.ceil(budget / 16))
-    assert ask.has_room(view) == (need + used <= mark * total)
+    assert (ask.num_blocks_short(view) <= 0) == (need + used <= mark * total)
     assert ask.never_fits(view) == (need > mark * total)
-    if ask.has_room(view):
+    if ask.num_blocks_short(view) <= 0:
         assert (need + used) / total <= mark + 1e-9
 
 
@@ -119,8 +119,8 @@ def test_budget_follows_the_p90_of_observed_outputs_and_recoveries_may_fill_the_
     assert lengths.p90("m") == 90
     full = make_view(blocks=ledger(100, allocated=95))
     recovery = make_ask(make_request(num_emitted_tokens=1, max_tokens=500), lengths, AdmissionConfig())
-    assert recovery.has_room(full)
-    assert not make_ask(make_request(max_tokens=500), lengths, AdmissionConfig()).has_room(full)
+    assert recovery.num_blocks_short(full) <= 0
+    assert make_ask(make_request(max_tokens=500), lengths, AdmissionConfig()).num_blocks_short(full) > 0
 
 
 def test_a_move_without_output_is_admitted_like_a_new_request() -> None:
@@ -138,10 +138,11 @@ def test_a_worker_that_answered_busy_is_closed_until_its_status_changes() -> Non
     assert chosen(make_view("a", version=8), ask=ask) == "a"
 
 
-def test_more_choices_than_seats_still_run_on_an_empty_worker() -> None:
+def test_more_choices_than_seats_run_once_the_batch_is_nearly_empty() -> None:
     ask = make_sample_ask(num_choices=16, max_tokens=16)
     assert chosen(make_view(), ask=ask) == "decode-0"
-    assert isinstance(pick(make_view(num_running=1), ask=ask), Refusal)
+    assert chosen(make_view(num_running=2), ask=ask) == "decode-0"
+    assert isinstance(pick(make_view(num_running=3), ask=ask), Refusal)
 
 
 def test_scorers_prefer_short_queues_then_free_kv_then_the_adapter() -> None:
@@ -184,7 +185,7 @@ def test_a_chosen_worker_always_passes_every_bound(loads, seed) -> None:
     views = [make_view(f"w{i}", num_running=r, blocks=ledger(1000, allocated=a)) for i, (r, a) in enumerate(loads)]
     ask = make_sample_ask()
     choice = pick(*views, ask=ask, seed=seed)
-    passing = [view for view in views if ask.has_room(view) and ask.has_batch_slot(view)]
+    passing = [view for view in views if ask.num_blocks_short(view) <= 0 and ask.num_slots_short(view) <= 0]
     if isinstance(choice, Choice):
         assert choice.decode in passing
     else:

@@ -14,7 +14,16 @@ from stratos.common.errors import Overloaded
 from stratos.core.ageing import AgedQuota, effective_class
 from stratos.core.fleet import QueueDepth
 from stratos.core.placement import PlacementRequest, Work
-from stratos.routing.class_queue import ClassQueue, Dispatched, Place, T, Ticket, Verdict
+from stratos.routing.queueing.class_queue import (
+    ClassQueue,
+    Dispatched,
+    Place,
+    Reserve,
+    T,
+    Ticket,
+    Verdict,
+    never_reserve,
+)
 from stratos.routing.settings import QueueConfig
 
 MAX_STALE_EXPIRIES = 256
@@ -35,7 +44,7 @@ class ModelQueue:
         """The queue of a request; classes below the lowest count as the lowest."""
         return self.classes[min(request.terms.priority_class, len(self.classes) - 1)]
 
-    def dispatch(self, now: float, place: Place[T]) -> Dispatched[T] | None:
+    def dispatch(self, now: float, place: Place[T], reserve: Reserve) -> Dispatched[T] | None:
         """Place one request: an aged one when the quota allows, else by class."""
         # An aged request that cannot be placed does not use up the quota, and does not block its class: the classes
         # are tried in order below as if it were not there.
@@ -49,11 +58,11 @@ class ModelQueue:
                 self._quota.count(is_aged=True)
                 return Dispatched(aged, result)
         for queue in self.classes:
-            found = queue.dispatch(now, place)
+            found = queue.dispatch(now, place, reserve)
             if isinstance(found, Dispatched):
                 self._quota.count(is_aged=False)
                 return found
-            if found is Verdict.BLOCKED:
+            if found is Verdict.FULL:
                 return None
         return None
 
@@ -129,13 +138,19 @@ class PlacementQueue:
             self.remove(ticket)
         return tickets
 
-    def dispatch(self, now: float, place: Place[T]) -> Iterator[Dispatched[T]]:
-        """Place requests until nothing more can be placed; models take turns."""
+    def dispatch(self, now: float, place: Place[T], reserve: Reserve = never_reserve) -> Iterator[Dispatched[T]]:
+        """Place requests until nothing more can be placed; models take turns.
+
+        Args:
+            now: monotonic seconds.
+            place: tries one request.
+            reserve: keeps room for one that is blocked and has waited long enough.
+        """
         models = [model for model in self._models.values() if len(model)]
         while models:
             still = []
             for model in models:
-                found = model.dispatch(now, place)
+                found = model.dispatch(now, place, reserve)
                 if found is not None:
                     still.append(model)
                     yield found
@@ -193,7 +208,7 @@ class PlacementQueue:
 
     def _make_room(self, queue: ClassQueue, ticket: Ticket, now: float) -> list[Ticket]:
         if ticket.request.is_move:
-            if queue.num_recoveries >= self._settings.max_recoveries:
+            if queue.num_moves >= self._settings.max_recoveries:
                 raise Overloaded(
                     "too many streams wait for recovery; try again later", after_s=self._after_s(queue, now)
                 )

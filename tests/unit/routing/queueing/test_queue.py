@@ -3,64 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from stratos.common.clock import FakeClock
 from stratos.common.errors import Overloaded
 from stratos.core.ageing import effective_class
-from stratos.routing.class_queue import Ticket, Verdict
-from stratos.routing.fairness import ServiceCounters
-from stratos.routing.queue import PlacementQueue
-from stratos.routing.settings import QueueConfig
+from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.queueing.fairness import ServiceCounters
 from tests.support.examples import examples
 from tests.support.fleet_samples import MODEL, make_request
-
-
-class World:
-    """A queue in front of a server that takes one request at a time."""
-
-    def __init__(self, **changes: Any) -> None:
-        self.clock = FakeClock()
-        self.queue = PlacementQueue(QueueConfig(**changes))
-        self.count = 0
-
-    def push(self, **changes: Any) -> Ticket:
-        self.count += 1
-        changes = {"request_id": f"req-{self.count}", **changes}
-        return self.queue.push(make_request(**changes), self.clock.now(), output_tokens=changes.get("max_tokens", 32))[
-            0
-        ]
-
-    def serve(self) -> Ticket | None:
-        """Dispatch one request."""
-        room = [True]
-
-        def place(ticket: Ticket) -> str | Verdict:
-            return room.pop() and ticket.request.request_id if room else Verdict.BLOCKED
-
-        found = list(self.queue.dispatch(self.clock.now(), place))
-        assert len(found) <= 1
-        return found[0].ticket if found else None
-
-
-def refuse(ticket: Ticket) -> str | Verdict:
-    return Verdict.INELIGIBLE
+from tests.support.queue_world import QueueWorld
 
 
 def test_first_in_first_out_within_a_tenant_and_classes_before_that() -> None:
-    world = World()
+    world = QueueWorld()
     low = [world.push(priority_class=1) for _ in range(3)]
     high = [world.push(priority_class=0) for _ in range(3)]
     assert [world.serve() for _ in range(7)] == [*high, *low, None]
 
 
 def test_recoveries_go_first_in_their_class_and_are_never_shed() -> None:
-    world = World(max_requests=2)
+    world = QueueWorld(max_requests=2)
     first, _ = world.push(), world.push()
     with pytest.raises(Overloaded):
         world.push()
@@ -69,7 +34,7 @@ def test_recoveries_go_first_in_their_class_and_are_never_shed() -> None:
 
 
 def test_two_backlogged_tenants_get_service_within_the_largest_charge() -> None:
-    world = World(max_requests=10_000)
+    world = QueueWorld(max_requests=10_000)
     served: Counter[str] = Counter()
     for _ in range(400):
         world.push(tenant="long", num_prompt_tokens=400, max_tokens=100)
@@ -84,7 +49,7 @@ def test_two_backlogged_tenants_get_service_within_the_largest_charge() -> None:
 
 
 def test_a_tenant_that_comes_back_has_no_credit_from_idling() -> None:
-    world = World(max_requests=10_000)
+    world = QueueWorld(max_requests=10_000)
     world.push(tenant="idler")
     for _ in range(300):
         world.push(tenant="steady")
@@ -97,7 +62,7 @@ def test_a_tenant_that_comes_back_has_no_credit_from_idling() -> None:
 
 
 def test_a_tenant_without_backlog_is_not_slowed_by_a_flood() -> None:
-    world = World(max_requests=100)
+    world = QueueWorld(max_requests=100)
     for _ in range(90):
         world.push(tenant="flood")
     world.serve()
@@ -123,7 +88,7 @@ def test_forgotten_tenants_are_those_that_an_arrival_would_lift_anyway() -> None
 
 
 def test_the_first_boost_comes_at_two_seconds_and_not_before() -> None:
-    world = World()
+    world = QueueWorld()
     low = world.push(priority_class=1)
     for _ in range(3):
         world.push(priority_class=0)
@@ -141,7 +106,7 @@ def test_one_class_up_for_each_two_seconds(waited_s, expected) -> None:
 
 
 def test_aged_requests_get_a_tenth_of_the_dispatches_oldest_first_while_a_higher_class_is_backlogged() -> None:
-    world = World(ttl_s=10_000.0, max_requests=10_000)
+    world = QueueWorld(ttl_s=10_000.0, max_requests=10_000)
     old = [world.push(priority_class=3) for _ in range(50)]
     world.clock.advance(10)
     for _ in range(400):
@@ -155,14 +120,14 @@ def test_aged_requests_get_a_tenth_of_the_dispatches_oldest_first_while_a_higher
 
 
 def test_without_ageing_there_is_no_reordering_when_nothing_higher_waits() -> None:
-    world = World(ttl_s=10_000.0)
+    world = QueueWorld(ttl_s=10_000.0)
     tickets = [world.push(priority_class=2) for _ in range(20)]
     world.clock.advance(60)
     assert [world.serve() for _ in range(20)] == tickets
 
 
 def test_a_flood_loses_its_own_newest_request_to_a_tenant_with_less() -> None:
-    world = World(max_requests=4)
+    world = QueueWorld(max_requests=4)
     flood = [world.push(tenant="flood") for _ in range(4)]
     with pytest.raises(Overloaded) as refused:
         world.push(tenant="flood")
@@ -175,7 +140,7 @@ def test_a_flood_loses_its_own_newest_request_to_a_tenant_with_less() -> None:
 
 
 def test_the_token_bound_displaces_as_many_as_needed_or_none() -> None:
-    world = World(max_tokens=100)
+    world = QueueWorld(max_tokens=100)
     flood = [world.push(tenant="flood", num_prompt_tokens=20) for _ in range(5)]
     ticket, displaced = world.queue.push(
         make_request(tenant="polite", num_prompt_tokens=35), world.clock.now(), output_tokens=1
@@ -187,24 +152,58 @@ def test_the_token_bound_displaces_as_many_as_needed_or_none() -> None:
     assert len(world.queue) == 4
 
 
-def test_a_large_request_that_waits_for_room_is_passed_for_a_second_and_then_holds_the_line() -> None:
-    world = World(hold_after_s=1.0)
+def test_a_blocked_request_is_passed_and_from_a_second_on_it_asks_for_a_reservation() -> None:
+    world = QueueWorld(hold_after_s=1.0)
     large = world.push(tenant="a", num_prompt_tokens=4000)
     small = [world.push(tenant="b") for _ in range(3)]
+    reserved: list[Ticket] = []
 
     def place(ticket: Ticket) -> str | Verdict:
         return Verdict.BLOCKED if ticket is large else "placed"
 
-    assert [found.ticket for found in world.queue.dispatch(world.clock.now(), place)] == small
+    now = world.clock.now()
+    assert [found.ticket for found in world.queue.dispatch(now, place, reserved.append)] == small
+    assert reserved == []
     late = world.push(tenant="b")
+    lower = world.push(tenant="c", priority_class=1)
     world.clock.advance(1.0)
-    assert list(world.queue.dispatch(world.clock.now(), place)) == []
-    assert late.is_waiting
+    assert [found.ticket for found in world.queue.dispatch(world.clock.now(), place, reserved.append)] == [late, lower]
+    assert set(reserved) == {large}
     assert world.serve() is large
 
 
+def test_a_blocked_move_asks_at_once_and_other_moves_pass_it() -> None:
+    world = QueueWorld()
+    wide = world.push(is_move=True, num_choices=4)
+    moves = [world.push(is_move=True) for _ in range(40)]
+    new = world.push()
+    reserved: list[Ticket] = []
+
+    def place(ticket: Ticket) -> str | Verdict:
+        return Verdict.BLOCKED if ticket is wide else "placed"
+
+    found = [found.ticket for found in world.queue.dispatch(world.clock.now(), place, reserved.append)]
+    assert found == [*moves, new]
+    assert set(reserved) == {wide}
+
+
+def test_a_full_model_is_tried_once() -> None:
+    world = QueueWorld()
+    for tenant in "abc":
+        world.push(tenant=tenant)
+        world.push(tenant=tenant, priority_class=2)
+    tried: list[Ticket] = []
+
+    def place(ticket: Ticket) -> str | Verdict:
+        tried.append(ticket)
+        return Verdict.FULL
+
+    assert list(world.queue.dispatch(world.clock.now(), place)) == []
+    assert len(tried) == 1
+
+
 def test_a_request_that_no_worker_could_take_stands_in_nobodys_way() -> None:
-    world = World()
+    world = QueueWorld()
     stuck = world.push(tenant="a")
     behind = world.push(tenant="a")
     world.clock.advance(5)
@@ -216,7 +215,7 @@ def test_a_request_that_no_worker_could_take_stands_in_nobodys_way() -> None:
 
 
 def test_time_to_live_deadline_and_earlier_waits_end_the_wait() -> None:
-    world = World(ttl_s=30.0)
+    world = QueueWorld(ttl_s=30.0)
     plain = world.push()
     short = world.push(deadline_s=world.clock.now() + 0.5)
     waited = world.push(waited_ms=29_000)
@@ -230,7 +229,7 @@ def test_time_to_live_deadline_and_earlier_waits_end_the_wait() -> None:
 
 
 def test_models_do_not_wait_for_one_another_and_unknown_ones_are_bounded() -> None:
-    world = World(max_models=2)
+    world = QueueWorld(max_models=2)
     world.push(model_digest="blocked")
     mine = world.push(model_digest=MODEL)
     world.clock.advance(10)
@@ -245,7 +244,7 @@ def test_models_do_not_wait_for_one_another_and_unknown_ones_are_bounded() -> No
 
 
 def test_depths_count_what_waits() -> None:
-    world = World()
+    world = QueueWorld()
     world.push(priority_class=1, num_prompt_tokens=10)
     world.clock.advance(3)
     world.push(priority_class=1, num_prompt_tokens=5, is_move=True)
@@ -262,7 +261,7 @@ def test_depths_count_what_waits() -> None:
 )
 def test_nobody_waits_for_ever_under_a_saturating_high_class(arrivals, service_s) -> None:
     """A queued request is dispatched or expires within its time to live, under any load."""
-    world = World(ttl_s=15.0, recovery_ttl_s=15.0)
+    world = QueueWorld(ttl_s=15.0, recovery_ttl_s=15.0)
     waiting = [
         world.push(priority_class=priority, tenant=tenant, is_move=is_move) for priority, tenant, is_move in arrivals
     ]
@@ -276,106 +275,3 @@ def test_nobody_waits_for_ever_under_a_saturating_high_class(arrivals, service_s
     oldest_low = [ticket for ticket in waiting if ticket.request.terms.priority_class == 3]
     if oldest_low and service_s <= 0.3:
         assert any(not ticket.is_waiting for ticket in oldest_low)
-
-
-class QueueMachine(RuleBasedStateMachine):
-    """Random operations; every ticket ends exactly once, bounds always hold, recoveries overtake."""
-
-    @initialize()
-    def start(self) -> None:
-        self.world = World(max_requests=5, max_tokens=400, max_recoveries=3, ttl_s=20.0, recovery_ttl_s=20.0)
-        self.waiting: set[Ticket] = set()
-        self.ended: Counter[str] = Counter()
-
-    def _end(self, ticket: Ticket) -> None:
-        assert ticket in self.waiting, "ended twice, or never queued"
-        self.waiting.remove(ticket)
-        self.ended[ticket.request.request_id] += 1
-
-    @rule(
-        tenant=st.sampled_from("abc"),
-        priority_class=st.integers(0, 4),
-        tokens=st.integers(1, 500),
-        is_move=st.booleans(),
-        model=st.sampled_from(["m1", "m2"]),
-    )
-    def push(self, tenant, priority_class, tokens, is_move, model) -> None:
-        world = self.world
-        world.count += 1
-        request = make_request(
-            f"req-{world.count}",
-            tenant=tenant,
-            priority_class=priority_class,
-            num_prompt_tokens=tokens,
-            is_move=is_move,
-            model_digest=model,
-        )
-        try:
-            ticket, displaced = world.queue.push(request, world.clock.now(), output_tokens=8)
-        except Overloaded:
-            return
-        for victim in displaced:
-            assert not victim.request.is_move
-            assert victim.request.terms.tenant != tenant
-            self._end(victim)
-        self.waiting.add(ticket)
-
-    @rule(seconds=st.sampled_from([0.1, 1.0, 2.5, 9.0]))
-    def advance(self, seconds) -> None:
-        self.world.clock.advance(seconds)
-        for ticket in self.world.queue.expire(self.world.clock.now()):
-            assert ticket.expires <= self.world.clock.now()
-            self._end(ticket)
-        assert all(ticket.expires > self.world.clock.now() for ticket in self.waiting)
-
-    @rule()
-    def serve(self) -> None:
-        ticket = self.world.serve()
-        if ticket is None:
-            assert not self.waiting
-            return
-        same = [other for other in self.waiting if self._line(other) == self._line(ticket)]
-        if not ticket.request.is_move:
-            assert not any(other.request.is_move for other in same)
-        assert ticket is min(
-            (other for other in same if self._lane(other) == self._lane(ticket)), key=lambda other: other.sequence
-        )
-        self._end(ticket)
-
-    @staticmethod
-    def _line(ticket: Ticket) -> tuple[str, int]:
-        return ticket.request.model_digest, min(3, ticket.request.terms.priority_class)
-
-    @staticmethod
-    def _lane(ticket: Ticket) -> str | None:
-        return None if ticket.request.is_move else ticket.request.terms.tenant
-
-    @rule(data=st.data())
-    def leave(self, data) -> None:
-        if self.waiting:
-            ticket = data.draw(st.sampled_from(sorted(self.waiting, key=lambda t: t.sequence)))
-            assert self.world.queue.remove(ticket)
-            assert not self.world.queue.remove(ticket)
-            self._end(ticket)
-
-    @rule()
-    def refuse_all(self) -> None:
-        assert list(self.world.queue.dispatch(self.world.clock.now(), refuse)) == []
-
-    @invariant()
-    def counts_and_bounds_hold(self) -> None:
-        assert len(self.world.queue) == len(self.waiting)
-        assert all(count == 1 for count in self.ended.values())
-        by_line: dict[tuple[str, int], list[Ticket]] = {}
-        for ticket in self.waiting:
-            by_line.setdefault(self._line(ticket), []).append(ticket)
-        for tickets in by_line.values():
-            ordinary = [ticket for ticket in tickets if not ticket.request.is_move]
-            assert len(ordinary) <= 5
-            assert len(tickets) - len(ordinary) <= 3
-            tokens = sum(ticket.request.num_prompt_tokens for ticket in ordinary)
-            assert tokens <= 400 or len(ordinary) == 1
-
-
-QueueMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
-test_queue_machine = QueueMachine.TestCase

@@ -1,4 +1,4 @@
-"""The queue of one (model, class): recoveries first, then tenants in fair order, each tenant first in, first out."""
+"""The queue of one (model, class): moves first, then tenants in fair order, each tenant first in, first out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from stratos.core.placement import PlacementRequest
-from stratos.routing.fairness import ServiceCounters
+from stratos.routing.queueing.fairness import ServiceCounters
 from stratos.routing.settings import QueueConfig
 
 T = TypeVar("T")
 MAX_SCAN = 32
 """Requests of one flow that are tried when the ones before them fit no live worker."""
+MAX_MOVES_SCAN = 256
+"""Moves that are tried when the ones before them have to wait."""
 
 
 class Verdict(enum.Enum):
@@ -22,6 +24,8 @@ class Verdict(enum.Enum):
 
     BLOCKED = "blocked"
     """A worker would take it once it has room."""
+    FULL = "full"
+    """Blocked, and no other request of its model can be placed either."""
     INELIGIBLE = "ineligible"
     """No live worker could take it."""
 
@@ -41,6 +45,11 @@ class Ticket:
     sequence: int = field(default=0)
     is_waiting: bool = field(default=False)
 
+    @property
+    def asked_at(self) -> float:
+        """When its present call arrived."""
+        return self.arrived + self.request.waited_ms / 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Dispatched(Generic[T]):
@@ -52,6 +61,12 @@ class Dispatched(Generic[T]):
 
 Place = Callable[[Ticket], T | Verdict]
 """Try to place a request now; a result means that it is placed."""
+Reserve = Callable[[Ticket], None]
+"""Keep room for a blocked request at one worker, which is closed to others until it is placed; a place may be taken."""
+
+
+def never_reserve(ticket: Ticket) -> None:
+    """Lets every request pass a blocked one for ever."""
 
 
 class ClassQueue:
@@ -59,42 +74,42 @@ class ClassQueue:
 
     def __init__(self, settings: QueueConfig) -> None:
         self._settings = settings
-        self._recoveries: dict[Ticket, None] = {}
+        self._moves: dict[Ticket, None] = {}
         self._flows: dict[str, dict[Ticket, None]] = {}
         self._flow_tokens: dict[str, int] = {}
         self.service = ServiceCounters()
         self.num_requests = 0
-        """Recoveries not counted."""
+        """Moves not counted."""
         self.num_tokens = 0
-        """Recoveries not counted."""
+        """Moves not counted."""
 
     def __len__(self) -> int:
-        return self.num_requests + len(self._recoveries)
+        return self.num_requests + len(self._moves)
 
     @property
-    def num_recoveries(self) -> int:
-        return len(self._recoveries)
+    def num_moves(self) -> int:
+        return len(self._moves)
 
     def tickets(self) -> Iterator[Ticket]:
         """Every waiting request."""
-        yield from self._recoveries
+        yield from self._moves
         for flow in self._flows.values():
             yield from flow
 
     def heads(self) -> Iterator[Ticket]:
         """The first request of each flow."""
-        for flow in (self._recoveries, *self._flows.values()):
+        for flow in (self._moves, *self._flows.values()):
             yield from islice(flow, 1)
 
     def leaders(self) -> Iterator[Ticket]:
-        """Candidates to go first: the first recovery if there is one, else the first request of each tenant."""
-        yield from islice(self._recoveries, 1) if self._recoveries else self.heads()
+        """Candidates to go first: the first move if there is one, else the first request of each tenant."""
+        yield from islice(self._moves, 1) if self._moves else self.heads()
 
     def add(self, ticket: Ticket) -> None:
         """Append a request to its flow."""
         ticket.is_waiting = True
         if ticket.request.is_move:
-            self._recoveries[ticket] = None
+            self._moves[ticket] = None
             return
         tenant = ticket.request.terms.tenant
         if tenant not in self._flows:
@@ -106,7 +121,7 @@ class ClassQueue:
         """Remove a waiting request, for any reason."""
         ticket.is_waiting = False
         if ticket.request.is_move:
-            del self._recoveries[ticket]
+            del self._moves[ticket]
             return
         flow = self._flows[ticket.request.terms.tenant]
         del flow[ticket]
@@ -116,7 +131,7 @@ class ClassQueue:
             del self._flow_tokens[ticket.request.terms.tenant]
 
     def charge(self, ticket: Ticket) -> None:
-        """A request of its tenant is dispatched; recoveries are not the tenant's doing."""
+        """A request of its tenant is dispatched; a move is not the tenant's doing."""
         if not ticket.request.is_move:
             self.service.charge(ticket.request.terms.tenant, ticket.cost)
 
@@ -149,38 +164,40 @@ class ClassQueue:
         fits_tokens = num_requests == 0 or num_tokens + new_tokens <= self._settings.max_tokens
         return num_requests < self._settings.max_requests and fits_tokens
 
-    def dispatch(self, now: float, place: Place[T]) -> Dispatched[T] | Verdict | None:
+    def dispatch(self, now: float, place: Place[T], reserve: Reserve) -> Dispatched[T] | Verdict | None:
         """Place one request.
 
+        A blocked request lets others pass; once it is entitled to, it reserves room at one worker.
+
         Returns:
-            What was placed; ``Verdict.BLOCKED`` when a request blocks the others until a worker has room for it;
-            ``None`` when nothing can be placed and others may try.
+            What was placed; ``Verdict.FULL`` when nothing of this model can be placed; ``None`` when nothing of this
+            class can be placed and lower classes may try.
         """
         for flow in self._flows_in_order():
-            for ticket in islice(flow, MAX_SCAN):
+            is_moves = flow is self._moves
+            for ticket in islice(flow, MAX_MOVES_SCAN if is_moves else MAX_SCAN):
                 result = place(ticket)
                 if not isinstance(result, Verdict):
                     self.remove(ticket)
                     self.charge(ticket)
                     return Dispatched(ticket, result)
+                if result is Verdict.FULL:
+                    return result
                 if result is Verdict.BLOCKED:
-                    # A young blocked request lets other tenants pass; an old one keeps the room that gets free
+                    # A young blocked request lets others pass; an old one keeps the room that gets free at one worker
                     # for itself, so that a large request is not passed for ever by small ones.
-                    if self._blocks_others(ticket, now):
-                        return Verdict.BLOCKED
-                    break  # first in, first out within a flow
+                    if is_moves or now - ticket.arrived >= self._settings.hold_after_s:
+                        reserve(ticket)
+                    if not is_moves:
+                        break  # first in, first out within a tenant
         return None
 
     def _flows_in_order(self) -> Iterator[dict[Ticket, None]]:
-        # Recoveries are not charged and not ordered: their clients have begun to read.  Then the tenant with the
+        # Moves are not charged and not ordered: their clients have begun to read.  Then the tenant with the
         # smallest counter; equal counters, such as those of new tenants, go by the age of the first request.
-        yield self._recoveries
+        yield self._moves
         for tenant in sorted(self._flows, key=lambda t: (self.service[t], next(iter(self._flows[t])).sequence)):
             yield self._flows[tenant]
-
-    def _blocks_others(self, ticket: Ticket, now: float) -> bool:
-        """Long enough blocked; one that refuses some workers must not stop the others."""
-        return now - ticket.arrived >= self._settings.hold_after_s and not ticket.request.excluded_incarnations
 
     def _count(self, ticket: Ticket, sign: int) -> None:
         tenant, tokens = ticket.request.terms.tenant, ticket.request.num_prompt_tokens

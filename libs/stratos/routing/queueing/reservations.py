@@ -1,0 +1,117 @@
+"""Room that is kept for a request that does not fit yet, at one worker.
+
+Batch slots and blocks that get free at a reserved worker stay free until the request fits; everything else passes at
+the other workers.  The worker is the one where the request is expected to fit first: where the placements that have to
+end for it were made longest ago.
+
+A reservation closes its worker to requests of its class or below.  Of each class at most one move and one new request
+hold a reservation, and reservations take at most half of the workers that could run the request (at least one), the
+most urgent first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from stratos.routing.admission import Ask
+from stratos.routing.bookings import BookingLedger
+from stratos.routing.queueing.class_queue import Ticket
+from stratos.routing.worker_view import WorkerView
+
+Rank = tuple[int, bool]
+"""Class, and whether it is new: moves go before the new requests of their class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One worker, kept for one request."""
+
+    ticket: Ticket
+    incarnation: str
+
+    @property
+    def rank(self) -> Rank:
+        return rank_of(self.ticket)
+
+
+def rank_of(ticket: Ticket) -> Rank:
+    """The smaller, the more urgent."""
+    return ticket.request.terms.priority_class, not ticket.request.is_move
+
+
+class Reservations:
+    """All reservations of one router."""
+
+    def __init__(self, bookings: BookingLedger) -> None:
+        self._bookings = bookings
+        self._by_worker: dict[str, Reservation] = {}
+
+    def __len__(self) -> int:
+        return len(self._live())
+
+    def closed_to(self, ticket: Ticket) -> frozenset[str]:
+        """Incarnations that are kept for others."""
+        if not self._by_worker:
+            return frozenset()
+        rank = rank_of(ticket)
+        return frozenset(
+            incarnation for incarnation, held in self._live().items() if held.ticket is not ticket and held.rank <= rank
+        )
+
+    def reserve(self, ticket: Ticket, ask: Ask, candidates: Sequence[WorkerView]) -> None:
+        """Keep one of ``candidates``, which could run the request once they have room, if a place may be taken.
+
+        A request keeps the worker that it has as long as that is a candidate.
+        """
+        names = {view.ref.incarnation for view in candidates}
+        live = self._live()
+        mine = next((held for held in live.values() if held.ticket is ticket), None)
+        if mine is not None:
+            if mine.incarnation in names:
+                return
+            del live[mine.incarnation]
+        if not candidates or not self._may_reserve(ticket, names):
+            return
+        free = [view for view in candidates if view.ref.incarnation not in live]
+        if free:
+            best = min(free, key=lambda view: (self._fits_after(view, ask), view.num_seqs))
+            live[best.ref.incarnation] = Reservation(ticket, best.ref.incarnation)
+
+    def _live(self) -> dict[str, Reservation]:
+        """Reservations of requests that still wait."""
+        for held in [held for held in self._by_worker.values() if not held.ticket.is_waiting]:
+            del self._by_worker[held.incarnation]
+        return self._by_worker
+
+    def _may_reserve(self, ticket: Ticket, names: Collection[str]) -> bool:
+        """A place is free, or one of a less urgent request is given up."""
+        rank = rank_of(ticket)
+        others = sorted((held for held in self._by_worker.values() if held.incarnation in names), key=_urgency)
+        if any(held.rank == rank for held in others):
+            return False
+        if len(others) < max(1, len(names) // 2):
+            return True
+        if others[-1].rank > rank:
+            del self._by_worker[others[-1].incarnation]
+            return True
+        return False
+
+    def _fits_after(self, view: WorkerView, ask: Ask) -> float:
+        """When the last placement was made that has to end before the request fits; bookings end oldest first."""
+        num_seqs, num_blocks = ask.num_slots_short(view), ask.num_blocks_short(view)
+        # What the worker shows beyond this router's bookings was placed by another router, or before a restart.
+        num_seqs -= max(0, view.num_seqs - view.held.num_seqs)
+        num_blocks -= max(0, view.num_used_blocks - view.held.num_blocks)
+        placed_at = float("-inf")
+        for booking in self._bookings.oldest_first(view.ref.incarnation):
+            if num_seqs <= 0 and num_blocks <= 0:
+                break
+            num_seqs -= booking.decode_load.num_seqs
+            num_blocks -= booking.decode_load.num_blocks
+            placed_at = booking.at
+        return placed_at
+
+
+def _urgency(held: Reservation) -> Rank:
+    return held.rank
