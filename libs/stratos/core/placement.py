@@ -81,6 +81,10 @@ class PlacementRequest:
     refusals: Mapping[str, int] = field(default_factory=dict)
     """Incarnations that answered Busy, each with the version of the status that the placement went by: closed to the
     request until the status has another version."""
+    block_names: tuple[int, ...] = ()
+    """Of the first blocks of the prompt (``stratos.core.cache_changes``); empty when the gateway does not tell."""
+    session_key: int = 0
+    """Equal for requests that belong together, 64 bits; 0 when the gateway knows none."""
     trace: TraceContext = NO_TRACE
     required_features: frozenset[str] = frozenset()
     """What the worker must offer, see ``stratos.core.features``."""

@@ -8,10 +8,10 @@ from random import Random
 from stratos.common.clock import SystemClock
 from stratos.rpc.clients.registry import RegistryClient
 from stratos.rpc.clients.router import RouterClient
+from stratos.rpc.clients.router_addresses import RouterAddresses
 from stratos.store.key_store import KeyStore
 from stratos.store.redis import open_redis
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.routers.addresses import RouterAddresses
 from stratos_gateway.routers.router_set import RouterSet
 from stratos_gateway.service import Backends
 from stratos_gateway.settings import GatewaySettings

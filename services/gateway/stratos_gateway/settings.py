@@ -7,10 +7,10 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 
 from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
+from stratos.rpc.clients.router_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.models.watermark_policy import WatermarkConfig
-from stratos_gateway.routers.addresses import split_address
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.sessions.liveness import SessionConfig
 

@@ -86,6 +86,8 @@ def service_spec(
         "ADDRESS_FILE": str(address_file),
     }
     env = {f"{prefix}{key}": value for key, value in {**common, **settings}.items()}
+    if role:  # every library that computes, from its import on: a team larger than its cores stops for milliseconds
+        env["OMP_NUM_THREADS"] = str(options.threads_per_worker)
     argv = (sys.executable, "-m", f"stratos_{module}")
     return ProcessSpec(name=name, service=module, argv=argv, env=env, role=role, listen_env=f"{prefix}LISTEN")
 
@@ -140,11 +142,11 @@ def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListen
 
 def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
     """Settings of the autoscaler, which asks this supervisor for workers."""
+    decode = {"role": "decode", "min_workers": options.decode, "max_workers": options.decode_limit}
     return {
         "SUPERVISOR_ADDRESS": ends.supervisor,
-        "ROUTER_ADDRESS": ends.routers[0],
-        "MIN_DECODE_WORKERS": str(options.decode),
-        "MAX_DECODE_WORKERS": str(options.decode_limit),
+        "ROUTER_ADDRESSES": json.dumps(ends.routers),
+        "POOLS": json.dumps([decode]),
     }
 
 
