@@ -23,7 +23,7 @@ from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.settings import AdmissionConfig, BookingConfig, QueueConfig
+from stratos.routing.settings import AdmissionConfig, BookingConfig, QueueConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
 from tests.support.fleet_samples import ledger, make_request, make_status
 
@@ -73,7 +73,9 @@ class PlacementSimulation:
         self._admission = AdmissionConfig()
         self._lengths = OutputLengths(self._admission.default_output_tokens)
         self._bookings = BookingLedger(BookingConfig())
-        self._placer = Placer(Reservations(self._bookings), SuspectHolds(5.0), Policies(PoliciesConfig()), Random(seed))
+        self._placer = Placer(
+            Reservations(self._bookings), SuspectHolds(SuspectConfig()), Policies(PoliciesConfig()), Random(seed)
+        )
         self._queue = PlacementQueue(QueueConfig(max_requests=100_000))
         self._ends: list[tuple[float, str]] = []
         self._numbers = itertools.count()

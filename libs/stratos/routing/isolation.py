@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stratos.core.placement import PlacementRequest
+from stratos.routing.settings import SuspectConfig
 from stratos.routing.worker_view import WorkerView
 
 
@@ -28,11 +29,11 @@ class SuspectHolds:
     """Suspects that have neither settled nor ended; each one has a worker to itself.
 
     Args:
-        hold_s: longest life of a hold, for gateways that die.
+        config: how long a hold lives at most, for gateways that die.
     """
 
-    def __init__(self, hold_s: float) -> None:
-        self._hold_s = hold_s
+    def __init__(self, config: SuspectConfig) -> None:
+        self._hold_s = config.hold_s
         self._holds: dict[str, _Hold] = {}
 
     def __len__(self) -> int:

@@ -83,7 +83,7 @@ class Scheduler:
         self._wake = asyncio.Event()
         self._calls: dict[Ticket, asyncio.Future[Placement]] = {}
         self._prefill_memory = PrefillMemory()
-        self._suspects = SuspectHolds(settings.suspects.hold_s)
+        self._suspects = SuspectHolds(settings.suspects)
         self._placer = Placer(Reservations(bookings), self._suspects, self._policies, rng)
         self._is_draining = False
 

@@ -15,7 +15,7 @@ from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.settings import AdmissionConfig, BookingConfig
+from stratos.routing.settings import AdmissionConfig, BookingConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
 from tests.support.fleet_samples import make_request, make_view
 
@@ -27,7 +27,7 @@ class World:
     """A placer over workers that are given with each call; nothing is booked."""
 
     def __init__(self) -> None:
-        self.holds = SuspectHolds(HOLD_S)
+        self.holds = SuspectHolds(SuspectConfig(hold_s=HOLD_S))
         reservations = Reservations(BookingLedger(BookingConfig()))
         self.placer = Placer(reservations, self.holds, Policies(PoliciesConfig()), Random(1))
         self.version = 0
@@ -56,7 +56,7 @@ def test_a_worker_takes_one_suspect_until_it_settles_or_ends() -> None:
 
 
 def test_a_hold_that_nothing_is_heard_of_ends() -> None:
-    holds = SuspectHolds(HOLD_S)
+    holds = SuspectHolds(SuspectConfig(hold_s=HOLD_S))
     holds.add("handoff-1", "inc-decode-0", 100.0)
     holds.expire(100.0 + HOLD_S - 0.1)
     assert holds.workers() == {"inc-decode-0"}
