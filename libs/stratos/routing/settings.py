@@ -25,8 +25,6 @@ class AdmissionConfig:
 class QueueConfig:
     """Bounds and order of the queues."""
 
-    num_classes: Annotated[int, Ge(1)] = 4
-    """Classes 0 (most urgent) to n-1; a request of a lower class counts as the lowest."""
     max_requests: Annotated[int, Ge(0)] = 1024
     """Requests per (model, class); the next one is refused at once."""
     max_tokens: Annotated[int, Ge(0)] = 8 * 1024 * 1024
