@@ -20,7 +20,6 @@ ENDS = Endpoints(
     redis_url="redis://:secret@127.0.0.1:1/0",
     object_store_url="s3://bucket/prefix",
     routers=("127.0.0.1:2", "127.0.0.1:6"),
-    registry="127.0.0.1:3",
     supervisor="127.0.0.1:4",
     pepper="p" * 64,
 )
@@ -34,7 +33,7 @@ SETTINGS = {
     "router": topology.router_settings(PATHS),
     "prefill_worker": topology.worker_settings("prefill-0", OPTIONS, ENDS, PATHS),
     "decode_worker": topology.worker_settings("decode-1", OPTIONS, ENDS, PATHS),
-    "gateway": topology.gateway_settings(OPTIONS, ENDS, LISTENER),
+    "gateway": topology.gateway_settings(OPTIONS, ENDS, LISTENER, Path("/copies/gateway-0.jsonl")),
     "autoscaler": topology.autoscaler_settings(OPTIONS, ENDS),
 }
 
