@@ -56,6 +56,8 @@ class GatewaySettings(ServiceSettings):
     """Requests that one tenant may have open at once; more get 429 concurrency_limit."""
     placement_timeout_s: float = Field(60.0, gt=0)
     """Longest time without an output token, from a request's arrival or its last token, over all its attempts."""
+    max_block_names: int = Field(128, ge=0, le=4096)
+    """Blocks of a prompt whose salted names the router gets, where its policies look at prefix caches; 0 is off."""
     adapter_refresh_s: float = Field(1.0, gt=0)
     """Age up to which a tenant's list of adapters is used without asking the registry."""
     trace_sample_ratio: float = Field(1.0, ge=0, le=1)
