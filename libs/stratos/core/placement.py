@@ -34,6 +34,8 @@ class Outcome(enum.StrEnum):
     FINISHED = "finished"
     CANCELLED = "cancelled"
     FAILED = "failed"
+    SETTLED = "settled"
+    """No end: a suspect goes on, and is no suspect any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,9 @@ class PlacementRequest:
     """Or number of inputs to embed."""
     work: Work = Work.GENERATION
     excluded_incarnations: frozenset[str] = frozenset()
+    """Workers to avoid while another one serves the model."""
+    hung_incarnations: frozenset[str] = frozenset()
+    """Those of them that stood still, and are avoided only until they move again."""
     waited_ms: int = 0
     """Milliseconds this request has waited in earlier calls."""
     num_emitted_tokens: int = 0

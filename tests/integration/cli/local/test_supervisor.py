@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,6 +99,23 @@ async def test_a_process_that_always_crashes_stays_stopped(
     await eventually(lambda: supervisor.views()[0].state == "stopped")
     assert supervisor.views()[0].num_restarts == 2
     assert any("stays stopped" in line for line in supervisor.lines)
+
+
+async def test_a_restart_that_the_machine_refuses_counts_as_a_crash(
+    supervisor: Supervisor, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await supervisor.launch(spec(run, "router"))
+    really, refusals = asyncio.create_subprocess_exec, [OSError("no memory for a process")] * 2
+
+    async def refuse(*arguments: Any, **options: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await really(*arguments, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    os.kill(first.pid, signal.SIGKILL)
+    await eventually(lambda: supervisor.views()[0].num_restarts == 3 and supervisor.views()[0].state == "serving")
+    assert any("no memory for a process" in line for line in supervisor.lines)
 
 
 async def test_a_process_that_cannot_start_tells_its_own_reason(supervisor: Supervisor, run: RunDir) -> None:
