@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +27,9 @@ SERVES = """
 import json, os, signal, sys, time
 from pathlib import Path
 path, address = Path(sys.argv[1]), os.environ.get("TEST_LISTEN", "127.0.0.1:0").replace(":0", ":1234")
-path.write_text(json.dumps({"address": address, "metrics_address": "127.0.0.1:2", "pid": os.getpid()}))
+staged = path.with_suffix(".tmp")
+staged.write_text(json.dumps({"address": address, "metrics_address": "127.0.0.1:2", "pid": os.getpid()}))
+staged.replace(path)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 while True:
     time.sleep(1)
@@ -97,6 +102,42 @@ async def test_a_process_that_always_crashes_stays_stopped(
     await eventually(lambda: supervisor.views()[0].state == "stopped")
     assert supervisor.views()[0].num_restarts == 2
     assert any("stays stopped" in line for line in supervisor.lines)
+
+
+def refuse_processes(monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
+    """The system has no memory for the next ``times`` processes; the list holds how many it refused."""
+    start, refused = asyncio.create_subprocess_exec, [0]
+
+    async def scarce(*argv: str, **options: Any) -> asyncio.subprocess.Process:
+        if refused[0] < times:
+            refused[0] += 1
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return await start(*argv, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", scarce)
+    return refused
+
+
+async def test_a_restart_for_which_there_is_no_memory_counts_as_a_crash_and_is_tried_again(
+    supervisor: Supervisor, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await supervisor.launch(spec(run, "router"))
+    refused = refuse_processes(monkeypatch, times=2)
+    os.kill(first.pid, signal.SIGKILL)
+    await eventually(lambda: supervisor.views()[0].state == "serving" and supervisor.views()[0].pid != first.pid)
+    assert (refused[0], supervisor.views()[0].num_restarts) == (2, 3)
+    assert sum("Cannot allocate memory" in line for line in supervisor.lines) == 2
+
+
+async def test_a_worker_for_which_there_is_no_memory_leaves_no_trace(
+    supervisor: Supervisor, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_processes(monkeypatch, times=1)
+    with pytest.raises(Overloaded, match="Cannot allocate memory"):
+        await supervisor.start_worker("decode", lambda name: spec(run, name, role="decode"), limit=1)
+    assert supervisor.views() == []
+    view = await supervisor.start_worker("decode", lambda name: spec(run, name, role="decode"), limit=1)
+    assert view.state == "serving"
 
 
 async def test_a_process_that_cannot_start_tells_its_own_reason(supervisor: Supervisor, run: RunDir) -> None:
