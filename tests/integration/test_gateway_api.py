@@ -201,20 +201,15 @@ async def test_models_and_adapters(world: World) -> None:
     assert len(world.worker.submits) == 1
 
 
-async def test_adapters_outlive_the_registry_and_never_become_the_base(world: World) -> None:
-    world.registry.adapters = {"": [make_adapter("shared")]}
-    await world.openai.models.retrieve("shared")
+async def test_adapters_outlive_an_outage_and_never_become_the_base(world: World) -> None:
+    world.registry.adapters = {"": [make_adapter("shared"), make_adapter("strange", base_model_digest="f" * 64)]}
     world.registry.error = DependencyDown("gone")
-    snapshot = world.registry.num_calls
-    async with gateway_world(adapter_refresh_s=0.001) as other:
-        other.registry.adapters = {"": [make_adapter("shared")]}
-        await other.openai.chat.completions.create(**{**chat(), "model": "shared"})
-        other.registry.error = DependencyDown("gone")
-        await other.openai.chat.completions.create(**{**chat(), "model": "shared"})
-        assert other.worker.submits[-1].terms.adapter.digest == "digest-of-shared"
-        with pytest.raises(openai.InternalServerError) as caught:
-            await other.openai.chat.completions.create(**{**chat(), "model": "unseen"})
-        assert caught.value.code == "dependency_unavailable"
-        await other.openai.chat.completions.create(**chat())
-        assert len(other.worker.submits) == 3
-    assert world.registry.num_calls == snapshot
+    await world.openai.chat.completions.create(**{**chat(), "model": "shared"})
+    assert world.worker.submits[-1].terms.adapter.digest == "digest-of-shared"
+    with pytest.raises(openai.InternalServerError) as caught:
+        await world.openai.chat.completions.create(**{**chat(), "model": "unseen"})
+    assert caught.value.code == "dependency_unavailable"
+    with pytest.raises(openai.NotFoundError):  # an adapter of another base model
+        await world.openai.chat.completions.create(**{**chat(), "model": "strange"})
+    await world.openai.chat.completions.create(**chat())
+    assert len(world.worker.submits) == 2

@@ -248,17 +248,19 @@ class FakeRouter:
 
 
 @dataclass
-class FakeRegistry:
-    """Adapters by tenant; ``error`` stands for an outage."""
+class FakeAdapters:
+    """Adapters by tenant; ``error`` is what an unknown name gets in an outage."""
 
     adapters: dict[str, list[Adapter]] = field(default_factory=dict)
     error: StratosError | None = None
-    num_calls: int = 0
 
-    async def list(self, tenant: str) -> Sequence[Adapter]:
-        self.num_calls += 1
-        if self.error is not None:
+    async def find(self, tenant: str, name: str) -> Adapter | None:
+        found = next((adapter for adapter in self.list(tenant) if adapter.name == name), None)
+        if found is None and self.error is not None:
             raise self.error
+        return found
+
+    def list(self, tenant: str) -> Sequence[Adapter]:
         return [*self.adapters.get("", ()), *self.adapters.get(tenant, ())]
 
 
@@ -296,7 +298,7 @@ class World:
     service: GatewayService
     workers: list[FakeDecodeWorker]
     router: FakeRouter
-    registry: FakeRegistry
+    registry: FakeAdapters
     http: httpx.AsyncClient
     openai: AsyncOpenAI
     stop: asyncio.Event
@@ -331,10 +333,10 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
         for worker in workers:
             await worker.server.start()
             stack.push_async_callback(worker.die)
-        router, registry = FakeRouter(workers), FakeRegistry()
+        router, registry = FakeRouter(workers), FakeAdapters()
 
         async def open_backends(settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics) -> Backends:
-            return Backends(routers=router, registry=registry, authenticator=FakeKeys())
+            return Backends(routers=router, adapters=registry, authenticator=FakeKeys())
 
         values: dict[str, Any] = {
             "http_listen": "127.0.0.1:0",

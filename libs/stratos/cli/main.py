@@ -195,7 +195,7 @@ def keys_list(data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = "") -
     from stratos.cli.local.running import find_platform
 
     with explained_errors():
-        records = asyncio.run(list_keys(find_platform(data_dir, run)))
+        records = asyncio.run(list_keys(find_platform(data_dir, run), data_dir))
     for record in records:
         typer.echo(
             f"{record.key_id}  {record.tenant:<20} {'disabled' if record.disabled else 'active':<9} {record.name}"

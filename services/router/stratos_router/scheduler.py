@@ -30,6 +30,7 @@ from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
 from stratos.routing.admission import Ask, OutputLengths, make_ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.filters import Rejection
+from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import Choice, Refusal, choose, missing_features, never_fits
 from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
@@ -81,8 +82,9 @@ class Scheduler:
         self._rng = rng
         self._wake = asyncio.Event()
         self._calls: dict[Ticket, asyncio.Future[Placement]] = {}
-        self._placer = Placer(Reservations(bookings), self._policies, rng)
         self._prefill_memory = PrefillMemory()
+        self._suspects = SuspectHolds(settings.suspects)
+        self._placer = Placer(Reservations(bookings), self._suspects, self._policies, rng)
         self._is_draining = False
 
     async def schedule(self, request: PlacementRequest) -> Placement:
@@ -115,7 +117,11 @@ class Scheduler:
         return placement
 
     def complete(self, handoff_id: str, outcome: Outcome, num_output_tokens: int | None) -> None:
-        """An attempt ended; its booking goes. Unknown ids are ignored."""
+        """An attempt ended, or a suspect has settled; the booking of an ended one goes. Unknown ids are ignored."""
+        self._suspects.release(handoff_id)
+        if outcome is Outcome.SETTLED:
+            self.wake()
+            return
         booking = self._fleet.end(handoff_id)
         if booking is None:
             return
@@ -171,6 +177,7 @@ class Scheduler:
     def turn(self, now: float) -> None:
         """Place what can be placed at ``now``, and fail what has waited too long."""
         self._fleet.observe(now)
+        self._suspects.expire(now)
         place, reserve = partial(self._place, now), partial(self._reserve, now)
         for found in self._queue.dispatch(now, place, reserve):
             call = self._calls[found.ticket]
@@ -197,6 +204,7 @@ class Scheduler:
             return await call
         except asyncio.CancelledError:
             if not self._queue.remove(ticket) and call.done() and not call.cancelled() and call.exception() is None:
+                self._suspects.release(call.result().handoff_id)
                 self._fleet.end(call.result().handoff_id)
             self.wake()
             raise
@@ -233,12 +241,13 @@ class Scheduler:
                 at=now,
             )
         )
-        waited_before = ask.request.waited_ms / 1000
+        if ask.request.is_suspect:
+            self._suspects.add(handoff_id, choice.worker.ref.incarnation, now)
         return Placement(
             decode=choice.decode.ref if choice.decode else None,
             prefill=tuple(view.ref for view in choice.prefill),
             handoff_id=handoff_id,
-            queued_ms=round((now - ticket.arrived - waited_before) * 1000),
+            queued_ms=round((now - ticket.asked_at) * 1000),
             status_version=choice.worker.status.version,
         )
 

@@ -10,6 +10,7 @@ from stratos.core.placement import PlacementRequest, WorkerRole
 from stratos.routing.policy.filters import FILTERS, narrow
 from stratos.routing.policy.named import NAMED
 from stratos.routing.policy.pickers import PICKERS
+from stratos.routing.policy.prefix_index import PrefixIndex
 from stratos.routing.policy.scorers import SCORERS, ScoringContext
 from stratos.routing.policy.settings import PoliciesConfig, PolicyConfig
 from stratos.routing.worker_view import WorkerView
@@ -53,14 +54,16 @@ class Policies:
 
     Args:
         config: names and numbers.
+        index: of the workers' prefix caches; empty where they are not followed.
 
     Raises:
         InvalidPolicy: a name in it is unknown.
     """
 
-    def __init__(self, config: PoliciesConfig) -> None:
+    def __init__(self, config: PoliciesConfig, index: PrefixIndex | None = None) -> None:
         check_policies(config)
         self._config = config
+        self._index = index or PrefixIndex(config.max_indexed_blocks)
         self._known = {**NAMED, **config.custom}
         self._by_pool: dict[tuple[WorkerRole, str], Policy] = {}
 
@@ -68,7 +71,11 @@ class Policies:
         self, views: Sequence[WorkerView], request: PlacementRequest, role: WorkerRole, count: int, rng: Random
     ) -> list[WorkerView]:
         """Up to ``count`` of the workers that may run ``request`` as ``role``, the one to take first."""
-        context = ScoringContext(request=request, long_prompt_tokens=self._config.long_prompt_tokens)
+        context = ScoringContext(
+            request=request,
+            long_prompt_tokens=self._config.long_prompt_tokens,
+            num_matched=self._index.match(request.block_names),
+        )
         return self._policy(role, request.model_digest).rank(views, context, count, rng)
 
     def name_of(self, role: WorkerRole, model_digest: str) -> str:

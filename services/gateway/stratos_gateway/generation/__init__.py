@@ -1,6 +1,6 @@
 """One prompt from placement to the last token.
 
-Read in this order: ``generation``, ``recovery`` (what follows a lost attempt), ``attempt``, ``transcript`` and
-``journal`` (what was emitted), ``fanout`` (several prompts), ``platform``, then
+Read in this order: ``generation``, ``recovery`` (what follows a lost attempt), ``suspicion`` (whether it is to blame),
+``attempt``, ``transcript`` and ``journal`` (what was emitted), ``fanout`` (several prompts), ``platform``, then
 ``embedding_run`` and ``embedding_client``.
 """

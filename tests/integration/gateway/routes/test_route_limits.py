@@ -12,7 +12,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
-from stratos.common.clock import SystemClock
 from stratos.core.requests.grammar import MAX_GRAMMAR_BYTES, MAX_GRAMMAR_CHOICES, MAX_LARK_BYTES, MAX_REGEX_BYTES
 from stratos.core.requests.limits import (
     LIMITS,
@@ -66,7 +65,7 @@ class EveryKey:
 
 def make_routes() -> tuple[list[Any], GatewayMetrics]:
     metrics = GatewayMetrics(CollectorRegistry())
-    catalogue = ModelCatalogue(served_model().base, None, SystemClock(), 1.0)
+    catalogue = ModelCatalogue(served_model().base)
     preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16)
     unreached = cast("Any", None)
     edge = Edge(

@@ -20,7 +20,6 @@ ENDS = Endpoints(
     redis_url="redis://:secret@127.0.0.1:1/0",
     object_store_url="s3://bucket/prefix",
     routers=("127.0.0.1:2", "127.0.0.1:6"),
-    registry="127.0.0.1:3",
     supervisor="127.0.0.1:4",
     pepper="p" * 64,
 )
@@ -34,7 +33,7 @@ SETTINGS = {
     "router": topology.router_settings(PATHS),
     "prefill_worker": topology.worker_settings("prefill-0", OPTIONS, ENDS, PATHS),
     "decode_worker": topology.worker_settings("decode-1", OPTIONS, ENDS, PATHS),
-    "gateway": topology.gateway_settings(OPTIONS, ENDS, LISTENER),
+    "gateway": topology.gateway_settings(OPTIONS, ENDS, LISTENER, Path("/copies/gateway-0.jsonl")),
     "autoscaler": topology.autoscaler_settings(OPTIONS, ENDS),
 }
 
@@ -62,6 +61,14 @@ def test_services_understand_what_they_are_given(module: str, monkeypatch: pytes
     assert loaded.address_file == "/run/address.json"
     assert spec.listen_env in spec.env
     assert spec.argv[-1] == f"stratos_{module}"
+
+
+def test_no_library_of_a_worker_takes_more_threads_than_its_share_from_its_import_on() -> None:
+    spec = topology.service_spec(
+        "decode-0", "decode_worker", {}, address_file=Path("/run/a.json"), options=OPTIONS, role="decode"
+    )
+    assert spec.env["OMP_NUM_THREADS"] == str(OPTIONS.threads_per_worker)
+    assert "OMP_NUM_THREADS" not in spec_of("router").env
 
 
 def test_an_unknown_setting_would_be_noticed() -> None:

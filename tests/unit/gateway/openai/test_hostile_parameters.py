@@ -85,7 +85,7 @@ class Full:
 
 def make_app() -> GatewayApp:
     metrics, full, unreached = GatewayMetrics(CollectorRegistry()), Full(), cast("Any", None)
-    catalogue = ModelCatalogue(served_model().base, None, SystemClock(), 1.0)
+    catalogue = ModelCatalogue(served_model().base)
     preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16)
     platform = Platform(
         routers=full,
