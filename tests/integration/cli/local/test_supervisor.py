@@ -127,9 +127,10 @@ async def test_a_worker_for_which_there_is_no_memory_leaves_no_trace(
     async def refuse(*argv: str, **options: Any) -> asyncio.subprocess.Process:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    with monkeypatch.context() as patch, pytest.raises(Overloaded, match="Cannot allocate memory"):
+    with monkeypatch.context() as patch:
         patch.setattr(asyncio, "create_subprocess_exec", refuse)
-        await supervisor.start_worker("decode", lambda name: spec(run, name, role="decode"), limit=1)
+        with pytest.raises(Overloaded, match="Cannot allocate memory"):
+            await supervisor.start_worker("decode", lambda name: spec(run, name, role="decode"), limit=1)
     assert supervisor.views() == []
     view = await supervisor.start_worker("decode", lambda name: spec(run, name, role="decode"), limit=1)
     assert view.state == "serving"
