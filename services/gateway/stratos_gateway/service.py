@@ -190,8 +190,8 @@ class GatewayService(Service):
             limits=settings.http,
         )
         routes = build_routes(
-            chat=GenerationEndpoint(edge, preparation.chat),
-            completion=GenerationEndpoint(edge, preparation.completion),
+            chat=GenerationEndpoint(edge, preparation.chat, "messages"),
+            completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
             embedding=EmbeddingEndpoint(edge, model, catalogue, embeddings, settings.embedding_timeout_s),
             authenticator=backends.authenticator,
             catalogue=catalogue,

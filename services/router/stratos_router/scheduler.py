@@ -264,7 +264,7 @@ class Scheduler:
             raise ContextLengthExceeded(
                 f"{ask.request.num_prompt_tokens} prompt tokens and the expected output do not fit into "
                 f"{ask.kv_watermark:.0%} of any worker's KV pool; shorten the prompt or lower max_tokens",
-                param="messages",
+                param="num_prompt_tokens",
             )
 
     def _refuse_unsupported(self, ask: Ask, now: float) -> None:
