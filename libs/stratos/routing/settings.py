@@ -61,6 +61,14 @@ class LivenessConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuspectConfig:
+    """Requests that may be the cause of a worker's death."""
+
+    hold_s: Annotated[float, Gt(0)] = 5.0
+    """A worker takes no other suspect for so long, unless the one it has settles or ends before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BookingConfig:
     """How long a booking lives without being confirmed."""
 

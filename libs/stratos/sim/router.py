@@ -12,6 +12,7 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import PlacementRequest, WorkerRef
 from stratos.routing.admission import Ask, OutputLengths, make_ask
 from stratos.routing.bookings import Booking, BookingLedger
+from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import Choice
 from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
@@ -20,7 +21,7 @@ from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.settings import AdmissionConfig, BookingConfig, QueueConfig
+from stratos.routing.settings import AdmissionConfig, BookingConfig, QueueConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
 from stratos.sim.timeline import Timeline
 
@@ -52,7 +53,9 @@ class SimRouter:
         self._lengths = OutputLengths(self._admission.default_output_tokens)
         self._queue = PlacementQueue(QUEUE)
         self._bookings = BookingLedger(BookingConfig())
-        self._placer = Placer(Reservations(self._bookings), Policies(config, self.index), Random(seed))
+        self._placer = Placer(
+            Reservations(self._bookings), SuspectHolds(SuspectConfig()), Policies(config, self.index), Random(seed)
+        )
         self._views: dict[str, WorkerView] = {}
         self._version = 0
         self._numbers = itertools.count()
