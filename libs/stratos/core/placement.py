@@ -9,6 +9,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stratos.core.cache_changes import CacheLayout
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.core.trace import NO_TRACE, TraceContext
 
@@ -85,6 +86,8 @@ class PlacementRequest:
     """Of the first blocks of the prompt (``stratos.core.cache_changes``); empty when the gateway does not tell."""
     session_key: int = 0
     """Equal for requests that belong together, 64 bits; 0 when the gateway knows none."""
+    zone: str = ""
+    """Where the gateway runs; empty when it does not say."""
     trace: TraceContext = NO_TRACE
     required_features: frozenset[str] = frozenset()
     """What the worker must offer, see ``stratos.core.features``."""
@@ -111,6 +114,8 @@ class Placement:
     """Of the router that booked it, which is told how the attempt ended."""
     status_version: int = 0
     """Of the worker's status that the choice went by."""
+    cache_layout: CacheLayout | None = None
+    """For the names of blocks in later requests; ``None`` when no policy looks at them."""
 
     @property
     def worker(self) -> WorkerRef:

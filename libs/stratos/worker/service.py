@@ -13,7 +13,16 @@ from typing import Any
 import grpc.aio
 
 from stratos.api.kv.v1 import source_pb2, source_pb2_grpc
-from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc, embed_pb2, embed_pb2_grpc, worker_pb2, worker_pb2_grpc
+from stratos.api.worker.v1 import (
+    cache_pb2,
+    cache_pb2_grpc,
+    decode_pb2,
+    decode_pb2_grpc,
+    embed_pb2,
+    embed_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
 from stratos.common.clock import SystemClock
 from stratos.common.errors import Draining, WorkerLost
 from stratos.common.ids import new_incarnation
@@ -23,6 +32,7 @@ from stratos.core.step_watch import PROGRESS_INTERVAL_S, StepWatch
 from stratos.rpc.serving.service import Service
 from stratos.store.settings import ObjectStoreConfig
 from stratos.worker.adapter_cache import AdapterStore, open_adapter_store, remove_leftovers
+from stratos.worker.cache_servicer import CacheServicer
 from stratos.worker.decode.servicer import DecodeServicer
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.embed.servicer import EmbedServicer
@@ -95,7 +105,9 @@ class WorkerProcess(Service):
         source_pb2_grpc.add_KvSourceServiceServicer_to_server(source, server)
         status = StatusServicer(self._feed, self.status, self.start_drain)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(status, server)
-        files, names = [source_pb2, worker_pb2], []
+        cache = CacheServicer(self._feed, lambda: self.opened.context.engine, self.incarnation)
+        cache_pb2_grpc.add_CacheServiceServicer_to_server(cache, server)
+        files, names = [source_pb2, worker_pb2, cache_pb2], []
         if self.role is WorkerRole.DECODE:
             decode_pb2_grpc.add_DecodeServiceServicer_to_server(self._sessions, server)
             files.append(decode_pb2)
@@ -143,7 +155,7 @@ class WorkerProcess(Service):
 
     def status(self) -> WorkerStatus:
         """What routers see."""
-        opened, context = self.opened, self.opened.context
+        opened, context, now_s = self.opened, self.opened.context, self._clock.now()
         engine, info = context.engine.status(), context.engine.info
         status = WorkerStatus(
             ref=self.me(),
@@ -164,6 +176,9 @@ class WorkerProcess(Service):
             max_num_seqs=self._settings.scheduler.max_num_seqs,
             slow_step_s=engine.slow_step_s,
             features=context.features,
+            ttft_s=opened.table.latencies.first_token.value(now_s),
+            itl_s=opened.table.latencies.next_token.value(now_s),
+            zone=self._settings.zone,
         )
         return self._versions.number(status)
 

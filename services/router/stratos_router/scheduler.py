@@ -24,9 +24,10 @@ from stratos.common.errors import (
     StratosError,
 )
 from stratos.common.ids import new_id
+from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import name_features
 from stratos.core.fleet import Fleet
-from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
+from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRole
 from stratos.routing.admission import Ask, OutputLengths, make_ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.filters import Rejection
@@ -38,6 +39,7 @@ from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
+from stratos.routing.worker_view import WorkerView
 from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
 from stratos_router.settings import RouterSettings
@@ -74,7 +76,7 @@ class Scheduler:
         self._bookings = bookings
         self._queue = PlacementQueue(settings.queue)
         self._admission = settings.admission
-        self._policies = Policies(settings.policies)
+        self.policies = Policies(settings.policies)
         self.output_lengths = OutputLengths(settings.admission.default_output_tokens)
         """Learnt from the ends of requests."""
         self._metrics = metrics
@@ -84,7 +86,7 @@ class Scheduler:
         self._calls: dict[Ticket, asyncio.Future[Placement]] = {}
         self._prefill_memory = PrefillMemory()
         self._suspects = SuspectHolds(settings.suspects)
-        self._placer = Placer(Reservations(bookings), self._suspects, self._policies, rng)
+        self._placer = Placer(Reservations(bookings), self._suspects, self.policies, rng)
         self._is_draining = False
 
     async def schedule(self, request: PlacementRequest) -> Placement:
@@ -157,8 +159,13 @@ class Scheduler:
             if now >= next_show:
                 next_show = now + SHOW_S
                 self._fleet.expire(now)
-                self._metrics.show(self.fleet(), len(self._bookings))
+                self.show_metrics()
             await self._pause()
+
+    def show_metrics(self) -> None:
+        """Set the gauges to what is now; called often."""
+        self._metrics.count_rejections(self._placer.take_rejections())
+        self._metrics.show(self.fleet(), len(self._bookings))
 
     async def _pause(self) -> None:
         """Until woken, or a tick. The loop runs at least once in between, so arrivals coalesce."""
@@ -249,7 +256,12 @@ class Scheduler:
             handoff_id=handoff_id,
             queued_ms=round((now - ticket.asked_at) * 1000),
             status_version=choice.worker.status.version,
+            cache_layout=self._cache_layout(choice.worker),
         )
+
+    def _cache_layout(self, worker: WorkerView) -> CacheLayout | None:
+        is_used = any(self.policies.uses_index(role) for role in WorkerRole)
+        return CacheLayout(worker.status.identity, worker.status.block_size) if is_used else None
 
     def _refuse_impossible(self, ask: Ask, now: float) -> None:
         """Alone over the mark on every worker of the model: waiting would not help."""
@@ -257,7 +269,7 @@ class Scheduler:
             raise ContextLengthExceeded(
                 f"{ask.request.num_prompt_tokens} prompt tokens and the expected output do not fit into "
                 f"{ask.kv_watermark:.0%} of any worker's KV pool; shorten the prompt or lower max_tokens",
-                param="messages",
+                param="num_prompt_tokens",
             )
 
     def _refuse_unsupported(self, ask: Ask, now: float) -> None:
@@ -267,7 +279,7 @@ class Scheduler:
 
     def _timeout(self, ticket: Ticket, now: float) -> QueueTimeout:
         ask = make_ask(ticket.request, self.output_lengths, self._admission)
-        choice = choose(self._fleet.views(now), ask, self._policies, self._rng)
+        choice = choose(self._fleet.views(now), ask, self.policies, self._rng)
         why = str(choice) if isinstance(choice, Refusal) else "others were before it"
         counted = {Rejection.OUT: "not answering or draining", Rejection.MODEL: "of another model"}
         for reason, text in counted.items():
