@@ -156,12 +156,16 @@ _MOOT: dict[Filter, Callable[[Ask], bool]] = {
     has_changed: lambda ask: not ask.request.refusals,
     is_open: lambda ask: not ask.closed,
 }
-"""Filters that pass every worker for most requests, and when: a decision asks hundreds of workers."""
+"""Filters that pass every worker for most requests, and when."""
+_IMPLIED: dict[Filter, Filter] = {can_ever_fit: has_kv_room}
+"""Filters that pass where another one does; they only give a better reason."""
 
 
-def filters_for(ask: Ask, filters: tuple[Filter, ...]) -> list[Filter]:
-    """Those of ``filters`` that could reject a worker for this request."""
-    return [check for check in filters if check not in _MOOT or not _MOOT[check](ask)]
+def deciding_filters(ask: Ask, filters: tuple[Filter, ...]) -> list[Filter]:
+    """Those of ``filters`` that suffice to say whether a worker passes: a decision asks hundreds of workers."""
+    return [
+        check for check in filters if not (check in _MOOT and _MOOT[check](ask)) and _IMPLIED.get(check) not in filters
+    ]
 
 
 def first_rejection(view: WorkerView, ask: Ask, filters: tuple[Filter, ...]) -> Rejection | None:

@@ -15,7 +15,8 @@ from stratos.routing.filters import (
     EMBEDDING_FILTERS,
     Filter,
     Rejection,
-    filters_for,
+    deciding_filters,
+    first_rejection,
     has_role,
     prefill_filters,
     serves_model,
@@ -123,10 +124,12 @@ def eligible(
     """Workers that pass, and how many were rejected for which reason."""
     rejections: Counter[Rejection] = Counter()
     able = []
-    checks = filters_for(ask, filters)
+    checks = deciding_filters(ask, filters)
     for view in views:
         for check in checks:
-            if (rejection := check(view, ask)) is not None:
+            if check(view, ask) is not None:
+                rejection = first_rejection(view, ask, filters)
+                assert rejection is not None
                 rejections[rejection] += 1
                 break
         else:

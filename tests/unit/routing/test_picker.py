@@ -1,4 +1,4 @@
-"""Filters, the default policy and the choice; the admission rule against its formula."""
+"""Filters, the policy `balanced` and the choice; the admission rule against its formula."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stratos.routing.settings import AdmissionConfig
 from stratos.routing.worker_view import BookedLoad
 from tests.support.fleet_samples import IDENTITY, ledger, make_request, make_sample_ask, make_view
 
-POLICIES = Policies(PoliciesConfig())
+POLICIES = Policies(PoliciesConfig(default="balanced"))
 PREFILL = WorkerRole.PREFILL
 
 

@@ -103,6 +103,16 @@ def test_the_worker_with_the_longest_prefix_is_chosen_unless_it_is_much_busier()
     assert order(these, *busy, block_names=(1, 2, 3, 4), count=1) == ["b"]
 
 
+def test_the_default_prefers_the_adapter_and_yields_to_load() -> None:
+    these = Policies(PoliciesConfig())
+    assert these.name_of(DECODE, MODEL) == "prefix"
+    has = make_view("b", resident_adapters=frozenset({"lora"}), num_running=1)
+    assert order(these, make_view("a"), has, adapter_digest="lora", count=1) == ["b"]
+    busy = make_view("b", resident_adapters=frozenset({"lora"}), num_running=7)
+    assert order(these, make_view("a"), busy, adapter_digest="lora", count=1) == ["a"]
+    assert order(these, make_view("a", num_running=3), make_view("b", num_running=1), count=1) == ["b"]
+
+
 def test_first_token_counts_what_waits_and_what_is_not_cached() -> None:
     index = PrefixIndex(max_blocks=100)
     index.apply("inc-a", CacheChanges(after=0, last=1, stored=tuple(range(1, 61)), is_dump=True))
