@@ -86,6 +86,8 @@ class PlacementRequest:
     """Of the first blocks of the prompt (``stratos.core.cache_changes``); empty when the gateway does not tell."""
     session_key: int = 0
     """Equal for requests that belong together, 64 bits; 0 when the gateway knows none."""
+    zone: str = ""
+    """Where the gateway runs; empty when it does not say."""
     trace: TraceContext = NO_TRACE
     required_features: frozenset[str] = frozenset()
     """What the worker must offer, see ``stratos.core.features``."""
