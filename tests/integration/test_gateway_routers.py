@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import SystemClock
 from stratos.core.placement import Outcome, Placement, WorkerRole
+from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
-from stratos.rpc.clients.router_addresses import RouterAddresses
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.preference import preferred
@@ -77,7 +77,7 @@ async def two_routers(tmp_path: Path, **worker: Any) -> AsyncIterator[tuple[Worl
         stack.push_async_callback(_stop, world)
         addresses = await asyncio.gather(world.start_router("one"), world.start_router("two"))
         metrics, config = GatewayMetrics(world.registry), RoutersConfig(silence_timeout_s=0.5)
-        known = RouterAddresses(addresses)
+        known = PeerAddresses(addresses)
         world.routers = RouterSet(known, RouterClient, config, metrics, SystemClock(), Random())
         stack.push_async_callback(world.routers.close)
         running = asyncio.create_task(world.routers.run())

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from stratos.common.clock import FakeClock
 from stratos.common.errors import StratosError, WorkerLost
 from stratos.core.placement import AttemptReport, Placement, PlacementRequest, WorkerRef, WorkerRole
-from stratos.rpc.clients.router_addresses import RouterAddresses
+from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.router_set import RouterSet
@@ -99,7 +99,7 @@ async def router_set(*addresses: str) -> AsyncIterator[RouterWorld]:
         return list(known)
 
     routers = RouterSet(
-        RouterAddresses(["routers:1"], resolve), connect, CONFIG, GatewayMetrics(registry), clock, Random(1)
+        PeerAddresses(["routers:1"], resolve), connect, CONFIG, GatewayMetrics(registry), clock, Random(1)
     )
     world = RouterWorld(peers, clock, routers, registry, known)
     running = asyncio.create_task(routers.run())

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 
 from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
-from stratos.rpc.clients.router_addresses import split_address
+from stratos.rpc.clients.peer_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
 from stratos.store.keys import DEFAULT_PEPPER_ID
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
@@ -77,6 +77,13 @@ class GatewaySettings(ServiceSettings):
     sessions: SessionConfig = SessionConfig()
     routers: RoutersConfig = RoutersConfig()
     watermark: WatermarkConfig = WatermarkConfig()
+
+    @field_validator("snapshot")
+    @classmethod
+    def _check_peers(cls, value: SnapshotConfig) -> SnapshotConfig:
+        for address in value.peers:
+            split_address(address)
+        return value
 
     @field_validator("router_addresses")
     @classmethod

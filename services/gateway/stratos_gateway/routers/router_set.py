@@ -17,7 +17,7 @@ from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
 from stratos.common.errors import QueueTimeout
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
-from stratos.rpc.clients.router_addresses import RouterAddresses
+from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.link import RouterLink, RouterPeer
@@ -38,7 +38,7 @@ class RouterSet:
 
     def __init__(
         self,
-        addresses: RouterAddresses,
+        addresses: PeerAddresses,
         connect: Callable[[str], RouterPeer],
         config: RoutersConfig,
         metrics: GatewayMetrics,
