@@ -28,6 +28,7 @@ def placement_request_to_pb(request: PlacementRequest, now_s: float) -> router_p
         required_features=sorted(request.required_features),
         is_suspect=request.is_suspect,
         refusals=request.refusals,
+        prompt_digest=request.prompt_digest,
         trace=trace_to_pb(request.trace),
     )
 
@@ -55,6 +56,7 @@ def placement_request_from_pb(message: router_pb2.ScheduleRequest, now_s: float)
         required_features=frozenset(message.required_features),
         is_suspect=message.is_suspect,
         refusals=dict(message.refusals),
+        prompt_digest=message.prompt_digest,
         trace=trace_from_pb(message.trace),
     )
 

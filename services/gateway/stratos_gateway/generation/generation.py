@@ -47,6 +47,8 @@ class GenerationSpec:
     trace: TraceContext = NO_TRACE
     continues_prompt: bool = False
     """The output's text goes on with the prompt's; else it stands by itself, as a chat message does."""
+    can_be_convicted: bool = True
+    """Whether the prompt may be refused later because workers were lost as it began; not so for the platform's own."""
 
 
 class Generation:
@@ -143,9 +145,14 @@ class Generation:
             num_prompt_tokens=len(spec.prompt_ids),
             max_tokens=spec.sampling.max_tokens * num_choices,
             num_choices=num_choices,
+            prompt_digest=self._prompt_digest() if spec.can_be_convicted else b"",
             trace=spec.trace,
             required_features=required_features(self._engine_request(spec.sampling)),
         )
+
+    def _prompt_digest(self) -> bytes:
+        spec = self.spec
+        return self._platform.prompt_digests.of(spec.terms, spec.model_digest, [spec.prompt_ids])
 
     def _submission(self, placement: Placement, trace: TraceContext) -> Submission:
         spec, sampling = self.spec, self.spec.sampling
