@@ -17,6 +17,7 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.errors import InvalidApiKey, StratosError
 from stratos.core.adapter import Adapter
+from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
 from stratos.core.tenant import Tenant
@@ -223,6 +224,7 @@ class FakeRouter:
     requests: list[PlacementRequest] = field(default_factory=list)
     completed: list[tuple[str, Outcome]] = field(default_factory=list)
     convicted: list[PlacementRequest] = field(default_factory=list)
+    cache_layout: CacheLayout | None = None
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
         self.requests.append(request)
@@ -232,7 +234,8 @@ class FakeRouter:
             return await self._place_embedding(request)
         for worker in self.workers:
             if worker.ref.incarnation not in request.excluded_incarnations:
-                return Placement(decode=worker.ref, handoff_id=f"handoff-{len(self.requests)}")
+                handoff_id = f"handoff-{len(self.requests)}"
+                return Placement(decode=worker.ref, handoff_id=handoff_id, cache_layout=self.cache_layout)
         await asyncio.Event().wait()
         raise AssertionError
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from stratos.cli.data.credentials import Credentials, save_credentials
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
-from stratos.store.records.adoption import init_store
+from stratos.common.errors import BadRequest
+from stratos.store.records.adoption import Adoption, adopt_store, export_store, init_store
 from stratos.store.records.manifest import ManifestStore
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.records.snapshot_copy import load_copy, save_copy
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
@@ -72,3 +77,33 @@ async def open_stores(target: StoreTarget) -> AsyncIterator[tuple[RecordStore, M
         stack.push_async_callback(objects.close)
         records = await stack.enter_async_context(open_records(target.redis_url, target.prefix))
         yield records, ManifestStore(objects)
+
+
+async def run_init(target: StoreTarget) -> str:
+    """Set up a store; returns its id."""
+    async with open_stores(target) as (records, manifests):
+        return await init_store(records, manifests)
+
+
+async def run_export(target: StoreTarget, path: Path) -> int:
+    """Write all records into a file; returns how many there are."""
+    async with open_records(target.redis_url, target.prefix) as records:
+        copy = await export_store(records, time.time())
+    try:
+        await asyncio.to_thread(save_copy, copy, path)
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be written: {error.strerror}") from error
+    return len(copy.records)
+
+
+async def run_adopt(target: StoreTarget, paths: Sequence[Path], *, replaces: bool) -> Adoption:
+    """Fill a Redis that was emptied.
+
+    Raises:
+        BadRequest: a file cannot be read, or files and manifest are of several stores.
+    """
+    copies = [await asyncio.to_thread(load_copy, path) for path in paths]
+    if missing := [str(path) for path, copy in zip(paths, copies, strict=True) if copy is None]:
+        raise BadRequest(f"there is no file {', '.join(missing)}")
+    async with open_stores(target) as (records, manifests):
+        return await adopt_store(records, manifests, [copy for copy in copies if copy], replaces=replaces)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stratos.core.kv import KvIdentity
+
 NAME_BYTES = 8
 
 
@@ -49,3 +51,11 @@ class CacheChanges:
         )
         for begin in range(max_names, len(self.stored), max_names):
             yield CacheChanges(after=self.last, last=self.last, stored=self.stored[begin : begin + max_names])
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """What block names at a model's workers are made of, besides salt, adapter and tokens."""
+
+    identity: KvIdentity
+    block_size: int

@@ -9,6 +9,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stratos.core.cache_changes import CacheLayout
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.core.trace import NO_TRACE, TraceContext
 
@@ -113,6 +114,8 @@ class Placement:
     """Of the router that booked it, which is told how the attempt ended."""
     status_version: int = 0
     """Of the worker's status that the choice went by."""
+    cache_layout: CacheLayout | None = None
+    """For the names of blocks in later requests; ``None`` when no policy looks at them."""
 
     @property
     def worker(self) -> WorkerRef:

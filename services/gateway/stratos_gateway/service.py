@@ -22,6 +22,7 @@ from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.platform import Platform
+from stratos_gateway.generation.prefix_names import PrefixNames
 from stratos_gateway.generation.prompt_digest import PromptDigests
 from stratos_gateway.http.listener import Listener, inherit_listener, open_listener
 from stratos_gateway.http.server import HttpServer
@@ -127,6 +128,7 @@ class GatewayService(Service):
             metrics=metrics,
             placement_timeout_s=settings.placement_timeout_s,
             tracing=self.tracing,
+            prefix_names=PrefixNames(settings.max_block_names),
         )
         app = self._build_app(model, backends, platform, embeddings)
         self._http = HttpServer(app, self._listener(), settings.http)
@@ -190,8 +192,8 @@ class GatewayService(Service):
             limits=settings.http,
         )
         routes = build_routes(
-            chat=GenerationEndpoint(edge, preparation.chat),
-            completion=GenerationEndpoint(edge, preparation.completion),
+            chat=GenerationEndpoint(edge, preparation.chat, "messages"),
+            completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
             embedding=EmbeddingEndpoint(edge, model, catalogue, embeddings, settings.embedding_timeout_s),
             authenticator=backends.authenticator,
             catalogue=catalogue,

@@ -24,9 +24,10 @@ from stratos.common.errors import (
     StratosError,
 )
 from stratos.common.ids import new_id, new_incarnation
+from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import name_features
 from stratos.core.fleet import Fleet
-from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
+from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRole
 from stratos.core.requests.convictions import ConvictionTable, ConvictionUpdate, prompt_refused
 from stratos.routing.admission import Ask, OutputLengths, make_ask
 from stratos.routing.bookings import Booking, BookingLedger
@@ -39,6 +40,7 @@ from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
+from stratos.routing.worker_view import WorkerView
 from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
 from stratos_router.settings import RouterSettings
@@ -75,7 +77,7 @@ class Scheduler:
         self._bookings = bookings
         self._queue = PlacementQueue(settings.queue)
         self._admission = settings.admission
-        self._policies = Policies(settings.policies)
+        self.policies = Policies(settings.policies)
         self.output_lengths = OutputLengths(settings.admission.default_output_tokens)
         """Learnt from the ends of requests."""
         self._metrics = metrics
@@ -85,7 +87,7 @@ class Scheduler:
         self._calls: dict[Ticket, asyncio.Future[Placement]] = {}
         self._prefill_memory = PrefillMemory()
         self._suspects = SuspectHolds(settings.suspects)
-        self._placer = Placer(Reservations(bookings), self._suspects, self._policies, rng)
+        self._placer = Placer(Reservations(bookings), self._suspects, self.policies, rng)
         self._incarnation = new_incarnation()
         self._convictions = ConvictionTable(settings.convictions)
         self._is_draining = False
@@ -265,7 +267,12 @@ class Scheduler:
             handoff_id=handoff_id,
             queued_ms=round((now - ticket.asked_at) * 1000),
             status_version=choice.worker.status.version,
+            cache_layout=self._cache_layout(choice.worker),
         )
+
+    def _cache_layout(self, worker: WorkerView) -> CacheLayout | None:
+        is_used = any(self.policies.uses_index(role) for role in WorkerRole)
+        return CacheLayout(worker.status.identity, worker.status.block_size) if is_used else None
 
     def _refuse_impossible(self, ask: Ask, now: float) -> None:
         """Alone over the mark on every worker of the model: waiting would not help."""
@@ -273,7 +280,7 @@ class Scheduler:
             raise ContextLengthExceeded(
                 f"{ask.request.num_prompt_tokens} prompt tokens and the expected output do not fit into "
                 f"{ask.kv_watermark:.0%} of any worker's KV pool; shorten the prompt or lower max_tokens",
-                param="messages",
+                param="num_prompt_tokens",
             )
 
     def _refuse_unsupported(self, ask: Ask, now: float) -> None:
@@ -283,7 +290,7 @@ class Scheduler:
 
     def _timeout(self, ticket: Ticket, now: float) -> QueueTimeout:
         ask = make_ask(ticket.request, self.output_lengths, self._admission)
-        choice = choose(self._fleet.views(now), ask, self._policies, self._rng)
+        choice = choose(self._fleet.views(now), ask, self.policies, self._rng)
         why = str(choice) if isinstance(choice, Refusal) else "others were before it"
         counted = {Rejection.OUT: "not answering or draining", Rejection.MODEL: "of another model"}
         for reason, text in counted.items():

@@ -113,3 +113,5 @@ SCORERS: MappingProxyType[str, Scorer] = MappingProxyType(
         "session": score_session,
     }
 )
+INDEXED_SCORERS = frozenset({"prefix", "first_token"})
+"""Those that need to know what the workers' prefix caches hold."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stratos.api.router.v1 import router_pb2
 from stratos.core.placement import Placement, PlacementRequest
+from stratos.rpc.codec.cache import layout_from_pb, layout_to_pb
 from stratos.rpc.codec.fleet import ref_from_pb, ref_to_pb, work_from_pb, work_to_pb
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
 from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
@@ -30,6 +31,8 @@ def placement_request_to_pb(request: PlacementRequest, now_s: float) -> router_p
         refusals=request.refusals,
         prompt_digest=request.prompt_digest,
         trace=trace_to_pb(request.trace),
+        block_hashes=request.block_names,
+        session_key=request.session_key,
     )
 
 
@@ -58,6 +61,8 @@ def placement_request_from_pb(message: router_pb2.ScheduleRequest, now_s: float)
         refusals=dict(message.refusals),
         prompt_digest=message.prompt_digest,
         trace=trace_from_pb(message.trace),
+        block_names=tuple(message.block_hashes),
+        session_key=message.session_key,
     )
 
 
@@ -69,6 +74,7 @@ def placement_to_pb(placement: Placement) -> router_pb2.ScheduleResponse:
         handoff_id=placement.handoff_id,
         queued_ms=placement.queued_ms,
         status_version=placement.status_version,
+        cache_layout=None if placement.cache_layout is None else layout_to_pb(placement.cache_layout),
     )
 
 
@@ -76,7 +82,7 @@ def placement_from_pb(message: router_pb2.ScheduleResponse) -> Placement:
     """A placement from a message.
 
     Raises:
-        BadRequest: the role of a worker is unknown.
+        BadRequest: the role of a worker is unknown, or a block size is zero.
     """
     return Placement(
         decode=ref_from_pb(message.decode) if message.HasField("decode") else None,
@@ -84,4 +90,5 @@ def placement_from_pb(message: router_pb2.ScheduleResponse) -> Placement:
         handoff_id=message.handoff_id,
         queued_ms=message.queued_ms,
         status_version=message.status_version,
+        cache_layout=layout_from_pb(message.cache_layout) if message.HasField("cache_layout") else None,
     )

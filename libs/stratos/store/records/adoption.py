@@ -77,6 +77,17 @@ async def adopt_store(
     return Adoption(store_id=store_id, num_live=live, num_tombstones=sum(r.is_deleted for r in newest))
 
 
+async def export_store(records: RecordStore, unix_s: float) -> SnapshotCopy:
+    """A copy of all records in Redis; ``unix_s``: now, seconds since the epoch.
+
+    Raises:
+        DependencyDown: the store has no marker, or has lost records.
+    """
+    marker = await records.require_marker()
+    found = await records.records(*Kind)
+    return SnapshotCopy(store_id=marker.store_id, revision=marker.revision, confirmed_unix_s=unix_s, records=found)
+
+
 def _one_id(manifest: Manifest | None, copies: Sequence[SnapshotCopy]) -> str:
     ids = {copy.store_id for copy in copies} | ({manifest.store_id} if manifest is not None else set())
     if len(ids) != 1:

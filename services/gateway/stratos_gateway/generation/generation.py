@@ -45,6 +45,8 @@ class GenerationSpec:
     sampling: SamplingParams
     seed: int
     trace: TraceContext = NO_TRACE
+    session_key: int = 0
+    """What the client calls its session, salted; 0 for nothing."""
     continues_prompt: bool = False
     """The output's text goes on with the prompt's; else it stands by itself, as a chat message does."""
     can_be_convicted: bool = True
@@ -93,6 +95,7 @@ class Generation:
     async def _run_attempt(self) -> None:
         num_before = self.transcript.num_output_tokens
         placement = await self._attempts.place(num_before)
+        self._platform.prefix_names.learn(self.spec.model_digest, placement)
         outcome, loss, num_after = Outcome.CANCELLED, None, num_before
         with self._attempts.span("attempt") as span:
             try:
@@ -148,6 +151,8 @@ class Generation:
             prompt_digest=self._prompt_digest() if spec.can_be_convicted else b"",
             trace=spec.trace,
             required_features=required_features(self._engine_request(spec.sampling)),
+            block_names=self._platform.prefix_names.names(spec.terms, spec.model_digest, spec.prompt_ids),
+            session_key=spec.session_key,
         )
 
     def _prompt_digest(self) -> bytes:

@@ -76,8 +76,8 @@ def make_routes() -> tuple[list[Any], GatewayMetrics]:
         limits=HttpLimits(max_body_bytes=10**6, body_timeout_s=5, write_timeout_s=5),
     )
     routes = build_routes(
-        chat=GenerationEndpoint(edge, preparation.chat),
-        completion=GenerationEndpoint(edge, preparation.completion),
+        chat=GenerationEndpoint(edge, preparation.chat, "messages"),
+        completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
         embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
         authenticator=EveryKey(),
         catalogue=catalogue,

@@ -106,8 +106,8 @@ def make_app() -> GatewayApp:
         limits=HttpLimits(max_body_bytes=2 << 20, body_timeout_s=5, write_timeout_s=5),
     )
     routes = build_routes(
-        chat=GenerationEndpoint(edge, preparation.chat),
-        completion=GenerationEndpoint(edge, preparation.completion),
+        chat=GenerationEndpoint(edge, preparation.chat, "messages"),
+        completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
         embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
         authenticator=full,
         catalogue=catalogue,
