@@ -128,6 +128,7 @@ class GatewayService(Service):
             metrics=metrics,
             placement_timeout_s=settings.placement_timeout_s,
             tracing=self.tracing,
+            zone=settings.zone,
             prefix_names=PrefixNames(settings.max_block_names),
         )
         app = self._build_app(model, backends, platform, embeddings)

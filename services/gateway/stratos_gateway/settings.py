@@ -61,6 +61,8 @@ class GatewaySettings(ServiceSettings):
     """Requests that one tenant may have open at once; more get 429 concurrency_limit."""
     placement_timeout_s: float = Field(60.0, gt=0)
     """Longest time without an output token, from a request's arrival or its last token, over all its attempts."""
+    zone: str = ""
+    """Where it runs, for the scorer and the filter of this name at the router."""
     max_block_names: int = Field(128, ge=0, le=4096)
     """Blocks of a prompt whose salted names the router gets, where its policies look at prefix caches; 0 is off."""
     trace_sample_ratio: float = Field(1.0, ge=0, le=1)

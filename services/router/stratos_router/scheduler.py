@@ -173,8 +173,13 @@ class Scheduler:
             if now >= next_show:
                 next_show = now + SHOW_S
                 self._fleet.expire(now)
-                self._metrics.show(self.fleet(), len(self._bookings))
+                self.show_metrics()
             await self._pause()
+
+    def show_metrics(self) -> None:
+        """Set the gauges to what is now; called often."""
+        self._metrics.count_rejections(self._placer.take_rejections())
+        self._metrics.show(self.fleet(), len(self._bookings))
 
     async def _pause(self) -> None:
         """Until woken, or a tick. The loop runs at least once in between, so arrivals coalesce."""

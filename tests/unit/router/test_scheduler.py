@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Draining, Overloaded, QueueTimeout
+from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import Outcome, PlacementRequest, WorkerRef, WorkerRole
@@ -20,7 +21,7 @@ from stratos.core.requests.convictions import Conviction, ConvictionUpdate
 from stratos.routing.bookings import BookingLedger
 from stratos_router.discovery import Member
 from stratos_router.fleet import FleetState
-from stratos_router.metrics import RouterMetrics
+from stratos_router.metrics import VERSION_LABELS, RouterMetrics
 from stratos_router.scheduler import Scheduler
 from stratos_router.settings import RouterSettings
 from tests.support.terms import with_terms
@@ -295,3 +296,28 @@ async def test_a_convicted_prompt_is_refused_where_it_waits_and_where_it_comes_a
     assert world.scheduler.exchange_convictions(lost).convictions == (poison,), "a cursor of another process"
     for call in others:
         call.cancel()
+
+
+async def test_rejections_are_counted_by_reason_and_skew_is_shown() -> None:
+    world = World("decode-0", "decode-1", "decode-2", "prefill-0")
+
+    def value(name: str, **labels: str) -> float | None:
+        return world.registry.get_sample_value(f"stratos_router_{name}", labels)
+
+    world.status("decode-0", features=frozenset({"grammar"}), num_running=2)
+    world.status("decode-1", features=frozenset(), protocol_version=PROTOCOL_VERSION - 1)
+    world.status("decode-2", protocol_version=PROTOCOL_VERSION + 2)
+    call = await world.call(required_features=frozenset({"grammar"}))
+    await world.turn(0.5)
+    world.scheduler.show_metrics()
+    assert not call.done()
+    reasons = {reason: value("rejections_total", reason=reason) for reason in ("batch_slots", "features", "protocol")}
+    assert reasons == {"batch_slots": 1, "features": 1, "protocol": 1}
+    assert value("rejections_total", reason="role") is None
+    versions = {label: value("workers_by_protocol", role="decode", version=label) for label in VERSION_LABELS}
+    assert versions == {"older": 1, "same": 1, "newer": 0, "unusable": 1}
+    assert value("workers_lacking_features", role="decode") == 2
+    assert value("workers_lacking_features", role="prefill") == 0
+    assert value("status_age_seconds", role="decode") == pytest.approx(0.5)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)

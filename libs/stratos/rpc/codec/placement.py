@@ -33,6 +33,7 @@ def placement_request_to_pb(request: PlacementRequest, now_s: float) -> router_p
         trace=trace_to_pb(request.trace),
         block_hashes=request.block_names,
         session_key=request.session_key,
+        zone=request.zone,
     )
 
 
@@ -63,6 +64,7 @@ def placement_request_from_pb(message: router_pb2.ScheduleRequest, now_s: float)
         trace=trace_from_pb(message.trace),
         block_names=tuple(message.block_hashes),
         session_key=message.session_key,
+        zone=message.zone,
     )
 
 

@@ -153,6 +153,7 @@ class Generation:
             required_features=required_features(self._engine_request(spec.sampling)),
             block_names=self._platform.prefix_names.names(spec.terms, spec.model_digest, spec.prompt_ids),
             session_key=spec.session_key,
+            zone=self._platform.zone,
         )
 
     def _prompt_digest(self) -> bytes:

@@ -24,4 +24,6 @@ class Platform:
     metrics: GatewayMetrics
     placement_timeout_s: float
     tracing: Tracing = TRACING_OFF
+    zone: str = ""
+    """Where this gateway runs."""
     prefix_names: PrefixNames = field(default_factory=lambda: PrefixNames(0))
