@@ -18,7 +18,7 @@ class RouterSettings(ServiceSettings):
     env_prefix = "STRATOS_ROUTER_"
 
     discovery: str
-    """"file:///path/workers.json", re-read when it changes, or "static://decode@host:port,prefill@host:port"."""
+    """"file:///path/workers.json", re-read when it changes, "folder:///path" of such files, or "static://decode@host:port,prefill@host:port"."""
     discovery_interval_s: float = 0.2
     """How often the file is looked at; a rewrite is noticed by modification time, size and inode."""
     status_interval_ms: int = 100
