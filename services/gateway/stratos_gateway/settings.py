@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 
 from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
+from stratos.core.requests.convictions import ConvictionConfig
 from stratos.rpc.clients.peer_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
 from stratos.store.keys import DEFAULT_PEPPER_ID
@@ -76,6 +77,7 @@ class GatewaySettings(ServiceSettings):
     http: HttpLimits = HttpLimits()
     sessions: SessionConfig = SessionConfig()
     routers: RoutersConfig = RoutersConfig()
+    convictions: ConvictionConfig = ConvictionConfig()
     watermark: WatermarkConfig = WatermarkConfig()
 
     @field_validator("snapshot")
