@@ -155,7 +155,7 @@ class WorkerProcess(Service):
 
     def status(self) -> WorkerStatus:
         """What routers see."""
-        opened, context = self.opened, self.opened.context
+        opened, context, now_s = self.opened, self.opened.context, self._clock.now()
         engine, info = context.engine.status(), context.engine.info
         status = WorkerStatus(
             ref=self.me(),
@@ -176,6 +176,9 @@ class WorkerProcess(Service):
             max_num_seqs=self._settings.scheduler.max_num_seqs,
             slow_step_s=engine.slow_step_s,
             features=context.features,
+            ttft_s=opened.table.latencies.first_token.value(now_s),
+            itl_s=opened.table.latencies.next_token.value(now_s),
+            zone=self._settings.zone,
         )
         return self._versions.number(status)
 

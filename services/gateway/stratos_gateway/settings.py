@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, SecretStr, field_validator
 
+from stratos.core.requests.convictions import ConvictionConfig
 from stratos.rpc.clients.router_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
 from stratos.store.keys import DEFAULT_PEPPER_ID
@@ -36,6 +37,8 @@ class GatewaySettings(ServiceSettings):
     """Id of that secret, which each key made under it names."""
     older_key_peppers: dict[str, SecretStr] = Field(default_factory=dict)
     """Secrets of earlier ids by id, as JSON: keys made under them still work."""
+    zone: str = ""
+    """Where it runs, for the scorer and the filter of this name at the router."""
     max_block_names: int = Field(128, ge=0, le=4096)
     """Blocks of a prompt whose salted names the router gets, where its policies look at prefix caches; 0 is off."""
     trace_sample_ratio: float = Field(1.0, ge=0, le=1)
@@ -48,6 +51,7 @@ class GatewaySettings(ServiceSettings):
     http: HttpLimits = HttpLimits()
     sessions: SessionConfig = SessionConfig()
     routers: RoutersConfig = RoutersConfig()
+    convictions: ConvictionConfig = ConvictionConfig()
     watermark: WatermarkConfig = WatermarkConfig()
 
     @field_validator("router_addresses")

@@ -146,6 +146,9 @@ def status_to_pb(status: WorkerStatus) -> worker_pb2.WorkerStatus:
         slow_step_ms=round(status.slow_step_s * 1000),
         features=sorted(status.features),
         protocol_version=status.protocol_version,
+        ttft_ms=status.ttft_s * 1000,
+        itl_ms=status.itl_s * 1000,
+        zone=status.zone,
         version=status.version,
     )
 
@@ -183,6 +186,9 @@ def status_from_pb(message: worker_pb2.WorkerStatus) -> WorkerStatus:
         slow_step_s=message.slow_step_ms / 1000,
         features=frozenset(message.features),
         protocol_version=message.protocol_version,
+        ttft_s=message.ttft_ms / 1000,
+        itl_s=message.itl_ms / 1000,
+        zone=message.zone,
         version=message.version,
     )
 
