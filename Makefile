@@ -26,7 +26,7 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 # Many container images forbid it; then every process, and every test run, would compile torch and our own code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test test-unit test-thorough test-integration pytest check fmt proto proto-check bench clean
+.PHONY: help setup run test test-unit test-thorough test-integration chaos pytest check fmt proto proto-check bench clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -65,6 +65,9 @@ test-thorough: setup ## Property tests with all their examples, a few minutes lo
 
 test-integration: setup ## Tests with real processes and real gRPC
 	@$(BIN)/python -m pytest tests/integration tests/conformance $(TESTS)
+
+chaos: setup ## Long forms of the scenarios with faults, many minutes
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m chaos $(TESTS)
 
 check: setup proto-check ## Lint, format, types, import rules, protos
 	@echo "==> ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
