@@ -26,7 +26,7 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 # Many container images forbid it; then every process, and every test run, would compile torch and our own code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test test-unit test-thorough test-integration chaos pytest check fmt proto proto-check bench clean
+.PHONY: help setup run test test-unit test-thorough test-integration pytest check fmt proto proto-check bench chaos clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -66,9 +66,6 @@ test-thorough: setup ## Property tests with all their examples, a few minutes lo
 test-integration: setup ## Tests with real processes and real gRPC
 	@$(BIN)/python -m pytest tests/integration tests/conformance $(TESTS)
 
-chaos: setup ## Long forms of the scenarios with faults, many minutes
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m chaos $(TESTS)
-
 check: setup proto-check ## Lint, format, types, import rules, protos
 	@echo "==> ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "==> mypy"; $(BIN)/mypy
@@ -87,6 +84,10 @@ proto-check: setup ## Fail when libs/stratos/api is not what protos/ says
 bench: setup ## Measure on an idle machine: gateway and engine side by side, then what each optimisation gains
 	@$(BIN)/python scripts/bench_platform.py --out benchmarks/results/platform-cpu.json
 	@$(BIN)/python scripts/bench_ablation.py --out benchmarks/results/ablation-cpu.json $(BENCH)
+
+# CHAOS_REPORT=PATH.json writes the report there, and a page beside it.
+chaos: setup ## Kill and stop processes under streams, Redis and the object store gone: half an hour or more
+	@CHAOS_REPORT=$(CHAOS_REPORT) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m chaos tests/chaos $(TESTS)
 
 clean: ## Remove .venv, caches and the data directory of `make run`
 	rm -rf $(VENV) $(NATIVE)/*.so .stratos .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

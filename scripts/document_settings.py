@@ -75,7 +75,7 @@ def default_of(setting: Setting) -> str:
     if isinstance(value, dict):
         text = json.dumps({key: dataclasses.asdict(held) for key, held in value.items()})
     elif setting.is_json:
-        text = "[" + ", ".join(f'"{item}"' if isinstance(item, str) else str(item) for item in value) + "]"
+        text = json.dumps([dataclasses.asdict(item) if dataclasses.is_dataclass(item) else item for item in value])
     return f"`{text}`" if text else "empty"
 
 

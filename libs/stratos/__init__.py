@@ -3,5 +3,6 @@
 ``common`` (errors, clock, ids) and ``api`` (generated stubs of protos/), ``core`` (the records of a request),
 ``text`` (tokenizer, chat template, stop strings), ``engine`` (computes tokens), ``kv`` (carries KV between
 workers), ``worker`` (what both worker services are made of), ``routing`` and ``planning`` (pure decisions),
-``store`` (Redis, objects), ``rpc`` (how a service runs), ``cli`` (the ``stratos`` command).
+``sim`` (fleets under a virtual clock), ``store`` (Redis, objects), ``rpc`` (how a service runs), ``cli`` (the
+``stratos`` command).
 """

@@ -73,6 +73,22 @@ async def test_errors_arrive_as_what_they_are(start: Start) -> None:
     assert error.message == FINISHED_EARLY
 
 
+async def test_changes_of_the_prefix_cache_are_told_by_number_or_whole(start: Start) -> None:
+    client, outputs = await start({"max_cache_changes": 16}, block_size=4)
+    await client.add(make_request(range(20), "first"))
+    await eventually(lambda: len(ended(outputs)) == 1)
+    whole = await client.cache_changes(None)
+    assert whole.is_dump
+    assert len(whole.stored) == whole.last >= 5
+    await client.add(make_request(range(50, 60), "second"))
+    await eventually(lambda: len(ended(outputs)) == 2)
+    more = await client.cache_changes(whole.last)
+    assert (more.after, more.is_dump, more.removed) == (whole.last, False, ())
+    assert not set(more.stored) & set(whole.stored)
+    assert set((await client.cache_changes(None)).stored) == {*whole.stored, *more.stored}
+    assert (await client.cache_changes(more.last + 1)).is_dump
+
+
 @pytest.mark.parametrize("n", [1, 2])
 async def test_a_hand_off_moves_the_kv(start: Start, n: int) -> None:
     source, computed = await start({"max_num_batched_tokens": 9}, worker_weight=5, block_size=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import urllib.error
 import urllib.request
@@ -13,6 +14,8 @@ import grpc.aio
 
 from stratos.api.common.v1 import common_pb2
 from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
+from stratos.cli.local.lease import Lease
+from stratos.common.clock import SystemClock
 from stratos.core.placement import WorkerRole
 from tests.support.router_world import (
     FakeWorker,
@@ -35,6 +38,7 @@ class Supervisor(supervisor_pb2_grpc.SupervisorServiceServicer):
         self.discovery = discovery
         self.workers: dict[str, FakeWorker] = {}
         self.calls: list[tuple[str, str]] = []
+        self.lease = Lease(SystemClock())
         self.server = grpc.aio.server()
         supervisor_pb2_grpc.add_SupervisorServiceServicer_to_server(self, self.server)
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
@@ -60,9 +64,13 @@ class Supervisor(supervisor_pb2_grpc.SupervisorServiceServicer):
         processes += [supervisor_pb2.Process(name=name, state="serving", role=role) for name in self.workers]
         return supervisor_pb2.ListProcessesResponse(processes=processes)
 
+    async def HoldLease(self, request: Any, context: Any) -> Any:
+        return supervisor_pb2.HoldLeaseResponse(is_held=self.lease.hold(request.holder, request.ttl_ms / 1000))
+
     async def StartWorker(self, request: Any, context: Any) -> Any:
         name = f"decode-{len(self.workers)}"
         self.calls.append(("start", name))
+        self.lease.check(request.holder)
         assert request.role == common_pb2.WORKER_ROLE_DECODE
         worker = await self._add(name)
         return supervisor_pb2.StartWorkerResponse(process=supervisor_pb2.Process(name=name, address=worker.address))
@@ -96,7 +104,7 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
             await until_live(client, "decode-0")
             (tmp_path / "scaler").mkdir()
             settings = {
-                "router_address": client.address,
+                "router_addresses": json.dumps([client.address]),
                 "supervisor_address": supervisor.address,
                 "poll_interval_s": "0.1",
                 "planner__quiet_s": "1",
@@ -115,10 +123,10 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                 await eventually(lambda: len(supervisor.calls) == 2)
                 assert supervisor.calls[1] == ("drain", "decode-0"), "the one without requests leaves"
                 page = await asyncio.to_thread(_page, f"{base}/metrics")
-                assert 'stratos_autoscaler_desired_workers{role="decode"} 1.0' in page
+                assert 'stratos_autoscaler_desired_workers{model="",role="decode"} 1.0' in page
                 # two bookings fill both batch slots before the third request waits: either may be noticed first
                 assert re.search(
-                    r'decisions_total{direction="up",reason="(queue|batch_slots)",role="decode"} 1.0', page
+                    r'decisions_total{direction="up",model="",reason="(queue|batch_slots)",role="decode"} 1.0', page
                 )
                 assert await asyncio.to_thread(_status, f"{base}/readyz") == 200
                 await supervisor.server.stop(None)

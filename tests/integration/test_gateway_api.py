@@ -9,6 +9,8 @@ import openai
 import pytest
 
 from stratos.common.errors import DependencyDown
+from stratos.core.cache_changes import CacheLayout
+from tests.support.fleet_samples import IDENTITY
 from tests.support.gateway_world import END_ID, World, gateway_world, make_adapter, say
 from tests.support.shipped_model import base_digest, shipped_tokenizer
 
@@ -201,20 +203,29 @@ async def test_models_and_adapters(world: World) -> None:
     assert len(world.worker.submits) == 1
 
 
-async def test_adapters_outlive_the_registry_and_never_become_the_base(world: World) -> None:
-    world.registry.adapters = {"": [make_adapter("shared")]}
-    await world.openai.models.retrieve("shared")
+async def test_adapters_outlive_an_outage_and_never_become_the_base(world: World) -> None:
+    world.registry.adapters = {"": [make_adapter("shared"), make_adapter("strange", base_model_digest="f" * 64)]}
     world.registry.error = DependencyDown("gone")
-    snapshot = world.registry.num_calls
-    async with gateway_world(adapter_refresh_s=0.001) as other:
-        other.registry.adapters = {"": [make_adapter("shared")]}
-        await other.openai.chat.completions.create(**{**chat(), "model": "shared"})
-        other.registry.error = DependencyDown("gone")
-        await other.openai.chat.completions.create(**{**chat(), "model": "shared"})
-        assert other.worker.submits[-1].terms.adapter.digest == "digest-of-shared"
-        with pytest.raises(openai.InternalServerError) as caught:
-            await other.openai.chat.completions.create(**{**chat(), "model": "unseen"})
-        assert caught.value.code == "dependency_unavailable"
-        await other.openai.chat.completions.create(**chat())
-        assert len(other.worker.submits) == 3
-    assert world.registry.num_calls == snapshot
+    await world.openai.chat.completions.create(**{**chat(), "model": "shared"})
+    assert world.worker.submits[-1].terms.adapter.digest == "digest-of-shared"
+    with pytest.raises(openai.InternalServerError) as caught:
+        await world.openai.chat.completions.create(**{**chat(), "model": "unseen"})
+    assert caught.value.code == "dependency_unavailable"
+    with pytest.raises(openai.NotFoundError):  # an adapter of another base model
+        await world.openai.chat.completions.create(**{**chat(), "model": "strange"})
+    await world.openai.chat.completions.create(**chat())
+    assert len(world.worker.submits) == 2
+
+
+async def test_the_router_hears_what_requests_have_in_common_and_never_the_text(world: World) -> None:
+    world.router.cache_layout = CacheLayout(IDENTITY, 4)
+    for more in ({}, {"user": "u"}, {"user": "u", "prompt_cache_key": "k"}, {"prompt_cache_key": "k"}, {"user": 5}):
+        answer = await world.http.post("/v1/chat/completions", json=chat("a long enough question", **more))
+        assert answer.status_code == 200, answer.text
+    keys = [request.session_key for request in world.router.requests]
+    assert keys[0] == keys[4] == 0
+    assert keys[2] == keys[3] != keys[1]
+    names = [request.block_names for request in world.router.requests]
+    assert names[0] == ()
+    assert names[1]
+    assert len(set(names[1:])) == 1

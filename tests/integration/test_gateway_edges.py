@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stratos.common.errors import Overloaded, QueueTimeout, StratosError
+from stratos.common.errors import BadRequest, ContextLengthExceeded, Overloaded, QueueTimeout, StratosError
 from tests.support.gateway_world import KEY, OTHER_KEY, World, gateway_world, say
 from tests.support.shipped_model import shipped_tokenizer
 from tests.support.waiting import eventually
@@ -192,3 +192,23 @@ async def test_nothing_of_prompts_or_keys_is_logged(world: World, caplog: pytest
     await world.http.post("/v1/completions", json={**BODY, "MARKER-IN-PROMPT": 1})
     assert "MARKER" not in caplog.text
     assert KEY not in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_errors_of_workers_name_the_routes_own_parameters(world: World, stream: bool) -> None:
+    world.worker.error = ContextLengthExceeded("prompt_ids has 9 tokens, at most 4", param="prompt_ids")
+    body = {"model": "base", "stream": stream}
+    check_error(
+        await world.http.post("/v1/completions", json={**body, "prompt": "x"}), 400, "context_length_exceeded", "prompt"
+    )
+    chat = {**body, "messages": [{"role": "user", "content": "x"}]}
+    check_error(await world.http.post("/v1/chat/completions", json=chat), 400, "context_length_exceeded", "messages")
+    world.worker.error = BadRequest("a salt has at most 64 bytes", param="cache_salt")
+    check_error(await world.http.post("/v1/completions", json={**body, "prompt": "x"}), 400, "invalid_request", None)
+
+
+async def test_a_full_platform_does_not_say_how_many_workers_it_has(world: World) -> None:
+    world.router.errors = [QueueTimeout("no worker took the request within 30.0 s (out: 2, batch_slots: 5)")]
+    answer = await world.http.post("/v1/completions", json=BODY)
+    check_error(answer, 503, "queue_timeout")
+    assert "worker" not in answer.json()["error"]["message"]

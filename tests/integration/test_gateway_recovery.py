@@ -135,7 +135,7 @@ async def test_busy_asks_again_without_excluding_or_counting_a_death() -> None:
         assert all(r.is_move for r in world.router.requests[1:])
 
 
-async def test_a_request_that_loses_two_workers_is_refused() -> None:
+async def test_a_request_that_loses_two_workers_as_it_begins_is_refused() -> None:
     async with gateway_world(3) as world:
         for worker in world.workers:
             worker.die_after = 0
@@ -144,14 +144,23 @@ async def test_a_request_that_loses_two_workers_is_refused() -> None:
         assert (caught.value.status_code, caught.value.code) == (503, "overloaded")
         assert 1 <= int(caught.value.response.headers["retry-after"]) <= 30
         assert [len(w.submits) for w in world.workers] == [1, 1, 0]
+        assert [request.is_suspect for request in world.router.requests] == [False, True]
+
+
+async def test_a_stream_that_ran_for_a_while_at_each_lost_worker_goes_on_however_often() -> None:
+    async with gateway_world(5) as world:
+        for number, worker in enumerate(world.workers):
+            worker.script = say(TEXT)
+            worker.die_after = 10 * (number + 1) if number < 4 else None
+        assert await stream_ids(world) == (TEXT, text_ids(), "stop")
+        assert [len(w.submits) for w in world.workers] == [1] * 5
+        assert not any(request.is_suspect for request in world.router.requests)
 
 
 async def test_an_error_after_the_first_token_is_the_last_event() -> None:
     async with gateway_world(2) as world:
-        for worker in world.workers:
-            worker.script = say(TEXT)
-        world.workers[0].die_after = 3
-        world.workers[1].die_after = 5
+        world.worker.script, world.worker.die_after = say(TEXT), 3
+        world.workers[1].error = AdapterUnavailable("the object store does not answer")
         response = await world.http.post("/v1/completions", json={"model": "base", "prompt": "x", "stream": True})
         events = response.text.strip().split("\n\n")
         assert response.status_code == 200

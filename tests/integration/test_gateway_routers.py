@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry
 from stratos.common.clock import SystemClock
 from stratos.core.placement import Outcome, Placement, WorkerRole
 from stratos.rpc.clients.router import RouterClient
+from stratos.rpc.clients.router_addresses import RouterAddresses
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.routers.addresses import RouterAddresses
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.preference import preferred
 from stratos_gateway.routers.router_set import RouterSet

@@ -16,8 +16,16 @@ import pytest
 from stratos.common.errors import DependencyDown, InvalidAdapter, ModelNotFound, NotFound
 from stratos.rpc.clients.registry import RegistryClient
 from stratos.rpc.serving.address_file import read_address_file
+from stratos.store.redis import open_redis
 from tests.support.adapter_folders import BASE_DIGEST, WEIGHTS, write_adapter
+from tests.support.record_stores import marked_store
 from tests.support.redis_server import RedisServer
+
+
+async def mark(redis_url: str, folder: Path) -> None:
+    """Set up the store, as an installation does once."""
+    async with open_redis(redis_url) as redis:
+        await marked_store(redis, folder / "store")
 
 
 @asynccontextmanager
@@ -51,6 +59,7 @@ async def registry(folder: Path, redis_url: str) -> AsyncIterator[RegistryClient
 
 
 async def test_an_adapters_life_through_the_process(redis_url: str, tmp_path: Path) -> None:
+    await mark(redis_url, tmp_path)
     write_adapter(tmp_path / "store" / "adapters" / "one")
     write_adapter(tmp_path / "store" / "adapters" / "bad")
     (tmp_path / "store" / "adapters" / "bad" / WEIGHTS).write_bytes(b"broken")
@@ -71,6 +80,7 @@ async def test_an_adapters_life_through_the_process(redis_url: str, tmp_path: Pa
 
 
 async def test_redis_dies_and_comes_back(redis_server: RedisServer, tmp_path: Path) -> None:
+    await mark(redis_server.url, tmp_path)
     write_adapter(tmp_path / "store" / "one")
     async with registry(tmp_path, redis_server.url) as client:
         made = await client.register(name="one", uri="one", base_model_digest=BASE_DIGEST)
@@ -92,6 +102,7 @@ async def test_redis_dies_and_comes_back(redis_server: RedisServer, tmp_path: Pa
 
 
 async def test_it_starts_while_redis_is_down(redis_server: RedisServer, tmp_path: Path) -> None:
+    await mark(redis_server.url, tmp_path)
     write_adapter(tmp_path / "store" / "one")
     redis_server.kill()
     async with registry(tmp_path, redis_server.url) as client:

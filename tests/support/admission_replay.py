@@ -23,6 +23,7 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
+from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import Choice
 from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
@@ -30,7 +31,7 @@ from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.settings import BookingConfig, QueueConfig
+from stratos.routing.settings import BookingConfig, QueueConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
 from stratos.worker.decode.intents import sum_intents
 from tests.support.engine_driver import make_request as make_engine_request
@@ -55,6 +56,16 @@ class Replayed:
     """Refusals per router, worker and version of the status that the placement went by."""
     occupancy: list[float] = field(default_factory=list)
     """Share of all batch slots that run, at every status."""
+
+
+def check(replayed: Replayed, num_routers: int, num_arrivals: int) -> None:
+    """Every request has finished, and workers refused no more than the rule of several routers allows."""
+    assert replayed.num_finished == num_arrivals
+    assert replayed.num_placed == num_arrivals + replayed.num_busy
+    # Routers do not see one another within a status: what fits one's part may be lost to a wide request of another.
+    assert max(replayed.busy_by_status.values(), default=0) <= 2
+    assert sum(count > 1 for count in replayed.busy_by_status.values()) <= num_arrivals // 1000
+    assert replayed.num_busy <= (num_routers - 1) * num_arrivals * 0.03
 
 
 class ReplayWorker:
@@ -100,7 +111,9 @@ class ReplayRouter:
         self.statuses: dict[str, WorkerStatus] = {}
         self.bookings = BookingLedger(BookingConfig())
         self.queue = PlacementQueue(QueueConfig(ttl_s=1e9, recovery_ttl_s=1e9, max_requests=1_000_000))
-        self.placer = Placer(Reservations(self.bookings), Policies(PoliciesConfig()), random)
+        self.placer = Placer(
+            Reservations(self.bookings), SuspectHolds(SuspectConfig()), Policies(PoliciesConfig()), random
+        )
         self.version = 0
 
     def views(self) -> list[WorkerView]:

@@ -55,6 +55,8 @@ class FakeRouter:
     requests: list[PlacementRequest] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     timeouts_s: list[float | None] = field(default_factory=list)
+    names: list[int] = field(default_factory=list)
+    """Numbers of the workers to name; without it each attempt gets another one."""
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
         self.requests.append(request)
@@ -62,10 +64,36 @@ class FakeRouter:
         if self.answers and (error := self.answers.pop(0)) is not None:
             raise error
         number = len(self.requests)
-        return Placement(decode=worker(number), handoff_id=f"handoff-{number}", status_version=number * 10)
+        return Placement(
+            decode=worker(self.names.pop(0) if self.names else number),
+            handoff_id=f"handoff-{number}",
+            status_version=number * 10,
+        )
 
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         self.outcomes.append(outcome)
+
+
+@dataclass
+class SteppedSink:
+    """Each message is a step of the worker."""
+
+    sink: AttemptSink
+    session: FakeSession
+
+    @property
+    def label(self) -> str:
+        return self.sink.label
+
+    def on_output(self, output: RequestDelta) -> None:
+        self.session.step += 1
+        self.sink.on_output(output)
+
+    def on_failure(self, error: StratosError) -> None:
+        self.sink.on_failure(error)
+
+    def on_lost(self, cause: str) -> None:
+        self.sink.on_lost(cause)
 
 
 @dataclass
@@ -76,10 +104,12 @@ class FakeSession:
     submissions: list[Submission] = field(default_factory=list)
     cancelled: list[tuple[RequestKey, tuple[int, ...]]] = field(default_factory=list)
     released: list[RequestKey] = field(default_factory=list)
+    step: int = 0
+    """Of the worker; one more with each message."""
 
     def submit(self, submission: Submission, sink: AttemptSink) -> None:
         self.submissions.append(submission)
-        asyncio.get_running_loop().call_soon(self.play, sink, submission)
+        asyncio.get_running_loop().call_soon(self.play, SteppedSink(sink, self), submission)
 
     def cancel(self, key: RequestKey, choices: tuple[int, ...] = ()) -> None:
         self.cancelled.append((key, choices))
@@ -94,7 +124,8 @@ class FakeSessions:
 
     plays: list[Play | None]
     opened: list[FakeSession] = field(default_factory=list)
-    are_back: bool = False
+    back: frozenset[str] = frozenset()
+    """Incarnations that take a new session at once."""
 
     async def get(self, ref: WorkerRef) -> FakeSession:
         if (play := self.plays.pop(0)) is None:
@@ -103,7 +134,7 @@ class FakeSessions:
         return self.opened[-1]
 
     async def is_back(self, ref: WorkerRef) -> bool:
-        return self.are_back
+        return ref.incarnation in self.back
 
 
 def make_platform(router: FakeRouter, sessions: FakeSessions, clock: FakeClock | None = None) -> Platform:

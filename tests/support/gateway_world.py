@@ -17,6 +17,7 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.errors import InvalidApiKey, StratosError
 from stratos.core.adapter import Adapter
+from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
 from stratos.core.tenant import Tenant
@@ -222,6 +223,7 @@ class FakeRouter:
     errors: list[StratosError] = field(default_factory=list)
     requests: list[PlacementRequest] = field(default_factory=list)
     completed: list[tuple[str, Outcome]] = field(default_factory=list)
+    cache_layout: CacheLayout | None = None
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
         self.requests.append(request)
@@ -231,7 +233,8 @@ class FakeRouter:
             return await self._place_embedding(request)
         for worker in self.workers:
             if worker.ref.incarnation not in request.excluded_incarnations:
-                return Placement(decode=worker.ref, handoff_id=f"handoff-{len(self.requests)}")
+                handoff_id = f"handoff-{len(self.requests)}"
+                return Placement(decode=worker.ref, handoff_id=handoff_id, cache_layout=self.cache_layout)
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -248,17 +251,19 @@ class FakeRouter:
 
 
 @dataclass
-class FakeRegistry:
-    """Adapters by tenant; ``error`` stands for an outage."""
+class FakeAdapters:
+    """Adapters by tenant; ``error`` is what an unknown name gets in an outage."""
 
     adapters: dict[str, list[Adapter]] = field(default_factory=dict)
     error: StratosError | None = None
-    num_calls: int = 0
 
-    async def list(self, tenant: str) -> Sequence[Adapter]:
-        self.num_calls += 1
-        if self.error is not None:
+    async def find(self, tenant: str, name: str) -> Adapter | None:
+        found = next((adapter for adapter in self.list(tenant) if adapter.name == name), None)
+        if found is None and self.error is not None:
             raise self.error
+        return found
+
+    def list(self, tenant: str) -> Sequence[Adapter]:
         return [*self.adapters.get("", ()), *self.adapters.get(tenant, ())]
 
 
@@ -296,7 +301,7 @@ class World:
     service: GatewayService
     workers: list[FakeDecodeWorker]
     router: FakeRouter
-    registry: FakeRegistry
+    registry: FakeAdapters
     http: httpx.AsyncClient
     openai: AsyncOpenAI
     stop: asyncio.Event
@@ -331,10 +336,10 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
         for worker in workers:
             await worker.server.start()
             stack.push_async_callback(worker.die)
-        router, registry = FakeRouter(workers), FakeRegistry()
+        router, registry = FakeRouter(workers), FakeAdapters()
 
         async def open_backends(settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics) -> Backends:
-            return Backends(routers=router, registry=registry, authenticator=FakeKeys())
+            return Backends(routers=router, adapters=registry, authenticator=FakeKeys())
 
         values: dict[str, Any] = {
             "http_listen": "127.0.0.1:0",

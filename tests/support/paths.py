@@ -7,4 +7,5 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "models"
 BASE_MODEL = MODELS / "base"
+SHIPPED_ADAPTERS = MODELS / "adapters"
 FIXTURES = ROOT / "tests" / "fixtures"

@@ -15,6 +15,7 @@ from typing import Any
 from stratos.core.placement import PlacementRequest
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
+from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import Choice
 from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
@@ -22,7 +23,7 @@ from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.settings import AdmissionConfig, BookingConfig, QueueConfig
+from stratos.routing.settings import AdmissionConfig, BookingConfig, QueueConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
 from tests.support.fleet_samples import ledger, make_request, make_status
 
@@ -71,7 +72,9 @@ class PlacementSimulation:
         self._random = Random(seed)
         self._admission = AdmissionConfig()
         self._bookings = BookingLedger(BookingConfig())
-        self._placer = Placer(Reservations(self._bookings), Policies(PoliciesConfig()), Random(seed))
+        self._placer = Placer(
+            Reservations(self._bookings), SuspectHolds(SuspectConfig()), Policies(PoliciesConfig()), Random(seed)
+        )
         self._queue = PlacementQueue(QueueConfig(max_requests=100_000))
         self._ends: list[tuple[float, str]] = []
         self._numbers = itertools.count()

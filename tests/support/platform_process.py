@@ -135,12 +135,12 @@ def launch_platform(
 
 @contextmanager
 def running_platform(
-    data_dir: Path, *arguments: str, env: Mapping[str, str] | None = None
+    data_dir: Path, *arguments: str, env: Mapping[str, str] | None = None, start_timeout_s: float = START_TIMEOUT_S
 ) -> Iterator[PlatformProcess]:
     """A platform that serves; ended, by force if need be, at the end."""
     platform = launch_platform(data_dir, *arguments, env=env)
     try:
-        platform.wait_for(READY_LINE, START_TIMEOUT_S)
+        platform.wait_for(READY_LINE, start_timeout_s)
         yield platform
     finally:
         try:

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from stratos.common.clock import FakeClock
 from stratos.common.errors import StratosError, WorkerLost
 from stratos.core.placement import AttemptReport, Placement, PlacementRequest, WorkerRef, WorkerRole
+from stratos.rpc.clients.router_addresses import RouterAddresses
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.routers.addresses import RouterAddresses
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.router_set import RouterSet
 

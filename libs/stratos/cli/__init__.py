@@ -1,4 +1,5 @@
 """The ``stratos`` command and the local supervisor of ``stratos up``.
 
-Read in this order: ``main`` (the commands), ``up``, ``local`` (the platform on one machine), ``data`` (its folder).
+Read in this order: ``main`` (the commands), ``commands`` (more of them), ``up``, ``local`` (the platform on one
+machine), ``data`` (its folder).
 """

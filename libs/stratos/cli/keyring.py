@@ -1,82 +1,71 @@
-"""API keys from the command line: the platform's own key, and ``stratos keys``."""
+"""API keys from the command line: the platform's own key, ``stratos keys`` and ``stratos tenants``."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-
-from redis.asyncio import Redis
 
 from stratos.cli.data.credentials import Credentials, load_credentials, save_credentials
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
-from stratos.store.key_store import KeyStore
-from stratos.store.keys import mint_key, redis_key
-from stratos.store.redis import open_redis, translate_redis_errors
+from stratos.cli.stores import open_records
+from stratos.core.tenant import Tenant
+from stratos.store.key_store import KeyStore, ListedKey
+from stratos.store.keys import Peppers, mint_key
 
 OWN_TENANT = "default"
 OWN_NAME = "stratos up"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedKey:
-    """A key as ``stratos keys list`` shows it; its text is stored nowhere."""
-
-    key_id: str
-    tenant: str
-    name: str
-    disabled: bool
-
-
 async def ensure_api_key(redis_url: str, credentials: Credentials, data: DataDir) -> str:
-    """The key that ``stratos up`` prints: made once per data directory, stored again when Redis has lost it."""
-    key = credentials.api_key or mint_key()
-    async with _open(redis_url) as redis:
-        await KeyStore(redis, credentials.pepper).create_key(OWN_TENANT, OWN_NAME, key=key)
+    """The key that ``stratos up`` prints: made once per data directory, and again when it was revoked."""
+    async with open_records(redis_url) as records:
+        keys = KeyStore(records, Peppers(current=credentials.pepper))
+        key = credentials.api_key or mint_key()
+        if credentials.api_key and await keys.is_revoked(key):
+            key = mint_key()
+        await keys.create_key(OWN_TENANT, OWN_NAME, key=key)
     if key != credentials.api_key:
         save_credentials(data, dataclasses.replace(credentials, api_key=key))
     return key
 
 
-async def create_key(facts: PlatformFacts, data_dir: Path, *, tenant: str, name: str) -> str:
+async def create_key(
+    facts: PlatformFacts, data_dir: Path, *, tenant: str, name: str, priority_class: int | None = None
+) -> str:
     """Make a key for a running platform."""
-    pepper = load_credentials(DataDir(data_dir)).pepper
-    async with _open(facts.redis_url) as redis:
-        return await KeyStore(redis, pepper).create_key(tenant, name)
+    async with _open(facts, data_dir) as keys:
+        return await keys.create_key(tenant, name, priority_class=priority_class)
 
 
 async def revoke_key(facts: PlatformFacts, data_dir: Path, *, key_id: str) -> None:
-    """Disable a key; gateways drop it within seconds."""
-    pepper = load_credentials(DataDir(data_dir)).pepper
-    async with _open(facts.redis_url) as redis:
-        await KeyStore(redis, pepper).revoke_key(key_id)
+    """Revoke a key; gateways refuse it within their poll interval."""
+    async with _open(facts, data_dir) as keys:
+        await keys.revoke_key(key_id)
 
 
-async def list_keys(facts: PlatformFacts) -> list[ListedKey]:
+async def list_keys(facts: PlatformFacts, data_dir: Path) -> list[ListedKey]:
     """All keys of a platform, by tenant and name."""
-    found: list[ListedKey] = []
-    async with _open(facts.redis_url) as redis:
-        async for name in redis.scan_iter(match=redis_key("*"), count=500):
-            stored = await redis.hgetall(name)
-            found.append(
-                ListedKey(
-                    key_id=str(name).rpartition(":")[2],
-                    tenant=str(stored.get("tenant", "")),
-                    name=str(stored.get("name", "")),
-                    disabled=stored.get("disabled", "0") != "0",
-                )
-            )
-    return sorted(found, key=lambda key: (key.tenant, key.name, key.key_id))
+    async with _open(facts, data_dir) as keys:
+        return await keys.list_keys()
+
+
+async def list_tenants(facts: PlatformFacts, data_dir: Path) -> list[Tenant]:
+    """All tenants of a platform, by name."""
+    async with _open(facts, data_dir) as keys:
+        return await keys.list_tenants()
+
+
+async def set_class(facts: PlatformFacts, data_dir: Path, *, tenant: str, priority_class: int) -> None:
+    """Change the class of a tenant's future requests."""
+    async with _open(facts, data_dir) as keys:
+        await keys.set_class(tenant, priority_class)
 
 
 @asynccontextmanager
-async def _open(redis_url: str) -> AsyncIterator[Redis]:
-    redis = open_redis(redis_url)
-    try:
-        with translate_redis_errors():
-            yield redis
-    finally:
-        await redis.aclose()
+async def _open(facts: PlatformFacts, data_dir: Path) -> AsyncIterator[KeyStore]:
+    credentials = load_credentials(DataDir(data_dir))
+    async with open_records(facts.redis_url) as records:
+        yield KeyStore(records, Peppers(current=credentials.pepper))

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from stratos.cli.commands.access import keys_app, tenants_app
+from stratos.cli.commands.admin import admin_app
+from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, TenantOption, explained_errors
 from stratos.cli.local.options import UpOptions
-from stratos.common.errors import StratosError
 
 app = typer.Typer(
     name="stratos",
@@ -25,27 +25,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
 adapters_app = typer.Typer(help="LoRA adapters.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
+app.add_typer(tenants_app, name="tenants")
+app.add_typer(admin_app, name="admin")
 app.add_typer(adapters_app, name="adapters")
 watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)
 app.add_typer(watermark_app, name="watermark")
-
-DataDirOption = Annotated[Path, typer.Option("--data-dir", help="Where the platform keeps its data.")]
-RunOption = Annotated[str, typer.Option("--run", help="Which run, if several share the data directory.")]
-TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant the key or adapter belongs to.")]
-DEFAULT_DATA_DIR = Path(".stratos")
-
-
-@contextmanager
-def explained_errors() -> Iterator[None]:
-    """One line and exit code 1 for an error of ours; anything else is a bug and keeps its traceback."""
-    try:
-        yield
-    except StratosError as error:
-        typer.echo(f"error: {error.message}", err=True)
-        raise typer.Exit(1) from error
 
 
 @app.command()
@@ -171,50 +157,6 @@ def bench(
             )  # fmt: skip
             reports.append(asyncio.run(run_load(check_spec(spec))))
     typer.echo(json.dumps([report.as_json() for report in reports], indent=2) if as_json else load_table(reports))
-
-
-@keys_app.command("create")
-def keys_create(
-    name: Annotated[str, typer.Option(help="What the key is for.")] = "",
-    tenant: TenantOption = "default",
-    data_dir: DataDirOption = DEFAULT_DATA_DIR,
-    run: RunOption = "",
-) -> None:
-    """Make an API key; it is shown once."""
-    from stratos.cli.keyring import create_key
-    from stratos.cli.local.running import find_platform
-
-    with explained_errors():
-        typer.echo(asyncio.run(create_key(find_platform(data_dir, run), data_dir, tenant=tenant, name=name)))
-
-
-@keys_app.command("list")
-def keys_list(data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = "") -> None:
-    """List keys by id; the keys themselves are not stored."""
-    from stratos.cli.keyring import list_keys
-    from stratos.cli.local.running import find_platform
-
-    with explained_errors():
-        records = asyncio.run(list_keys(find_platform(data_dir, run)))
-    for record in records:
-        typer.echo(
-            f"{record.key_id}  {record.tenant:<20} {'disabled' if record.disabled else 'active':<9} {record.name}"
-        )
-
-
-@keys_app.command("revoke")
-def keys_revoke(
-    key_id: Annotated[str, typer.Argument(help="Id as `stratos keys list` shows it.")],
-    data_dir: DataDirOption = DEFAULT_DATA_DIR,
-    run: RunOption = "",
-) -> None:
-    """Disable a key."""
-    from stratos.cli.keyring import revoke_key
-    from stratos.cli.local.running import find_platform
-
-    with explained_errors():
-        asyncio.run(revoke_key(find_platform(data_dir, run), data_dir, key_id=key_id))
-    typer.echo(f"{key_id} is revoked")
 
 
 @adapters_app.command("register")

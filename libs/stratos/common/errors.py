@@ -27,7 +27,8 @@
         ├── IdentityMismatch        500 identity_mismatch    KV of another identity (internal)
         └── Internal                500 internal_error       a bug
 
-Each class holds its HTTP status, gRPC code name, machine code and OpenAI error type as data.
+Each class holds its HTTP status, gRPC code name, machine code and OpenAI error type as data, and where its messages may
+name our processes, stores or other tenants' load, the text that clients read instead.
 """
 
 from __future__ import annotations
@@ -48,12 +49,16 @@ class StratosError(Exception):
     grpc_code: ClassVar[str] = "INTERNAL"
     code: str = "internal_error"
     type: ClassVar[str] = "server_error"
+    public_text: ClassVar[str] = ""
+    """What clients read in place of the message, which is for operators; empty: the message itself."""
 
     def __init__(self, message: str = "", *, param: str | None = None, after_s: float | None = None) -> None:
         super().__init__(message or type(self).__name__)
         self.message = message or type(self).__name__
         self.param = param
         self.after_s = after_s
+        self.is_from_peer = False
+        """Another process raised it: ``param`` names a field of our messages, not one of a client's request."""
 
 
 class Retryable(StratosError):
@@ -72,6 +77,7 @@ class Overloaded(Retryable):
     """The system is full."""
 
     grpc_code = "RESOURCE_EXHAUSTED"
+    public_text = "the platform is full; try again later"
 
 
 class QueueTimeout(Retryable):
@@ -79,12 +85,14 @@ class QueueTimeout(Retryable):
 
     grpc_code = "DEADLINE_EXCEEDED"
     code = "queue_timeout"
+    public_text = "there was no room for this request in time; try again later"
 
 
 class Draining(Retryable):
     """The process is leaving."""
 
     code = "draining"
+    public_text = "this server is leaving; try again"
 
 
 class Busy(Retryable):
@@ -92,12 +100,14 @@ class Busy(Retryable):
 
     grpc_code = "RESOURCE_EXHAUSTED"
     code = "busy"
+    public_text = "the platform could not finish this request now; try again"
 
 
 class AdapterUnavailable(Retryable):
     """The adapter's weights cannot be loaded now."""
 
     code = "adapter_unavailable"
+    public_text = "the adapter cannot be loaded now; try again"
 
 
 class FeatureUnavailable(Retryable):
@@ -111,12 +121,14 @@ class DependencyDown(Retryable):
     """Redis or the object store does not answer."""
 
     code = "dependency_unavailable"
+    public_text = "a service that this request needs does not answer now; try again later"
 
 
 class WorkerLost(Retryable):
     """A peer went away in the middle of a call."""
 
     code = "worker_lost"
+    public_text = "the platform could not finish this request now; try again"
 
 
 class RateLimited(Retryable):
@@ -228,6 +240,7 @@ class AdapterMismatch(Permanent):
     http_status = 503
     grpc_code = "FAILED_PRECONDITION"
     code = "adapter_mismatch"
+    public_text = "the adapter's files are not the ones that were registered; register it again"
 
 
 class IdentityMismatch(Permanent):

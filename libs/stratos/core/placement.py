@@ -9,6 +9,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stratos.core.cache_changes import CacheLayout
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.core.trace import NO_TRACE, TraceContext
 
@@ -33,6 +34,8 @@ class Outcome(enum.StrEnum):
     FINISHED = "finished"
     CANCELLED = "cancelled"
     FAILED = "failed"
+    SETTLED = "settled"
+    """No end: a suspect goes on, and is no suspect any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,9 @@ class PlacementRequest:
     """Or number of inputs to embed."""
     work: Work = Work.GENERATION
     excluded_incarnations: frozenset[str] = frozenset()
+    """Workers to avoid while another one serves the model."""
+    hung_incarnations: frozenset[str] = frozenset()
+    """Those of them that stood still, and are avoided only until they move again."""
     waited_ms: int = 0
     """Milliseconds this request has waited in earlier calls."""
     num_emitted_tokens: int = 0
@@ -76,6 +82,10 @@ class PlacementRequest:
     refusals: Mapping[str, int] = field(default_factory=dict)
     """Incarnations that answered Busy, each with the version of the status that the placement went by: closed to the
     request until the status has another version."""
+    block_names: tuple[int, ...] = ()
+    """Of the first blocks of the prompt (``stratos.core.cache_changes``); empty when the gateway does not tell."""
+    session_key: int = 0
+    """Equal for requests that belong together, 64 bits; 0 when the gateway knows none."""
     trace: TraceContext = NO_TRACE
     required_features: frozenset[str] = frozenset()
     """What the worker must offer, see ``stratos.core.features``."""
@@ -102,6 +112,8 @@ class Placement:
     """Of the router that booked it, which is told how the attempt ended."""
     status_version: int = 0
     """Of the worker's status that the choice went by."""
+    cache_layout: CacheLayout | None = None
+    """For the names of blocks in later requests; ``None`` when no policy looks at them."""
 
     @property
     def worker(self) -> WorkerRef:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stratos.core.adapter import BASE_MODEL, AdapterRef
+from stratos.core.requests.limits import DEFAULT_PRIORITY_CLASS
 from stratos.core.requests.terms import RequestTerms
 
 
@@ -15,7 +16,7 @@ class Tenant:
     name: str
     cache_salt: bytes = field(default=b"", repr=False)
     """Separates the prefix caches of tenants."""
-    priority_class: int = 0
+    priority_class: int = DEFAULT_PRIORITY_CLASS
     """0 is the most urgent."""
 
     def terms(self, adapter: AdapterRef = BASE_MODEL) -> RequestTerms:

@@ -12,8 +12,8 @@ Life of an input to embed
 Every request ends in exactly one of: an output with a finish reason for each choice, its embedding, an entry in
 ``StepResult.errors``, or a call of ``abort``.  Ids of ended requests may be used again with a new attempt.
 
-Only ``gather``, ``scatter``, ``status``, ``prepare_grammar`` and ``load_adapter`` may be called by other threads than
-the one that owns the engine.  State changes under one lock, the runner works without it.
+Only ``gather``, ``scatter``, ``status``, ``prepare_grammar``, ``cache_changes`` and ``load_adapter`` may be called by
+other threads than the one that owns the engine.  State changes under one lock, the runner works without it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from contextlib import contextmanager
 
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import BadRequest
+from stratos.core.cache_changes import CacheChanges, block_names
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest
@@ -245,6 +246,17 @@ class EngineCore:
         """Drop blocks from the prefix cache by hash; returns how many were known."""
         with self._changing():
             return max(self._blocks.forget(hashes), self._kv.tier.forget(hashes))
+
+    def cache_changes(self, after: int | None) -> CacheChanges:
+        """What the prefix cache stored and removed after change ``after``; all of it for ``None``, or an old number."""
+        log = self._blocks.cache.changes
+        with self._lock:
+            changes = None if after is None else log.since(after)
+            if changes is not None:
+                return changes
+            last, hashes = log.last, self._blocks.cache.hashes()
+        names = block_names(hashes)  # without the lock: it may take milliseconds
+        return CacheChanges(after=0, last=last, stored=names, is_dump=True)
 
     def load_adapter(self, files: AdapterFiles) -> None:
         """``Runner.load_adapter``; adapters with a pin are not evicted."""

@@ -36,6 +36,8 @@ class SchedulerConfig:
     """While a higher class is backlogged, at most one of so many admissions goes to an aged sequence."""
     max_compiled_grammars: Annotated[int, Ge(1)] = 64
     """Compiled grammars kept; one is about a megabyte, at most about 100."""
+    max_cache_changes: Annotated[int, Ge(0)] = 32768
+    """Last changes of the prefix cache that are kept for routers; one that falls further back gets the whole cache."""
     enable_overlap: bool | None = None
     """Ablation switch: plan a step while the one before it runs; off collects each step first, unset takes what suits
     the runner."""

@@ -24,6 +24,8 @@ class Reason(enum.StrEnum):
     STEADY = "steady"
     AT_MAX = "at_max"
     NO_DATA = "no_data"
+    PARTIAL_DATA = "partial_data"
+    STANDBY = "standby"
     NO_LIVE_WORKER = "no_live_worker"
     STARTING = "starting"
     START_FAILED = "start_failed"
@@ -42,7 +44,7 @@ class Demand:
 
 def demand(pool: PoolObservation, config: PoolConfig, utilisation: float) -> Demand:
     """Workers that would carry running and waiting load with each of them at ``utilisation`` at most."""
-    if config.role is WorkerRole.PREFILL:
+    if config.bounds.role is WorkerRole.PREFILL:
         wanted = [_prefill_demand(pool, config, utilisation)]
     else:
         wanted = [_slot_demand(pool, config, utilisation), _block_demand(pool, utilisation)]

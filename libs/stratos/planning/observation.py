@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stratos.core.fleet import Fleet, FleetWorker
 from stratos.core.placement import Work, WorkerRole
+from stratos.planning.settings import PoolKey
 
 MAX_AGE_S = 10.0
 """A worker that was draining and has been silent for so long is gone."""
@@ -34,13 +36,15 @@ class PoolObservation:
 
     workers: tuple[WorkerLoad, ...] = ()
     queue_depth: int = 0
-    """Requests that wait at the router for this pool."""
+    """Requests that wait at the routers for this pool."""
     queued_tokens: int = 0
     """Their prompt tokens."""
     num_starting: int = 0
     """Workers that were asked for and are not among ``workers`` yet."""
     num_leaving: int = 0
     """Workers that drain and are not among ``workers`` any more."""
+    is_partial: bool = False
+    """Some router did not answer: there may be more load than this."""
 
     @property
     def staying(self) -> tuple[WorkerLoad, ...]:
@@ -48,23 +52,45 @@ class PoolObservation:
         return tuple(worker for worker in self.workers if not worker.is_draining)
 
 
-def observe(fleet: Fleet, role: WorkerRole, *, num_starting: int = 0, num_leaving: int = 0) -> PoolObservation:
-    """The pool of one role. Requests that none of its workers could take are not its backlog."""
-    of_role = [worker for worker in fleet.workers if worker.ref.role is role]
-    models = {worker.status.identity.model_digest for worker in of_role if worker.status is not None}
-    queues = [
-        queue
-        for queue in fleet.queues
-        if (not models or queue.model_digest in models)
-        and (role is WorkerRole.PREFILL or queue.work is Work.GENERATION)
-    ]
+WAITS_FOR = {Work.GENERATION: WorkerRole.DECODE, Work.EMBEDDING: WorkerRole.PREFILL}
+"""Whose room a request at the router waits for. A generation's prompt joins a prefill worker's own queue later."""
+
+
+def observe(
+    fleet: Fleet,
+    pool: PoolKey,
+    *,
+    models: Mapping[str, str] | None = None,
+    num_starting: int = 0,
+    num_leaving: int = 0,
+    is_partial: bool = False,
+) -> PoolObservation:
+    """One pool in the fleet.
+
+    A model's backlog counts whether or not a worker of it lives: that is how a pool at zero is woken.
+
+    Args:
+        fleet: sum over the routers.
+        pool: role and model.
+        models: model by id of workers, as the backend knows them; for workers that have sent no status yet.
+        num_starting, num_leaving, is_partial: as in ``PoolObservation``.
+    """
+    started = models or {}
+    members = [worker for worker in fleet.workers if worker.ref.role is pool.role and _is_in(worker, pool, started)]
+    queues = [q for q in fleet.queues if WAITS_FOR[q.work] is pool.role and pool.holds_model(q.model_digest)]
     return PoolObservation(
-        workers=tuple(_load(worker) for worker in of_role),
+        workers=tuple(_load(worker) for worker in members),
         queue_depth=sum(queue.num_requests for queue in queues),
         queued_tokens=sum(queue.num_tokens for queue in queues),
         num_starting=num_starting,
         num_leaving=num_leaving,
+        is_partial=is_partial,
     )
+
+
+def _is_in(worker: FleetWorker, pool: PoolKey, started: Mapping[str, str]) -> bool:
+    status = worker.status
+    return pool.holds_model(started.get(worker.ref.worker_id, "") if status is None else status.identity.model_digest)
 
 
 def _load(worker: FleetWorker) -> WorkerLoad:

@@ -1,8 +1,10 @@
 """Decides the size of one pool.
 
 Up at once, down one worker at a time after a quiet window without gaps.  The steps of a decision:
-    no data -> hold;  fewer than the minimum, confirmed -> start;  more than the maximum -> drain
+    no data, or another autoscaler acts -> hold
+    fewer than the minimum, confirmed -> start;  more than the maximum -> drain
     more wanted than there are -> start (not while one starts, not in a cooldown)
+    a router did not answer -> start where that is wanted, but drain none
     fewer wanted for the whole quiet window, survivors below ``down_utilisation`` -> drain the least loaded, newest
 
 Holding is a decision with a reason.  Missing data never changes a pool.
@@ -59,16 +61,17 @@ class PoolPlanner:
         self._no_start_before = NEVER
         self._desired = config.min_workers
 
-    def decide(self, pool: PoolObservation | None, now: float) -> Decision:
+    def decide(self, pool: PoolObservation | None, now: float, *, why_none: Reason = Reason.NO_DATA) -> Decision:
         """One decision; it is taken as carried out.
 
         Args:
             pool: what is known of the pool; ``None`` when nothing is.
             now: monotonic seconds.
+            why_none: reason to hold without an observation.
         """
         if pool is None:
             self._forget_window()
-            return self._hold(Reason.NO_DATA)
+            return self._hold(why_none)
         self._track(pool, now)
         usable = [
             w for w in pool.staying if w.is_live or now - self._out_since[w.worker_id] < self._config.planner.confirm_s
@@ -95,7 +98,7 @@ class PoolPlanner:
             self._missing_since = now
         if self._missing_since is not None and now - self._missing_since >= config.planner.confirm_s:
             return self._start(config.min_workers, num_present, Reason.BELOW_MIN, now)
-        if len(pool.staying) > config.max_workers:
+        if len(pool.staying) > config.max_workers and not pool.is_partial:
             return self._drain(pool, config.max_workers, Reason.ABOVE_MAX, now)
         return None
 
@@ -127,6 +130,8 @@ class PoolPlanner:
             return self._hold(
                 Reason.STEADY if is_steady else Reason.STABILISING, desired=num_staying + pool.num_starting
             )
+        if pool.is_partial:
+            return self._hold(Reason.PARTIAL_DATA, desired=num_staying)
         if now - self._window_begin < config.planner.quiet_s:
             return self._hold(Reason.STABILISING, desired=num_staying)
         return self._drain(pool, num_staying - 1, Reason.QUIET, now)
@@ -169,7 +174,7 @@ class PoolPlanner:
         self._out_since = {worker_id: self._out_since.get(worker_id, now) for worker_id in out}
         if self._wanted and now - self._wanted[-1][0] > self._config.planner.max_gap_s:
             self._forget_window()
-        if not self._wanted:
+        if not self._wanted or pool.is_partial:
             self._window_begin = now
         wanted = max(
             demand(pool, self._config, self._config.planner.down_utilisation),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -43,14 +44,61 @@ class PlannerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolConfig:
-    """One pool: its bounds, and the numbers that all pools share."""
+class PoolKey:
+    """Workers that can stand in for each other: one role, one model."""
 
     role: WorkerRole
+    model_digest: str = ""
+    """SHA-256 (hex) of the base model; empty where the deployment has one model."""
+
+    def holds_model(self, model_digest: str) -> bool:
+        """Workers and requests of that model belong here, if their role does."""
+        return self.model_digest in ("", model_digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolBounds:
+    """One pool and how large it may be."""
+
+    role: WorkerRole
+    model_digest: str = ""
     min_workers: int
     max_workers: int
-    planner: PlannerConfig = field(default_factory=PlannerConfig)
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_workers <= self.max_workers:
             raise ValueError(f"{self.role}: 0 <= min {self.min_workers} <= max {self.max_workers} does not hold")
+
+    @property
+    def key(self) -> PoolKey:
+        return PoolKey(role=self.role, model_digest=self.model_digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """One pool: its bounds, and the numbers that all pools share."""
+
+    bounds: PoolBounds
+    planner: PlannerConfig = field(default_factory=PlannerConfig)
+
+    @property
+    def min_workers(self) -> int:
+        return self.bounds.min_workers
+
+    @property
+    def max_workers(self) -> int:
+        return self.bounds.max_workers
+
+
+def check_pools(pools: Sequence[PoolBounds]) -> None:
+    """Refuse pools that share workers: their planners would start and drain against each other.
+
+    Raises:
+        ValueError: two pools of a role have the same model, or one of several has none.
+    """
+    for role in WorkerRole:
+        models = [pool.model_digest for pool in pools if pool.role is role]
+        if len(set(models)) < len(models):
+            raise ValueError(f"two {role} pools have the same model")
+        if len(models) > 1 and "" in models:
+            raise ValueError(f"of several {role} pools each needs a model_digest")

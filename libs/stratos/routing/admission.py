@@ -1,6 +1,6 @@
 """What a request would take of a worker, and what is missing for it there.
 
-The rule is the worker's own (``stratos.core.admission``), applied to what the worker reports of itself and to the
+The rule is the worker's own (``stratos.core.rules.admission``), applied to what the worker reports of itself and to the
 placements that its status does not show yet.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stratos.core.admission import KvNeed, KvRoom, exceeds_alone, num_blocks_short, output_blocks
 from stratos.core.placement import PlacementRequest, Work
+from stratos.core.rules.admission import KvNeed, KvRoom, exceeds_alone, num_blocks_short, output_blocks
 from stratos.routing.worker_view import WorkerView
 
 

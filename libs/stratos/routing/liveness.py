@@ -47,6 +47,11 @@ class Liveness:
         """When the last status arrived."""
         return self._status_at
 
+    @property
+    def moved_at(self) -> float:
+        """When a status last showed that the worker moves, or has nothing to do."""
+        return self._status_at - self._steps.stalled_s(self._status_at)
+
     def on_status(self, status: WorkerStatus, now: float) -> None:
         last = self._status
         if last is None or last.ref.incarnation != status.ref.incarnation:

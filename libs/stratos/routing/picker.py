@@ -40,6 +40,10 @@ class Choice:
         """The worker that runs the request."""
         return self.decode or self.prefill[0]
 
+    def without_sources(self) -> Choice:
+        """The same worker, which computes the prompt itself."""
+        return self if self.decode is None else Choice(self.decode, ())
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

@@ -10,13 +10,23 @@ from collections.abc import Sequence
 from random import Random
 
 from stratos.routing.admission import Ask
-from stratos.routing.filters import is_candidate
+from stratos.routing.filters import Rejection, is_candidate
 from stratos.routing.full_models import FullModels
-from stratos.routing.picker import Choice, choose
+from stratos.routing.isolation import SuspectHolds, still_excluded
+from stratos.routing.picker import Choice, Refusal, choose
 from stratos.routing.policy.policies import Policies
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.reservations import Reservations
 from stratos.routing.worker_view import WorkerView
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Fleet:
+    """What a request is tried against."""
+
+    views: Sequence[WorkerView]
+    version: int
+    preferred_prefill: str
 
 
 class Placer:
@@ -24,12 +34,14 @@ class Placer:
 
     Args:
         reservations: of this router.
+        suspects: where suspects are; workers that hold one take no other.
         policies: of the pools.
         rng: breaks ties.
     """
 
-    def __init__(self, reservations: Reservations, policies: Policies, rng: Random) -> None:
+    def __init__(self, reservations: Reservations, suspects: SuspectHolds, policies: Policies, rng: Random) -> None:
         self._reservations = reservations
+        self._suspects = suspects
         self._policies = policies
         self._rng = rng
         self._full = FullModels()
@@ -46,17 +58,46 @@ class Placer:
             version: of ``views``; moves whenever a choice among them could turn out differently.
             preferred_prefill: incarnation that has computed its prompt before.
         """
-        ask = dataclasses.replace(ask, closed=self._reservations.closed_to(ticket))
-        if (verdict := self._full.verdict(ask, version)) is not None:
+        excluded = still_excluded(ask.request, views, ticket.asked_at)
+        ask = dataclasses.replace(_excluding(ask, excluded), closed=self._reservations.closed_to(ticket))
+        fleet = _Fleet(views, version, preferred_prefill)
+        holders = self._suspects.workers()
+        if not holders and not ask.request.is_suspect:
+            return self._try(ask, fleet)
+        apart = dataclasses.replace(ask, closed=ask.closed | holders)
+        choice = self._try(apart, fleet)
+        if not isinstance(choice, Choice):
+            beside = self._try(ask, fleet)
+            # A suspect waits for a worker without another one, and stops no others; those go beside one if they must.
+            return Verdict.INELIGIBLE if ask.request.is_suspect and isinstance(beside, Choice) else beside
+        return choice.without_sources() if ask.request.is_suspect else choice
+
+    def _try(self, ask: Ask, fleet: _Fleet) -> Choice | Verdict:
+        if (verdict := self._full.verdict(ask, fleet.version)) is not None:
             return verdict
-        choice = choose(views, ask, self._policies, self._rng, preferred_prefill=preferred_prefill)
+        choice = self._choose(ask, fleet)
         if isinstance(choice, Choice):
             return choice
-        self._full.learn(ask, choice, version)
+        self._full.learn(ask, choice, fleet.version)
         if choice.is_blocked:
-            return self._full.verdict(ask, version) or Verdict.BLOCKED
+            return self._full.verdict(ask, fleet.version) or Verdict.BLOCKED
         return Verdict.INELIGIBLE
+
+    def _choose(self, ask: Ask, fleet: _Fleet) -> Choice | Refusal:
+        """A worker that the request avoids is better than none: it may be the only one that serves the model."""
+        views, prefill = fleet.views, fleet.preferred_prefill
+        choice = choose(views, ask, self._policies, self._rng, preferred_prefill=prefill)
+        if isinstance(choice, Refusal) and choice.rejections[Rejection.EXCLUDED] and not choice.is_blocked:
+            ask = _excluding(ask, frozenset())
+            return choose(views, ask, self._policies, self._rng, preferred_prefill=prefill)
+        return choice
 
     def reserve(self, ticket: Ticket, ask: Ask, views: Sequence[WorkerView]) -> None:
         """Keep room for a blocked request at the worker where it is expected to fit first."""
         self._reservations.reserve(ticket, ask, [view for view in views if is_candidate(view, ask)])
+
+
+def _excluding(ask: Ask, incarnations: frozenset[str]) -> Ask:
+    if ask.request.excluded_incarnations == incarnations:
+        return ask
+    return dataclasses.replace(ask, request=dataclasses.replace(ask.request, excluded_incarnations=incarnations))

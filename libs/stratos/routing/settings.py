@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +22,6 @@ class AdmissionConfig:
 class QueueConfig:
     """Bounds and order of the queues."""
 
-    num_classes: Annotated[int, Ge(1)] = 4
-    """Classes 0 (most urgent) to n-1; a request of a lower class counts as the lowest."""
     max_requests: Annotated[int, Ge(0)] = 1024
     """Requests per (model, class); the next one is refused at once."""
     max_tokens: Annotated[int, Ge(0)] = 8 * 1024 * 1024
@@ -57,6 +55,14 @@ class LivenessConfig:
     """A worker without a status for so long is out."""
     hung_after_s: float = 2.0
     """A worker whose step counter stands still for so long while it computes is out (at least 4 of its slow steps)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspectConfig:
+    """Requests that may be the cause of a worker's death."""
+
+    hold_s: Annotated[float, Gt(0)] = 5.0
+    """A worker takes no other suspect for so long, unless the one it has settles or ends before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

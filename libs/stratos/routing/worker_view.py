@@ -54,6 +54,8 @@ class WorkerView:
     """Why it may not be chosen; empty when it may."""
     age_s: float = 0.0
     """Seconds since the status arrived."""
+    moved_at: float = 0.0
+    """When a status last showed that it moves, or has nothing to do; monotonic seconds."""
     fresh: BookedLoad = NO_LOAD
     held: BookedLoad = NO_LOAD
     fresh_adapters: frozenset[str] = frozenset()

@@ -62,13 +62,15 @@ def to_error_detail(error: StratosError) -> common_pb2.ErrorDetail:
 
 def from_error_detail(detail: common_pb2.ErrorDetail) -> StratosError:
     """The error that a message describes; an unknown code keeps its name and takes the class of its HTTP status."""
-    return error_from_code(
+    error = error_from_code(
         detail.code,
         detail.message,
         param=detail.param if detail.HasField("param") else None,
         after_s=detail.retry_after_ms / 1000 if detail.HasField("retry_after_ms") else None,
         http_status=detail.http_status or None,
     )
+    error.is_from_peer = True
+    return error
 
 
 def from_rpc_error(

@@ -1,196 +1,162 @@
-"""Keys and tenants in Redis, with a snapshot that outlives an outage.
+"""Making, revoking and listing keys, and the class of a tenant: the side that writes.
 
-``authenticate`` answers for keys seen before from the snapshot, without a round trip; the root task
-``refresh_forever`` reads them again every few seconds, so a revoked key stops working soon, and a dead Redis
-stops no key that was used before.  Unknown keys need Redis.
+Every write names the version of the record that it has seen, so of two writers one is told that it came second and
+looks again.  A key is never taken out of the store: a revoked one becomes a tombstone.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hmac
-import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from redis.asyncio import Redis
-from redis.typing import EncodableT, FieldT
-
-from stratos.common.errors import BadRequest, DependencyDown, InvalidApiKey, NotFound
+from stratos.common.errors import BadRequest, NotFound
+from stratos.core.requests.limits import DEFAULT_PRIORITY_CLASS
 from stratos.core.tenant import Tenant
-from stratos.store.keys import (
-    MARKER,
-    KeyRecord,
-    check_priority_class,
-    check_tenant,
-    key_mac,
-    mint_key,
-    parse_key,
-    redis_key,
-    redis_tenant,
-)
-from stratos.store.redis import translate_redis_errors
+from stratos.store.keys import KeyRecord, Peppers, check_priority_class, check_tenant, key_mac, mint_key, parse_key
+from stratos.store.records.followed_snapshot import Malformed
+from stratos.store.records.record import Kind, Record, make_body, version_of
+from stratos.store.records.record_store import RecordStore, VersionConflict, read_record
+from stratos.store.records.values import encode_key, encode_tenant
 
-_log = logging.getLogger(__name__)
-_BATCH = 256
-_EMPTY = "Redis holds no API keys at all; it was emptied, or no key was made yet"
+_SALT_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedKey:
+    """A key as a list shows it; its text is stored nowhere."""
+
+    key_id: str
+    tenant: str
+    name: str
+    disabled: bool
 
 
 class KeyStore:
-    """Makes, checks and revokes keys.
+    """Writes keys and tenants; every method raises ``DependencyDown`` where Redis, or its marker, is gone.
 
     Args:
-        redis: with decoded answers, see ``open_redis``.
-        pepper: key of the HMAC, at least 16 characters.
-        refresh_s: seconds between two looks at the keys in the snapshot.
-        max_known: bound of the snapshot; the oldest entry makes room.
+        records: where they are stored.
+        peppers: the current one hashes new keys.
+        store_id: the store that is meant; "" takes any that is marked.
     """
 
-    def __init__(self, redis: Redis, pepper: str, *, refresh_s: float = 2.0, max_known: int = 100_000) -> None:
-        if len(pepper) < 16:
-            raise BadRequest("the pepper of the API keys must have at least 16 characters", param="pepper")
-        self._redis = redis
-        self._pepper = pepper
-        self._refresh_s = refresh_s
-        self._max_known = max_known
-        self._known: dict[str, KeyRecord] = {}
+    def __init__(self, records: RecordStore, peppers: Peppers, *, store_id: str = "") -> None:
+        self._records = records
+        self._peppers = peppers
+        self._store_id = store_id
 
-    async def create_key(self, tenant: str, name: str, *, priority_class: int = 0, key: str | None = None) -> str:
+    async def create_key(
+        self, tenant: str, name: str, *, priority_class: int | None = None, key: str | None = None
+    ) -> str:
         """Store a key, and its tenant if it is new; returns the key's text, which is nowhere else.
 
         Args:
             tenant: owner.
             name: for people.
-            priority_class: of a new tenant.
-            key: text made earlier by ``mint_key``; storing it again changes nothing but name and tenant.
+            priority_class: of a new tenant; ``None`` takes the default, or what the tenant has.
+            key: text made earlier by ``mint_key``; storing it again changes nothing.
+
+        Raises:
+            BadRequest: the tenant exists in another class, or the key was revoked.
         """
         check_tenant(tenant)
-        check_priority_class(priority_class)
+        await self._ensure_tenant(tenant, priority_class)
         key = key or mint_key()
         key_id = parse_key(key)
-        with translate_redis_errors():
-            async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.hsetnx(redis_tenant(tenant), "cache_salt", secrets.token_hex(32))
-                pipe.hsetnx(redis_tenant(tenant), "priority_class", str(priority_class))
-                fields: dict[FieldT, EncodableT] = {
-                    "mac": key_mac(self._pepper, key),
-                    "tenant": tenant,
-                    "name": name,
-                    "disabled": "0",
-                }
-                pipe.hset(redis_key(key_id), mapping=fields)
-                pipe.set(MARKER, "1")
-                await pipe.execute()
+        record = KeyRecord(
+            key_id=key_id,
+            name=name,
+            tenant=tenant,
+            mac=key_mac(self._peppers.current, key),
+            pepper_id=self._peppers.current_id,
+        )
+        try:
+            await self._write(Kind.KEY, key_id, make_body(encode_key(record)), seen=0)
+        except VersionConflict:
+            if await self.is_revoked(key):
+                raise BadRequest("this key was revoked; make another one", param="key") from None
         return key
 
+    async def is_revoked(self, key: str) -> bool:
+        """Whether a key has a tombstone."""
+        key_id = parse_key(key)
+        text = await self._records.text_of(Kind.KEY, key_id)
+        content = read_record(Kind.KEY, key_id, text or "")
+        return isinstance(content, Record) and content.is_deleted
+
     async def revoke_key(self, key_id: str) -> None:
-        """Disable a key; gateways drop it within their refresh interval.
+        """Turn a key into a tombstone; gateways refuse it within their poll interval.
 
         Raises:
             NotFound: no such key.
         """
-        with translate_redis_errors():
-            if not await self._redis.exists(redis_key(key_id)):
-                raise NotFound(f"there is no API key with id {key_id!r}")
-            await self._redis.hset(redis_key(key_id), "disabled", "1")
-        self._known.pop(key_id, None)
-
-    async def authenticate(self, text: str) -> Tenant:
-        """The tenant of a key; raises like ``find``."""
-        return (await self.find(text)).tenant
-
-    async def find(self, text: str) -> KeyRecord:
-        """The record of a key.
-
-        Raises:
-            InvalidApiKey: malformed, unknown, disabled, or another secret.
-            DependencyDown: not seen before, and Redis does not answer or is empty.
-        """
-        key_id = parse_key(text)
-        mac = key_mac(self._pepper, text)
-        record = self._known.get(key_id) or await self._look_up(key_id)
-        stored = record.mac if record is not None else "0" * len(mac)
-        if not hmac.compare_digest(mac, stored) or record is None:
-            raise InvalidApiKey("the API key is not known")
-        if key_id not in self._known:
-            self._remember(record)
-        return record
-
-    async def refresh(self) -> None:
-        """Read every key of the snapshot again and drop those that are gone or disabled.
-
-        Raises:
-            DependencyDown: Redis does not answer or is empty; the snapshot stays as it is.
-        """
-        known = list(self._known)
-        for begin in range(0, len(known), _BATCH):
-            batch = known[begin : begin + _BATCH]
-            for key_id, record in zip(batch, await self._read(batch), strict=True):
-                if record is None:
-                    self._known.pop(key_id, None)
-                else:
-                    self._known[key_id] = record
-
-    async def refresh_forever(self) -> None:
-        """Root task of a process that authenticates."""
-        is_down = False
         while True:
-            await asyncio.sleep(self._refresh_s)
+            text = await self._records.text_of(Kind.KEY, key_id)
+            if text is None:
+                raise NotFound(f"there is no API key with id {key_id!r}")
+            content = read_record(Kind.KEY, key_id, text)
+            key = content.value if isinstance(content, Record) else None
+            if isinstance(content, Record) and content.is_deleted:
+                return
+            value = {"tenant": key.tenant, "name": key.name} if isinstance(key, KeyRecord) else {}
             try:
-                await self.refresh()
-                if is_down:
-                    _log.info("API keys are refreshed again")
-                is_down = False
-            except DependencyDown as error:
-                if not is_down:
-                    _log.warning("API keys are not refreshed, known ones keep working: %s", error)
-                is_down = True
+                await self._write(Kind.KEY, key_id, make_body(value, is_deleted=True), seen=version_of(text))
+            except VersionConflict:
+                continue
+            return
 
-    def _remember(self, record: KeyRecord) -> None:
-        while len(self._known) >= self._max_known:
-            del self._known[next(iter(self._known))]
-        self._known[record.key_id] = record
+    async def list_keys(self) -> list[ListedKey]:
+        """All keys, by tenant and name."""
+        found = [_listed(record) for record in await self._records.records(Kind.KEY)]
+        return sorted(found, key=lambda key: (key.tenant, key.name, key.key_id))
 
-    async def _look_up(self, key_id: str) -> KeyRecord | None:
-        return (await self._read([key_id]))[0]
+    async def list_tenants(self) -> list[Tenant]:
+        """All tenants, by name."""
+        values = [record.value for record in await self._records.records(Kind.TENANT)]
+        return sorted((value for value in values if isinstance(value, Tenant)), key=lambda tenant: tenant.name)
 
-    async def _read(self, key_ids: Sequence[str]) -> list[KeyRecord | None]:
-        with translate_redis_errors():
-            async with self._redis.pipeline(transaction=False) as pipe:
-                pipe.exists(MARKER)
-                for key_id in key_ids:
-                    pipe.hgetall(redis_key(key_id))
-                has_keys, *hashes = await pipe.execute()
-            if not has_keys:
-                raise DependencyDown(_EMPTY)
-            tenants = await self._read_tenants({h["tenant"] for h in hashes if h.get("tenant")})
-        return [_record(key_id, h, tenants) for key_id, h in zip(key_ids, hashes, strict=True)]
+    async def set_class(self, tenant: str, priority_class: int) -> None:
+        """Change the class of a tenant's future requests.
 
-    async def _read_tenants(self, names: set[str]) -> dict[str, Tenant]:
-        ordered = sorted(names)
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for name in ordered:
-                pipe.hgetall(redis_tenant(name))
-            hashes = await pipe.execute()
-        found = [_tenant(name, h) for name, h in zip(ordered, hashes, strict=True)]
-        return {tenant.name: tenant for tenant in found if tenant is not None}
-
-
-def _tenant(name: str, stored: Mapping[str, str]) -> Tenant | None:
-    """A tenant, unless its record is not whole: one slip of an operator must not stop everybody's gateway."""
-    if not stored.get("cache_salt"):
-        return None
-    try:
-        salt, priority_class = bytes.fromhex(stored["cache_salt"]), int(stored.get("priority_class", "0"))
+        Raises:
+            NotFound: no such tenant. BadRequest: no such class.
+        """
         check_priority_class(priority_class)
-    except (ValueError, BadRequest) as error:
-        _log.warning("the record of tenant %s is malformed, its keys are not accepted: %s", name, error)
-        return None
-    return Tenant(name=name, cache_salt=salt, priority_class=priority_class)
+        while True:
+            text = await self._records.text_of(Kind.TENANT, tenant)
+            content = read_record(Kind.TENANT, tenant, text or "")
+            if isinstance(content, Malformed) or not isinstance(content.value, Tenant):
+                raise NotFound(f"there is no tenant {tenant!r}")
+            changed = Tenant(name=tenant, cache_salt=content.value.cache_salt, priority_class=priority_class)
+            try:
+                await self._write(Kind.TENANT, tenant, make_body(encode_tenant(changed)), seen=content.version)
+            except VersionConflict:
+                continue
+            return
+
+    async def _ensure_tenant(self, name: str, priority_class: int | None) -> None:
+        wanted = DEFAULT_PRIORITY_CLASS if priority_class is None else check_priority_class(priority_class)
+        made = Tenant(name=name, cache_salt=secrets.token_bytes(_SALT_BYTES), priority_class=wanted)
+        try:
+            await self._write(Kind.TENANT, name, make_body(encode_tenant(made)), seen=0)
+        except VersionConflict:
+            text = await self._records.text_of(Kind.TENANT, name)
+            content = read_record(Kind.TENANT, name, text or "")
+            found = content.value if isinstance(content, Record) else None
+            if priority_class is not None and isinstance(found, Tenant) and found.priority_class != priority_class:
+                raise BadRequest(
+                    f"tenant {name!r} has class {found.priority_class}; change it with `stratos tenants set-class`",
+                    param="priority_class",
+                ) from None
+
+    async def _write(self, kind: Kind, record_id: str, body: str, *, seen: int) -> None:
+        await self._records.write(kind, record_id, body, seen=seen, store_id=self._store_id)
 
 
-def _record(key_id: str, stored: Mapping[str, str], tenants: Mapping[str, Tenant]) -> KeyRecord | None:
-    tenant = tenants.get(stored.get("tenant", ""))
-    if tenant is None or stored.get("disabled", "0") != "0" or "mac" not in stored:
-        return None
-    return KeyRecord(key_id=key_id, name=stored.get("name", ""), mac=stored["mac"], tenant=tenant)
+def _listed(record: Record) -> ListedKey:
+    key = record.value
+    if isinstance(key, KeyRecord):
+        return ListedKey(key_id=record.id, tenant=key.tenant, name=key.name, disabled=False)
+    remains = record.remains
+    tenant, name = str(remains.get("tenant", "")), str(remains.get("name", ""))
+    return ListedKey(key_id=record.id, tenant=tenant, name=name, disabled=True)

@@ -1,11 +1,8 @@
-"""API keys: their text, how they are stored, how they are checked.
+"""API keys: their text, what is stored of them, under which pepper.
 
-A key is ``sk-<key id: 12 hex>-<secret: 40 hex>``.  Redis holds an HMAC-SHA256 of the whole text under a pepper
-that Redis never sees, so neither a dump of Redis nor the pepper alone gives a key away.
-
-    stratos:key:<key id>      hash {mac, tenant, name, disabled}
-    stratos:tenant:<tenant>   hash {cache_salt, priority_class}
-    stratos:key-store         "1" once a key was made: an empty Redis is an outage, not the end of all keys
+A key is ``sk-<key id: 12 hex>-<secret: 40 hex>``.  Only an HMAC-SHA256 of the whole text is stored, under a pepper that
+the store never sees, so neither a dump of the store nor the pepper alone gives a key away.  Each key names its pepper,
+so that a new pepper can be used for new keys while older ones still work.
 """
 
 from __future__ import annotations
@@ -14,15 +11,16 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stratos.common.errors import BadRequest, InvalidApiKey
 from stratos.core.requests.limits import NUM_PRIORITY_CLASSES
-from stratos.core.tenant import Tenant
 
 _KEY = re.compile(r"sk-(?P<key_id>[0-9a-f]{12})-[0-9a-f]{40}\Z")
 _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
-MARKER = "stratos:key-store"
+DEFAULT_PEPPER_ID = "1"
+MIN_PEPPER_CHARS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +29,33 @@ class KeyRecord:
 
     key_id: str
     name: str
+    """For people."""
+    tenant: str
     mac: str = field(repr=False)
-    tenant: Tenant
+    pepper_id: str = DEFAULT_PEPPER_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peppers:
+    """The secrets under which keys are hashed: one for new keys, and older ones whose keys still work.
+
+    Raises:
+        BadRequest: one is too short.
+    """
+
+    current: str = field(repr=False)
+    current_id: str = DEFAULT_PEPPER_ID
+    older: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """By id."""
+
+    def __post_init__(self) -> None:
+        if any(len(pepper) < MIN_PEPPER_CHARS for pepper in (self.current, *self.older.values())):
+            message = f"a pepper of the API keys must have at least {MIN_PEPPER_CHARS} characters"
+            raise BadRequest(message, param="pepper")
+
+    def get(self, pepper_id: str) -> str | None:
+        """The pepper of an id."""
+        return self.current if pepper_id == self.current_id else self.older.get(pepper_id)
 
 
 def mint_key() -> str:
@@ -78,13 +101,3 @@ def check_priority_class(priority_class: int) -> int:
     if not 0 <= priority_class < NUM_PRIORITY_CLASSES:
         raise BadRequest(f"a priority class is a number from 0 to {NUM_PRIORITY_CLASSES - 1}", param="priority_class")
     return priority_class
-
-
-def redis_key(key_id: str) -> str:
-    """Where a key is stored."""
-    return f"stratos:key:{key_id}"
-
-
-def redis_tenant(tenant: str) -> str:
-    """Where a tenant is stored."""
-    return f"stratos:tenant:{tenant}"

@@ -40,6 +40,7 @@ def open_redis(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, max_connection
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             decode_responses=True,
+            encoding_errors="replace",  # bytes that are no text spoil the one record that has them
             retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
         )
     except ValueError as error:

@@ -13,7 +13,16 @@ from typing import Any
 import grpc.aio
 
 from stratos.api.kv.v1 import source_pb2, source_pb2_grpc
-from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc, embed_pb2, embed_pb2_grpc, worker_pb2, worker_pb2_grpc
+from stratos.api.worker.v1 import (
+    cache_pb2,
+    cache_pb2_grpc,
+    decode_pb2,
+    decode_pb2_grpc,
+    embed_pb2,
+    embed_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
 from stratos.common.clock import SystemClock
 from stratos.common.errors import Draining, WorkerLost
 from stratos.common.ids import new_incarnation
@@ -23,6 +32,7 @@ from stratos.core.step_watch import PROGRESS_INTERVAL_S, StepWatch
 from stratos.rpc.serving.service import Service
 from stratos.store.settings import ObjectStoreConfig
 from stratos.worker.adapter_cache import AdapterStore, open_adapter_store, remove_leftovers
+from stratos.worker.cache_servicer import CacheServicer
 from stratos.worker.decode.servicer import DecodeServicer
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.embed.servicer import EmbedServicer
@@ -95,7 +105,9 @@ class WorkerProcess(Service):
         source_pb2_grpc.add_KvSourceServiceServicer_to_server(source, server)
         status = StatusServicer(self._feed, self.status, self.start_drain)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(status, server)
-        files, names = [source_pb2, worker_pb2], []
+        cache = CacheServicer(self._feed, lambda: self.opened.context.engine, self.incarnation)
+        cache_pb2_grpc.add_CacheServiceServicer_to_server(cache, server)
+        files, names = [source_pb2, worker_pb2, cache_pb2], []
         if self.role is WorkerRole.DECODE:
             decode_pb2_grpc.add_DecodeServiceServicer_to_server(self._sessions, server)
             files.append(decode_pb2)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from stratos.core.placement import WorkerRole
 from stratos.planning.observation import PoolObservation
 from stratos.planning.planner import Decision
+from stratos.planning.settings import PoolKey
 
 
 class AutoscalerMetrics:
@@ -14,31 +14,42 @@ class AutoscalerMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._desired = Gauge(
-            "stratos_autoscaler_desired_workers", "Workers the pool should have", ["role"], registry=registry
+            "stratos_autoscaler_desired_workers", "Workers the pool should have", ["role", "model"], registry=registry
         )
         self._workers = Gauge(
-            "stratos_autoscaler_workers", "Workers of the pool by state", ["role", "state"], registry=registry
+            "stratos_autoscaler_workers", "Workers of the pool by state", ["role", "model", "state"], registry=registry
+        )
+        self.is_active = Gauge(
+            "stratos_autoscaler_active", "1 while this autoscaler holds the lease and acts", registry=registry
+        )
+        self.routers_missing = Gauge(
+            "stratos_autoscaler_routers_missing", "Routers that did not answer the last poll", registry=registry
         )
         self._decisions = Counter(
             "stratos_autoscaler_decisions",
             "Decisions by direction and reason",
-            ["role", "direction", "reason"],
+            ["role", "model", "direction", "reason"],
             registry=registry,
         )
         self.actions = Counter(
             "stratos_autoscaler_actions",
             "Starts and drains by outcome",
-            ["role", "action", "outcome"],
+            ["role", "model", "action", "outcome"],
             registry=registry,
         )
         self.poll_failures = Counter(
             "stratos_autoscaler_poll_failures", "Polls without an answer", ["peer"], registry=registry
         )
 
-    def show(self, role: WorkerRole, pool: PoolObservation | None, decision: Decision) -> None:
+    def acted(self, key: PoolKey, action: str, outcome: str) -> None:
+        """A start or a drain ended."""
+        self.actions.labels(key.role, key.model_digest, action, outcome).inc()
+
+    def show(self, key: PoolKey, pool: PoolObservation | None, decision: Decision) -> None:
         """Record one decision and what it was taken on."""
-        self._desired.labels(role).set(decision.desired)
-        self._decisions.labels(role, decision.direction, decision.reason).inc()
+        names = (key.role, key.model_digest)
+        self._desired.labels(*names).set(decision.desired)
+        self._decisions.labels(*names, decision.direction, decision.reason).inc()
         if pool is not None:
             states = {
                 "live": sum(worker.is_live for worker in pool.workers),
@@ -47,4 +58,4 @@ class AutoscalerMetrics:
                 "starting": pool.num_starting,
             }
             for state, count in states.items():
-                self._workers.labels(role, state).set(count)
+                self._workers.labels(*names, state).set(count)

@@ -9,10 +9,12 @@ import grpc.aio
 
 from stratos.common.clock import Clock
 from stratos.rpc.clients.router import RouterClient
+from stratos.rpc.clients.router_addresses import RouterAddresses
 from stratos.rpc.serving.service import Service
 from stratos_autoscaler.backends.base import Backend
 from stratos_autoscaler.backends.local import LocalBackend
 from stratos_autoscaler.metrics import AutoscalerMetrics
+from stratos_autoscaler.routers import RouterFleets
 from stratos_autoscaler.scaler import Scaler
 from stratos_autoscaler.settings import AutoscalerSettings
 
@@ -23,9 +25,9 @@ class AutoscalerApp(Service):
     name = "autoscaler"
 
     def __init__(self, settings: AutoscalerSettings, clock: Clock) -> None:
-        self._router = RouterClient(settings.router_address)
+        self._routers = RouterFleets(RouterAddresses(settings.router_addresses).now, RouterClient)
         self._backend: Backend = LocalBackend(settings.supervisor_address, settings.start_timeout_s)
-        self._scaler = Scaler(self._router, self._backend, settings, AutoscalerMetrics(self.metrics), clock)
+        self._scaler = Scaler(self._routers, self._backend, settings, AutoscalerMetrics(self.metrics), clock)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """No servicers of its own."""
@@ -43,4 +45,4 @@ class AutoscalerApp(Service):
         """Stop looking; workers stay as they are."""
         await self._scaler.close()
         await self._backend.close()
-        await self._router.close()
+        await self._routers.close()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Self
 
-from pydantic import model_validator
+from pydantic import Field, field_validator
 
 from stratos.core.placement import WorkerRole
-from stratos.planning.settings import PlannerConfig, PoolConfig
+from stratos.planning.settings import PlannerConfig, PoolBounds, PoolConfig, check_pools
+from stratos.rpc.clients.router_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
 
 
@@ -17,21 +17,19 @@ class AutoscalerSettings(ServiceSettings):
 
     env_prefix = "STRATOS_AUTOSCALER_"
 
-    router_address: str
-    """host:port of the router: queue depths and worker states come from it."""
+    router_addresses: tuple[str, ...] = Field(min_length=1)
+    """host:port of the routers: queue depths and worker states come from all of them; a host name, such as that of a
+    headless Service, stands for all its addresses."""
     supervisor_address: str
     """host:port of the supervisor of ``stratos up``, which starts and drains workers."""
     poll_interval_s: float = 1.0
     """Time between two decisions."""
 
-    min_decode_workers: int = 1
-    """Minimum of decode workers."""
-    max_decode_workers: int = 2
-    """Maximum of decode workers."""
-    min_prefill_workers: int = 0
-    """Minimum of prefill workers."""
-    max_prefill_workers: int = 0
-    """Maximum of prefill workers; 0 leaves the prefill pool alone."""
+    pools: tuple[PoolBounds, ...] = (PoolBounds(role=WorkerRole.DECODE, min_workers=1, max_workers=2),)
+    """What is scaled: role, min_workers, max_workers, and where a role has several models the model_digest of each;
+    other pools are left alone."""
+    lease_ttl_s: float = Field(10.0, gt=0)
+    """Of several autoscalers the one that holds the backend's lease acts; one that is gone loses it after this time."""
 
     start_timeout_s: float = 180.0
     """A worker that does not serve by then counts as failed."""
@@ -40,20 +38,21 @@ class AutoscalerSettings(ServiceSettings):
 
     planner: PlannerConfig = PlannerConfig()
 
-    @model_validator(mode="after")
-    def _check_pools(self) -> Self:
-        self.pools()
-        return self
+    @field_validator("pools")
+    @classmethod
+    def _check_pools(cls, value: tuple[PoolBounds, ...]) -> tuple[PoolBounds, ...]:
+        check_pools(value)
+        return value
 
-    def pools(self) -> tuple[PoolConfig, ...]:
-        bounds = {
-            WorkerRole.DECODE: (self.min_decode_workers, self.max_decode_workers),
-            WorkerRole.PREFILL: (self.min_prefill_workers, self.max_prefill_workers),
-        }
+    @field_validator("router_addresses")
+    @classmethod
+    def _check_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            split_address(entry)
+        return value
+
+    def pool_configs(self) -> tuple[PoolConfig, ...]:
+        """The pools with the numbers of their planners."""
         # Three polls at least: a planner that is asked rarely sees no gaps between its questions.
         planner = replace(self.planner, max_gap_s=max(self.planner.max_gap_s, 3 * self.poll_interval_s))
-        return tuple(
-            PoolConfig(role=role, min_workers=least, max_workers=most, planner=planner)
-            for role, (least, most) in bounds.items()
-            if (least, most) != (0, 0)
-        )
+        return tuple(PoolConfig(bounds=bounds, planner=planner) for bounds in self.pools)

@@ -96,12 +96,12 @@ class GatewayApp:
         return CLIENT_LEFT
 
     async def _fail(self, error: Exception, exchange: Exchange, scope: Scope, receive: Receive) -> int:
-        status, shown = _translate(error, exchange.request_id)
+        status, found = _translate(error, exchange.request_id)
         if exchange.status:  # headers are out; all that is left is to end the connection
-            _log.error("request %s failed after its answer began: %s", exchange.request_id, shown.code)
+            _log.error("request %s failed after its answer began: %s", exchange.request_id, found.code)
             return exchange.status
-        headers = retry_headers(shown, self._random)
-        response = OrjsonResponse(error_body(shown), status_code=status, headers=headers)
+        headers = retry_headers(found, self._random)
+        response = OrjsonResponse(error_body(found), status_code=status, headers=headers)
         await response(scope, receive, exchange.send)
         return status
 
@@ -110,8 +110,9 @@ def _translate(error: Exception, request_id: str) -> tuple[int, StratosError]:
     if isinstance(error, StratosError):
         if isinstance(error, Internal):
             _log.error("request %s failed: %s", request_id, error.message)
-        shown = public_error(error)
-        return shown.http_status, shown
+        elif error.public_text:  # the client reads that; operators need the message
+            _log.info("request %s is refused: %s: %s", request_id, error.code, error.message)
+        return public_error(error).http_status, error
     if isinstance(error, HTTPException) and error.status_code in (404, 405):
         is_method = error.status_code == 405
         text = "this route does not accept this method" if is_method else "there is no such route"

@@ -6,32 +6,51 @@ from contextlib import AsyncExitStack
 from random import Random
 
 from stratos.common.clock import SystemClock
-from stratos.rpc.clients.registry import RegistryClient
 from stratos.rpc.clients.router import RouterClient
-from stratos.store.key_store import KeyStore
+from stratos.rpc.clients.router_addresses import RouterAddresses
+from stratos.store.key_check import KeyCheck
+from stratos.store.keys import Peppers
+from stratos.store.records.copy_keeper import CopyKeeper
+from stratos.store.records.followed_snapshot import FollowedSnapshot
+from stratos.store.records.follower import SnapshotFollower
+from stratos.store.records.record_store import RecordStore
 from stratos.store.redis import open_redis
+from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.routers.addresses import RouterAddresses
+from stratos_gateway.models.adapters import SnapshotAdapters
 from stratos_gateway.routers.router_set import RouterSet
 from stratos_gateway.service import Backends
 from stratos_gateway.settings import GatewaySettings
 
 
 async def open_backends(settings: GatewaySettings, stack: AsyncExitStack, metrics: GatewayMetrics) -> Backends:
-    """Connect lazily to routers, registry and Redis; what was opened is closed by ``stack``."""
+    """Connect lazily to routers and Redis; what was opened is closed by ``stack``."""
     addresses, clock = RouterAddresses(settings.router_addresses), SystemClock()
     routers = RouterSet(addresses, RouterClient, settings.routers, metrics, clock, Random())
     stack.push_async_callback(routers.close)
-    registry = None
-    if settings.registry_address:
-        registry = RegistryClient(settings.registry_address)
-        stack.push_async_callback(registry.close)
     redis = open_redis(settings.redis_url.get_secret_value())
     stack.push_async_callback(redis.aclose)
-    keys = KeyStore(redis, settings.key_pepper.get_secret_value())
+    store = RecordStore(redis, settings.records)
+    follower = SnapshotFollower(FollowedSnapshot(), store, clock, settings.snapshot)
+    tasks = {"snapshot": follower.run, "routers": routers.run}
+    if settings.snapshot.copy_path is not None:
+        keeper = CopyKeeper(follower, settings.snapshot.copy_path, settings.snapshot.copy_interval_s)
+        keeper.restore()
+        tasks["snapshot-copy"] = keeper.run
     return Backends(
         routers=routers,
-        registry=registry,
-        authenticator=keys,
-        tasks={"api-keys": keys.refresh_forever, "routers": routers.run},
+        adapters=SnapshotAdapters(follower),
+        authenticator=KeyCheck(follower, _peppers(settings)),
+        tasks=tasks,
+        collectors=(SnapshotMetrics(follower),),
+        first_look=follower.first_look,
+        not_ready_reason=follower.not_ready_reason,
+    )
+
+
+def _peppers(settings: GatewaySettings) -> Peppers:
+    return Peppers(
+        current=settings.key_pepper.get_secret_value(),
+        current_id=settings.key_pepper_id,
+        older={name: pepper.get_secret_value() for name, pepper in settings.older_key_peppers.items()},
     )

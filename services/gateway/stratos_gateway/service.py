@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import grpc.aio
+from prometheus_client.registry import Collector
 
 from stratos.common.clock import SystemClock
 from stratos.core.placement import WorkerRef
@@ -21,10 +22,12 @@ from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.platform import Platform
+from stratos_gateway.generation.prefix_names import PrefixNames
 from stratos_gateway.http.listener import Listener, inherit_listener, open_listener
 from stratos_gateway.http.server import HttpServer
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.models.catalogue import AdapterSource, ModelCatalogue
+from stratos_gateway.models.adapters import AdapterSource
+from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import read_policy
 from stratos_gateway.routers.contract import Routers
@@ -46,10 +49,16 @@ class Backends:
     """The services and stores that the gateway calls."""
 
     routers: Routers
-    registry: AdapterSource | None
+    adapters: AdapterSource | None
     authenticator: Authenticator
     tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = field(default_factory=dict)
     """Root tasks that keep them fresh."""
+    collectors: Sequence[Collector] = ()
+    """Their metrics."""
+    first_look: Callable[[], Awaitable[None]] | None = None
+    """Waits until they were asked once, with or without success."""
+    not_ready_reason: Callable[[], str] = lambda: ""
+    """Why no request can be served with what they know; quick, thread-safe."""
 
 
 OpenBackends = Callable[[GatewaySettings, AsyncExitStack, GatewayMetrics], Awaitable[Backends]]
@@ -73,7 +82,7 @@ class GatewayService(Service):
         self._admission: Admission
         self._sessions: SessionPool
         self._http: HttpServer
-        self._backend_tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = {}
+        self._backends: Backends | None = None
 
     @property
     def http_address(self) -> str:
@@ -100,7 +109,9 @@ class GatewayService(Service):
         self._stack.callback(model.grammars.close)
         metrics = GatewayMetrics(self.metrics)
         backends = await self._open_backends(settings, self._stack, metrics)
-        self._backend_tasks = backends.tasks
+        self._backends = backends
+        for collector in backends.collectors:
+            self.metrics.register(collector)
         self._sessions = SessionPool(
             self._build_session, self._clock, settings.sessions.connect_timeout_s, metrics.sessions.set
         )
@@ -115,6 +126,7 @@ class GatewayService(Service):
             metrics=metrics,
             placement_timeout_s=settings.placement_timeout_s,
             tracing=self.tracing,
+            prefix_names=PrefixNames(settings.max_block_names),
         )
         app = self._build_app(model, backends, platform, embeddings)
         self._http = HttpServer(app, self._listener(), settings.http)
@@ -130,15 +142,20 @@ class GatewayService(Service):
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """The HTTP server, the watch over sessions, what keeps the backends fresh."""
         own = {"http": self._http.run(), "sessions": self._sessions.run()}
-        return {**own, **{name: work() for name, work in self._backend_tasks.items()}}
+        assert self._backends is not None, "tasks start after open"
+        return {**own, **{name: work() for name, work in self._backends.tasks.items()}}
 
     async def warm_up(self) -> None:
-        """Say where the API is."""
+        """Wait for the first look at the backends, and say where the API is."""
+        if self._backends is not None and self._backends.first_look is not None:
+            await self._backends.first_look()
         _log.info("OpenAI API at http://%s/v1", self._http.address)
 
     def not_ready_reason(self) -> str:
-        """Draining, or nothing: a full gateway is ready."""
-        return "draining" if self._admission.is_draining else ""
+        """Draining, or without tenants and keys; a full gateway is ready."""
+        if self._admission.is_draining:
+            return "draining"
+        return self._backends.not_ready_reason() if self._backends is not None else ""
 
     async def drain(self) -> None:
         """Refuse new requests, or leave them to the other gateways of the same port, and let open ones end."""
@@ -158,7 +175,7 @@ class GatewayService(Service):
         self, model: ServedModel, backends: Backends, platform: Platform, embeddings: EmbeddingClient
     ) -> GatewayApp:
         settings = self._settings
-        catalogue = ModelCatalogue(model.base, backends.registry, self._clock, settings.adapter_refresh_s)
+        catalogue = ModelCatalogue(model.base, backends.adapters)
         preparation = Preparation(
             model=model,
             catalogue=catalogue,
@@ -173,8 +190,8 @@ class GatewayService(Service):
             limits=settings.http,
         )
         routes = build_routes(
-            chat=GenerationEndpoint(edge, preparation.chat),
-            completion=GenerationEndpoint(edge, preparation.completion),
+            chat=GenerationEndpoint(edge, preparation.chat, "messages"),
+            completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
             embedding=EmbeddingEndpoint(edge, model, catalogue, embeddings, settings.embedding_timeout_s),
             authenticator=backends.authenticator,
             catalogue=catalogue,

@@ -7,10 +7,12 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 
 from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
+from stratos.rpc.clients.router_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
+from stratos.store.keys import DEFAULT_PEPPER_ID
+from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.models.watermark_policy import WatermarkConfig
-from stratos_gateway.routers.addresses import split_address
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.sessions.liveness import SessionConfig
 
@@ -44,20 +46,22 @@ class GatewaySettings(ServiceSettings):
     """Longest time of one embeddings request."""
     router_addresses: tuple[str, ...] = Field(min_length=1)
     """host:port of the routers; a host name, such as that of a headless Service, stands for all its addresses."""
-    registry_address: str = ""
-    """host:port of the lora-registry; empty serves the base model alone."""
     redis_url: SecretStr
-    """Where the API keys are; secret because it may hold a password."""
+    """Where tenants, API keys and adapters are; secret because it may hold a password."""
     key_pepper: SecretStr
     """Secret under which API keys are hashed; the same one that made the keys."""
+    key_pepper_id: str = DEFAULT_PEPPER_ID
+    """Id of that secret, which each key made under it names."""
+    older_key_peppers: dict[str, SecretStr] = Field(default_factory=dict)
+    """Secrets of earlier ids by id, as JSON: keys made under them still work."""
     max_open_requests: int = Field(512, ge=1)
     """Requests open at once; more get 503 overloaded at once."""
     max_open_requests_per_tenant: int = Field(128, ge=1)
     """Requests that one tenant may have open at once; more get 429 concurrency_limit."""
     placement_timeout_s: float = Field(60.0, gt=0)
     """Longest time without an output token, from a request's arrival or its last token, over all its attempts."""
-    adapter_refresh_s: float = Field(1.0, gt=0)
-    """Age up to which a tenant's list of adapters is used without asking the registry."""
+    max_block_names: int = Field(128, ge=0, le=4096)
+    """Blocks of a prompt whose salted names the router gets, where its policies look at prefix caches; 0 is off."""
     trace_sample_ratio: float = Field(1.0, ge=0, le=1)
     """Share of requests without a traceparent that get a trace; a traceparent has a flag for it."""
     health_interval_s: float = Field(5.0, gt=0)
@@ -65,6 +69,8 @@ class GatewaySettings(ServiceSettings):
     health_timeout_s: float = Field(10.0, gt=0)
     """An inference for /health that takes longer means broken."""
 
+    records: RecordStoreConfig = RecordStoreConfig()
+    snapshot: SnapshotConfig = SnapshotConfig()
     http: HttpLimits = HttpLimits()
     sessions: SessionConfig = SessionConfig()
     routers: RoutersConfig = RoutersConfig()

@@ -1,97 +1,95 @@
-"""Adapter metadata in Redis.
+"""Which adapter each name means: records in Redis, and the manifest that outlives it.
 
-    stratos:adapter:<version>      hash, one immutable version: tenant, name, base_model_digest, uri, digest, rank,
-                                   alpha, target_modules (JSON), num_bytes, created_unix_s
-    stratos:adapters:<tenant>      hash, name -> version: what the names of a tenant point to; "" is every tenant
+A name has one record.  Registering the same content again changes nothing but its place; other content becomes what the
+name means.  Of two registrations of one name the one that began later wins, whichever ends first: each carries the time
+at which it began, and a write names the version that it has seen.  A deleted name stays as a tombstone.
 
-``<version>`` is content-addressed: SHA-256 over tenant, name, base model digest and content digest.  Registering
-the same content again finds the same version; only ``uri`` follows, since content may move.  A version that no
-name points to any more is kept for ``_SUPERSEDED_TTL_S`` (to look at what ran) and then expires.  Every change
-is one Lua script, so readers never see a name without its version.
+A write goes to Redis first and counts from then on; the manifest follows, at once where the object store answers, else
+with the next check.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict
+import asyncio
+import logging
+from dataclasses import replace
 
-from redis.asyncio import Redis
-
-from stratos.common.errors import ModelNotFound
+from stratos.common.errors import BadRequest, DependencyDown, ModelNotFound
 from stratos.core.adapter import Adapter
-from stratos.store.redis import translate_redis_errors
+from stratos.store.records.manifest import ManifestStore
+from stratos.store.records.record import Kind, Record, make_body, version_of
+from stratos.store.records.record_store import RecordStore, VersionConflict, read_record
+from stratos.store.records.values import adapter_id, encode_adapter, owner_and_name
 
-_SUPERSEDED_TTL_S = 30 * 24 * 3600
-
-# KEYS: names, version record. ARGV: name, version, ttl, prefix of version records, field, value, ...
-_REGISTER = """
-local old = redis.call('HGET', KEYS[1], ARGV[1])
-if old and old ~= ARGV[2] then redis.call('EXPIRE', ARGV[4] .. old, ARGV[3]) end
-local created = redis.call('HGET', KEYS[2], 'created_unix_s')
-for i = 5, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
-if created then redis.call('HSET', KEYS[2], 'created_unix_s', created) end
-redis.call('PERSIST', KEYS[2])
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-return redis.call('HGETALL', KEYS[2])
-"""
-# KEYS: names. ARGV: name, ttl, prefix. Answers 1 if the name was there.
-_DELETE = """
-local old = redis.call('HGET', KEYS[1], ARGV[1])
-if not old then return 0 end
-redis.call('HDEL', KEYS[1], ARGV[1])
-redis.call('EXPIRE', ARGV[3] .. old, ARGV[2])
-return 1
-"""
-# KEYS: names, best last. ARGV: prefix. Answers version records.
-_READ = """
-local versions, records = {}, {}
-for _, names in ipairs(KEYS) do
-  local all = redis.call('HGETALL', names)
-  for i = 1, #all, 2 do versions[all[i]] = all[i + 1] end
-end
-for _, version in pairs(versions) do
-  table.insert(records, redis.call('HGETALL', ARGV[1] .. version))
-end
-return records
-"""
-_PREFIX = "stratos:adapter:"
+_log = logging.getLogger(__name__)
+_MANIFEST_WAIT_S = 1.0
+"""Longest wait of a write for the object store: it counts already, and the next check makes up for it."""
+_CHECK_S = 30.0
 
 
 class AdapterCatalogue:
-    """Reads and writes the records; every method raises ``DependencyDown`` when Redis does not answer.
+    """Reads and writes the records; every method raises ``DependencyDown`` when Redis, or its marker, is gone.
 
     Args:
-        redis: with decoded answers, see ``stratos.store.redis``.
+        records: in Redis.
+        manifests: in the object store.
     """
 
-    def __init__(self, redis: Redis) -> None:
-        self._redis = redis
-        self._register = redis.register_script(_REGISTER)
-        self._delete = redis.register_script(_DELETE)
-        self._read = redis.register_script(_READ)
+    def __init__(self, records: RecordStore, manifests: ManifestStore) -> None:
+        self._records = records
+        self._manifests = manifests
+        self._store_id = ""
+        self._checked_revision = -1
 
     async def check(self) -> None:
-        """Ask Redis for a sign of life."""
-        with translate_redis_errors():
-            await self._redis.ping()
+        """Ask for a sign of life, and whether this is the store that this registry works with.
 
-    async def put(self, adapter: Adapter) -> Adapter:
-        """Add a version, or find it again, and point the name to it; returns it as stored."""
-        version = _version(adapter)
-        fields = [text for pair in _to_fields(adapter).items() for text in pair]
-        with translate_redis_errors():
-            flat = await self._register(
-                keys=[_names_key(adapter.tenant), _PREFIX + version],
-                args=[adapter.name, version, _SUPERSEDED_TTL_S, _PREFIX, *fields],
-            )
-        return _from_flat(flat)
+        Raises:
+            DependencyDown: Redis does not answer, has no marker, or holds another store.
+        """
+        await self._records.require_marker(self._store_id)
+
+    async def begin(self) -> int:
+        """Begin a registration; returns its time in microseconds, by which the later one of two is known.
+
+        Raises:
+            DependencyDown: Redis or the object store does not answer, or they belong to different stores.
+        """
+        if not self._store_id:
+            found = (await self._records.require_marker()).store_id
+            manifest = await self._manifests.read()
+            self._store_id = manifest.store_id if manifest is not None else found
+        await self.check()
+        return await self._records.now_us()
+
+    async def put(self, adapter: Adapter, began: int) -> Adapter:
+        """Point a name to an adapter; returns it as stored.
+
+        Raises:
+            BadRequest: the name was registered or deleted by work that began later.
+        """
+        record_id = adapter_id(adapter.tenant, adapter.name)
+        while True:
+            text, old = await self._look_up(record_id)
+            if old is not None and old.began > began:
+                message = f"{adapter.name!r} was registered or deleted again while this registration ran"
+                raise BadRequest(f"{message}; the later one counts", param="name", code="superseded")
+            kept = _with_first_time(adapter, old)
+            try:
+                await self._write(record_id, make_body(encode_adapter(kept), began=began), version_of(text))
+            except VersionConflict:
+                continue
+            return kept
 
     async def list(self, tenant: str) -> list[Adapter]:
         """Adapters a tenant may use, sorted by name; its own hide those of every tenant with the same name."""
-        with translate_redis_errors():
-            records = await self._read(keys=_readable(tenant), args=[_PREFIX])
-        return sorted((_from_flat(flat) for flat in records if flat), key=lambda adapter: adapter.name)
+        await self.check()
+        found: dict[str, Adapter] = {}
+        for record in sorted(await self._records.records(Kind.ADAPTER), key=lambda record: record.id):
+            owner, name = owner_and_name(record.id)
+            if owner in ("", tenant) and isinstance(record.value, Adapter):
+                found[name] = record.value  # common ones come first, their ids begin with a slash
+        return sorted(found.values(), key=lambda adapter: adapter.name)
 
     async def delete(self, tenant: str, name: str) -> None:
         """Take a name away from its owner.
@@ -99,41 +97,64 @@ class AdapterCatalogue:
         Raises:
             ModelNotFound: the tenant owns no adapter of that name.
         """
-        with translate_redis_errors():
-            was_there = await self._delete(keys=[_names_key(tenant)], args=[name, _SUPERSEDED_TTL_S, _PREFIX])
-        if not was_there:
-            raise ModelNotFound(f"there is no adapter named {name!r}", param="model")
+        await self.check()
+        record_id, began = adapter_id(tenant, name), await self._records.now_us()
+        while True:
+            text, old = await self._look_up(record_id)
+            if text is None or (old is not None and old.is_deleted):
+                raise ModelNotFound(f"there is no adapter named {name!r}", param="model")
+            value = encode_adapter(old.value) if old is not None and isinstance(old.value, Adapter) else {}
+            try:
+                await self._write(record_id, make_body(value, is_deleted=True, began=began), version_of(text))
+            except VersionConflict:
+                continue
+            return
+
+    async def keep_manifest_forever(self) -> None:
+        """Root task: bring into the manifest what a write could not, or what another registry overwrote."""
+        problem = ""
+        while True:
+            try:
+                await self.check_manifest()
+                problem = ""
+            except DependencyDown as error:
+                if not problem:
+                    _log.warning("the manifest of adapters is not checked: %s", error)
+                problem = str(error)
+            await asyncio.sleep(_CHECK_S)
+
+    async def check_manifest(self) -> None:
+        """Compare the manifest with Redis, if anything has changed since the last time."""
+        marker = await self._records.require_marker(self._store_id)
+        if marker.revision == self._checked_revision:
+            return
+        await self._manifests.add(marker.store_id, await self._records.records(Kind.ADAPTER))
+        self._checked_revision = marker.revision
+
+    async def _look_up(self, record_id: str) -> tuple[str | None, Record | None]:
+        text = await self._records.text_of(Kind.ADAPTER, record_id)
+        content = read_record(Kind.ADAPTER, record_id, text or "")
+        return text, content if isinstance(content, Record) else None
+
+    async def _write(self, record_id: str, body: str, seen: int) -> None:
+        version = await self._records.write(Kind.ADAPTER, record_id, body, seen=seen, store_id=self._store_id)
+        record = read_record(Kind.ADAPTER, record_id, f"{version} {body}")
+        assert isinstance(record, Record), "what was written can be read"
+        store_id = self._store_id or (await self._records.require_marker()).store_id
+        try:
+            async with asyncio.timeout(_MANIFEST_WAIT_S):
+                await self._manifests.add(store_id, [record])
+        except (DependencyDown, TimeoutError) as error:
+            _log.warning("the manifest does not have %r yet, it is tried again: %s", record_id, error)
 
 
-def _names_key(tenant: str) -> str:
-    return f"stratos:adapters:{tenant}"
+def _with_first_time(adapter: Adapter, old: Record | None) -> Adapter:
+    """The adapter with the time of its first registration, where a name goes on meaning the same content."""
+    known = old.value if old is not None else None
+    if isinstance(known, Adapter) and _content(known) == _content(adapter):
+        return replace(adapter, created_unix_s=known.created_unix_s)
+    return adapter
 
 
-def _readable(tenant: str) -> list[str]:
-    return [_names_key(""), _names_key(tenant)] if tenant else [_names_key("")]
-
-
-def _version(adapter: Adapter) -> str:
-    parts = (adapter.tenant, adapter.name, adapter.base_model_digest, adapter.digest)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _to_fields(adapter: Adapter) -> dict[str, str]:
-    fields = {name: str(value) for name, value in asdict(adapter).items()}
-    return fields | {"target_modules": json.dumps(adapter.target_modules)}
-
-
-def _from_flat(flat: list[str]) -> Adapter:
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    return Adapter(
-        tenant=fields["tenant"],
-        name=fields["name"],
-        base_model_digest=fields["base_model_digest"],
-        uri=fields["uri"],
-        digest=fields["digest"],
-        rank=int(fields["rank"]),
-        alpha=float(fields["alpha"]),
-        target_modules=tuple(json.loads(fields["target_modules"])),
-        num_bytes=int(fields["num_bytes"]),
-        created_unix_s=int(fields["created_unix_s"]),
-    )
+def _content(adapter: Adapter) -> tuple[str, str]:
+    return adapter.base_model_digest, adapter.digest

@@ -1,7 +1,7 @@
 """Registration of one adapter.
 
-Steps: check name, tenant and digest -> ask Redis for a sign of life -> fetch the two files into a folder of
-our own -> check them with the rules that workers use too -> add the version.  Nothing is stored before the
+Steps: check name, tenant and digest -> ask Redis for a sign of life and the time -> fetch the two files into a folder
+of our own -> check them with the rules that workers use too -> point the name to it.  Nothing is stored before the
 last step, and the folder is gone at the end.
 """
 
@@ -73,7 +73,8 @@ class Registrar:
         """Check the adapter at ``uri`` and point ``name`` to it; the same content gives the same answer.
 
         Raises:
-            BadRequest: name, tenant, digest or URI is malformed, or the name is reserved.
+            BadRequest: name, tenant, digest or URI is malformed, the name is reserved, or a later registration of it
+                has ended already.
             NotFound: no such folder.
             InvalidAdapter: its files are not an adapter we serve.
             Overloaded: too many registrations run.
@@ -85,7 +86,7 @@ class Registrar:
             raise Overloaded(f"{self._num_running} adapters are being registered; try again shortly")
         self._num_running += 1
         try:
-            await self._catalogue.check()
+            began = await self._catalogue.begin()
             files = await self._read(uri)
             return await self._catalogue.put(
                 Adapter(
@@ -99,7 +100,8 @@ class Registrar:
                     target_modules=files.target_modules,
                     num_bytes=files.num_bytes,
                     created_unix_s=int(self._unix_time()),
-                )
+                ),
+                began,
             )
         finally:
             self._num_running -= 1

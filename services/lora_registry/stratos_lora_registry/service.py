@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
 
 import grpc.aio
 
 from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
 from stratos.common.errors import DependencyDown
 from stratos.rpc.serving.service import Service
+from stratos.store.records.manifest import ManifestStore
+from stratos.store.records.record_store import RecordStore
 from stratos.store.redis import open_redis
 from stratos.store.urls import open_store
 from stratos_lora_registry.catalogue import AdapterCatalogue
@@ -33,7 +36,7 @@ class LoraRegistryService(Service):
         self._redis = open_redis(settings.redis_url)
         # One attempt: the caller that registers is told within a second that the store is down.
         self._store = open_store(settings.object_store, num_attempts=1)
-        self._catalogue = AdapterCatalogue(self._redis)
+        self._catalogue = AdapterCatalogue(RecordStore(self._redis, settings.records), ManifestStore(self._store))
         self._registrar = Registrar(self._catalogue, self._store, settings.registrar, time.time)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
@@ -48,6 +51,10 @@ class LoraRegistryService(Service):
             await self._catalogue.check()
         except DependencyDown as error:
             _log.warning("%s; adapters cannot be read or registered until it is back", error)
+
+    def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
+        """What keeps the manifest in the object store complete."""
+        return {"manifest": self._catalogue.keep_manifest_forever()}
 
     async def close(self) -> None:
         """Close both stores."""

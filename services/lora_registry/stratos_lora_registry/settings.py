@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stratos.rpc.settings import ServiceSettings
+from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.settings import ObjectStoreConfig
 from stratos_lora_registry.registrar import RegistrarConfig
 
@@ -15,5 +16,6 @@ class LoraRegistrySettings(ServiceSettings):
     redis_url: str = "redis://127.0.0.1:6379/0"
     """Where metadata is kept; a password in it is masked in the log."""
 
+    records: RecordStoreConfig = RecordStoreConfig()
     object_store: ObjectStoreConfig
     registrar: RegistrarConfig = RegistrarConfig()

@@ -148,6 +148,7 @@ class FleetState:
                 status=replace(status, ref=ref),
                 out_reason=out_reason,
                 age_s=now - record.liveness.status_at,
+                moved_at=record.liveness.moved_at,
                 fresh=self._bookings.fresh(ref.incarnation),
                 held=self._bookings.held(ref.incarnation),
                 fresh_adapters=self._bookings.fresh_adapters(ref.incarnation) - status.resident_adapters,

@@ -53,6 +53,17 @@ class RouterMetrics:
         )
         self._workers = Gauge("stratos_router_workers", "Known workers", ["role", "state"], registry=registry)
         self._bookings = Gauge("stratos_router_bookings", "Placements that have not ended", registry=registry)
+        self.indexed_blocks = Gauge(
+            "stratos_router_indexed_blocks",
+            "Blocks in the copies of the workers' prefix caches",
+            registry=registry,
+        )
+        self.cache_resyncs = Counter(
+            "stratos_router_cache_resyncs",
+            "Copies of a prefix cache taken whole (dump), and ranges of changes asked for again (gap)",
+            ["kind"],
+            registry=registry,
+        )
         self._queue_series: set[tuple[str, str, str]] = set()
 
     def show(self, fleet: Fleet, num_bookings: int) -> None:

@@ -24,12 +24,14 @@ from stratos.common.errors import (
     StratosError,
 )
 from stratos.common.ids import new_id
+from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import name_features
 from stratos.core.fleet import Fleet, WorkerStatus
-from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
+from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRole
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.filters import Rejection
+from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import Choice, Refusal, choose, missing_features, never_fits
 from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
@@ -37,6 +39,7 @@ from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
+from stratos.routing.worker_view import WorkerView
 from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
 from stratos_router.settings import RouterSettings
@@ -73,14 +76,15 @@ class Scheduler:
         self._bookings = bookings
         self._queue = PlacementQueue(settings.queue)
         self._admission = settings.admission
-        self._policies = Policies(settings.policies)
+        self.policies = Policies(settings.policies)
         self._metrics = metrics
         self._clock = clock
         self._rng = rng
         self._wake = asyncio.Event()
         self._calls: dict[Ticket, asyncio.Future[Placement]] = {}
-        self._placer = Placer(Reservations(bookings), self._policies, rng)
         self._prefill_memory = PrefillMemory()
+        self._suspects = SuspectHolds(settings.suspects)
+        self._placer = Placer(Reservations(bookings), self._suspects, self.policies, rng)
         self._is_draining = False
 
     async def schedule(self, request: PlacementRequest) -> Placement:
@@ -113,7 +117,11 @@ class Scheduler:
         return placement
 
     def complete(self, handoff_id: str, outcome: Outcome, num_output_tokens: int | None) -> None:
-        """An attempt ended; its booking goes. Unknown ids are ignored."""
+        """An attempt ended, or a suspect has settled; the booking of an ended one goes. Unknown ids are ignored."""
+        self._suspects.release(handoff_id)
+        if outcome is Outcome.SETTLED:
+            self.wake()
+            return
         booking = self._fleet.end(handoff_id, self._clock.now(), has_finished=outcome is Outcome.FINISHED)
         if booking is None:
             return
@@ -172,6 +180,7 @@ class Scheduler:
     def turn(self, now: float) -> None:
         """Place what can be placed at ``now``, and fail what has waited too long."""
         self._fleet.observe(now)
+        self._suspects.expire(now)
         place, reserve = partial(self._place, now), partial(self._reserve, now)
         for found in self._queue.dispatch(now, place, reserve):
             call = self._calls[found.ticket]
@@ -197,6 +206,7 @@ class Scheduler:
             return await call
         except asyncio.CancelledError:
             if not self._queue.remove(ticket) and call.done() and not call.cancelled() and call.exception() is None:
+                self._suspects.release(call.result().handoff_id)
                 self._fleet.end(call.result().handoff_id, self._clock.now())
                 self._queue.refund(request)
             self.wake()
@@ -237,14 +247,20 @@ class Scheduler:
                 at=now,
             )
         )
-        waited_before = ask.request.waited_ms / 1000
+        if ask.request.is_suspect:
+            self._suspects.add(handoff_id, choice.worker.ref.incarnation, now)
         return Placement(
             decode=choice.decode.ref if choice.decode else None,
             prefill=tuple(view.ref for view in choice.prefill),
             handoff_id=handoff_id,
-            queued_ms=round((now - ticket.arrived - waited_before) * 1000),
+            queued_ms=round((now - ticket.asked_at) * 1000),
             status_version=choice.worker.status.version,
+            cache_layout=self._cache_layout(choice.worker),
         )
+
+    def _cache_layout(self, worker: WorkerView) -> CacheLayout | None:
+        is_used = any(self.policies.uses_index(role) for role in WorkerRole)
+        return CacheLayout(worker.status.identity, worker.status.block_size) if is_used else None
 
     def _refuse_impossible(self, ask: Ask, now: float) -> None:
         """Alone over the mark on every worker of the model: waiting would not help."""
@@ -252,7 +268,7 @@ class Scheduler:
             raise ContextLengthExceeded(
                 f"{ask.request.num_prompt_tokens} prompt tokens and the expected output are more than "
                 "admission may fill of any worker's KV pool; shorten the prompt or lower max_tokens",
-                param="messages",
+                param="num_prompt_tokens",
             )
 
     def _refuse_unsupported(self, ask: Ask, now: float) -> None:
@@ -262,7 +278,7 @@ class Scheduler:
 
     def _timeout(self, ticket: Ticket, now: float) -> QueueTimeout:
         ask = self._ask(ticket.request)
-        choice = choose(self._fleet.views(now), ask, self._policies, self._rng)
+        choice = choose(self._fleet.views(now), ask, self.policies, self._rng)
         why = str(choice) if isinstance(choice, Refusal) else "others were before it"
         counted = {Rejection.OUT: "not answering or draining", Rejection.MODEL: "of another model"}
         for reason, text in counted.items():

@@ -12,6 +12,7 @@ from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.routing.bookings import BookingLedger
 from stratos.rpc.serving.service import Service
+from stratos_router.cache_follower import CacheFollower
 from stratos_router.discovery import open_discovery
 from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
@@ -33,7 +34,8 @@ class RouterApp(Service):
         fleet = FleetState(settings.liveness, bookings, metrics)
         self._discovery = open_discovery(settings.discovery)
         self._scheduler = Scheduler(fleet, bookings, settings, metrics, clock, rng)
-        self._watcher = Watcher(self._discovery, fleet, self._scheduler, settings, clock)
+        caches = CacheFollower(self._scheduler.policies.index, metrics, settings.redial_after_s)
+        self._watcher = Watcher(self._discovery, fleet, self._scheduler, settings, clock, caches)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         servicer = RouterServicer(self._scheduler, self._clock, self.tracing)

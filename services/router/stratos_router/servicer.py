@@ -19,6 +19,7 @@ _OUTCOMES = {
     router_pb2.OUTCOME_FINISHED: Outcome.FINISHED,
     router_pb2.OUTCOME_CANCELLED: Outcome.CANCELLED,
     router_pb2.OUTCOME_FAILED: Outcome.FAILED,
+    router_pb2.OUTCOME_SETTLED: Outcome.SETTLED,
 }
 
 

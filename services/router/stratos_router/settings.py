@@ -6,7 +6,7 @@ from pydantic import field_validator
 
 from stratos.routing.policy.policies import check_policies
 from stratos.routing.policy.settings import PoliciesConfig
-from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig
+from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig, SuspectConfig
 from stratos.rpc.settings import ServiceSettings
 from stratos_router.discovery import open_discovery
 
@@ -29,6 +29,7 @@ class RouterSettings(ServiceSettings):
     admission: AdmissionConfig = AdmissionConfig()
     liveness: LivenessConfig = LivenessConfig()
     bookings: BookingConfig = BookingConfig()
+    suspects: SuspectConfig = SuspectConfig()
     policies: PoliciesConfig = PoliciesConfig()
 
     @field_validator("discovery")

@@ -16,6 +16,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.codec.fleet import status_from_pb
+from stratos_router.cache_follower import CacheFollower
 from stratos_router.discovery import Discovery, Member
 from stratos_router.fleet import FleetState
 from stratos_router.scheduler import Scheduler
@@ -26,17 +27,24 @@ FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 0.5
 
 
 class Watcher:
-    """Keeps ``fleet`` up to date, and wakes ``scheduler`` when something changed."""
+    """Keeps ``fleet`` and the copies of prefix caches up to date, and wakes ``scheduler`` when something changed."""
 
     def __init__(
-        self, discovery: Discovery, fleet: FleetState, scheduler: Scheduler, settings: RouterSettings, clock: Clock
+        self,
+        discovery: Discovery,
+        fleet: FleetState,
+        scheduler: Scheduler,
+        settings: RouterSettings,
+        clock: Clock,
+        caches: CacheFollower,
     ) -> None:
         self._discovery = discovery
         self._fleet = fleet
         self._scheduler = scheduler
         self._settings = settings
         self._clock = clock
-        self._streams: dict[Member, asyncio.Task[None]] = {}
+        self._caches = caches
+        self._streams: dict[Member, list[asyncio.Task[None]]] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -52,10 +60,14 @@ class Watcher:
     def _follow(self, group: asyncio.TaskGroup, members: tuple[Member, ...]) -> None:
         self._fleet.set_members(members)
         for member in [known for known in self._streams if known not in members]:
-            self._streams.pop(member).cancel()
+            for stream in self._streams.pop(member):
+                stream.cancel()
         for member in members:
             if member not in self._streams:
-                self._streams[member] = group.create_task(self._watch(member), name=f"watch {member.worker_id}")
+                self._streams[member] = [group.create_task(self._watch(member), name=f"watch {member.worker_id}")]
+                if self._scheduler.policies.uses_index(member.role):
+                    following = group.create_task(self._caches.follow(member), name=f"follow {member.worker_id}")
+                    self._streams[member].append(following)
         self._scheduler.wake()
 
     async def _watch(self, member: Member) -> None:

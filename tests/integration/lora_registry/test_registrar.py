@@ -5,31 +5,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
-from redis.asyncio import Redis
 
-from stratos.common.errors import BadRequest, InvalidAdapter, ModelNotFound, NotFound, Overloaded
+from stratos.common.errors import BadRequest, DependencyDown, InvalidAdapter, ModelNotFound, NotFound, Overloaded
 from stratos.core.adapter import Adapter
 from stratos.core.files.adapter_files import read_adapter_files
-from stratos.store.object_store import ObjectStore
+from stratos.store.object_store import ObjectInfo, ObjectStore
+from stratos.store.records.manifest import MANIFEST_KEY
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 from stratos_lora_registry.catalogue import AdapterCatalogue
 from stratos_lora_registry.registrar import Registrar, RegistrarConfig
 from tests.support.adapter_folders import BASE_DIGEST, BREAKAGES, WEIGHTS, write_adapter
+from tests.support.record_stores import MarkedStore, marked_store
 
 
 class World:
-    def __init__(self, redis: Redis, folder: Path) -> None:
-        self.redis = redis
+    def __init__(self, store: MarkedStore, folder: Path) -> None:
+        self.redis, self.manifests = store.redis, store.manifests
         self.root = folder / "store"
         self.work = folder / "work"
-        for path in (self.root, self.work):
-            path.mkdir()
+        self.work.mkdir()
         self.now = 1000.0
-        self.catalogue = AdapterCatalogue(redis)
+        self.catalogue = AdapterCatalogue(store.records, store.manifests)
         self.store_config = ObjectStoreConfig(url=f"file://{self.root}")
         self.registrar = self.make_registrar(open_store(self.store_config))
 
@@ -41,13 +42,13 @@ class World:
         return await self.registrar.register(tenant=tenant, name=name, base_model_digest=BASE_DIGEST, uri=uri)
 
     async def is_untouched(self) -> bool:
-        return not await self.redis.keys() and not any(self.work.iterdir())
+        return not await self.redis.exists("stratos:adapter") and not any(self.work.iterdir())
 
 
 @pytest.fixture
 async def world(redis_url: str, tmp_path: Path) -> AsyncIterator[World]:
     async with open_redis(redis_url) as redis:
-        yield World(redis, tmp_path)
+        yield World(await marked_store(redis, tmp_path / "store"), tmp_path)
 
 
 async def test_a_valid_adapter_is_described_by_its_files(world: World) -> None:
@@ -66,7 +67,7 @@ async def test_the_same_content_gives_the_same_answer_later_too(world: World) ->
     first = await world.register()
     world.now += 500
     assert await world.register() == first
-    assert len(await world.redis.keys("stratos:adapter:*")) == 1
+    assert await world.redis.hlen("stratos:adapter") == 1
 
 
 async def test_content_that_moved_is_found_at_its_new_place(world: World) -> None:
@@ -85,12 +86,8 @@ async def test_other_content_under_the_same_name_becomes_what_the_name_means(wor
     second = await world.register()
     assert second.digest != first.digest
     assert await world.catalogue.list("acme") == await world.catalogue.list("") == [second]
-    lifetimes = sorted([await world.redis.ttl(key) for key in await world.redis.keys("stratos:adapter:*")])
-    assert lifetimes[0] == -1  # the current version stays
-    assert lifetimes[1] > 0  # the superseded one expires
     write_adapter(folder, fill=1)
-    assert await world.register() == first  # and back: kept for good again
-    assert [await world.redis.ttl(k) for k in await world.redis.keys("stratos:adapter:*")].count(-1) == 1
+    assert await world.register() == first
 
 
 async def test_tenants_see_their_own_and_the_common_ones_only(world: World) -> None:
@@ -210,12 +207,94 @@ async def test_too_many_registrations_at_once_are_refused_now(world: World, monk
     assert (await world.register()).name == "one"  # the slot is free again
 
 
-async def test_racing_registrations_of_one_name_leave_it_whole(world: World) -> None:
+class SlowStore:
+    """An object store that holds up the files of one folder until it is released."""
+
+    def __init__(self, store: ObjectStore, held: str) -> None:
+        self.store, self.held = store, held
+        self.entered, self.release = asyncio.Event(), asyncio.Event()
+        self.put, self.fetch, self.download_folder = store.put, store.fetch, store.download_folder
+
+    async def list_folder(self, folder: str) -> list[ObjectInfo]:
+        if folder == self.held:
+            self.entered.set()
+            await self.release.wait()
+        return await self.store.list_folder(folder)
+
+
+@pytest.mark.parametrize("later_work", ["registration", "deletion"])
+async def test_the_registration_that_began_later_wins(world: World, later_work: str) -> None:
+    """The defect: the slower, older one had the last word."""
+    for fill, name in enumerate(("old", "new")):
+        write_adapter(world.root / name, fill=fill)
+    await world.register("x", "new")
+    slow = SlowStore(open_store(world.store_config), held="old")
+    world.registrar = world.make_registrar(cast("ObjectStore", slow))
+    older = asyncio.create_task(world.register("x", "old"))
+    await slow.entered.wait()
+    if later_work == "registration":
+        await world.register("x", "new")
+    else:
+        await world.catalogue.delete("", "x")
+    slow.release.set()
+    with pytest.raises(BadRequest, match="the later one counts") as caught:
+        await older
+    assert caught.value.code == "superseded"
+    assert [adapter.uri for adapter in await world.catalogue.list("")] == ["new"] * (later_work == "registration")
+
+
+async def test_racing_registrations_of_one_name_leave_one(world: World) -> None:
     for fill in range(4):
         write_adapter(world.root / f"a{fill}", fill=fill)
-    made = await asyncio.gather(*(world.register("x", f"a{fill}") for fill in range(4)))
-    assert len({adapter.digest for adapter in made}) == 4
+    made = await asyncio.gather(*(world.register("x", f"a{fill}") for fill in range(4)), return_exceptions=True)
     [left] = await world.catalogue.list("")
     assert left in made
-    lifetimes = [await world.redis.ttl(key) for key in await world.redis.keys("stratos:adapter:*")]
-    assert lifetimes.count(-1) == 1
+    assert all(isinstance(end, Adapter) or getattr(end, "code", "") == "superseded" for end in made)
+
+
+async def test_a_malformed_record_takes_no_other_down_and_can_be_mended(world: World) -> None:
+    """The defect: one record that lacked a field failed every list of every tenant."""
+    for name in ("one", "two"):
+        write_adapter(world.root / name)
+        await world.register(name, name)
+    await world.redis.hset("stratos:adapter", "/one", '99 {"schema": 1, "value": {"digest": "d"}}')
+    assert [adapter.name for adapter in await world.catalogue.list("acme")] == ["two"]
+    await world.register("one", "one")
+    assert [adapter.name for adapter in await world.catalogue.list("acme")] == ["one", "two"]
+
+
+async def test_an_emptied_redis_answers_no_list_and_takes_no_adapter(world: World) -> None:
+    """The defect: an emptied Redis answered with an empty list, which took every adapter away."""
+    write_adapter(world.root / "one")
+    await world.register("one", "one")
+    await world.redis.flushall()
+    for call in (world.catalogue.list("acme"), world.catalogue.delete("", "one"), world.register("two", "one")):
+        with pytest.raises(DependencyDown, match="adopt-store"):
+            await call
+    assert await world.redis.keys() == []
+
+
+async def test_the_manifest_follows_every_change_and_catches_up(world: World, tmp_path: Path) -> None:
+    write_adapter(world.root / "one")
+    for name in ("one", "two"):
+        await world.register(name, "one")
+    await world.catalogue.delete("", "two")
+    manifest = await world.manifests.read()
+    assert manifest is not None
+    assert {name: record.is_deleted for name, record in manifest.adapters.items()} == {"/one": False, "/two": True}
+    path = world.root / MANIFEST_KEY
+    before = path.read_bytes()
+    await world.register("three", "one")
+    path.write_bytes(before)  # as if another registry had overwritten it
+    await world.catalogue.check_manifest()
+    manifest = await world.manifests.read()
+    assert manifest is not None
+    assert set(manifest.adapters) == {"/one", "/two", "/three"}
+
+
+async def test_an_object_store_of_another_store_takes_no_adapter(world: World, redis_url: str, tmp_path: Path) -> None:
+    write_adapter(world.root / "one")
+    await world.redis.flushall()
+    await marked_store(world.redis, tmp_path / "other")
+    with pytest.raises(DependencyDown, match="another store"):
+        await world.register("one", "one")

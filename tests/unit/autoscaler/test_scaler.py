@@ -11,6 +11,8 @@ from stratos.common.errors import Overloaded, WorkerLost
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.planning.fleet_sum import FleetSum
+from stratos.planning.settings import PoolKey
 from stratos_autoscaler.backends.base import Backend, BackendWorker
 from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.scaler import Scaler
@@ -28,12 +30,14 @@ class FakeFleet:
         self.waiting = 0
         self.seqs: dict[str, int] = {}
         self.is_down = False
+        self.num_missing = 0
 
-    async def fleet(self) -> Fleet:
+    async def fleet(self) -> FleetSum:
         if self.is_down:
             raise WorkerLost("the router did not answer")
         queue = QueueDepth(model_digest="m", priority_class=0, num_requests=self.waiting, num_tokens=0, oldest_s=1.0)
-        return Fleet(queues=(queue,) if self.waiting else (), workers=tuple(map(self._worker, self.names)))
+        fleet = Fleet(queues=(queue,) if self.waiting else (), workers=tuple(map(self._worker, self.names)))
+        return FleetSum(fleet=fleet, num_missing=self.num_missing)
 
     def _worker(self, name: str) -> FleetWorker:
         role = WorkerRole(name.partition("-")[0])
@@ -48,17 +52,21 @@ class FakeBackend(Backend):
     """Starts take until the test lets them."""
 
     def __init__(self) -> None:
+        self.has_lease = True
         self.started: list[asyncio.Future[str]] = []
         self.drained: list[str] = []
         self.leaving: list[str] = []
         self.is_down = False
+
+    async def hold_lease(self, ttl_s: float) -> bool:
+        return self.has_lease
 
     async def workers(self) -> tuple[BackendWorker, ...]:
         if self.is_down:
             raise WorkerLost("the supervisor did not answer")
         return tuple(BackendWorker(worker_id=name, role=WorkerRole.DECODE, is_draining=True) for name in self.leaving)
 
-    async def start(self, role: WorkerRole) -> str:
+    async def start(self, pool: PoolKey) -> str:
         self.started.append(asyncio.get_running_loop().create_future())
         return await self.started[-1]
 
@@ -74,7 +82,11 @@ class World:
         self.clock, self.router, self.backend = FakeClock(), FakeFleet("decode-0"), FakeBackend()
         self.registry = CollectorRegistry()
         settings = AutoscalerSettings(
-            router_address="r:1", supervisor_address="s:1", max_decode_workers=3, planner={"quiet_s": 5}, **changes
+            router_addresses=["r:1"],
+            supervisor_address="s:1",
+            pools=[{"role": "decode", "min_workers": 1, "max_workers": 3}],
+            planner={"quiet_s": 5},
+            **changes,
         )
         metrics = AutoscalerMetrics(self.registry)
         self.scaler = Scaler(self.router, self.backend, settings, metrics, self.clock)
@@ -86,7 +98,7 @@ class World:
             await asyncio.sleep(0)
 
     def value(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(f"stratos_autoscaler_{name}", {"role": "decode", **labels})
+        return self.registry.get_sample_value(f"stratos_autoscaler_{name}", {"role": "decode", "model": "", **labels})
 
 
 async def test_a_start_counts_until_the_router_shows_the_worker_and_then_the_pool_is_drained_again() -> None:
@@ -164,4 +176,32 @@ async def test_an_unmanaged_pool_is_left_alone() -> None:
     world.router.names = ["prefill-0", "prefill-1", "decode-0"]
     await world.turn(30)
     assert world.backend.drained == []
-    assert world.registry.get_sample_value("stratos_autoscaler_desired_workers", {"role": "prefill"}) is None
+    labels = {"role": "prefill", "model": ""}
+    assert world.registry.get_sample_value("stratos_autoscaler_desired_workers", labels) is None
+
+
+async def test_an_autoscaler_without_the_lease_looks_and_does_nothing() -> None:
+    world = World()
+    world.backend.has_lease = False
+    world.router.names, world.router.waiting = ["decode-0", "decode-1"], 50
+    await world.turn(20)
+    assert (world.backend.started, world.backend.drained) == ([], [])
+    assert world.scaler.not_ready_reason() == ""
+    assert world.registry.get_sample_value("stratos_autoscaler_active") == 0
+    assert (world.value("decisions_total", direction="hold", reason="standby") or 0) == 20
+    world.backend.has_lease = True
+    await world.turn()
+    assert len(world.backend.started) == 1
+    assert world.registry.get_sample_value("stratos_autoscaler_active") == 1
+    await world.scaler.close()
+
+
+async def test_nothing_is_drained_while_one_of_several_routers_is_missing() -> None:
+    world = World()
+    world.router.names, world.router.num_missing = ["decode-0", "decode-1"], 1
+    await world.turn(30)
+    assert world.backend.drained == []
+    assert world.registry.get_sample_value("stratos_autoscaler_routers_missing") == 1
+    world.router.num_missing = 0
+    await world.turn(10)
+    assert world.backend.drained == ["decode-1"]

@@ -20,7 +20,6 @@ EXEMPT = {
     ("tests/unit/cli/data/test_folder.py", "_locks"): "drops the locks as the kernel does when a process is killed",
     ("tests/unit/worker/test_metrics.py", "_blocks"): "loses a block, which no public name allows",
     ("tests/unit/worker/test_metrics.py", "_free"): "loses a block, which no public name allows",
-    ("tests/integration/store/test_keys.py", "_known"): "the bound of a snapshot that only memory shows",
 }
 """(file, attribute): why there is no public name for it. At most ten."""
 

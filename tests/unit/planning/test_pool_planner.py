@@ -17,10 +17,10 @@ from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.planning.demand import Reason
 from stratos.planning.observation import PoolObservation, WorkerLoad, observe
 from stratos.planning.planner import Decision, Direction, PoolPlanner
-from stratos.planning.settings import PoolConfig
+from stratos.planning.settings import PoolBounds, PoolConfig, PoolKey
 from tests.support.examples import examples
 
-SETTINGS = PoolConfig(role=WorkerRole.DECODE, min_workers=1, max_workers=4)
+SETTINGS = PoolConfig(bounds=PoolBounds(role=WorkerRole.DECODE, min_workers=1, max_workers=4))
 UP, DOWN, HOLD = Direction.UP, Direction.DOWN, Direction.HOLD
 
 
@@ -41,7 +41,7 @@ class World:
         self.clock = FakeClock()
         bounds = {name: changes.pop(name) for name in list(changes) if name in ("role", "min_workers", "max_workers")}
         planner = dataclasses.replace(SETTINGS.planner, **changes)
-        self.planner = PoolPlanner(dataclasses.replace(SETTINGS, planner=planner, **bounds))
+        self.planner = PoolPlanner(PoolConfig(bounds=dataclasses.replace(SETTINGS.bounds, **bounds), planner=planner))
 
     def decide(self, observation: PoolObservation | None, *, after_s: float = 1.0) -> Decision:
         self.clock.advance(after_s)
@@ -208,7 +208,7 @@ def test_a_square_wave_changes_the_pool_at_most_once_in_a_quiet_window() -> None
 
 def test_settings_with_impossible_bounds_are_refused() -> None:
     with pytest.raises(ValueError, match="min 3 <= max 2"):
-        PoolConfig(role=WorkerRole.DECODE, min_workers=3, max_workers=2)
+        PoolBounds(role=WorkerRole.DECODE, min_workers=3, max_workers=2)
 
 
 observations = st.one_of(
@@ -279,7 +279,7 @@ def test_observation_is_taken_from_the_fleet() -> None:
     fleet = Fleet(
         queues=(
             QueueDepth(model_digest="m", priority_class=0, num_requests=2, num_tokens=50, oldest_s=1.0),
-            QueueDepth(model_digest="unknown", priority_class=0, num_requests=9, num_tokens=900, oldest_s=1.0),
+            QueueDepth(model_digest="other", priority_class=0, num_requests=9, num_tokens=900, oldest_s=1.0),
         ),
         workers=(
             FleetWorker(ref=ref, status=status, is_live=True, num_booked=2),
@@ -290,7 +290,7 @@ def test_observation_is_taken_from_the_fleet() -> None:
             FleetWorker(ref=dataclasses.replace(ref, role=WorkerRole.PREFILL), status=status, is_live=True),
         ),
     )
-    found = observe(fleet, WorkerRole.DECODE)
+    found = observe(fleet, PoolKey(role=WorkerRole.DECODE, model_digest="m"), models={"decode-4": "m"})
     assert (found.queue_depth, found.queued_tokens) == (2, 50)
     assert [(w.worker_id, w.is_live, w.is_draining, w.num_seqs, w.num_used_blocks) for w in found.workers] == [
         ("decode-0", True, False, 6, 70),
@@ -299,3 +299,32 @@ def test_observation_is_taken_from_the_fleet() -> None:
         ("decode-3", False, False, 0, 0),
         ("decode-4", False, False, 0, 0),
     ]
+
+
+def test_a_pool_at_zero_is_woken_by_its_backlog() -> None:
+    world = World(min_workers=0)
+    decision = world.decide(pool(queue_depth=1))
+    assert (decision.direction, decision.num_start) == (UP, 1)
+
+
+def test_nothing_is_drained_while_a_router_does_not_answer_and_the_quiet_window_starts_after_that() -> None:
+    world = World(quiet_s=5, cooldown_down_s=0)
+    idle = pool(load("decode-0"), load("decode-1"))
+    assert {d.direction for d in world.settle(dataclasses.replace(idle, is_partial=True), 20)} == {HOLD}
+    assert world.decide(dataclasses.replace(idle, is_partial=True)).reason is Reason.PARTIAL_DATA
+    assert {d.direction for d in world.settle(idle, 4)} == {HOLD}
+    assert world.decide(idle).direction is DOWN
+
+
+def test_a_backlog_starts_workers_also_where_a_router_does_not_answer() -> None:
+    assert World().decide(pool(load(num_seqs=8), queue_depth=9, is_partial=True)).direction is UP
+
+
+def test_a_standby_holds_and_begins_a_quiet_window_when_it_takes_over() -> None:
+    world = World(quiet_s=5, cooldown_down_s=0)
+    idle = pool(load("decode-0"), load("decode-1"))
+    world.settle(idle, 4)
+    standby = world.planner.decide(None, world.clock.now(), why_none=Reason.STANDBY)
+    assert (standby.direction, standby.reason) == (HOLD, Reason.STANDBY)
+    assert {d.direction for d in world.settle(idle, 5)} == {HOLD}
+    assert world.settle(idle, 2)[-1].direction is DOWN

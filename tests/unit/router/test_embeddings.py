@@ -16,6 +16,7 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import Outcome, PlacementRequest, Work, WorkerRef, WorkerRole
 from stratos.planning.observation import observe
+from stratos.planning.settings import PoolKey
 from stratos.routing.bookings import BookingLedger
 from stratos.rpc.codec.fleet import fleet_from_pb, fleet_to_pb
 from stratos_router.discovery import Member
@@ -101,8 +102,8 @@ async def test_queues_tell_what_they_wait_for_and_decode_workers_are_not_scaled_
     await world.turn()
     fleet = fleet_from_pb(fleet_to_pb(world.scheduler.fleet()))
     assert [(q.work, q.num_requests) for q in fleet.queues] == [(Work.EMBEDDING, 1)]
-    assert observe(fleet, WorkerRole.DECODE).queue_depth == 0
-    assert observe(fleet, WorkerRole.PREFILL).queue_depth == 1
+    assert observe(fleet, PoolKey(role=WorkerRole.DECODE)).queue_depth == 0
+    assert observe(fleet, PoolKey(role=WorkerRole.PREFILL)).queue_depth == 1
     call.cancel()
 
 

@@ -273,3 +273,27 @@ async def test_after_busy_a_request_goes_back_only_to_a_worker_whose_status_chan
     world.status("decode-0", version=4)
     await world.turn()
     assert again.result().status_version == 4
+
+
+async def test_a_settled_suspect_keeps_its_booking_and_frees_its_worker_for_the_next() -> None:
+    world = World("decode-0")
+    first = await world.call(request_id="1", is_move=True, is_suspect=True)
+    second = await world.call(request_id="2", is_move=True, is_suspect=True)
+    await world.turn()
+    assert (first.done(), second.done()) == (True, False)
+    world.scheduler.complete(first.result().handoff_id, Outcome.SETTLED, 0)
+    await world.turn()
+    assert second.result().decode.worker_id == "decode-0"
+    assert len(world.bookings) == 2
+
+
+async def test_a_worker_that_stood_still_is_chosen_once_it_moves() -> None:
+    world = World("decode-0")
+    hung = frozenset({"decode-0"})
+    world.clock.advance(2.0)  # silent
+    call = await world.call(is_move=True, excluded_incarnations=hung, hung_incarnations=hung)
+    await world.turn()
+    assert not call.done()
+    world.status("decode-0", engine_step=1)
+    await world.turn()
+    assert call.result().decode.worker_id == "decode-0"

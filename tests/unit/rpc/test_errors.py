@@ -143,6 +143,8 @@ async def test_a_huge_message_still_arrives_with_its_class() -> None:
 def test_a_detail_of_a_newer_peer_keeps_its_name_and_family() -> None:
     error = from_error_detail(common_pb2.ErrorDetail(code="new_limit", message="m", http_status=400, param="p"))
     assert (type(error), error.code, error.param) == (BadRequest, "new_limit", "p")
+    assert error.is_from_peer
+    assert not BadRequest("m").is_from_peer
     specific = BadRequest("m", param="p", code="unsupported_parameter")
     assert from_error_detail(to_error_detail(specific)).code == "unsupported_parameter"
 

@@ -1,4 +1,4 @@
-"""Pepper and API key of a data directory: made once, kept with mode 0600, shared by all its runs."""
+"""Pepper, API key and store id of a data directory: made once, kept with mode 0600, shared by all its runs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class Credentials:
     """Key of the HMAC that API keys are stored under."""
     api_key: str = field(default="", repr=False)
     """Printed by ``stratos up``; empty until the first start has made it."""
+    store_id: str = ""
+    """Of the store that keeps tenants, keys and adapters; empty until the first start has set it up."""
 
 
 def load_credentials(data: DataDir) -> Credentials:
@@ -25,7 +27,7 @@ def load_credentials(data: DataDir) -> Credentials:
     path = data.credentials_file
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return Credentials(pepper=content["pepper"], api_key=content["api_key"])
+        return Credentials(**{name: str(content[name]) for name in ("pepper", "api_key", "store_id")})
     except FileNotFoundError:
         credentials = Credentials(pepper=secrets.token_hex(32))
         save_credentials(data, credentials)

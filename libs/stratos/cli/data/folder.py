@@ -1,8 +1,9 @@
 """The data directory of a laptop platform: what outlives a run, and one folder per run.
 
-    <data dir>/credentials.json   pepper and API key, mode 0600
+    <data dir>/credentials.json   pepper, API key and store id, mode 0600
     <data dir>/redis/             append-only file of the embedded Redis (used by the run that holds its lock)
     <data dir>/store/             object store of the laptop
+    <data dir>/copies/            what each gateway knew of tenants, keys and adapters, mode 0600
     <data dir>/run/<id>/          everything of one run: address files, workers.json, platform.json, logs/
     /dev/shm/stratos-<id>/        staging rings of the run's workers (a folder of the run if there is no /dev/shm)
 
@@ -136,6 +137,11 @@ class DataDir:
     def store_path(self) -> Path:
         """The laptop's object store."""
         return self.path / "store"
+
+    @property
+    def copies_path(self) -> Path:
+        """What gateways knew of tenants, keys and adapters, a file for each."""
+        return self.path / "copies"
 
     def prepare(self) -> None:
         """Create the directory and check that it can be used.

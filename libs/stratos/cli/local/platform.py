@@ -14,9 +14,10 @@ import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 
 from stratos.cli.adapters import publish_shipped_adapters
-from stratos.cli.data.credentials import Credentials
+from stratos.cli.data.credentials import Credentials, load_credentials
 from stratos.cli.data.folder import DataDir, RunDir, try_lock, write_json_atomically
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.keyring import ensure_api_key
@@ -28,6 +29,7 @@ from stratos.cli.local.process import ProcessView, StartFailed
 from stratos.cli.local.servicer import SupervisorService, SupervisorSettings
 from stratos.cli.local.supervisor import Report, Supervisor
 from stratos.cli.local.topology import Endpoints, ProcessSpec, Role, RunPaths
+from stratos.cli.stores import StoreTarget, set_up_own_store
 from stratos.common.clock import SystemClock
 from stratos.common.errors import DependencyDown, InvalidCheckpoint, Overloaded, StratosError
 from stratos.core.files.model_files import digest_to_hand_over
@@ -36,6 +38,10 @@ from stratos.rpc.serving.process import serve_async
 
 FLEET_TIMEOUT_S = 60.0
 POLL_S = 0.03
+STORE_LOST = (
+    "Redis has lost tenants, keys and adapters, or is another one: what gateways know goes on serving, and nothing can "
+    "be written until `stratos admin adopt-store`"
+)
 
 
 class Platform:
@@ -55,6 +61,7 @@ class Platform:
         self._redis_url = options.redis_url
         self._store_url = options.object_store_url or f"file://{data.store_path}"
         self._supervisor_address = ""
+        self._has_own_redis = False
         self._model_digest = ""
         self._is_started = False
 
@@ -99,15 +106,16 @@ class Platform:
                 for i in range(options.routers)
             ]
             await self._open_redis()
-            key_task = tasks.create_task(self._ensure_key())
+            has_store = await self._set_up_store()
+            key_task = tasks.create_task(self._ensure_key(has_store))
             registry = await self._supervisor.launch(
                 self._spec(
                     "lora-registry", "lora_registry", topology.registry_settings(options, self._ends(), self._paths)
                 )
             )
-            adapters_task = tasks.create_task(self._publish_adapters(registry.address))
+            adapters_task = tasks.create_task(self._publish_adapters(registry.address, has_store))
             routers = tuple([(await task).address for task in router_tasks])
-            ends = self._ends(routers=routers, registry=registry.address)
+            ends = self._ends(routers=routers)
             tasks.create_task(
                 self._supervisor.launch(
                     self._spec("autoscaler", "autoscaler", topology.autoscaler_settings(options, ends))
@@ -164,15 +172,22 @@ class Platform:
         lock = try_lock(folder / "lock")
         if lock is None:
             folder = self._run.path / "redis"  # another run of this data directory has the lasting one
+            self._has_own_redis = True
         else:
             self._stack.callback(lock.close)
         config = RedisConfig(port=any_free_port(), folder=folder, password=secrets.token_hex(16))
         await self._supervisor.launch(redis_spec(write_config(config)), redis_url=config.url)
         self._redis_url = config.url
 
-    async def _ensure_key(self) -> str:
+    async def _set_up_store(self) -> bool:
+        target = StoreTarget(
+            redis_url=self._redis_url,
+            object_store_url=self._store_url,
+            s3_endpoint_url=self._options.s3_endpoint_url,
+        )
         try:
-            return await ensure_api_key(self._redis_url, self._credentials, self._data)
+            is_there = await set_up_own_store(target, self._credentials, self._data, is_new=self._has_own_redis)
+            self._credentials = load_credentials(self._data)
         except DependencyDown as error:
             if not self._options.redis_url:
                 raise
@@ -181,6 +196,19 @@ class Platform:
                 f"the Redis at {place.removeprefix('redis://')} does not answer; correct --redis-url (REDIS_URL), or "
                 "leave it away and the platform brings its own"
             ) from error
+        if not is_there:
+            self._report(STORE_LOST)
+        return is_there
+
+    async def _ensure_key(self, has_store: bool) -> str:
+        if not has_store:
+            return self._credentials.api_key
+        return await ensure_api_key(self._redis_url, self._credentials, self._data)
+
+    @property
+    def _copies(self) -> Path:
+        """Where gateways keep what they know; copies of a Redis of this run alone end with it."""
+        return self._run.path / "copies" if self._has_own_redis else self._data.copies_path
 
     def _open_public_port(self) -> PublicListener:
         """Connections that come before a gateway serves wait in the queue of the socket."""
@@ -191,12 +219,14 @@ class Platform:
         return listener
 
     def _gateway_spec(self, name: str, ends: Endpoints, listener: PublicListener) -> ProcessSpec:
-        spec = self._spec(name, "gateway", topology.gateway_settings(self._options, ends, listener))
+        spec = self._spec(
+            name, "gateway", topology.gateway_settings(self._options, ends, listener, self._copies / f"{name}.jsonl")
+        )
         return dataclasses.replace(spec, public_address=listener.address, listeners=(listener.fd,))
 
-    async def _publish_adapters(self, registry_address: str) -> tuple[str, ...]:
+    async def _publish_adapters(self, registry_address: str, has_store: bool) -> tuple[str, ...]:
         options = self._options
-        if not options.uses_shipped_model or options.engine == "fake":
+        if not has_store or not options.uses_shipped_model or options.engine == "fake":
             return ()
         return await publish_shipped_adapters(
             options.model_path, handed_digest=self._model_digest, store_url=self._store_url,
@@ -228,12 +258,11 @@ class Platform:
     def _router(self) -> dict[str, str]:
         return topology.router_settings(self._paths)
 
-    def _ends(self, *, routers: tuple[str, ...] = (), registry: str = "") -> Endpoints:
+    def _ends(self, *, routers: tuple[str, ...] = ()) -> Endpoints:
         return Endpoints(
             redis_url=self._redis_url,
             object_store_url=self._store_url,
             routers=routers,
-            registry=registry,
             supervisor=self._supervisor_address,
             pepper=self._credentials.pepper,
             model_digest=self._model_digest,

@@ -84,20 +84,27 @@ class ManagedProcess:
         )
 
     async def start(self) -> None:
-        """Start the process; it does not serve yet."""
+        """Start the process; it does not serve yet.
+
+        Raises:
+            StartFailed: the system gives no process, for want of memory for example.
+        """
         self.state = "starting"
         self._address_file.unlink(missing_ok=True)
         env = {**os.environ, **self.spec.env, PARENT_PID_ENV: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-        with self.log_path.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self.spec.argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=env,
-                start_new_session=True,
-                pass_fds=self.spec.listeners,
-            )
+        try:
+            with self.log_path.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self.spec.argv,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=env,
+                    start_new_session=True,
+                    pass_fds=self.spec.listeners,
+                )
+        except OSError as error:
+            raise StartFailed(self.name, f"the system refuses: {error}", "", self.log_path) from error
 
     async def wait_serving(self) -> None:
         """Wait until the process serves.

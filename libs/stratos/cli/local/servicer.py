@@ -10,7 +10,9 @@ import grpc.aio
 
 from stratos.api.common.v1 import common_pb2
 from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
+from stratos.cli.local.lease import Lease
 from stratos.cli.local.process import ProcessView, State
+from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import BadRequest
 from stratos.rpc.serving.service import Service
 from stratos.rpc.settings import ServiceSettings
@@ -41,14 +43,19 @@ class WorkerControl(Protocol):
 class SupervisorServicer(supervisor_pb2_grpc.SupervisorServiceServicer):
     """Translates between messages and ``WorkerControl``."""
 
-    def __init__(self, control: WorkerControl) -> None:
+    def __init__(self, control: WorkerControl, lease: Lease) -> None:
         self._control = control
+        self._lease = lease
+
+    async def HoldLease(self, request: Any, context: Any) -> supervisor_pb2.HoldLeaseResponse:
+        return supervisor_pb2.HoldLeaseResponse(is_held=self._lease.hold(request.holder, request.ttl_ms / 1000))
 
     async def ListProcesses(self, request: Any, context: Any) -> supervisor_pb2.ListProcessesResponse:
         return supervisor_pb2.ListProcessesResponse(processes=[_message(view) for view in self._control.views()])
 
     async def StartWorker(self, request: Any, context: Any) -> supervisor_pb2.StartWorkerResponse:
         """Start one worker and return when it serves."""
+        self._lease.check(request.holder)
         role = next((name for name, number in _ROLES.items() if number == request.role), None)
         if role is None:
             raise BadRequest("role must be prefill or decode", param="role")
@@ -58,6 +65,7 @@ class SupervisorServicer(supervisor_pb2_grpc.SupervisorServiceServicer):
         return supervisor_pb2.StartWorkerResponse(process=_message(await asyncio.shield(work)))
 
     async def DrainWorker(self, request: Any, context: Any) -> supervisor_pb2.DrainWorkerResponse:
+        self._lease.check(request.holder)
         await self._control.begin_drain(request.name)
         return supervisor_pb2.DrainWorkerResponse()
 
@@ -67,12 +75,14 @@ class SupervisorService(Service):
 
     name = "supervisor"
 
-    def __init__(self, control: WorkerControl) -> None:
+    def __init__(self, control: WorkerControl, clock: Clock | None = None) -> None:
         self._control = control
+        self._lease = Lease(clock or SystemClock())
         self.is_listening = asyncio.Event()
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        supervisor_pb2_grpc.add_SupervisorServiceServicer_to_server(SupervisorServicer(self._control), server)
+        servicer = SupervisorServicer(self._control, self._lease)
+        supervisor_pb2_grpc.add_SupervisorServiceServicer_to_server(servicer, server)
         return [supervisor_pb2.DESCRIPTOR.services_by_name["SupervisorService"].full_name]
 
     async def warm_up(self) -> None:

@@ -161,7 +161,7 @@ class Supervisor:
         try:
             await process.start()
             await process.wait_serving()
-        except (StartFailed, OSError) as error:  # no memory for a process counts as a crash, too
+        except StartFailed as error:  # counts as a crash
             self._report(f"{error}")
             process.kill()
             return

@@ -54,7 +54,6 @@ class Endpoints:
     redis_url: str = field(default="", repr=False)
     object_store_url: str = ""
     routers: tuple[str, ...] = ()
-    registry: str = ""
     supervisor: str = ""
     pepper: str = field(default="", repr=False)
     model_digest: str = ""
@@ -86,6 +85,8 @@ def service_spec(
         "ADDRESS_FILE": str(address_file),
     }
     env = {f"{prefix}{key}": value for key, value in {**common, **settings}.items()}
+    if role:  # every library that computes, from its import on: a team larger than its cores stops for milliseconds
+        env["OMP_NUM_THREADS"] = str(options.threads_per_worker)
     argv = (sys.executable, "-m", f"stratos_{module}")
     return ProcessSpec(name=name, service=module, argv=argv, env=env, role=role, listen_env=f"{prefix}LISTEN")
 
@@ -123,15 +124,15 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
     }
 
 
-def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListener) -> dict[str, str]:
+def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListener, copy_path: Path) -> dict[str, str]:
     """Settings of a gateway."""
     return {
         "HTTP_LISTEN": listener.address,
         "HTTP_LISTENER_FD": str(listener.fd),
         "ROUTER_ADDRESSES": json.dumps(ends.routers),
-        "REGISTRY_ADDRESS": ends.registry,
         "REDIS_URL": ends.redis_url,
         "KEY_PEPPER": ends.pepper,
+        "SNAPSHOT__COPY_PATH": str(copy_path),
         "MODEL_PATH": str(options.model_path),
         "MODEL_DIGEST": ends.model_digest,
         "MODEL_NAME": options.model_name,
@@ -140,11 +141,11 @@ def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListen
 
 def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
     """Settings of the autoscaler, which asks this supervisor for workers."""
+    decode = {"role": "decode", "min_workers": options.decode, "max_workers": options.decode_limit}
     return {
         "SUPERVISOR_ADDRESS": ends.supervisor,
-        "ROUTER_ADDRESS": ends.routers[0],
-        "MIN_DECODE_WORKERS": str(options.decode),
-        "MAX_DECODE_WORKERS": str(options.decode_limit),
+        "ROUTER_ADDRESSES": json.dumps(ends.routers),
+        "POOLS": json.dumps([decode]),
     }
 
 

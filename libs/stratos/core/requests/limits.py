@@ -65,8 +65,10 @@ MAX_EMBEDDING_INPUTS = 2048
 MAX_EMBEDDING_TOKENS = 300_000
 """Tokens of one embeddings request, over all its inputs."""
 MAX_MODEL_NAME_CHARS = 256
-NUM_PRIORITY_CLASSES = 16
-"""Priority classes are 0 (most urgent) to 15; a router may treat the lower ones alike."""
+NUM_PRIORITY_CLASSES = 4
+"""Priority classes are 0 (most urgent) to 3, for tenants, the router's queues and the engine alike."""
+DEFAULT_PRIORITY_CLASS = NUM_PRIORITY_CLASSES // 2
+"""In the middle, so that there is room above and below it."""
 
 
 def check_number(name: str, value: object, param: str | None = None) -> float | int:

@@ -1,4 +1,4 @@
-"""The KV admission rule over one pool (``stratos.core.admission``), with what only the engine knows.
+"""The KV admission rule over one pool (``stratos.core.rules.admission``), with what only the engine knows.
 
 The expected output of a choice is fixed when the request arrives, so that a request accepted then is never too large
 later.  Promised is the part of admitted budgets that is not held yet (a switch leaves that part out: more is admitted,
@@ -15,9 +15,9 @@ expected of them.  The router applies the same function to what the worker repor
 from __future__ import annotations
 
 from stratos.common.errors import ContextLengthExceeded
-from stratos.core.admission import KvNeed, KvRoom, num_blocks_short, output_blocks
-from stratos.core.quantile import RecentQuantile
 from stratos.core.requests.records import EngineRequest, FinishReason
+from stratos.core.rules.admission import KvNeed, KvRoom, num_blocks_short, output_blocks
+from stratos.core.rules.quantile import RecentQuantile
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.window import KvWindow
 from stratos.engine.sequence import Sequence

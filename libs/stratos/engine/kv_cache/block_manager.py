@@ -32,12 +32,14 @@ class BlockState(enum.Enum):
 class BlockManager:
     """Reference counts and states of ``num_blocks`` blocks of ``block_size`` tokens."""
 
-    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_cache: bool = True) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, *, enable_prefix_cache: bool = True, max_cache_changes: int = 0
+    ) -> None:
         assert num_blocks > 0
         assert block_size > 0
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.cache = PrefixCache(enabled=enable_prefix_cache)
+        self.cache = PrefixCache(enabled=enable_prefix_cache, max_changes=max_cache_changes)
         self.on_evict: Callable[[bytes, int], None] | None = None
         """Told the hash and the id of a cached block that is about to get another owner."""
         self._free = list(range(num_blocks - 1, -1, -1))

@@ -32,7 +32,12 @@ class KvCache:
             InvalidCheckpoint: the settings cannot be combined with StreamingLLM.
         """
         shares_prefixes = config.shares_prefixes
-        blocks = BlockManager(info.num_blocks, info.geometry.block_size, enable_prefix_cache=shares_prefixes)
+        blocks = BlockManager(
+            info.num_blocks,
+            info.geometry.block_size,
+            enable_prefix_cache=shares_prefixes,
+            max_cache_changes=config.max_cache_changes,
+        )
         tier, window = make_tier(info, config, blocks, is_fenced=is_fenced), make_window(info, config)
         admission = KvAdmission(
             blocks,

@@ -11,12 +11,16 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+from stratos.engine.kv_cache.change_log import ChangeLog
+
 
 class PrefixCache:
     """Map from block hash to block id, with the eviction order of unreferenced blocks."""
 
-    def __init__(self, *, enabled: bool = True) -> None:
+    def __init__(self, *, enabled: bool = True, max_changes: int = 0) -> None:
         self._enabled = enabled
+        self.changes = ChangeLog(max_changes)
+        """Which hashes came and went."""
         self._block_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
         self._evictable: OrderedDict[int, None] = OrderedDict()
@@ -55,6 +59,10 @@ class PrefixCache:
     def blocks_by_hash(self) -> dict[bytes, int]:
         return dict(self._block_of)
 
+    def hashes(self) -> tuple[bytes, ...]:
+        """Every hash that a block has."""
+        return tuple(self._block_of)
+
     def find(self, block_hash: bytes) -> int | None:
         return self._block_of.get(block_hash)
 
@@ -64,6 +72,7 @@ class PrefixCache:
             return False
         self._block_of[block_hash] = block
         self._hash_of[block] = block_hash
+        self.changes.note(block_hash, is_stored=True)
         return True
 
     def has_hash(self, block: int) -> bool:
@@ -74,6 +83,7 @@ class PrefixCache:
         block = self._block_of.pop(block_hash, None)
         if block is not None:
             del self._hash_of[block]
+            self.changes.note(block_hash, is_stored=False)
         return block
 
     def forget_block(self, block: int) -> None:
@@ -81,6 +91,7 @@ class PrefixCache:
         block_hash = self._hash_of.pop(block, None)
         if block_hash is not None:
             del self._block_of[block_hash]
+            self.changes.note(block_hash, is_stored=False)
 
     def mark_evictable(self, block: int, *, is_oldest: bool = False) -> None:
         """No sequence references the block any more; it is now the last to be evicted, or the first."""

@@ -10,7 +10,8 @@ from stratos.core.placement import PlacementRequest, WorkerRole
 from stratos.routing.policy.filters import FILTERS, narrow
 from stratos.routing.policy.named import NAMED
 from stratos.routing.policy.pickers import PICKERS
-from stratos.routing.policy.scorers import SCORERS, ScoringContext
+from stratos.routing.policy.prefix_index import PrefixIndex
+from stratos.routing.policy.scorers import INDEXED_SCORERS, SCORERS, ScoringContext
 from stratos.routing.policy.settings import PoliciesConfig, PolicyConfig
 from stratos.routing.worker_view import WorkerView
 
@@ -53,14 +54,16 @@ class Policies:
 
     Args:
         config: names and numbers.
+        index: of the workers' prefix caches; empty where they are not followed.
 
     Raises:
         InvalidPolicy: a name in it is unknown.
     """
 
-    def __init__(self, config: PoliciesConfig) -> None:
+    def __init__(self, config: PoliciesConfig, index: PrefixIndex | None = None) -> None:
         check_policies(config)
         self._config = config
+        self.index = PrefixIndex(config.max_indexed_blocks) if index is None else index
         self._known = {**NAMED, **config.custom}
         self._by_pool: dict[tuple[WorkerRole, str], Policy] = {}
 
@@ -68,7 +71,11 @@ class Policies:
         self, views: Sequence[WorkerView], request: PlacementRequest, role: WorkerRole, count: int, rng: Random
     ) -> list[WorkerView]:
         """Up to ``count`` of the workers that may run ``request`` as ``role``, the one to take first."""
-        context = ScoringContext(request=request, long_prompt_tokens=self._config.long_prompt_tokens)
+        context = ScoringContext(
+            request=request,
+            long_prompt_tokens=self._config.long_prompt_tokens,
+            num_matched=self.index.match(request.block_names),
+        )
         return self._policy(role, request.model_digest).rank(views, context, count, rng)
 
     def name_of(self, role: WorkerRole, model_digest: str) -> str:
@@ -76,6 +83,14 @@ class Policies:
         pools = self._config.pools
         wanted = (f"{role}/{model_digest}", f"*/{model_digest}", role.value)
         return next((pools[pool] for pool in wanted if pool in pools), self._config.default)
+
+    def uses_index(self, role: WorkerRole) -> bool:
+        """Whether prefix caches of workers of this role are looked at."""
+        pools = self._config.pools
+        names = {pools[pool] for pool in pools if pool.partition("/")[0] in (role.value, "*")}
+        if role.value not in pools:
+            names.add(self._config.default)
+        return any(INDEXED_SCORERS & self._known[name].scorers.keys() for name in names)
 
     def _policy(self, role: WorkerRole, model_digest: str) -> Policy:
         policy = self._by_pool.get((role, model_digest))

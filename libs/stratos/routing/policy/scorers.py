@@ -5,8 +5,11 @@ A scorer sees all candidates at once, so that it can compare them, and costs one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import heapq
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from stratos.core.placement import PlacementRequest
@@ -22,6 +25,8 @@ class ScoringContext:
 
     request: PlacementRequest
     long_prompt_tokens: int
+    num_matched: Mapping[str, int]
+    """Incarnation -> blocks of the prompt, from the first on, that its prefix cache has; those without any left out."""
 
 
 Scorer = Callable[[Sequence[WorkerView], ScoringContext], list[float]]
@@ -53,11 +58,60 @@ def score_adapter(views: Sequence[WorkerView], context: ScoringContext) -> list[
     return [float(digest in view.status.resident_adapters) for view in views]
 
 
+def score_prefix(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+    """Share of the prompt's known blocks that the worker has."""
+    matched, total = context.num_matched, max(1, len(context.request.block_names))
+    return [matched.get(view.ref.incarnation, 0) / total for view in views]
+
+
+def score_first_token(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+    """Few tokens to compute before the first one comes: prompt tokens that wait there, and of this prompt the rest."""
+    matched, num_tokens = context.num_matched, context.request.num_prompt_tokens
+    return [
+        TOKENS_PER_SEQ
+        / (
+            TOKENS_PER_SEQ
+            + view.num_queued_tokens
+            + max(0, num_tokens - matched.get(view.ref.incarnation, 0) * view.status.block_size)
+        )
+        for view in views
+    ]
+
+
+def score_session(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+    """1 for the first worker in the order that belongs to the session, by rendezvous hashing; then 1/2, 1/4."""
+    key = context.request.session_key or (context.request.block_names or (0,))[0]
+    scores = [0.0] * len(views)
+    if not key:
+        return scores
+    ranks = [_mix(key ^ _worker_key(view.ref.worker_id)) for view in views]
+    for place, index in enumerate(heapq.nlargest(3, range(len(views)), key=ranks.__getitem__)):
+        scores[index] = 0.5**place
+    return scores
+
+
+@lru_cache(maxsize=4096)
+def _worker_key(worker_id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(worker_id.encode(), digest_size=8).digest(), "little")
+
+
+def _mix(value: int) -> int:
+    """The finaliser of splitmix64: every bit of the result depends on every bit of the value."""
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return value ^ (value >> 31)
+
+
 SCORERS: MappingProxyType[str, Scorer] = MappingProxyType(
     {
         "load": score_load,
         "free_kv": score_free_kv,
         "queued_tokens": score_queued_tokens,
         "adapter": score_adapter,
+        "prefix": score_prefix,
+        "first_token": score_first_token,
+        "session": score_session,
     }
 )
+INDEXED_SCORERS = frozenset({"prefix", "first_token"})
+"""Those that need to know what the workers' prefix caches hold."""

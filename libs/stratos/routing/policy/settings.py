@@ -37,3 +37,5 @@ class PoliciesConfig:
     long_prompt_tokens: Annotated[int, Ge(1)] = 2048
     """Prompts from this length on are long: the scorer queued_tokens spreads long ones by the tokens that are queued,
     and takes short ones only from workers where at least as much is queued."""
+    max_indexed_blocks: Annotated[int, Ge(1)] = 65536
+    """Blocks of one worker's prefix cache that the router remembers at most, at about 150 bytes each."""

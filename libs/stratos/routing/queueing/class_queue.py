@@ -43,6 +43,11 @@ class Ticket:
     sequence: int = field(default=0)
     is_waiting: bool = field(default=False)
 
+    @property
+    def asked_at(self) -> float:
+        """When its present call arrived."""
+        return self.arrived + self.request.waited_ms / 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Dispatched(Generic[T]):

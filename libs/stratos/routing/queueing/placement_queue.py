@@ -11,9 +11,10 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from stratos.common.errors import Overloaded
-from stratos.core.ageing import AgedQuota, effective_class
 from stratos.core.fleet import QueueDepth
 from stratos.core.placement import PlacementRequest, Work
+from stratos.core.requests.limits import NUM_PRIORITY_CLASSES
+from stratos.core.rules.ageing import AgedQuota, effective_class
 from stratos.routing.queueing.class_queue import (
     ClassQueue,
     Dispatched,
@@ -34,7 +35,7 @@ class ModelQueue:
 
     def __init__(self, settings: QueueConfig) -> None:
         self._settings = settings
-        self.classes = [ClassQueue(settings) for _ in range(settings.num_classes)]
+        self.classes = [ClassQueue(settings) for _ in range(NUM_PRIORITY_CLASSES)]
         self._quota = AgedQuota(settings.dispatches_per_aged)
 
     def __len__(self) -> int:

@@ -28,6 +28,7 @@ _OUTCOME_TO_PB = {
     Outcome.FINISHED: router_pb2.OUTCOME_FINISHED,
     Outcome.CANCELLED: router_pb2.OUTCOME_CANCELLED,
     Outcome.FAILED: router_pb2.OUTCOME_FAILED,
+    Outcome.SETTLED: router_pb2.OUTCOME_SETTLED,
 }
 
 

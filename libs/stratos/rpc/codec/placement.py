@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stratos.api.router.v1 import router_pb2
 from stratos.core.placement import Placement, PlacementRequest
+from stratos.rpc.codec.cache import layout_from_pb, layout_to_pb
 from stratos.rpc.codec.fleet import ref_from_pb, ref_to_pb, work_from_pb, work_to_pb
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
 from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
@@ -21,6 +22,7 @@ def placement_request_to_pb(request: PlacementRequest, now_s: float) -> router_p
         num_choices=request.num_choices,
         work=work_to_pb(request.work),
         excluded_incarnations=sorted(request.excluded_incarnations),
+        hung_incarnations=sorted(request.hung_incarnations),
         waited_ms=request.waited_ms,
         num_emitted_tokens=request.num_emitted_tokens,
         is_move=request.is_move,
@@ -28,6 +30,8 @@ def placement_request_to_pb(request: PlacementRequest, now_s: float) -> router_p
         is_suspect=request.is_suspect,
         refusals=request.refusals,
         trace=trace_to_pb(request.trace),
+        block_hashes=request.block_names,
+        session_key=request.session_key,
     )
 
 
@@ -47,6 +51,7 @@ def placement_request_from_pb(message: router_pb2.ScheduleRequest, now_s: float)
         num_choices=max(1, message.num_choices),
         work=work_from_pb(message.work),
         excluded_incarnations=frozenset(message.excluded_incarnations),
+        hung_incarnations=frozenset(message.hung_incarnations),
         waited_ms=max(0, message.waited_ms),
         num_emitted_tokens=message.num_emitted_tokens,
         is_move=message.is_move,
@@ -54,6 +59,8 @@ def placement_request_from_pb(message: router_pb2.ScheduleRequest, now_s: float)
         is_suspect=message.is_suspect,
         refusals=dict(message.refusals),
         trace=trace_from_pb(message.trace),
+        block_names=tuple(message.block_hashes),
+        session_key=message.session_key,
     )
 
 
@@ -65,6 +72,7 @@ def placement_to_pb(placement: Placement) -> router_pb2.ScheduleResponse:
         handoff_id=placement.handoff_id,
         queued_ms=placement.queued_ms,
         status_version=placement.status_version,
+        cache_layout=None if placement.cache_layout is None else layout_to_pb(placement.cache_layout),
     )
 
 
@@ -72,7 +80,7 @@ def placement_from_pb(message: router_pb2.ScheduleResponse) -> Placement:
     """A placement from a message.
 
     Raises:
-        BadRequest: the role of a worker is unknown.
+        BadRequest: the role of a worker is unknown, or a block size is zero.
     """
     return Placement(
         decode=ref_from_pb(message.decode) if message.HasField("decode") else None,
@@ -80,4 +88,5 @@ def placement_from_pb(message: router_pb2.ScheduleResponse) -> Placement:
         handoff_id=message.handoff_id,
         queued_ms=message.queued_ms,
         status_version=message.status_version,
+        cache_layout=layout_from_pb(message.cache_layout) if message.HasField("cache_layout") else None,
     )

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stratos.core.admission import output_blocks
 from stratos.core.requests.records import EngineRequest
+from stratos.core.rules.admission import output_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

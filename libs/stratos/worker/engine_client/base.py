@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from stratos.core.cache_changes import CacheChanges
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest
@@ -19,7 +20,7 @@ from stratos.engine.contract.results import EngineStatus, Reservation, StepResul
 from stratos.engine.contract.runner import RunnerInfo
 
 STOPPED = "the engine of this worker has stopped"
-BESIDE_STEPS = frozenset({"scatter", "gather", "gather_into", "load_adapter", "prepare_grammar"})
+BESIDE_STEPS = frozenset({"scatter", "gather", "gather_into", "load_adapter", "prepare_grammar", "cache_changes"})
 """Methods that do not wait for the step loop, and may take long without anything being wrong."""
 StepCallback = Callable[[StepResult], None]
 
@@ -110,6 +111,10 @@ class EngineClient(ABC):
 
     async def forget_blocks(self, hashes: list[bytes]) -> int:
         return int(await self._call("forget_blocks", hashes))
+
+    async def cache_changes(self, after: int | None) -> CacheChanges:
+        changes: CacheChanges = await self._call("cache_changes", after)
+        return changes
 
     async def load_adapter(self, files: AdapterFiles) -> None:
         await self._call("load_adapter", files)

@@ -43,6 +43,7 @@ class ThreadEngine(EngineClient):
             "gather": copies,
             "load_adapter": ThreadPoolExecutor(NUM_LOAD_THREADS, "adapter-load"),  # a slow disk holds up no transfer
             "prepare_grammar": ThreadPoolExecutor(1, "grammar-compile"),
+            "cache_changes": ThreadPoolExecutor(1, "cache-changes"),
         }
         """By method: what runs beside the step loop."""
         self._thread = threading.Thread(target=self._run, name="engine-step", daemon=True)

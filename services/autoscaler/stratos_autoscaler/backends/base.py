@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from stratos.core.placement import WorkerRole
+from stratos.planning.settings import PoolKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,19 +15,29 @@ class BackendWorker:
 
     worker_id: str
     role: WorkerRole
+    model_digest: str = ""
+    """Empty where the deployment has one model."""
     is_draining: bool = False
 
 
 class Backend(ABC):
-    """Starts and drains workers. Every call raises ``StratosError`` when it did not succeed."""
+    """Starts and drains workers. Every call raises ``StratosError`` when it did not succeed.
+
+    One autoscaler acts at a time: the one that holds the backend's lease.  ``start`` and ``drain`` are refused with
+    ``Overloaded`` to any other, so that one which was held up and still believes in its lease does no harm.
+    """
+
+    @abstractmethod
+    async def hold_lease(self, ttl_s: float) -> bool:
+        """Take or extend the lease; whether this autoscaler has it for the next ``ttl_s``."""
 
     @abstractmethod
     async def workers(self) -> tuple[BackendWorker, ...]:
         """Every worker that has not ended."""
 
     @abstractmethod
-    async def start(self, role: WorkerRole) -> str:
-        """Start one worker; returns its id once it serves."""
+    async def start(self, pool: PoolKey) -> str:
+        """Start one worker of a pool; returns its id once it serves."""
 
     @abstractmethod
     async def drain(self, worker_id: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
 from stratos.common.errors import BadRequest
-from stratos.core.placement import WorkerRole
+from stratos.common.ids import new_incarnation
+from stratos.planning.settings import PoolKey
 from stratos.rpc.clients.channel import channel, translate_errors
 from stratos.rpc.codec.fleet import role_from_pb, role_to_pb
 from stratos_autoscaler.backends.base import Backend, BackendWorker
@@ -26,6 +27,13 @@ class LocalBackend(Backend):
         self._channel = channel(address)
         self._stub = supervisor_pb2_grpc.SupervisorServiceStub(self._channel)
         self._start_timeout_s = start_timeout_s
+        self._holder = new_incarnation()
+
+    async def hold_lease(self, ttl_s: float) -> bool:
+        request = supervisor_pb2.HoldLeaseRequest(holder=self._holder, ttl_ms=round(ttl_s * 1000))
+        async with translate_errors(peer="the supervisor"):
+            answer = await self._stub.HoldLease(request, timeout=CALL_TIMEOUT_S)
+        return bool(answer.is_held)
 
     async def workers(self) -> tuple[BackendWorker, ...]:
         """Worker processes that have not stopped."""
@@ -41,16 +49,17 @@ class LocalBackend(Backend):
                 workers.append(BackendWorker(worker_id=process.name, role=role, is_draining=process.state == DRAINING))
         return tuple(workers)
 
-    async def start(self, role: WorkerRole) -> str:
-        """Start a worker process."""
-        request = supervisor_pb2.StartWorkerRequest(role=role_to_pb(role))
+    async def start(self, pool: PoolKey) -> str:
+        """Start a worker process; a platform of one machine has one model."""
+        request = supervisor_pb2.StartWorkerRequest(role=role_to_pb(pool.role), holder=self._holder)
         async with translate_errors(peer="the supervisor"):
             answer = await self._stub.StartWorker(request, timeout=self._start_timeout_s)
         return str(answer.process.name)
 
     async def drain(self, worker_id: str) -> None:
+        request = supervisor_pb2.DrainWorkerRequest(name=worker_id, holder=self._holder)
         async with translate_errors(peer="the supervisor"):
-            await self._stub.DrainWorker(supervisor_pb2.DrainWorkerRequest(name=worker_id), timeout=CALL_TIMEOUT_S)
+            await self._stub.DrainWorker(request, timeout=CALL_TIMEOUT_S)
 
     async def close(self) -> None:
         await self._channel.close()

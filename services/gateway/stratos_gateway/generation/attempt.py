@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from stratos.common.errors import StratosError
 from stratos.core.generation import ChoiceDelta, RequestDelta
 from stratos.core.requests.records import RequestKey
 from stratos_gateway.generation.journal import JournalConflict
 from stratos_gateway.generation.recovery import Cause, cause_of
+from stratos_gateway.generation.suspicion import SETTLED_STEPS
 from stratos_gateway.generation.transcript import Transcript
 from stratos_gateway.sessions.session import WorkerSession
 
@@ -24,13 +26,27 @@ class Attempt:
         session: with the worker.
         key: request and epoch.
         label: the request's name for log lines.
+        on_settled: called once when the request has settled at the worker.
     """
 
-    def __init__(self, transcript: Transcript, session: WorkerSession, key: RequestKey, label: str) -> None:
+    def __init__(
+        self,
+        transcript: Transcript,
+        session: WorkerSession,
+        key: RequestKey,
+        label: str,
+        on_settled: Callable[[], None],
+    ) -> None:
         self.label = label
+        self.is_settled = False
+        """The worker has made some steps after the one of the first token."""
         self._transcript = transcript
         self._session = session
         self._key = key
+        self._on_settled = on_settled
+        self._num_before = transcript.num_output_tokens
+        self._first_step: int | None = None
+        """Of the worker, with the first token of this attempt."""
         self._is_over_there = False
         self._end: asyncio.Future[Cause | None] = asyncio.get_running_loop().create_future()
 
@@ -55,6 +71,8 @@ class Attempt:
             self._transcript.accept_prompt_logprobs(output.prompt_logprobs)
         for choice in output.choices:
             self._accept(choice)
+        if not self.is_settled:
+            self._note_step()
         if output.receipt is not None:
             self._transcript.accept_receipt(output.receipt)
         if output.error is not None:
@@ -72,6 +90,14 @@ class Attempt:
         """The session broke."""
         self._is_over_there = True
         self._settle(Cause(cause))
+
+    def _note_step(self) -> None:
+        if self._first_step is None:
+            if self._transcript.num_output_tokens > self._num_before:
+                self._first_step = self._session.step
+        elif self._session.step >= self._first_step + SETTLED_STEPS:
+            self.is_settled = True
+            self._on_settled()
 
     def _accept(self, choice: ChoiceDelta) -> None:
         if self._end.done():

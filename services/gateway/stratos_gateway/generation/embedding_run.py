@@ -4,7 +4,8 @@
     one call -> vectors in input order
 
 Embedding has no effect besides its answer, so a group whose worker was lost, leaves or is full is simply asked for
-again elsewhere, until the deadline.  A group that saw ``MAX_DEATHS`` workers die is refused: it may be the cause.
+again elsewhere, until the deadline.  A group never settles before its answer: one that saw a worker die is a suspect,
+and refused after the second one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from stratos.core.placement import Outcome, Placement, PlacementRequest, Work
 from stratos.core.requests.embedding import EmbedCall
 from stratos_gateway.generation.embedding_client import EmbeddingClient, Unreachable
 from stratos_gateway.generation.platform import Platform
-from stratos_gateway.generation.recovery import Attempts, Cause, cause_of
+from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause, cause_of
 
 MAX_GROUP_INPUTS = 32
 MAX_GROUP_TOKENS = 8192
@@ -105,7 +106,7 @@ class GroupRun:
                 return result
             await self._attempts.prepare_next(result, placement)
 
-    async def _attempt(self, placement: Placement) -> list[bytes] | Cause:
+    async def _attempt(self, placement: Placement) -> list[bytes] | AttemptLoss:
         outcome = Outcome.CANCELLED
         with self._attempts.span("attempt") as span:
             call = dataclasses.replace(self._call, attempt=self._attempts.number, trace=span.trace)
@@ -120,7 +121,9 @@ class GroupRun:
                     raise
                 span.set(cause=cause)
                 span.fail(cause)
-                return cause
+                loss = AttemptLoss(cause=cause)
+                await self._attempts.judge(loss, placement)
+                return loss
             finally:
                 self._platform.routers.report(placement, outcome, 0)
                 span.set(worker_id=placement.worker.worker_id, outcome=outcome)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from stratos.common.bugs import report_bug
 from stratos.common.errors import Draining, FeatureUnavailable, StratosError, WorkerLost
@@ -28,7 +29,7 @@ from stratos.core.trace import NO_TRACE, TraceContext
 from stratos_gateway.generation.attempt import Attempt
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.generation.platform import Platform
-from stratos_gateway.generation.recovery import Attempts, Cause
+from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause
 from stratos_gateway.generation.transcript import Transcript
 
 _log = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ class GenerationSpec:
     sampling: SamplingParams
     seed: int
     trace: TraceContext = NO_TRACE
+    session_key: int = 0
+    """What the client calls its session, salted; 0 for nothing."""
     continues_prompt: bool = False
     """The output's text goes on with the prompt's; else it stands by itself, as a chat message does."""
 
@@ -90,11 +93,16 @@ class Generation:
     async def _run_attempt(self) -> None:
         num_before = self.transcript.num_output_tokens
         placement = await self._attempts.place(num_before)
-        outcome, cause, num_after = Outcome.CANCELLED, None, num_before
+        self._platform.prefix_names.learn(self.spec.model_digest, placement)
+        outcome, loss, num_after = Outcome.CANCELLED, None, num_before
         with self._attempts.span("attempt") as span:
             try:
-                cause = await self._execute(placement, span.trace)
-                outcome = Outcome.FINISHED if cause is None else Outcome.FAILED
+                loss = await self._execute(placement, span.trace)
+                outcome = Outcome.FINISHED if loss is None else Outcome.FAILED
+                if loss is not None:
+                    span.set(cause=loss.cause)
+                    span.fail(loss.cause)
+                    await self._attempts.judge(loss, placement)
             except StratosError:
                 outcome = Outcome.FAILED
                 raise
@@ -102,29 +110,32 @@ class Generation:
                 num_after = self.transcript.num_output_tokens
                 self._platform.routers.report(placement, outcome, num_after)
                 num_new = num_after - num_before
-                span.set(worker_id=placement.worker.worker_id, outcome=outcome, cause=cause, output_tokens=num_new)
-            if cause is not None:
-                span.fail(cause)
-        if cause is not None:
-            await self._attempts.prepare_next(cause, placement, has_progressed=num_after > num_before)
+                span.set(worker_id=placement.worker.worker_id, outcome=outcome, output_tokens=num_new)
+        if loss is not None:
+            await self._attempts.prepare_next(loss, placement)
 
-    async def _execute(self, placement: Placement, trace: TraceContext) -> Cause | None:
+    async def _execute(self, placement: Placement, trace: TraceContext) -> AttemptLoss | None:
         """Run one attempt; returns why another one is due, if it is."""
         try:
             session = await self._platform.sessions.get(placement.worker)
         except WorkerLost:
-            return Cause.UNREACHABLE
-        submission = self._submission(placement, trace)
-        attempt = Attempt(self.transcript, session, submission.request.key, self._attempts.label)
+            return AttemptLoss(cause=Cause.UNREACHABLE)
+        submission, num_before = self._submission(placement, trace), self.transcript.num_output_tokens
+        key, on_settled = submission.request.key, partial(self._attempts.settle, placement)
+        attempt = Attempt(self.transcript, session, key, self._attempts.label, on_settled)
         try:
             session.submit(submission, attempt)
-            return await attempt.wait()
+            cause = await attempt.wait()
         except WorkerLost:
-            return Cause.UNREACHABLE
+            cause = Cause.UNREACHABLE
         except FeatureUnavailable:
-            return Cause.UNSUPPORTED
+            cause = Cause.UNSUPPORTED
         finally:
             attempt.close()
+        if cause is None:
+            return None
+        has_progressed = self.transcript.num_output_tokens > num_before
+        return AttemptLoss(cause=cause, has_progressed=has_progressed, is_settled=attempt.is_settled)
 
     def _placement_request(self) -> PlacementRequest:
         spec, num_choices = self.spec, len(self.transcript.choices)
@@ -137,6 +148,8 @@ class Generation:
             num_choices=num_choices,
             trace=spec.trace,
             required_features=required_features(self._engine_request(spec.sampling)),
+            block_names=self._platform.prefix_names.names(spec.terms, spec.model_digest, spec.prompt_ids),
+            session_key=spec.session_key,
         )
 
     def _submission(self, placement: Placement, trace: TraceContext) -> Submission:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
 from stratos.rpc.tracing import TRACING_OFF, Tracing
+from stratos_gateway.generation.prefix_names import PrefixNames
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.contract import Routers
 from stratos_gateway.sessions.pool import SessionPool
@@ -21,3 +22,4 @@ class Platform:
     metrics: GatewayMetrics
     placement_timeout_s: float
     tracing: Tracing = TRACING_OFF
+    prefix_names: PrefixNames = field(default_factory=lambda: PrefixNames(0))

@@ -5,8 +5,11 @@
     "drain"        goes elsewhere
     "unsupported"  goes elsewhere: the worker lacks something that the request needs; after ``MAX_UNSUPPORTED`` of
                    them the request is refused
-    "broken", "hang", "conflict"  count as deaths: a request that saw ``MAX_DEATHS`` of them is refused, for it may be
-                   their cause.  The same worker may be chosen again if only its connection was lost.
+    "lost", "broken", "hang"  the worker is gone, or stands still: ``suspicion`` says whether the request may be the
+                   cause.  One that only lost its connection is no victim, and may be chosen again.
+    "conflict"     goes elsewhere; after ``MAX_CONFLICTS`` of them without a settled attempt the request is refused
+
+A worker that is to be avoided is avoided while another one serves the model; one that stood still, until it moves.
 
 Attempts after the first one are at the head of their queue at the router.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from stratos.common.errors import (
     Busy,
@@ -29,16 +32,17 @@ from stratos.common.errors import (
     WorkerLost,
 )
 from stratos.core.features import Feature
-from stratos.core.placement import Placement, PlacementRequest, WorkerRef
+from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import Span, SpanKind
 from stratos_gateway.generation.platform import Platform
+from stratos_gateway.generation.suspicion import Suspicion, Victim
 
 _log = logging.getLogger(__name__)
-MAX_DEATHS = 2
+MAX_CONFLICTS = 2
 MAX_UNSUPPORTED = 3
 """Workers that said no to a feature which the router took them to have: the next one would hardly say yes."""
-RETRY_WAIT_S = 0.05
+RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.05, 1.0
 
 
 class Cause(enum.StrEnum):
@@ -48,19 +52,33 @@ class Cause(enum.StrEnum):
     DRAIN = "drain"
     UNREACHABLE = "unreachable"
     UNSUPPORTED = "unsupported"
+    LOST = "lost"
+    """The worker said that it lost its engine, or was lost in the middle of a call."""
     BROKEN = "broken"
+    """The session ended, and nothing says why."""
     HANG = "hang"
     CONFLICT = "conflict"
 
     @property
-    def is_death(self) -> bool:
+    def is_loss(self) -> bool:
         """The worker was lost while it ran the request, which may have been the reason."""
-        return self in (Cause.BROKEN, Cause.HANG, Cause.CONFLICT)
+        return self in (Cause.LOST, Cause.BROKEN, Cause.HANG)
 
     @property
     def excludes_worker(self) -> bool:
         """The next attempt must not go to the same process; one that is merely full may have room again."""
         return self is not Cause.BUSY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptLoss:
+    """An attempt that ended before its request did."""
+
+    cause: Cause
+    has_progressed: bool = False
+    """It emitted tokens."""
+    is_settled: bool = False
+    """It had settled at the worker, see ``suspicion``."""
 
 
 def cause_of(error: StratosError) -> Cause | None:
@@ -71,7 +89,7 @@ def cause_of(error: StratosError) -> Cause | None:
         return Cause.DRAIN
     if isinstance(error, FeatureUnavailable | IdentityMismatch):
         return Cause.UNSUPPORTED
-    return Cause.BROKEN if isinstance(error, WorkerLost) else None
+    return Cause.LOST if isinstance(error, WorkerLost) else None
 
 
 class Attempts:
@@ -98,10 +116,12 @@ class Attempts:
         self._request = request
         self._max_wait_s = max_wait_s
         self._reconnects = reconnects
-        self._excluded: set[str] = set()
+        self._suspicion = Suspicion()
+        self._excluded: dict[str, bool] = {}
+        """Incarnations to avoid, and whether each one stood still and is avoided only until it moves."""
         self._refusals: dict[str, int] = {}
         """Workers that answered Busy, each with the status version that its placement went by."""
-        self._num_deaths = self._num_unsupported = 0
+        self._num_conflicts = self._num_unsupported = self._num_unreached = 0
         self._idle_since_s = platform.clock.now()
         """The request arrived, or its last attempt with output ended: wall time, whatever it was spent on."""
         self._queued_since_s = self._idle_since_s
@@ -131,42 +151,79 @@ class Attempts:
         """
         with self.span("place") as span:
             request = self._placement_request(num_emitted, span.trace)
-            return await self._platform.routers.schedule(request, timeout_s=self._left_s())
+            placement = await self._platform.routers.schedule(request, timeout_s=self._left_s())
+        self._excluded.pop(placement.worker.incarnation, None)  # it has moved again, or serves the model alone
+        return placement
 
-    async def prepare_next(self, cause: Cause, placement: Placement, *, has_progressed: bool = False) -> None:
-        """Decide whether, where and when to go on.
+    def settle(self, placement: Placement) -> None:
+        """The attempt has settled: it is not to blame for what happens to its worker from now on."""
+        self._num_conflicts = 0
+        if self._suspicion.is_suspect:
+            self._suspicion.clear()
+            self._platform.routers.report(placement, Outcome.SETTLED, 0)
+
+    async def judge(self, loss: AttemptLoss, placement: Placement) -> None:
+        """Find out whether a lost attempt's request may be to blame, before the router hears of its end.
 
         Args:
-            cause: how the attempt ended.
+            loss: how the attempt ended.
             placement: of that attempt.
-            has_progressed: it emitted tokens, so the next wait is a new one.
 
         Raises:
-            Overloaded, FeatureUnavailable, QueueTimeout: the request ends here.
+            Overloaded: the request is refused.
         """
-        now_s = self._platform.clock.now()
-        worker = placement.worker
-        if has_progressed:
+        worker, is_hung = placement.worker, loss.cause is Cause.HANG
+        self._num_conflicts += loss.cause is Cause.CONFLICT
+        if self._num_conflicts >= MAX_CONFLICTS:
+            raise Overloaded(f"{MAX_CONFLICTS} workers contradicted what was emitted before; try again later")
+        if loss.cause is Cause.BROKEN and await self._is_alive(worker):
+            return
+        if loss.cause.excludes_worker:
+            self._excluded[worker.incarnation] = is_hung
+        if loss.cause.is_loss and not loss.is_settled:
+            await self._suspect(Victim(worker=worker, is_hung=is_hung))
+
+    async def _suspect(self, victim: Victim) -> None:
+        first = self._suspicion.victim
+        if first is not None and first.is_hung and await self._is_alive(first.worker):
+            self._suspicion.clear()  # it only stood still for a while
+        if self._suspicion.is_convicted_by(victim):
+            _log.error("request %s is refused: two workers were lost as it began there", self.label)
+            raise Overloaded("two workers were lost as this request began there; it is not tried again")
+
+    async def prepare_next(self, loss: AttemptLoss, placement: Placement) -> None:
+        """Decide whether and when to go on.
+
+        Args:
+            loss: how the attempt ended.
+            placement: of that attempt.
+
+        Raises:
+            FeatureUnavailable, QueueTimeout: the request ends here.
+        """
+        cause, worker, now_s = loss.cause, placement.worker, self._platform.clock.now()
+        if loss.has_progressed:
             self._idle_since_s = now_s
-        if has_progressed or cause not in (Cause.BUSY, Cause.UNREACHABLE):
+        if loss.has_progressed or cause not in (Cause.BUSY, Cause.UNREACHABLE):
             self._queued_since_s = now_s
-        self._num_deaths += cause.is_death
-        if self._num_deaths >= MAX_DEATHS:
-            raise Overloaded(f"{MAX_DEATHS} workers were lost while they ran this request; it is not tried again")
         self._num_unsupported += cause is Cause.UNSUPPORTED
         if self._num_unsupported >= MAX_UNSUPPORTED:
             raise FeatureUnavailable("the platform cannot do what this request asks for now; try again later")
-        if cause.excludes_worker and not (cause is Cause.BROKEN and await self._answers_again(worker)):
-            self._excluded.add(worker.incarnation)
         if cause is Cause.BUSY:
             self._refusals[worker.incarnation] = placement.status_version
         self._platform.metrics.recoveries.labels(cause).inc()
         _log.info("request %s goes on elsewhere: %s at %s", self.label, cause, worker.worker_id)
         if self._left_s() == 0:
             raise QueueTimeout("no worker had room in time; try again")
-        if cause in (Cause.BUSY, Cause.UNREACHABLE):
-            await asyncio.sleep(RETRY_WAIT_S)
+        await self._pause(cause)
         self.number += 1
+
+    async def _pause(self, cause: Cause) -> None:
+        """Longer each time where the same workers may be named again and again."""
+        self._num_unreached = self._num_unreached + 1 if cause is Cause.UNREACHABLE else 0
+        if cause in (Cause.BUSY, Cause.UNREACHABLE):
+            doublings = max(0, min(self._num_unreached - 1, 16))
+            await asyncio.sleep(min(RETRY_WAIT_S * 2.0**doublings, MAX_RETRY_WAIT_S))
 
     def _left_s(self) -> float | None:
         """Seconds that are left for the next output token; ``None`` where a deadline bounds the request."""
@@ -174,7 +231,7 @@ class Attempts:
             return None
         return max(0.0, self._max_wait_s - (self._platform.clock.now() - self._idle_since_s))
 
-    async def _answers_again(self, worker: WorkerRef) -> bool:
+    async def _is_alive(self, worker: WorkerRef) -> bool:
         return self._reconnects and await self._platform.sessions.is_back(worker)
 
     def _placement_request(self, num_emitted: int, trace: TraceContext) -> PlacementRequest:
@@ -185,9 +242,11 @@ class Attempts:
             num_prompt_tokens=request.num_prompt_tokens + num_emitted,
             max_tokens=max(request.max_tokens - num_emitted, 1) if request.max_tokens else 0,
             excluded_incarnations=frozenset(self._excluded),
+            hung_incarnations=frozenset(name for name, is_hung in self._excluded.items() if is_hung),
             waited_ms=round((self._platform.clock.now() - self._queued_since_s) * 1000),
             num_emitted_tokens=num_emitted,
             is_move=self.number > 0,
+            is_suspect=self._suspicion.is_suspect,
             refusals=dict(self._refusals),
             trace=trace,
             required_features=request.required_features | ({Feature.RESUME} if num_emitted else set()),

@@ -1,7 +1,8 @@
 """Errors as clients see them: status, the four OpenAI keys, Retry-After.
 
-Classes that mean something only between our processes are shown as the public one that fits; texts of bugs, and
-texts that name our folders and buckets, stay in the log.
+Classes that mean something only between our processes are shown as the public one that fits.  Texts of bugs, and texts
+that may name our processes, stores or other tenants' load, stay in the log: ``StratosError.public_text`` stands for
+them.  Parameters have the names of the route that was called, not those of our own messages.
 """
 
 from __future__ import annotations
@@ -27,23 +28,77 @@ from stratos.common.errors import (
 MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 1, 30
 
 
+_PROMPT = "prompt"
+_PUBLIC_PARAMS = {
+    "prompt_ids": _PROMPT,
+    "num_prompt_tokens": _PROMPT,
+    "messages": _PROMPT,
+    "prompt": _PROMPT,
+    "input": _PROMPT,
+    "inputs": _PROMPT,
+    "choices": "n",
+    "bad_sequences": "bad_words",
+    "num_logprobs": "logprobs",
+    "num_prompt_logprobs": "prompt_logprobs",
+    "num_dimensions": "dimensions",
+}
+"""Fields of our messages -> parameters of requests."""
+INTERNAL_PARAMS = frozenset(
+    (
+        "adapter_digest",
+        "attempt",
+        "block_hashes",
+        "block_size",
+        "cache_salt",
+        "holder",
+        "interval_ms",
+        "leg",
+        "num_skip_tokens",
+        "outcome",
+        "pooling",
+        "priority_class",
+        "request_id",
+        "role",
+        "seq",
+        "timeout_ms",
+        "token_ids",
+        "ttl_ms",
+        "watermark",
+        "work",
+    )
+)
+"""Fields of our messages that clients do not set."""
+
+
 def public_error(error: StratosError) -> StratosError:
-    """The error to show in place of ``error``."""
+    """The error whose status and code are shown in place of those of ``error``."""
     if isinstance(error, Busy | WorkerLost):
-        return Overloaded("the platform could not finish this request now; try again", after_s=error.after_s)
+        return Overloaded(after_s=error.after_s)
     if isinstance(error, AdapterMismatch):
-        return AdapterUnavailable("the adapter's files are not the ones that were registered; register it again")
-    if isinstance(error, AdapterUnavailable):
-        return AdapterUnavailable("the adapter cannot be loaded now; try again", after_s=error.after_s)
+        return AdapterUnavailable()
     if isinstance(error, IdentityMismatch | InvalidCheckpoint):
         return Internal("internal error")
     return error
 
 
+def public_param(param: str | None, prompt_param: str) -> str | None:
+    """The parameter of a request that a field of our messages came from; ``None`` where clients have none.
+
+    Args:
+        param: as an error of any process names it.
+        prompt_param: what the route calls its prompt: "messages", "prompt" or "input".
+    """
+    if param is None or param in INTERNAL_PARAMS:
+        return None
+    public = _PUBLIC_PARAMS.get(param, param)
+    return prompt_param if public == _PROMPT else public
+
+
 def error_body(error: StratosError) -> dict[str, Any]:
     """The OpenAI error object."""
     shown = public_error(error)
-    return {"error": {"message": shown.message, "type": shown.type, "param": shown.param, "code": shown.code}}
+    text = error.public_text or shown.message
+    return {"error": {"message": text, "type": shown.type, "param": shown.param, "code": shown.code}}
 
 
 def retry_headers(error: StratosError, random: Random) -> dict[str, str]:

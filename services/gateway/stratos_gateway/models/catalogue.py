@@ -1,34 +1,18 @@
 """Model names -> digests, at the edge, once per request.
 
-The base model is known from its files.  Adapters come from the registry, tenant by tenant; while it does not
-answer, the last good list of the tenant goes on serving.  A name that is not known is an error, never the
-base model.
+The base model is known from its files, adapters from the followed snapshot.  A name that is not known is an error,
+never the base model.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
-from stratos.common.clock import Clock
-from stratos.common.errors import DependencyDown, ModelNotFound, Retryable
+from stratos.common.errors import ModelNotFound
 from stratos.core.adapter import BASE_MODEL, Adapter, AdapterRef
 from stratos.core.files.embedding_files import EmbeddingConfig
-
-MAX_TENANTS = 4096
-"""Tenants whose lists are held; the least recently used one goes."""
-REGISTRY_TIMEOUT_S = 1.0
-
-
-class AdapterSource(Protocol):
-    """The registry, as far as the gateway needs it; ``stratos.rpc.clients.registry.RegistryClient`` is one."""
-
-    async def list(self, tenant: str) -> Sequence[Adapter]:
-        """All adapters a tenant may use."""
-        ...
+from stratos_gateway.models.adapters import AdapterSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,83 +49,49 @@ class BaseModel:
         return {"capabilities": [name for name, is_there in routes.items() if is_there], **sizes}
 
 
-@dataclass(slots=True)
-class _Snapshot:
-    adapters: Mapping[str, Adapter] = field(default_factory=dict)
-    checked_s: float = float("-inf")
-    """When the registry was last asked, with or without success."""
-    is_good: bool = False
-    """The last question was answered."""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
 class ModelCatalogue:
     """Names of the base model and of every tenant's adapters.
 
     Args:
         base: the base model.
-        registry: source of adapters; ``None`` serves the base model alone.
-        clock: age of the lists.
-        refresh_s: age up to which a list is used without asking.
+        adapters: where adapters are looked up; ``None`` serves the base model alone.
     """
 
-    def __init__(self, base: BaseModel, registry: AdapterSource | None, clock: Clock, refresh_s: float) -> None:
+    def __init__(self, base: BaseModel, adapters: AdapterSource | None = None) -> None:
         self.base = base
-        self._registry = registry
-        self._clock = clock
-        self._refresh_s = refresh_s
-        self._snapshots: OrderedDict[str, _Snapshot] = OrderedDict()
+        self._adapters = adapters
 
     async def resolve(self, tenant: str, name: str) -> ModelTarget:
-        """The digests that a name stands for.
-
-        Raises:
-            ModelNotFound: no such model, or one of another tenant.
-            DependencyDown: the registry does not answer, and the tenant's last list does not have the name.
-        """
+        """The digests that a name stands for; raises like ``get``."""
         if name == self.base.name:
             return ModelTarget(name=name, model_digest=self.base.digest)
-        snapshot = await self._fresh(tenant)
-        adapter = snapshot.adapters.get(name)
-        if adapter is not None:
-            ref = AdapterRef(digest=adapter.digest, uri=adapter.uri)
-            return ModelTarget(name=name, model_digest=self.base.digest, adapter=ref)
-        if not snapshot.is_good:
-            raise DependencyDown("the adapter registry does not answer, so this model name cannot be looked up now")
-        raise ModelNotFound(f"the model {name[:100]!r} does not exist", param="model")
+        adapter = await self._find(tenant, name)
+        ref = AdapterRef(digest=adapter.digest, uri=adapter.uri)
+        return ModelTarget(name=name, model_digest=self.base.digest, adapter=ref)
 
     async def list(self, tenant: str) -> list[dict[str, Any]]:
         """The tenant's models in OpenAI's shape, the base model first."""
-        snapshot = await self._fresh(tenant)
-        adapters = sorted(snapshot.adapters.values(), key=lambda adapter: adapter.name)
-        return [self._base_entry(), *(self._adapter_entry(adapter) for adapter in adapters)]
+        adapters = self._adapters.list(tenant) if self._adapters is not None else ()
+        return [self._base_entry(), *(self._adapter_entry(adapter) for adapter in adapters if self._fits(adapter))]
 
     async def get(self, tenant: str, name: str) -> dict[str, Any]:
-        """One model in OpenAI's shape; raises like ``resolve``."""
-        await self.resolve(tenant, name)
-        return next(entry for entry in await self.list(tenant) if entry["id"] == name)
+        """One model in OpenAI's shape.
 
-    async def _fresh(self, tenant: str) -> _Snapshot:
-        snapshot = self._snapshots.setdefault(tenant, _Snapshot())
-        self._snapshots.move_to_end(tenant)
-        while len(self._snapshots) > MAX_TENANTS:
-            self._snapshots.popitem(last=False)
-        async with snapshot.lock:
-            if self._clock.now() - snapshot.checked_s >= self._refresh_s:
-                await self._refresh(tenant, snapshot)
-        return snapshot
+        Raises:
+            ModelNotFound: no such model, or one of another tenant.
+            DependencyDown: the name is not known, and cannot be looked up now.
+        """
+        return self._base_entry() if name == self.base.name else self._adapter_entry(await self._find(tenant, name))
 
-    async def _refresh(self, tenant: str, snapshot: _Snapshot) -> None:
-        try:
-            async with asyncio.timeout(REGISTRY_TIMEOUT_S):
-                adapters = await self._registry.list(tenant) if self._registry else ()
-        except (Retryable, TimeoutError):
-            snapshot.is_good = False
-        else:
-            own = [a for a in adapters if a.base_model_digest == self.base.digest and a.name != self.base.name]
-            snapshot.adapters = {adapter.name: adapter for adapter in own}
-            snapshot.is_good = True
-        snapshot.checked_s = self._clock.now()
+    async def _find(self, tenant: str, name: str) -> Adapter:
+        adapter = await self._adapters.find(tenant, name) if self._adapters is not None else None
+        if adapter is None or not self._fits(adapter):
+            raise ModelNotFound(f"the model {name[:100]!r} does not exist", param="model")
+        return adapter
+
+    def _fits(self, adapter: Adapter) -> bool:
+        """Whether an adapter is one of this gateway's base model, and not hidden by its name."""
+        return adapter.base_model_digest == self.base.digest and adapter.name != self.base.name
 
     def _base_entry(self) -> dict[str, Any]:
         base = self.base

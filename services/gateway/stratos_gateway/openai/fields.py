@@ -24,6 +24,11 @@ class Fields:
         """The value of a field, ``None`` when it is absent or null."""
         return self._left.pop(name, None)
 
+    def take_session(self) -> str:
+        """The narrowest text of ``SESSION_FIELDS`` that is given."""
+        given = [self.take(name) for name in SESSION_FIELDS]
+        return next((text for text in given if isinstance(text, str) and text), "")
+
     def flag(self, name: str, *, default: bool = False) -> bool:
         """A boolean field."""
         value = self.take(name)
@@ -60,12 +65,12 @@ _OTHER_ROWS = ("max_tokens", "n", "num_logprobs", "num_prompt_logprobs", "seed",
 SAMPLING_ROWS = tuple(name for name in LIMITS if name not in _OTHER_ROWS)
 """Rows of the limits table that are sampling parameters of the same name on every generation route."""
 
+SESSION_FIELDS = ("prompt_cache_key", "user", "safety_identifier")
+"""Texts that are equal for requests that belong together, the narrowest first."""
 HARMLESS_FIELDS = (
-    "user",
+    *SESSION_FIELDS,
     "metadata",
     "store",
-    "safety_identifier",
-    "prompt_cache_key",
     "prompt_cache_retention",
 )
 """Fields of every route that ask for nothing that changes the answer."""

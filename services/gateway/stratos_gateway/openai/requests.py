@@ -54,6 +54,8 @@ class GenerationOptions:
     bad_words: tuple[str, ...]
     bad_token_ids: tuple[int, ...]
     grammar: WantedGrammar | None
+    session: str
+    """What the client says that its requests have in common, for placement alone; empty when it says nothing."""
     sampling: dict[str, Any]
     """Keyword arguments of ``SamplingParams`` besides those that have a field here."""
 
@@ -151,6 +153,7 @@ def _options(
         grammar=take_grammar(fields),
         bad_words=check_bad_words(fields.take("bad_words")),
         bad_token_ids=check_token_id_list(fields.take("bad_token_ids"), vocab_size, "bad_token_ids", MAX_BAD_TOKEN_IDS),
+        session=fields.take_session(),
         sampling=sampling,
     )
     fields.ignore(*HARMLESS_FIELDS)

@@ -17,8 +17,8 @@ from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
 from stratos.common.errors import QueueTimeout
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
+from stratos.rpc.clients.router_addresses import RouterAddresses
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.routers.addresses import RouterAddresses
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.link import RouterLink, RouterPeer
 from stratos_gateway.routers.preference import preferred

@@ -15,12 +15,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from stratos.common.errors import StratosError
 from stratos.core.tenant import Tenant
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.auth import Authenticator, bearer_key
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.body import read_json, until_disconnect
+from stratos_gateway.http.errors import public_param
 from stratos_gateway.http.limits import HttpLimits
 
 
@@ -44,10 +46,12 @@ class EdgeEndpoint(ABC):
 
     Args:
         edge: shared with the other routes.
+        prompt_param: what the route calls its prompt, for errors of other processes.
     """
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: Edge, prompt_param: str) -> None:
         self._edge = edge
+        self._prompt_param = prompt_param
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; errors are raised to the edge middleware."""
@@ -56,7 +60,16 @@ class EdgeEndpoint(ABC):
         with edge.admission.enter(tenant.name):
             limits = edge.limits
             body = await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
-            await until_disconnect(receive, self._answer(request, body, tenant, send))
+            try:
+                await until_disconnect(receive, self._answer(request, body, tenant, send))
+            except StratosError as error:
+                self._name_param(error)
+                raise
+
+    def _name_param(self, error: StratosError) -> None:
+        """Workers and the router name fields of our messages; the client knows the route's parameters."""
+        if error.is_from_peer:
+            error.param = public_param(error.param, self._prompt_param)
 
     @abstractmethod
     async def _answer(self, request: Request, body: dict[str, Any], tenant: Tenant, send: Send) -> None:

@@ -45,7 +45,7 @@ class EmbeddingEndpoint(EdgeEndpoint):
     def __init__(
         self, edge: Edge, model: ServedModel, catalogue: ModelCatalogue, client: EmbeddingClient, timeout_s: float
     ) -> None:
-        super().__init__(edge)
+        super().__init__(edge, "input")
         self._model = model
         self._catalogue = catalogue
         self._client = client

@@ -39,10 +39,11 @@ class GenerationEndpoint(EdgeEndpoint):
     Args:
         edge: shared.
         prepare: of this route.
+        prompt_param: what the route calls its prompt.
     """
 
-    def __init__(self, edge: Edge, prepare: Prepare) -> None:
-        super().__init__(edge)
+    def __init__(self, edge: Edge, prepare: Prepare, prompt_param: str) -> None:
+        super().__init__(edge, prompt_param)
         self._prepare = prepare
 
     async def _answer(self, request: Request, body: dict[str, Any], tenant: Tenant, send: Send) -> None:
@@ -75,7 +76,8 @@ class GenerationEndpoint(EdgeEndpoint):
             if not stream.is_started:
                 raise
             label = exchange.span.trace.label(renderer.answer.id)
-            _log.warning("stream %s ends with an error: %s", label, error.code)
+            _log.warning("stream %s ends with an error: %s: %s", label, error.code, error.message)
+            self._name_param(error)
             await stream.write(encode_events([error_body(error)]))
         await stream.end()
 

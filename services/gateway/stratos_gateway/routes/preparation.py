@@ -14,6 +14,7 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos_gateway.generation.generation import GenerationSpec
+from stratos_gateway.generation.prefix_names import session_key
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
@@ -101,6 +102,7 @@ class Preparation:
                 sampling=replace(self._sampling(options, len(prompt)), watermark=watermark),
                 seed=seed,
                 trace=trace,
+                session_key=session_key(tenant.cache_salt, tenant.name, options.session),
             )
             for prompt in prompts
         )

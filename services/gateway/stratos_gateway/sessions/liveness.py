@@ -41,6 +41,11 @@ class Liveness:
         self._heard_s = now_s
         self._steps = StepWatch(now_s)
 
+    @property
+    def step(self) -> int:
+        """The worker's step counter as it was last heard, -1 before."""
+        return self._steps.step
+
     def heard(
         self, step: int, now_s: float, *, is_computing: bool | None = None, slow_step_s: float | None = None
     ) -> None:

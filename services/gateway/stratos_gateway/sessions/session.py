@@ -53,6 +53,11 @@ class WorkerSession:
         self._channel: grpc.aio.Channel = channel(worker.address)
         self._call: Any = None
 
+    @property
+    def step(self) -> int:
+        """The worker's step counter as it was last heard, -1 before."""
+        return self._liveness.step
+
     async def open(self, timeout_s: float) -> None:
         """Connect and exchange Hello and Welcome.
 

@@ -26,8 +26,7 @@ def ended(process: psutil.Process) -> bool:
 def test_it_ends_with_a_killed_parent() -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
-        wait_until(lambda: child.name() == "sleep")
-        assert child.cmdline() == ["sleep", "60"]
+        wait_until(lambda: child.cmdline() == ["sleep", "60"], what="the guarded command")
         parent.kill()
         wait_until(lambda: ended(child))
 

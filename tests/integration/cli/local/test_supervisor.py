@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +27,9 @@ SERVES = """
 import json, os, signal, sys, time
 from pathlib import Path
 path, address = Path(sys.argv[1]), os.environ.get("TEST_LISTEN", "127.0.0.1:0").replace(":0", ":1234")
-path.write_text(json.dumps({"address": address, "metrics_address": "127.0.0.1:2", "pid": os.getpid()}))
+staged = path.with_suffix(".tmp")
+staged.write_text(json.dumps({"address": address, "metrics_address": "127.0.0.1:2", "pid": os.getpid()}))
+staged.replace(path)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 while True:
     time.sleep(1)
@@ -97,6 +102,38 @@ async def test_a_process_that_always_crashes_stays_stopped(
     await eventually(lambda: supervisor.views()[0].state == "stopped")
     assert supervisor.views()[0].num_restarts == 2
     assert any("stays stopped" in line for line in supervisor.lines)
+
+
+async def test_a_restart_that_the_machine_refuses_counts_as_a_crash(
+    supervisor: Supervisor, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await supervisor.launch(spec(run, "router"))
+    really, refusals = asyncio.create_subprocess_exec, [OSError("no memory for a process")] * 2
+
+    async def refuse(*arguments: Any, **options: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await really(*arguments, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    os.kill(first.pid, signal.SIGKILL)
+    await eventually(lambda: supervisor.views()[0].num_restarts == 3 and supervisor.views()[0].state == "serving")
+    assert any("no memory for a process" in line for line in supervisor.lines)
+
+
+async def test_a_worker_for_which_there_is_no_memory_leaves_no_trace(
+    supervisor: Supervisor, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*argv: str, **options: Any) -> asyncio.subprocess.Process:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "create_subprocess_exec", refuse)
+        with pytest.raises(Overloaded, match="Cannot allocate memory"):
+            await supervisor.start_worker("decode", lambda name: spec(run, name, role="decode"), limit=1)
+    assert supervisor.views() == []
+    view = await supervisor.start_worker("decode", lambda name: spec(run, name, role="decode"), limit=1)
+    assert view.state == "serving"
 
 
 async def test_a_process_that_cannot_start_tells_its_own_reason(supervisor: Supervisor, run: RunDir) -> None:

@@ -12,7 +12,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
-from stratos.common.clock import SystemClock
 from stratos.core.requests.grammar import MAX_GRAMMAR_BYTES, MAX_GRAMMAR_CHOICES, MAX_LARK_BYTES, MAX_REGEX_BYTES
 from stratos.core.requests.limits import (
     LIMITS,
@@ -66,7 +65,7 @@ class EveryKey:
 
 def make_routes() -> tuple[list[Any], GatewayMetrics]:
     metrics = GatewayMetrics(CollectorRegistry())
-    catalogue = ModelCatalogue(served_model().base, None, SystemClock(), 1.0)
+    catalogue = ModelCatalogue(served_model().base)
     preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16)
     unreached = cast("Any", None)
     edge = Edge(
@@ -77,8 +76,8 @@ def make_routes() -> tuple[list[Any], GatewayMetrics]:
         limits=HttpLimits(max_body_bytes=10**6, body_timeout_s=5, write_timeout_s=5),
     )
     routes = build_routes(
-        chat=GenerationEndpoint(edge, preparation.chat),
-        completion=GenerationEndpoint(edge, preparation.completion),
+        chat=GenerationEndpoint(edge, preparation.chat, "messages"),
+        completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
         embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
         authenticator=EveryKey(),
         catalogue=catalogue,

@@ -12,13 +12,14 @@ from stratos.cli.local.options import UpOptions
 from stratos.cli.local.ports import any_free_port, listen_from
 from stratos.cli.local.topology import Endpoints, ProcessSpec, RunPaths
 from stratos.common.errors import BadRequest
+from stratos.core.placement import WorkerRole
+from stratos.planning.settings import PoolBounds
 from stratos.rpc.settings import check_names, load_settings
 
 ENDS = Endpoints(
     redis_url="redis://:secret@127.0.0.1:1/0",
     object_store_url="s3://bucket/prefix",
     routers=("127.0.0.1:2", "127.0.0.1:6"),
-    registry="127.0.0.1:3",
     supervisor="127.0.0.1:4",
     pepper="p" * 64,
 )
@@ -32,7 +33,7 @@ SETTINGS = {
     "router": topology.router_settings(PATHS),
     "prefill_worker": topology.worker_settings("prefill-0", OPTIONS, ENDS, PATHS),
     "decode_worker": topology.worker_settings("decode-1", OPTIONS, ENDS, PATHS),
-    "gateway": topology.gateway_settings(OPTIONS, ENDS, LISTENER),
+    "gateway": topology.gateway_settings(OPTIONS, ENDS, LISTENER, Path("/copies/gateway-0.jsonl")),
     "autoscaler": topology.autoscaler_settings(OPTIONS, ENDS),
 }
 
@@ -62,6 +63,14 @@ def test_services_understand_what_they_are_given(module: str, monkeypatch: pytes
     assert spec.argv[-1] == f"stratos_{module}"
 
 
+def test_no_library_of_a_worker_takes_more_threads_than_its_share_from_its_import_on() -> None:
+    spec = topology.service_spec(
+        "decode-0", "decode_worker", {}, address_file=Path("/run/a.json"), options=OPTIONS, role="decode"
+    )
+    assert spec.env["OMP_NUM_THREADS"] == str(OPTIONS.threads_per_worker)
+    assert "OMP_NUM_THREADS" not in spec_of("router").env
+
+
 def test_an_unknown_setting_would_be_noticed() -> None:
     with pytest.raises(SystemExit, match="unknown setting"):
         check_names(settings_class("router"), {"STRATOS_ROUTER_NO_SUCH_THING": "1"})
@@ -78,7 +87,8 @@ def test_values_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in spec_of("autoscaler").env.items():
         monkeypatch.setenv(name, value)
     scaler = load_settings(settings_class("autoscaler"))
-    assert (scaler.min_decode_workers, scaler.max_decode_workers) == (2, 3)
+    assert scaler.pools == (PoolBounds(role=WorkerRole.DECODE, min_workers=2, max_workers=3),)
+    assert scaler.router_addresses == ENDS.routers
 
 
 def test_secrets_are_not_shown() -> None:

@@ -26,6 +26,10 @@ class Transcript:
         self.receipts: list[Receipt] = []
         self.num_published = 0
 
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.tokens)
+
     def accept(self, delta: Any) -> bool:
         if self.conflicts:
             raise JournalConflict("skipped")
@@ -43,7 +47,8 @@ class Transcript:
 
 def make(**changes: bool) -> tuple[Attempt, Transcript, FakeSession]:
     transcript, session = Transcript(**changes), FakeSession(lambda sink, submission: None)
-    return Attempt(transcript, session, KEY, "r (client)"), transcript, session  # type: ignore[arg-type]
+    attempt = Attempt(transcript, session, KEY, "r (client)", lambda: None)  # type: ignore[arg-type]
+    return attempt, transcript, session
 
 
 async def test_an_attempt_that_ended_there_is_released_and_not_cancelled() -> None:
@@ -97,7 +102,7 @@ async def test_a_failure_of_this_side_is_the_clients_answer_and_the_worker_is_to
         (Busy("full"), Cause.BUSY),
         (Overloaded("full"), Cause.BUSY),
         (Draining("leaving"), Cause.DRAIN),
-        (WorkerLost("gone"), Cause.BROKEN),
+        (WorkerLost("gone"), Cause.LOST),
         (BadRequest("no"), None),
     ],
 )
@@ -110,3 +115,21 @@ async def test_an_error_of_the_worker_is_a_cause_or_an_answer(error: StratosErro
         return
     with pytest.raises(type(error)):
         await attempt.wait()
+
+
+async def test_an_attempt_settles_some_steps_after_its_first_token() -> None:
+    settled: list[bool] = []
+    session = FakeSession(lambda sink, submission: None, step=70)
+    attempt = Attempt(Transcript(), session, KEY, "r", lambda: settled.append(True))  # type: ignore[arg-type]
+    session.step = 90
+    attempt.on_output(output(KEY, receipt=Receipt()))
+    session.step = 100
+    attempt.on_output(output(KEY, 0, (1,)))
+    for offset, step in enumerate((101, 102, 103), start=1):
+        session.step = step
+        attempt.on_output(output(KEY, offset, (1,)))
+        assert not attempt.is_settled
+    session.step = 104
+    attempt.on_output(output(KEY, 4, (1,)))
+    attempt.on_output(output(KEY, 5, (1,)))
+    assert (attempt.is_settled, settled) == (True, [True])

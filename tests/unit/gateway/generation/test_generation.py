@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from stratos.common.clock import FakeClock
-from stratos.common.errors import BadRequest, Busy, Draining, Internal, Overloaded, QueueTimeout
+from stratos.common.errors import BadRequest, Busy, Draining, Internal, Overloaded, QueueTimeout, WorkerLost
 from stratos.core.generation import Receipt, Submission
 from stratos.core.placement import Outcome
 from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenLogprob
@@ -51,17 +51,17 @@ class Ran:
 async def run(
     *plays: Play | None,
     router: FakeRouter | None = None,
-    are_back: bool = False,
+    back: frozenset[str] = frozenset(),
     n: int = 1,
     clock: FakeClock | None = None,
     **sampling: int,
 ) -> Ran:
-    router, sessions = router or FakeRouter(), FakeSessions(list(plays), are_back=are_back)
+    router, sessions = router or FakeRouter(), FakeSessions(list(plays), back=back)
     spec = GenerationSpec(
         terms=TERMS,
         model_digest="m",
         prompt_ids=(1, 2, 3),
-        sampling=SamplingParams(max_tokens=8, **sampling),
+        sampling=SamplingParams(**{"max_tokens": 8, **sampling}),
         seed=7,
     )
     platform = make_platform(router, sessions, clock)
@@ -71,14 +71,17 @@ async def run(
     return Ran(generation, router, sessions)
 
 
-def says(*token_ids: int, ends: bool = False) -> Play:
-    """The worker adds tokens to what it was given, and ends the choice or is lost."""
+def says(*token_ids: int, ends: bool = False, slowly: bool = False, loss: str = "broken") -> Play:
+    """The worker adds tokens to what it was given, ``slowly`` a step each, and ends the choice or is lost."""
 
     def play(sink: AttemptSink, submission: Submission) -> None:
         offset = len(submission.request.choices[0].emitted_ids)
-        sink.on_output(output(submission.request.key, offset, token_ids, LENGTH if ends else None))
+        steps = [(token_id,) for token_id in token_ids] if slowly else [token_ids]
+        for ids in steps:
+            sink.on_output(output(submission.request.key, offset, ids, LENGTH if ends else None))
+            offset += len(ids)
         if not ends:
-            sink.on_lost("broken")
+            sink.on_lost(loss)
 
     return play
 
@@ -117,20 +120,68 @@ async def test_the_next_attempt_resumes_from_the_journal_at_another_worker() -> 
 
 
 async def test_a_worker_that_takes_a_new_session_at_once_is_not_excluded() -> None:
-    ran = await run(is_lost("broken"), says(5, ends=True), are_back=True)
+    back = frozenset({"inc-1"})
+    ran = await run(is_lost("broken"), says(5, ends=True), back=back)
     assert ran.router.requests[1].excluded_incarnations == frozenset()
-    ran = await run(is_lost("hang"), says(5, ends=True), are_back=True)
-    assert ran.router.requests[1].excluded_incarnations == {"inc-1"}, "a hang is not the connection's fault"
+    ran = await run(is_lost("hang"), says(5, ends=True), back=back)
+    assert ran.router.requests[1].hung_incarnations == {"inc-1"}, "a hang is not the connection's fault"
 
 
-@pytest.mark.parametrize("cause", ["broken", "hang"])
-async def test_a_request_that_saw_two_deaths_is_refused(cause: str) -> None:
-    ran = await run(is_lost(cause), is_lost(cause))
+LOSSES = {"broken": is_lost("broken"), "hang": is_lost("hang"), "lost": fails(WorkerLost("its engine is gone"))}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_a_request_that_saw_two_workers_lost_as_it_began_is_refused(loss: str) -> None:
+    ran = await run(LOSSES[loss], LOSSES[loss])
     assert isinstance(ran.generation.error, Overloaded)
-    assert len(ran.router.requests) == 2
+    assert [request.is_suspect for request in ran.router.requests] == [False, True]
+    assert ran.router.outcomes == [Outcome.FAILED, Outcome.FAILED]
 
 
-async def test_a_journal_conflict_counts_as_a_death() -> None:
+@pytest.mark.parametrize("loss", ["broken", "hang"])
+async def test_a_request_that_settled_before_each_loss_goes_on_however_often_it_moves(loss: str) -> None:
+    steps = [says(*range(5), slowly=True, loss=loss) for _ in range(6)]
+    ran = await run(*steps, says(5, ends=True), max_tokens=64)
+    assert ran.generation.error is None
+    assert not any(request.is_suspect for request in ran.router.requests)
+    assert len(ran.generation.transcript.choices[0].ids) == 31
+
+
+async def test_tokens_of_the_first_steps_do_not_clear() -> None:
+    ran = await run(says(5), says(6), says(7, ends=True))
+    assert isinstance(ran.generation.error, Overloaded), "it may crash its worker in the step after its first token"
+
+
+async def test_a_suspect_that_settles_is_none_any_more_and_the_router_hears_of_it() -> None:
+    settles = says(*range(5), slowly=True)
+    ran = await run(is_lost("broken"), settles, is_lost("broken"), says(5, ends=True), max_tokens=64)
+    assert ran.generation.error is None
+    assert [request.is_suspect for request in ran.router.requests] == [False, True, False, True]
+    failed = Outcome.FAILED
+    assert ran.router.outcomes == [failed, Outcome.SETTLED, failed, failed, Outcome.FINISHED]
+
+
+async def test_a_lost_connection_to_a_live_worker_makes_no_suspect() -> None:
+    back = frozenset({f"inc-{number}" for number in range(1, 5)})
+    ran = await run(*[is_lost("broken")] * 4, says(5, ends=True), back=back)
+    assert ran.generation.error is None
+    assert not any(request.is_suspect for request in ran.router.requests)
+
+
+async def test_a_worker_that_only_stood_still_convicts_nothing() -> None:
+    ran = await run(is_lost("hang"), is_lost("broken"), says(5, ends=True), back=frozenset({"inc-1"}))
+    assert ran.generation.error is None
+    assert [request.is_suspect for request in ran.router.requests] == [False, True, True]
+
+
+async def test_a_worker_that_is_named_again_is_avoided_no_longer() -> None:
+    router = FakeRouter(names=[1, 1, 2])
+    ran = await run(is_lost("hang"), says(*range(5), slowly=True), says(5, ends=True), router=router, max_tokens=64)
+    assert [request.hung_incarnations for request in ran.router.requests] == [set(), {"inc-1"}, set()]
+    assert ran.router.requests[2].excluded_incarnations == {"inc-1"}, "the second time it was gone, not still"
+
+
+async def test_a_request_that_two_workers_contradict_is_refused() -> None:
     def skips(sink: AttemptSink, submission: Submission) -> None:
         sink.on_output(output(submission.request.key, 3, (9,)))
 
@@ -198,8 +249,9 @@ async def test_wall_time_without_output_ends_a_request_wherever_it_was_spent() -
 
 async def test_output_begins_a_new_life() -> None:
     clock = FakeClock()
-    ran = await run(*[after(8.0, says(5), clock)] * 3, after(8.0, says(6, ends=True), clock), clock=clock)
-    assert ran.router.timeouts_s == [10.0] * len(ran.router.requests)
+    settles = says(*range(5), slowly=True)
+    ran = await run(*[after(8.0, settles, clock)] * 3, says(6, ends=True), clock=clock, max_tokens=64)
+    assert ran.router.timeouts_s == [10.0] * 4
 
 
 async def test_a_refusal_of_the_worker_is_the_clients_answer() -> None:

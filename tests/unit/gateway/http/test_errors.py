@@ -1,3 +1,4 @@
+import re
 from random import Random
 
 import pytest
@@ -6,8 +7,9 @@ from prometheus_client import CollectorRegistry
 from stratos.common import errors
 from stratos_gateway.access.auth import bearer_key
 from stratos_gateway.access.concurrency import Admission
-from stratos_gateway.http.errors import error_body, public_error, retry_headers
+from stratos_gateway.http.errors import error_body, public_error, public_param, retry_headers
 from stratos_gateway.metrics import GatewayMetrics
+from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize("cls", errors.error_classes().values())
@@ -26,9 +28,77 @@ def test_every_error_has_a_public_shape(cls: type[errors.StratosError]) -> None:
 def test_where_adapters_are_kept_is_no_business_of_clients() -> None:
     error = errors.AdapterUnavailable("cannot be fetched: the object store folder /srv/store does not exist", after_s=9)
     assert "/srv" not in error_body(error)["error"]["message"]
+    assert error_body(errors.AdapterMismatch("store://x has digest ab")) == {
+        "error": {
+            "message": "the adapter's files are not the ones that were registered; register it again",
+            "type": "server_error",
+            "param": None,
+            "code": "adapter_unavailable",
+        }
+    }
     assert public_error(error).code == "adapter_unavailable"
     assert isinstance(shown := public_error(error), errors.AdapterUnavailable)
     assert shown.after_s == 9
+
+
+SECRETS = ("redis_url", "decode-3", "7 workers", "another tenant")
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        errors.DependencyDown, errors.QueueTimeout, errors.Overloaded, errors.Draining, errors.Busy, errors.WorkerLost,
+        errors.AdapterUnavailable, errors.AdapterMismatch, errors.IdentityMismatch, errors.InvalidCheckpoint,
+    ],
+)  # fmt: skip
+def test_texts_about_processes_stores_and_other_tenants_are_for_operators(cls: type[errors.StratosError]) -> None:
+    message = error_body(cls(f"text of {', '.join(SECRETS)}"))["error"]["message"]
+    assert message
+    assert not [secret for secret in SECRETS if secret in message]
+
+
+def test_a_tenants_own_limits_and_mistakes_are_told() -> None:
+    for cls in (errors.RateLimited, errors.ConcurrencyLimited, errors.BadRequest, errors.ModelNotFound):
+        assert error_body(cls("you have 4 open"))["error"]["message"] == "you have 4 open"
+
+
+@pytest.mark.parametrize(
+    ("param", "route", "shown"),
+    [
+        ("num_prompt_tokens", "messages", "messages"),
+        ("prompt_ids", "prompt", "prompt"),
+        ("inputs", "input", "input"),
+        ("messages", "prompt", "prompt"),
+        ("choices", "messages", "n"),
+        ("num_logprobs", "prompt", "logprobs"),
+        ("request_id", "prompt", None),
+        ("cache_salt", "messages", None),
+        ("temperature", "messages", "temperature"),
+        ("stream_options.include_usage", "messages", "stream_options.include_usage"),
+        (None, "messages", None),
+    ],
+)
+def test_parameters_have_the_names_of_the_route(param: str | None, route: str, shown: str | None) -> None:
+    assert public_param(param, route) == shown
+
+
+PARAM = re.compile(r"""param=["']([a-z_]+)["']""")
+PROCESSES = (
+    *(f"libs/stratos/{name}" for name in ("worker", "engine", "kv", "rpc", "routing", "core/requests")),
+    "services/router",
+)
+PUBLIC = {
+    "bad_words", "dimensions", "grammar", "input", "logit_bias", "max_tokens", "messages", "min_tokens",
+    "model", "n", "prompt", "stop", "stop_token_ids",
+}  # fmt: skip
+
+
+def test_every_field_that_another_process_may_name_is_public_or_known_to_be_internal() -> None:
+    files = [path for folder in PROCESSES for path in (ROOT / folder).rglob("*.py")]
+    named = {name for path in files for name in PARAM.findall(path.read_text(encoding="utf-8"))}
+    assert {"choices", "prompt_ids", "num_prompt_tokens"} <= named
+    unknown = {name for name in named if public_param(name, "prompt") == name} - PUBLIC
+    assert not unknown, "say in stratos_gateway.http.errors what clients call them"
 
 
 def test_own_limits_say_exactly_when_others_are_spread() -> None:

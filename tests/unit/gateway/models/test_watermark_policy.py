@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from stratos.common.clock import SystemClock
 from stratos.common.errors import BadRequest
 from stratos.core.requests.watermark import Watermark
 from stratos.core.tenant import Tenant
@@ -34,7 +33,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, **values: str) -> GatewaySettings:
 
 
 async def marks(policy: WatermarkPolicy, tenant: str = "acme", **body: Any) -> list[Watermark | None]:
-    catalogue = ModelCatalogue(served_model().base, None, SystemClock(), 1.0)
+    catalogue = ModelCatalogue(served_model().base)
     preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16, watermarks=policy)
     caller = Tenant(name=tenant)
     completion = await preparation.completion({"model": "base", "prompt": ["x", "y"], **body}, caller, "")

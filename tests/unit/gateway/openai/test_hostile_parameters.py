@@ -85,7 +85,7 @@ class Full:
 
 def make_app() -> GatewayApp:
     metrics, full, unreached = GatewayMetrics(CollectorRegistry()), Full(), cast("Any", None)
-    catalogue = ModelCatalogue(served_model().base, None, SystemClock(), 1.0)
+    catalogue = ModelCatalogue(served_model().base)
     preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16)
     platform = Platform(
         routers=full,
@@ -102,8 +102,8 @@ def make_app() -> GatewayApp:
         limits=HttpLimits(max_body_bytes=2 << 20, body_timeout_s=5, write_timeout_s=5),
     )
     routes = build_routes(
-        chat=GenerationEndpoint(edge, preparation.chat),
-        completion=GenerationEndpoint(edge, preparation.completion),
+        chat=GenerationEndpoint(edge, preparation.chat, "messages"),
+        completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
         embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
         authenticator=full,
         catalogue=catalogue,

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from stratos.common.clock import FakeClock
 from stratos.common.errors import BadRequest, ContextLengthExceeded, ModelNotFound, StratosError
 from stratos.core.adapter import Adapter, AdapterRef
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
@@ -56,8 +55,11 @@ class FakeGrammars:
             raise BadRequest(self.problem, param=param)
 
 
-class FakeRegistry:
-    async def list(self, tenant: str) -> Sequence[Adapter]:
+class FakeAdapters:
+    async def find(self, tenant: str, name: str) -> Adapter | None:
+        return next((adapter for adapter in self.list(tenant) if adapter.name == name), None)
+
+    def list(self, tenant: str) -> Sequence[Adapter]:
         adapter = Adapter(
             tenant=tenant, name="tuned", base_model_digest=served_model().base.digest, uri="adapters/tuned",
             digest="d" * 64, rank=2, alpha=4.0, target_modules=("q_proj",), num_bytes=1, created_unix_s=0,
@@ -82,7 +84,7 @@ def make_preparation(model: ServedModel | None = None, watermarks: WatermarkPoli
     model = model or make_model()
     return Preparation(
         model=model,
-        catalogue=ModelCatalogue(model.base, FakeRegistry(), FakeClock(), 1.0),
+        catalogue=ModelCatalogue(model.base, FakeAdapters()),
         default_max_tokens=DEFAULT_MAX_TOKENS,
         watermarks=watermarks or WatermarkPolicy(),
         wall_clock=lambda: 1234.5,

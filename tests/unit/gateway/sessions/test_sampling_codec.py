@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from stratos.api.worker.v1 import decode_pb2
-from stratos.common.clock import SystemClock
 from stratos.common.errors import BadRequest
 from stratos.core.requests import limits
 from stratos.core.requests.grammar import ANY_OBJECT, GrammarKind, GrammarSpec
@@ -73,7 +72,7 @@ def test_the_travelling_example_sets_every_field() -> None:
 async def prepared(**body: Any) -> SamplingParams:
     preparation = Preparation(
         model=served_model(),
-        catalogue=ModelCatalogue(served_model().base, None, SystemClock(), 1.0),
+        catalogue=ModelCatalogue(served_model().base),
         default_max_tokens=16,
     )
     ready = await preparation.completion({"model": "base", "prompt": "x", **body}, CALLER, "")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratos.common.errors import Overloaded
-from stratos.core.ageing import effective_class
+from stratos.core.rules.ageing import effective_class
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.fairness import ServiceCounters
 from tests.support.examples import examples

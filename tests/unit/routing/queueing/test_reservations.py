@@ -9,13 +9,14 @@ import pytest
 
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import BookingLedger
+from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import Choice
 from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.settings import BookingConfig
+from stratos.routing.settings import BookingConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
 from tests.support.fleet_samples import ledger, make_sample_ask, make_view
 from tests.support.placement_simulation import PlacementSimulation
@@ -62,7 +63,9 @@ class World:
 
     def __init__(self, *views: WorkerView) -> None:
         self.bookings = BookingLedger(BookingConfig())
-        self.placer = Placer(Reservations(self.bookings), Policies(PoliciesConfig()), Random(1))
+        self.placer = Placer(
+            Reservations(self.bookings), SuspectHolds(SuspectConfig()), Policies(PoliciesConfig()), Random(1)
+        )
         self.views, self.version = views, 0
 
     def set(self, *views: WorkerView) -> None:

@@ -20,15 +20,17 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_FINISHED: _ClassVar[Outcome]
     OUTCOME_CANCELLED: _ClassVar[Outcome]
     OUTCOME_FAILED: _ClassVar[Outcome]
+    OUTCOME_SETTLED: _ClassVar[Outcome]
 WORK_UNSPECIFIED: Work
 WORK_EMBEDDING: Work
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_FINISHED: Outcome
 OUTCOME_CANCELLED: Outcome
 OUTCOME_FAILED: Outcome
+OUTCOME_SETTLED: Outcome
 
 class ScheduleRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "terms", "model_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "num_emitted_tokens", "num_choices", "work", "trace", "is_move", "is_suspect", "refusals", "required_features")
+    __slots__ = ("request_id", "attempt", "terms", "model_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "num_emitted_tokens", "num_choices", "work", "trace", "is_move", "is_suspect", "refusals", "required_features", "block_hashes", "session_key", "hung_incarnations")
     class RefusalsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +54,9 @@ class ScheduleRequest(_message.Message):
     IS_SUSPECT_FIELD_NUMBER: _ClassVar[int]
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_FEATURES_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
+    SESSION_KEY_FIELD_NUMBER: _ClassVar[int]
+    HUNG_INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     terms: _common_pb2.RequestTerms
@@ -68,21 +73,34 @@ class ScheduleRequest(_message.Message):
     is_suspect: bool
     refusals: _containers.ScalarMap[str, int]
     required_features: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., model_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., num_emitted_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., is_move: _Optional[bool] = ..., is_suspect: _Optional[bool] = ..., refusals: _Optional[_Mapping[str, int]] = ..., required_features: _Optional[_Iterable[str]] = ...) -> None: ...
+    block_hashes: _containers.RepeatedScalarFieldContainer[int]
+    session_key: int
+    hung_incarnations: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., model_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., num_emitted_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., is_move: _Optional[bool] = ..., is_suspect: _Optional[bool] = ..., refusals: _Optional[_Mapping[str, int]] = ..., required_features: _Optional[_Iterable[str]] = ..., block_hashes: _Optional[_Iterable[int]] = ..., session_key: _Optional[int] = ..., hung_incarnations: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ScheduleResponse(_message.Message):
-    __slots__ = ("decode", "prefill", "handoff_id", "queued_ms", "status_version")
+    __slots__ = ("decode", "prefill", "handoff_id", "queued_ms", "status_version", "cache_layout")
     DECODE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUED_MS_FIELD_NUMBER: _ClassVar[int]
     STATUS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CACHE_LAYOUT_FIELD_NUMBER: _ClassVar[int]
     decode: _common_pb2.WorkerRef
     prefill: _containers.RepeatedCompositeFieldContainer[_common_pb2.WorkerRef]
     handoff_id: str
     queued_ms: int
     status_version: int
-    def __init__(self, decode: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., handoff_id: _Optional[str] = ..., queued_ms: _Optional[int] = ..., status_version: _Optional[int] = ...) -> None: ...
+    cache_layout: CacheLayout
+    def __init__(self, decode: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., handoff_id: _Optional[str] = ..., queued_ms: _Optional[int] = ..., status_version: _Optional[int] = ..., cache_layout: _Optional[_Union[CacheLayout, _Mapping]] = ...) -> None: ...
+
+class CacheLayout(_message.Message):
+    __slots__ = ("identity", "block_size")
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    identity: _common_pb2.KvIdentity
+    block_size: int
+    def __init__(self, identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., block_size: _Optional[int] = ...) -> None: ...
 
 class AttemptReport(_message.Message):
     __slots__ = ("handoff_id", "outcome", "num_output_tokens")

@@ -35,11 +35,27 @@ class ListProcessesResponse(_message.Message):
     processes: _containers.RepeatedCompositeFieldContainer[Process]
     def __init__(self, processes: _Optional[_Iterable[_Union[Process, _Mapping]]] = ...) -> None: ...
 
+class HoldLeaseRequest(_message.Message):
+    __slots__ = ("holder", "ttl_ms")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    ttl_ms: int
+    def __init__(self, holder: _Optional[str] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class HoldLeaseResponse(_message.Message):
+    __slots__ = ("is_held",)
+    IS_HELD_FIELD_NUMBER: _ClassVar[int]
+    is_held: bool
+    def __init__(self, is_held: _Optional[bool] = ...) -> None: ...
+
 class StartWorkerRequest(_message.Message):
-    __slots__ = ("role",)
+    __slots__ = ("role", "holder")
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
     role: _common_pb2.WorkerRole
-    def __init__(self, role: _Optional[_Union[_common_pb2.WorkerRole, str]] = ...) -> None: ...
+    holder: str
+    def __init__(self, role: _Optional[_Union[_common_pb2.WorkerRole, str]] = ..., holder: _Optional[str] = ...) -> None: ...
 
 class StartWorkerResponse(_message.Message):
     __slots__ = ("process",)
@@ -48,10 +64,12 @@ class StartWorkerResponse(_message.Message):
     def __init__(self, process: _Optional[_Union[Process, _Mapping]] = ...) -> None: ...
 
 class DrainWorkerRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "holder")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    holder: str
+    def __init__(self, name: _Optional[str] = ..., holder: _Optional[str] = ...) -> None: ...
 
 class DrainWorkerResponse(_message.Message):
     __slots__ = ()

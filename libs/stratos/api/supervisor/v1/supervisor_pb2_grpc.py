@@ -40,6 +40,11 @@ class SupervisorServiceStub:
                 request_serializer=stratos_dot_api_dot_supervisor_dot_v1_dot_supervisor__pb2.ListProcessesRequest.SerializeToString,
                 response_deserializer=stratos_dot_api_dot_supervisor_dot_v1_dot_supervisor__pb2.ListProcessesResponse.FromString,
                 _registered_method=True)
+        self.HoldLease = channel.unary_unary(
+                '/stratos.api.supervisor.v1.SupervisorService/HoldLease',
+                request_serializer=stratos_dot_api_dot_supervisor_dot_v1_dot_supervisor__pb2.HoldLeaseRequest.SerializeToString,
+                response_deserializer=stratos_dot_api_dot_supervisor_dot_v1_dot_supervisor__pb2.HoldLeaseResponse.FromString,
+                _registered_method=True)
         self.StartWorker = channel.unary_unary(
                 '/stratos.api.supervisor.v1.SupervisorService/StartWorker',
                 request_serializer=stratos_dot_api_dot_supervisor_dot_v1_dot_supervisor__pb2.StartWorkerRequest.SerializeToString,
@@ -58,6 +63,13 @@ class SupervisorServiceServicer:
 
     def ListProcesses(self, request, context):
         """Every process of the platform.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HoldLease(self, request, context):
+        """Takes or extends the lease of the autoscaler that may start and drain workers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,6 +96,11 @@ def add_SupervisorServiceServicer_to_server(servicer, server):
                     servicer.ListProcesses,
                     request_deserializer=stratos_dot_api_dot_supervisor_dot_v1_dot_supervisor__pb2.ListProcessesRequest.FromString,
                     response_serializer=stratos_dot_api_dot_supervisor_dot_v1_dot_supervisor__pb2.ListProcessesResponse.SerializeToString,
+            ),
+            'HoldLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.HoldLease,
+                    request_deserializer=stratos_dot_api_dot_supervisor_dot_v1_dot_supervisor__pb2.HoldLeaseRequest.FromString,
+                    response_serializer=stratos_dot_api_dot_supervisor_dot_v1_dot_supervisor__pb2.HoldLeaseResponse.SerializeToString,
             ),
             'StartWorker': grpc.unary_unary_rpc_method_handler(
                     servicer.StartWorker,
@@ -124,6 +141,33 @@ class SupervisorService:
             '/stratos.api.supervisor.v1.SupervisorService/ListProcesses',
             stratos_dot_api_dot_supervisor_dot_v1_dot_supervisor__pb2.ListProcessesRequest.SerializeToString,
             stratos_dot_api_dot_supervisor_dot_v1_dot_supervisor__pb2.ListProcessesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratos.api.supervisor.v1.SupervisorService/HoldLease',
+            stratos_dot_api_dot_supervisor_dot_v1_dot_supervisor__pb2.HoldLeaseRequest.SerializeToString,
+            stratos_dot_api_dot_supervisor_dot_v1_dot_supervisor__pb2.HoldLeaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

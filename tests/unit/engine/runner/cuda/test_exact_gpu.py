@@ -18,7 +18,7 @@ from stratos.engine.triton_kernels.linear import linear
 from tests.support.plan_driver import Driver, Stream
 from tests.support.tiny_models import save_tiny_llama
 
-PROMPT = [(i * 29 + 3) % 97 for i in range(21)]
+PROMPT = [(i * 29 + 3) % 97 for i in range(18)]
 SCRATCH_BYTES = 2000
 """Room for 8 queries in two parts: what the tests launch comes in several slices."""
 OTHERS = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
@@ -81,5 +81,5 @@ def _beside(stream: Stream, others: list[Stream], chunk: int, is_last: bool) -> 
 
 def test_logits_have_the_same_bits_in_any_batch_and_chunk(model_path: Path) -> None:
     whole = logits(model_path, len(PROMPT), [])
-    for chunk, others, is_last in ((4, [], False), (20, OTHERS[:1], True), (7, OTHERS, False), (5, OTHERS, True)):
+    for chunk, others, is_last in ((5, [], False), (17, OTHERS[:1], True), (7, OTHERS, False)):
         assert torch.equal(logits(model_path, chunk, others, is_last), whole)

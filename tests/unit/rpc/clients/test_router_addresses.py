@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from stratos_gateway.routers.addresses import InvalidAddress, RouterAddresses, split_address
+from stratos.rpc.clients.router_addresses import InvalidAddress, RouterAddresses, split_address
 
 
 @dataclass

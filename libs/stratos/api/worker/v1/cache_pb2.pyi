@@ -1,0 +1,31 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class WatchCacheRequest(_message.Message):
+    __slots__ = ("incarnation", "after")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    after: int
+    def __init__(self, incarnation: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
+
+class WatchCacheResponse(_message.Message):
+    __slots__ = ("incarnation", "after", "last", "stored", "removed", "is_dump")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    IS_DUMP_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    after: int
+    last: int
+    stored: _containers.RepeatedScalarFieldContainer[int]
+    removed: _containers.RepeatedScalarFieldContainer[int]
+    is_dump: bool
+    def __init__(self, incarnation: _Optional[str] = ..., after: _Optional[int] = ..., last: _Optional[int] = ..., stored: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., is_dump: _Optional[bool] = ...) -> None: ...

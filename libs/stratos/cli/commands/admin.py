@@ -1,0 +1,107 @@
+"""``stratos admin``: the store of tenants, keys and adapters, of a running platform or at given addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, explained_errors
+from stratos.common.errors import BadRequest
+
+if TYPE_CHECKING:
+    from stratos.cli.stores import StoreTarget
+
+admin_app = typer.Typer(help="The store of tenants, keys and adapters.", no_args_is_help=True)
+RedisOption = Annotated[
+    str, typer.Option("--redis-url", envvar="REDIS_URL", help="Redis; default: that of the running platform.")
+]
+ObjectsOption = Annotated[str, typer.Option("--object-store", help="file:///DIR or s3://BUCKET/PREFIX, with a Redis.")]
+S3Option = Annotated[str, typer.Option("--s3-endpoint", help="Address of an S3 service that is not AWS.")]
+PrefixOption = Annotated[str, typer.Option("--prefix", help="Head of the keys in Redis, as the services have it.")]
+
+
+@admin_app.command("init-store")
+def init_store(
+    redis_url: RedisOption = "",
+    object_store: ObjectsOption = "",
+    s3_endpoint: S3Option = "",
+    prefix: PrefixOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Set up the store of a new installation, once; nothing can be written before. Running it again changes nothing.
+
+    Where the object store has outlived its Redis, its store is taken over, and its adapters are put back.
+    """
+    from stratos.cli.stores import run_init
+
+    with explained_errors():
+        target = _find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
+        typer.echo(f"the store is {asyncio.run(run_init(target))}")
+
+
+@admin_app.command("export")
+def export(
+    path: Annotated[Path, typer.Argument(help="File to write, mode 0600: MACs and cache salts, no key.")],
+    redis_url: RedisOption = "",
+    object_store: ObjectsOption = "",
+    s3_endpoint: S3Option = "",
+    prefix: PrefixOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Write tenants, keys and adapters into a file, for the day on which Redis is lost."""
+    from stratos.cli.stores import run_export
+
+    with explained_errors():
+        target = _find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
+        typer.echo(f"{asyncio.run(run_export(target, path))} records are in {path}")
+
+
+@admin_app.command("adopt-store")
+def adopt_store(
+    copies: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", help="Exported file or a gateway's copy; may be repeated. Default: the platform's copies."
+        ),
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Even where Redis holds another store now.")] = False,
+    redis_url: RedisOption = "",
+    object_store: ObjectsOption = "",
+    s3_endpoint: S3Option = "",
+    prefix: PrefixOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Make a Redis that was emptied the store that gateways follow, filled from the object store and from copies.
+
+    Adapters come from the manifest in the object store; tenants and keys come from copies alone.
+    """
+    from stratos.cli.stores import run_adopt
+
+    with explained_errors():
+        target = _find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
+        found = copies if copies else sorted((data_dir / "copies").glob("*.jsonl")) if not redis_url else []
+        adoption = asyncio.run(run_adopt(target, found, replaces=replace))
+    live = ", ".join(f"{num} {kind.value}s" for kind, num in adoption.num_live.items()) or "nothing"
+    typer.echo(f"the store is {adoption.store_id}: {live}, {adoption.num_tombstones} tombstones")
+
+
+def _find_target(
+    redis_url: str, object_store: str, s3_endpoint: str, prefix: str, data_dir: Path, run_id: str
+) -> StoreTarget:
+    """The stores at given addresses, or those of a running platform where there is no address of Redis."""
+    from stratos.cli.local.running import find_platform
+    from stratos.cli.stores import StoreTarget
+
+    if not redis_url:
+        return StoreTarget.of(find_platform(data_dir, run_id))
+    if not object_store:
+        raise BadRequest("give --object-store, too: the store's id and its adapters are there")
+    target = StoreTarget(redis_url=redis_url, object_store_url=object_store, s3_endpoint_url=s3_endpoint)
+    return dataclasses.replace(target, prefix=prefix) if prefix else target

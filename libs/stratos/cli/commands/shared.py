@@ -1,0 +1,27 @@
+"""Options that several commands have, and how an error of ours ends a command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratos.common.errors import StratosError
+
+DataDirOption = Annotated[Path, typer.Option("--data-dir", help="Where the platform keeps its data.")]
+RunOption = Annotated[str, typer.Option("--run", help="Which run, if several share the data directory.")]
+TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant the key or adapter belongs to.")]
+DEFAULT_DATA_DIR = Path(".stratos")
+
+
+@contextmanager
+def explained_errors() -> Iterator[None]:
+    """One line and exit code 1 for an error of ours; anything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except StratosError as error:
+        typer.echo(f"error: {error.message}", err=True)
+        raise typer.Exit(1) from error

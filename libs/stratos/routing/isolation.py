@@ -1,0 +1,66 @@
+"""Which workers a request is kept away from: those it had trouble with, and those that a suspect could take along.
+
+A suspect (``PlacementRequest.is_suspect``) may be what killed a worker.  It goes to a worker without another suspect,
+so that a second death convicts it alone, and without prefill workers, so that it can take no third one along.  It is
+held there until it has settled or ended, for at most ``SuspectConfig.hold_s``; other requests go elsewhere in this
+time if there is an elsewhere.
+
+A worker that is excluded by a request is avoided while another one serves the model; one that only stood still is
+avoided until it has moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stratos.core.placement import PlacementRequest
+from stratos.routing.settings import SuspectConfig
+from stratos.routing.worker_view import WorkerView
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    incarnation: str
+    until: float
+
+
+class SuspectHolds:
+    """Suspects that have neither settled nor ended; each one has a worker to itself.
+
+    Args:
+        config: how long a hold lives at most, for gateways that die.
+    """
+
+    def __init__(self, config: SuspectConfig) -> None:
+        self._hold_s = config.hold_s
+        self._holds: dict[str, _Hold] = {}
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def add(self, handoff_id: str, incarnation: str, now: float) -> None:
+        """A suspect was placed."""
+        self._holds[handoff_id] = _Hold(incarnation, now + self._hold_s)
+
+    def release(self, handoff_id: str) -> None:
+        """It has settled, or its attempt ended; other ids are ignored."""
+        self._holds.pop(handoff_id, None)
+
+    def expire(self, now: float) -> None:
+        """Drop holds that nothing was heard of."""
+        for handoff_id in [name for name, hold in self._holds.items() if hold.until <= now]:
+            del self._holds[handoff_id]
+
+    def workers(self) -> frozenset[str]:
+        """Incarnations that hold a suspect."""
+        return frozenset(hold.incarnation for hold in self._holds.values())
+
+
+def still_excluded(request: PlacementRequest, views: Sequence[WorkerView], asked_at: float) -> frozenset[str]:
+    """The workers that a request avoids, without those that stood still and have moved since its call arrived."""
+    hung = request.hung_incarnations
+    if not hung:
+        return request.excluded_incarnations
+    moved = {view.ref.incarnation for view in views if view.ref.incarnation in hung and view.moved_at > asked_at}
+    return request.excluded_incarnations - moved

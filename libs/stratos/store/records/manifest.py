@@ -1,0 +1,108 @@
+"""The manifest in the object store: the store's id and every adapter record, to fill Redis again from it.
+
+One object, ``catalogue/manifest.json``: {"format", "store_id", "adapters": {record id: text of the record}}.  Records
+are merged by version, so two writers may add to it at a time; what one of them overwrites, the next check brings back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stratos.common.errors import DependencyDown, NotFound
+from stratos.store.object_store import ObjectStore
+from stratos.store.records.followed_snapshot import Malformed
+from stratos.store.records.record import Kind, Record
+from stratos.store.records.record_store import read_record
+
+MANIFEST_KEY = "catalogue/manifest.json"
+_FORMAT = 1
+_MAX_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What the object store knows of the records."""
+
+    store_id: str
+    adapters: Mapping[str, Record]
+    """By record id, tombstones included."""
+
+
+class ManifestStore:
+    """Reads and extends the manifest; every method raises ``DependencyDown`` when the object store does not answer.
+
+    Args:
+        objects: where it lies.
+    """
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._lock = asyncio.Lock()
+
+    async def read(self) -> Manifest | None:
+        """The manifest; ``None`` where there is none.
+
+        Raises:
+            DependencyDown: it cannot be read, which must not look like an object store without one.
+        """
+        with tempfile.TemporaryDirectory(prefix="stratos-manifest-") as folder:
+            path = Path(folder) / "manifest.json"
+            try:
+                await self._objects.fetch(MANIFEST_KEY, path, _MAX_BYTES)
+            except NotFound:
+                return None
+            return await asyncio.to_thread(_parse, path.read_bytes())
+
+    async def add(self, store_id: str, records: Iterable[Record]) -> Manifest:
+        """Put records into the manifest where they are newer, and make the manifest where there is none.
+
+        Raises:
+            DependencyDown: the object store belongs to another store.
+        """
+        async with self._lock:
+            old = await self.read()
+            if old is not None and old.store_id != store_id:
+                raise DependencyDown(
+                    "the object store's manifest names another store than Redis; `stratos admin adopt-store` decides"
+                )
+            adapters = dict(old.adapters) if old is not None else {}
+            num_new = 0
+            for record in records:
+                if record.id not in adapters or record.version > adapters[record.id].version:
+                    adapters[record.id] = record
+                    num_new += 1
+            manifest = Manifest(store_id=store_id, adapters=adapters)
+            if old is None or num_new:
+                await self._put(manifest)
+            return manifest
+
+    async def _put(self, manifest: Manifest) -> None:
+        content = {
+            "format": _FORMAT,
+            "store_id": manifest.store_id,
+            "adapters": {record_id: record.text for record_id, record in manifest.adapters.items()},
+        }
+        with tempfile.TemporaryDirectory(prefix="stratos-manifest-") as folder:
+            path = Path(folder) / "manifest.json"
+            await asyncio.to_thread(lambda: path.write_text(json.dumps(content), encoding="utf-8"))
+            await self._objects.put(MANIFEST_KEY, path)
+
+
+def _parse(content: bytes) -> Manifest:
+    try:
+        found = json.loads(content)
+        if found["format"] != _FORMAT:
+            raise ValueError("another format")
+        store_id, texts = str(found["store_id"]), dict(found["adapters"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DependencyDown(f"the manifest {MANIFEST_KEY} in the object store cannot be read: {error}") from None
+    records = {record_id: read_record(Kind.ADAPTER, record_id, str(text)) for record_id, text in texts.items()}
+    return Manifest(
+        store_id=store_id,
+        adapters={record_id: record for record_id, record in records.items() if not isinstance(record, Malformed)},
+    )

@@ -1,0 +1,223 @@
+"""The records in Redis.
+
+    <prefix>:store                   hash {id, revision, num_tenant, num_key, num_adapter}: the marker
+    <prefix>:tenant, :key, :adapter  hashes, record id -> text of the record; nothing is ever taken out of them
+    <prefix>:changes                 stream of the last changes {after, kind, id, text}; its ids are revisions
+
+The marker is written by ``mark`` alone.  Without it, with another id than the caller expects, or where records are
+gone although nothing takes any out, a write is refused: Redis was emptied, or is another one.  Scripts use keys of
+several slots, so Redis Cluster is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from redis.asyncio import Redis
+
+from stratos.common.errors import BadRequest, DependencyDown
+from stratos.store.records import scripts
+from stratos.store.records.followed_snapshot import Change, Malformed, Marker
+from stratos.store.records.record import Kind, MalformedRecord, Record, parse_record
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import translate_redis_errors
+
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z")
+_PAGE = 512
+_ADVICE = "serving goes on from what is known; `stratos admin adopt-store` brings the records back"
+_REFUSALS = {
+    "unmarked": f"this Redis has no store marker, so it was emptied or never set up: {_ADVICE}",
+    "foreign": f"this Redis holds another store than the one that is followed: {_ADVICE}",
+    "damaged": f"this Redis has lost records: {_ADVICE}",
+}
+
+
+class VersionConflict(Exception):
+    """The record has another version than the writer has seen."""
+
+
+class RecordStore:
+    """Reads and writes records; every method raises ``DependencyDown`` when Redis does not answer.
+
+    Args:
+        redis: with decoded answers, see ``open_redis``.
+        config: where the records lie.
+
+    Raises:
+        BadRequest: the prefix cannot be used.
+    """
+
+    def __init__(self, redis: Redis, config: RecordStoreConfig | None = None) -> None:
+        config = config or RecordStoreConfig()
+        if not _PREFIX.match(config.prefix):
+            raise BadRequest("the prefix in Redis has 1 to 64 characters of a-z A-Z 0-9 . _ : -", param="prefix")
+        self._redis: Any = redis  # its types say bytes, text or nothing of every answer
+        self._max_changes = config.max_changes
+        self._store = f"{config.prefix}:store"
+        self._changes = f"{config.prefix}:changes"
+        self._hashes = {kind: f"{config.prefix}:{kind.value}" for kind in Kind}
+        self._write = redis.register_script(scripts.WRITE)
+        self._mark = redis.register_script(scripts.MARK)
+        self._restore = redis.register_script(scripts.RESTORE)
+
+    async def check_server(self) -> None:
+        """Ask Redis for a sign of life, and refuse a server that cannot hold records.
+
+        Raises:
+            BadRequest: it is a Redis Cluster.
+        """
+        with translate_redis_errors():
+            info: Mapping[str, Any] = await self._redis.info("cluster")
+        if info.get("cluster_enabled"):
+            raise BadRequest("Redis Cluster is not supported: use one server, with replicas if need be", param="redis")
+
+    async def marker(self) -> Marker | None:
+        """What the store says about itself; ``None`` where it was never set up, or has lost all it had."""
+        names = ["id", "revision", *(f"num_{kind.value}" for kind in Kind)]
+        with translate_redis_errors():
+            store_id, revision, *counts = await self._redis.hmget(self._store, names)
+        if not store_id:
+            return None
+        try:
+            return Marker(
+                store_id=store_id, revision=int(revision), num_records=sum(int(count or 0) for count in counts)
+            )
+        except (TypeError, ValueError):
+            raise DependencyDown(f"the store marker in Redis is malformed: {_ADVICE}") from None
+
+    async def require_marker(self, store_id: str = "") -> Marker:
+        """The marker.
+
+        Raises:
+            DependencyDown: there is none, or it names another store than ``store_id``, where that is not "".
+        """
+        marker = await self.marker()
+        if marker is None or store_id not in ("", marker.store_id):
+            raise DependencyDown(_REFUSALS["unmarked" if marker is None else "foreign"])
+        return marker
+
+    async def now_us(self) -> int:
+        """Time of the server in microseconds, as versions are."""
+        with translate_redis_errors():
+            seconds, microseconds = await self._redis.time()
+        return int(seconds) * 1_000_000 + int(microseconds)
+
+    async def changes(self, after: int) -> list[Change]:
+        """Changes after a revision, oldest first, as far as the stream still has them."""
+        found: list[Change] = []
+        while True:
+            with translate_redis_errors():
+                page = await self._redis.xrange(self._changes, min=f"({after}-0", count=_PAGE)
+            for entry_id, fields in page:
+                after = int(entry_id.partition("-")[0])
+                found.append(Change(after, int(fields.get("after", -1)), _content_of_change(fields)))
+            if len(page) < _PAGE:
+                return found
+
+    async def everything(self, *kinds: Kind) -> AsyncIterator[list[tuple[Kind, str, str]]]:
+        """All records, or those of some kinds, as (kind, id, text), page by page; one may come twice."""
+        for kind in kinds or Kind:
+            name, cursor = self._hashes[kind], 0
+            while True:
+                with translate_redis_errors():
+                    cursor, page = await self._redis.hscan(name, cursor, count=_PAGE)
+                yield [(kind, record_id, text) for record_id, text in page.items()]
+                if cursor == 0:
+                    break
+
+    async def records(self, *kinds: Kind) -> list[Record]:
+        """Records of some kinds, tombstones included, malformed ones left out.
+
+        Raises:
+            DependencyDown: the store has no marker.
+        """
+        await self.require_marker()
+        found: dict[tuple[Kind, str], Record] = {}
+        async for page in self.everything(*kinds):
+            for kind, record_id, text in page:
+                if isinstance(content := read_record(kind, record_id, text), Record):
+                    found[kind, record_id] = content
+        return list(found.values())
+
+    async def text_of(self, kind: Kind, record_id: str) -> str | None:
+        """The stored text of one record."""
+        with translate_redis_errors():
+            text: str | None = await self._redis.hget(self._hashes[kind], record_id)
+        return text
+
+    async def write(self, kind: Kind, record_id: str, body: str, *, seen: int, store_id: str = "") -> int:
+        """Store a new version of a record; returns the version.
+
+        Args:
+            kind: of the record.
+            record_id: which one.
+            body: see ``make_body``.
+            seen: the version that the writer has looked at; 0 where there was none.
+            store_id: the store that is meant; "" takes any that is marked.
+
+        Raises:
+            VersionConflict: another writer was first.
+            DependencyDown: the store is not marked, not the one that is meant, or has lost records.
+        """
+        with translate_redis_errors():
+            outcome, detail = await self._write(
+                keys=[self._store, self._hashes[kind], self._changes],
+                args=[store_id, kind.value, record_id, str(seen), body, self._max_changes],
+            )
+        if outcome == "conflict":
+            raise VersionConflict(detail)
+        if outcome != "ok":
+            raise DependencyDown(_REFUSALS[outcome])
+        return int(detail)
+
+    async def restore(self, records: Iterable[Record]) -> int:
+        """Put records back with the versions they had, where no newer one is there; returns how many were put.
+
+        No marker is needed, and followers are not told: ``mark`` comes after it.
+        """
+        by_kind: dict[Kind, list[str]] = {}
+        for record in records:
+            by_kind.setdefault(record.kind, []).extend((record.id, record.text))
+        num = 0
+        for kind, fields in by_kind.items():
+            for begin in range(0, len(fields), _PAGE):
+                with translate_redis_errors():
+                    num += await self._restore(keys=[self._hashes[kind]], args=fields[begin : begin + _PAGE])
+        return num
+
+    async def mark(self, store_id: str, *, replaces: str = "", least_revision: int = 0) -> None:
+        """Write the marker: from now on this is the store ``store_id``, and followers of it read everything.
+
+        Args:
+            store_id: of the store.
+            replaces: id of another store that the marker may name until now.
+            least_revision: at least the highest version of a record that was restored.
+
+        Raises:
+            DependencyDown: the marker names yet another store.
+        """
+        with translate_redis_errors():
+            outcome, _ = await self._mark(
+                keys=[self._store, self._changes, *self._hashes.values()],
+                args=[store_id, replaces, least_revision, *(kind.value for kind in self._hashes)],
+            )
+        if outcome != "ok":
+            raise DependencyDown(_REFUSALS[outcome])
+
+
+def read_record(kind: Kind, record_id: str, text: str) -> Record | Malformed:
+    """A stored text as a record, or what is wrong with it."""
+    try:
+        return parse_record(kind, record_id, text)
+    except MalformedRecord as error:
+        return Malformed(kind, record_id, str(error))
+
+
+def _content_of_change(fields: Mapping[str, str]) -> Record | Malformed:
+    try:
+        kind = Kind(fields["kind"])
+    except (KeyError, ValueError):
+        return Malformed(Kind.TENANT, "", "a change of an unknown kind")
+    return read_record(kind, fields.get("id", ""), fields.get("text", ""))

@@ -1,0 +1,58 @@
+"""Changes of the record store, each one Lua script: readers see all of it or nothing. Every key is declared.
+
+A version is the time in microseconds, and always higher than the one before.
+"""
+
+from __future__ import annotations
+
+# KEYS: store, records of the kind, changes. ARGV: expected store id or "", kind, record id, version seen or "",
+# body, bound of the change stream. Answers {outcome, version or what stands against the write}.
+WRITE = """
+local id = redis.call('HGET', KEYS[1], 'id')
+if not id then return {'unmarked', ''} end
+if ARGV[1] ~= '' and ARGV[1] ~= id then return {'foreign', id} end
+local counter = 'num_' .. ARGV[2]
+local had = tonumber(redis.call('HGET', KEYS[1], counter) or '0')
+if redis.call('HLEN', KEYS[2]) < had then return {'damaged', ''} end
+local old = redis.call('HGET', KEYS[2], ARGV[3])
+local seen = old and string.match(old, '^(%d+) ') or '0'
+if ARGV[4] ~= '' and ARGV[4] ~= seen then return {'conflict', seen} end
+local last = redis.call('HGET', KEYS[1], 'revision')
+local time = redis.call('TIME')
+local revision = math.max(time[1] * 1000000 + time[2], tonumber(last) + 1)
+local version = string.format('%.0f', revision)
+local text = version .. ' ' .. ARGV[5]
+redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[6], version .. '-0',
+  'after', last, 'kind', ARGV[2], 'id', ARGV[3], 'text', text)
+redis.call('HSET', KEYS[2], ARGV[3], text)
+redis.call('HSET', KEYS[1], 'revision', version, counter, redis.call('HLEN', KEYS[2]))
+return {'ok', version}
+"""
+
+# KEYS: store, changes, records of every kind. ARGV: store id, store id that it may replace or "", least revision,
+# kinds in the order of their keys. Answers {outcome, store id}. Followers find no change and read everything.
+MARK = """
+local old = redis.call('HGET', KEYS[1], 'id')
+if old and old ~= ARGV[1] and old ~= ARGV[2] then return {'foreign', old} end
+local last = tonumber(redis.call('HGET', KEYS[1], 'revision') or '0')
+local time = redis.call('TIME')
+local revision = math.max(time[1] * 1000000 + time[2], last + 1, tonumber(ARGV[3]))
+redis.call('DEL', KEYS[2])
+redis.call('HSET', KEYS[1], 'id', ARGV[1], 'revision', string.format('%.0f', revision))
+for i = 3, #KEYS do redis.call('HSET', KEYS[1], 'num_' .. ARGV[i + 1], redis.call('HLEN', KEYS[i])) end
+return {'ok', ARGV[1]}
+"""
+
+# KEYS: records of a kind. ARGV: record id, text, ... A record that is newer stays. Answers how many were put.
+RESTORE = """
+local num = 0
+for i = 1, #ARGV, 2 do
+  local old = redis.call('HGET', KEYS[1], ARGV[i])
+  local known = tonumber(old and string.match(old, '^(%d+) ') or '-1')
+  if known < tonumber(string.match(ARGV[i + 1], '^(%d+) ')) then
+    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+    num = num + 1
+  end
+end
+return num
+"""

@@ -1,0 +1,121 @@
+"""A snapshot as text: the copy that a gateway keeps on its disk, gives to another one, and that an export writes.
+
+JSON lines: {"format", "store_id", "revision", "confirmed_unix_s", "num_records"}, then [kind, id, text] of each record.
+It holds MACs and cache salts and no key, and its file is for its owner alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stratos.common.errors import BadRequest
+from stratos.store.records.followed_snapshot import FollowedSnapshot
+from stratos.store.records.record import Kind, Record
+from stratos.store.records.record_store import read_record
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotCopy:
+    """All records of a store at one moment."""
+
+    store_id: str
+    revision: int
+    confirmed_unix_s: float
+    """When the store last confirmed them; seconds since the epoch."""
+    records: Sequence[Record] = field(repr=False)
+
+
+def copy_of(snapshot: FollowedSnapshot, age_s: float, unix_s: float) -> SnapshotCopy | None:
+    """A copy of a snapshot; ``None`` before its first load.
+
+    Args:
+        snapshot: what is copied.
+        age_s: of the snapshot, now.
+        unix_s: now, seconds since the epoch.
+    """
+    if not snapshot.is_complete or snapshot.store_id is None:
+        return None
+    return SnapshotCopy(
+        store_id=snapshot.store_id,
+        revision=snapshot.position or 0,
+        confirmed_unix_s=unix_s - age_s,
+        records=list(snapshot.records()),
+    )
+
+
+def dump_copy(copy: SnapshotCopy) -> bytes:
+    """The copy as text."""
+    head = {
+        "format": _FORMAT,
+        "store_id": copy.store_id,
+        "revision": copy.revision,
+        "confirmed_unix_s": copy.confirmed_unix_s,
+        "num_records": len(copy.records),
+    }
+    lines = [json.dumps(head), *(json.dumps([r.kind.value, r.id, r.text]) for r in copy.records)]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def parse_copy(content: bytes) -> SnapshotCopy:
+    """The copy that a text holds.
+
+    Raises:
+        BadRequest: it is no copy, or not all of one.
+    """
+    try:
+        head, *lines = [json.loads(line) for line in content.decode().splitlines()]
+        if head["format"] != _FORMAT or head["num_records"] != len(lines):
+            raise ValueError("another format, or not all of it")
+        found = [read_record(Kind(kind), str(record_id), str(text)) for kind, record_id, text in lines]
+        return SnapshotCopy(
+            store_id=str(head["store_id"]),
+            revision=int(head["revision"]),
+            confirmed_unix_s=float(head["confirmed_unix_s"]),
+            records=[record for record in found if isinstance(record, Record)],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadRequest(f"this is not a copy of a snapshot ({type(error).__name__})") from None
+
+
+def save_copy(copy: SnapshotCopy, path: Path) -> None:
+    """Write a copy to a file of mode 0600; a reader sees the old content or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)
+            file.write(dump_copy(copy))
+            file.flush()
+            os.fsync(descriptor)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def load_copy(path: Path) -> SnapshotCopy | None:
+    """The copy in a file; ``None`` where there is no file.
+
+    Raises:
+        BadRequest: it is no copy, or another user may have written it: it decides which keys are accepted.
+    """
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.getuid() or status.st_mode & 0o077:
+                raise BadRequest(f"{path} must belong to this user and have mode 0600")
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        return parse_copy(content)
+    except BadRequest as error:
+        raise BadRequest(f"{path}: {error.message}") from None

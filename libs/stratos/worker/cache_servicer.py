@@ -1,0 +1,53 @@
+"""gRPC edge of ``CacheService``: what the prefix cache holds, for routers that place requests by it.
+
+The engine numbers the changes and keeps the last ones in a ring.  A stream has a place in it and asks for what came
+after; the step loop knows of no stream.  A reader that is slower than the ring gets the whole cache again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from stratos.api.worker.v1 import cache_pb2, cache_pb2_grpc
+from stratos.core.step_watch import PROGRESS_INTERVAL_S
+from stratos.rpc.codec.cache import changes_to_pb
+from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.status import StatusFeed
+
+IDLE_WAKES = 8
+"""Wakes without a change until an empty message says that the stream lives: 2 s at most."""
+MAX_STORED = 4096
+"""Names in one message: some 32 KiB, which neither end works on for long."""
+
+
+class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
+    """Serves routers.
+
+    Args:
+        feed: wakes the streams after steps.
+        engine: of this worker.
+        incarnation: of this process.
+    """
+
+    def __init__(self, feed: StatusFeed, engine: Callable[[], EngineClient], incarnation: str) -> None:
+        self._feed = feed
+        self._engine = engine
+        self._incarnation = incarnation
+
+    async def WatchCache(
+        self, request: cache_pb2.WatchCacheRequest, context: Any
+    ) -> AsyncIterator[cache_pb2.WatchCacheResponse]:
+        """What the caller lacks, then changes at most 20 times a second."""
+        after = request.after if request.incarnation == self._incarnation else None
+        num_idle = IDLE_WAKES
+        async with aclosing(self._feed.changes(PROGRESS_INTERVAL_S)) as wakes:
+            async for _ in wakes:
+                changes = await self._engine().cache_changes(after)
+                num_idle = num_idle + 1 if changes.last == after else IDLE_WAKES
+                if num_idle >= IDLE_WAKES:
+                    num_idle = 0
+                    for part in changes.parts(MAX_STORED):
+                        yield changes_to_pb(self._incarnation, part)
+                after = changes.last

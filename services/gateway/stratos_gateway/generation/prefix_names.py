@@ -1,0 +1,61 @@
+"""What a request tells the router about its prompt: names of its first blocks, and what it belongs to.
+
+Names are parts of salted hashes, and salts stay here.  How blocks are cut and hashed is known from placements: the
+router says it where a policy looks at names, so the first request of a model after a start has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from stratos.core.block_hash import block_hashes, chain_root
+from stratos.core.cache_changes import NAME_BYTES, CacheLayout, block_names
+from stratos.core.placement import Placement
+from stratos.core.requests.terms import RequestTerms
+
+MAX_MODELS = 64
+_SESSION_DOMAIN = b"stratos-session-v1"
+
+
+class PrefixNames:
+    """Shared by all requests of the process.
+
+    Args:
+        max_blocks: of a prompt that are named; 0 names none.
+    """
+
+    def __init__(self, max_blocks: int) -> None:
+        self._max_blocks = max_blocks
+        self._layouts: OrderedDict[str, CacheLayout] = OrderedDict()
+
+    def learn(self, model_digest: str, placement: Placement) -> None:
+        """A placement says how the blocks of its model are cut, or that names are of no use."""
+        if placement.cache_layout is None:
+            self._layouts.pop(model_digest, None)
+            return
+        self._layouts[model_digest] = placement.cache_layout
+        self._layouts.move_to_end(model_digest)
+        if len(self._layouts) > MAX_MODELS:
+            self._layouts.popitem(last=False)
+
+    def names(self, terms: RequestTerms, model_digest: str, prompt_ids: Sequence[int]) -> tuple[int, ...]:
+        """Of the first full blocks of a prompt, its last token excluded as the workers do."""
+        layout = self._layouts.get(model_digest)
+        if layout is None or not self._max_blocks:
+            return ()
+        root = chain_root(layout.identity, terms.adapter.digest, terms.cache_salt)
+        num_tokens = min(len(prompt_ids) - 1, self._max_blocks * layout.block_size)
+        return block_names(block_hashes(root, prompt_ids[:num_tokens], layout.block_size))
+
+
+def session_key(cache_salt: bytes, tenant: str, text: str) -> int:
+    """64 bits that stand for what a client calls its session; 0 for nothing. Tells nothing without the salt."""
+    if not text:
+        return 0
+    digest = hashlib.sha256(_SESSION_DOMAIN)
+    for part in (cache_salt, tenant.encode(), text.encode()):
+        digest.update(len(part).to_bytes(4, "little"))
+        digest.update(part)
+    return int.from_bytes(digest.digest()[:NAME_BYTES], "little")

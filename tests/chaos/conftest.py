@@ -1,0 +1,42 @@
+"""One platform for all scenarios, its undisturbed streams, and the report."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.chaos_report import ChaosReport
+from tests.support.chaos_streams import StreamResult, StreamRun
+from tests.support.platform_process import PlatformProcess, running_platform
+
+REPLICAS = ("--gateways", "2", "--routers", "2", "--prefill", "2", "--decode", "3", "--max-decode", "3")
+
+
+@pytest.fixture(scope="session")
+def report() -> ChaosReport:
+    """Written to the path in CHAOS_REPORT, if that is set."""
+    path = os.environ.get("CHAOS_REPORT")
+    return ChaosReport(Path(path) if path else None)
+
+
+@pytest.fixture(scope="session")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
+    with running_platform(tmp_path_factory.mktemp("chaos"), *REPLICAS, start_timeout_s=300) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def undisturbed(platform: PlatformProcess) -> dict[str, StreamResult]:
+    """The streams as they must come out."""
+    run = StreamRun(platform.base_url, platform.api_key, "undisturbed")
+
+    async def nothing(_: asyncio.Event) -> None:
+        return
+
+    asyncio.run(run.run(nothing))
+    assert not [result.error for result in run.results.values() if result.error]
+    return run.results

@@ -1,0 +1,160 @@
+"""The mixed streams of chaos runs: what is asked, what came, and where two runs differ."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.support.waiting import eventually
+
+NUM_STREAMS, NUM_TOKENS = 24, 160
+NUM_BEFORE = 10
+"""Tokens of a stream before the fault comes."""
+TIMEOUT_S = 300.0
+MODELS = ("base", "c-headers", "reference-prose", "unit-tests")
+PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return list(file)\n\n\n" * 4
+"""Long enough to be computed at a prefill worker."""
+NUMBERS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 999}, "minItems": 60}
+FEATURES: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "seed": {"temperature": 0.9, "top_p": 0.95, "seed": 7},
+    "n=2": {"n": 2, "temperature": 0.8, "seed": 11},
+    "logprobs": {"logprobs": 3, "temperature": 0.7, "seed": 13},
+    "penalties": {"frequency_penalty": 1.2, "presence_penalty": 0.5, "temperature": 0.6, "seed": 17},
+    "bias": {"logit_bias": {"300": 4, "301": -50, "302": 2}, "temperature": 0},
+    "stop": {"stop": ["return None", "####"], "temperature": 0.5, "seed": 19},
+    "json": {"structured_outputs": {"json": NUMBERS}, "temperature": 0.4, "seed": 23, "ignore_eos": False},
+}
+
+
+Disturb = Callable[[asyncio.Event], Awaitable[None]]
+"""Disturbs the platform; sets the event once that took effect."""
+
+
+@dataclass(slots=True)
+class StreamResult:
+    """One stream as its client saw it."""
+
+    name: str
+    texts: dict[int, str] = field(default_factory=dict)
+    token_ids: dict[int, list[int]] = field(default_factory=dict)
+    logprobs: dict[int, list[float]] = field(default_factory=dict)
+    finish_reasons: dict[int, str] = field(default_factory=dict)
+    usage: tuple[int, int] | None = None
+    """Prompt tokens, completion tokens."""
+    error: str = ""
+    times: list[float] = field(default_factory=list)
+    """When its events came."""
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(map(len, self.token_ids.values()))
+
+    @property
+    def is_open(self) -> bool:
+        """It has begun and goes on."""
+        return bool(self.times) and self.usage is None and not self.error
+
+    @property
+    def longest_gap_s(self) -> float:
+        return max((later - sooner for sooner, later in zip(self.times, self.times[1:], strict=False)), default=0.0)
+
+    def take(self, event: dict[str, Any]) -> None:
+        """One event of the stream."""
+        self.times.append(time.monotonic())
+        if "error" in event:
+            self.error = json.dumps(event["error"])
+        if usage := event.get("usage"):
+            self.usage = (usage["prompt_tokens"], usage["completion_tokens"])
+        for choice in event.get("choices", ()):
+            index = choice["index"]
+            self.texts[index] = self.texts.get(index, "") + choice["text"]
+            self.token_ids.setdefault(index, []).extend(choice.get("token_ids") or ())
+            if choice.get("logprobs"):
+                self.logprobs.setdefault(index, []).extend(choice["logprobs"]["token_logprobs"])
+            if choice.get("finish_reason"):
+                self.finish_reasons[index] = choice["finish_reason"]
+
+
+def bodies(num_streams: int = NUM_STREAMS) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and body of each stream: every feature with several models, every model with several features."""
+    features = list(FEATURES.items())
+    for index in range(num_streams):
+        feature, fields = features[index % len(features)]
+        model = MODELS[(index + index // len(features)) % len(MODELS)]
+        common = {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
+        length = {"max_tokens": NUM_TOKENS, "ignore_eos": True}
+        yield (
+            f"{index}-{feature}-{model}",
+            {"model": model, "prompt": f"# {index}\n{PROMPT}def ", **common, **length, **fields},
+        )
+
+
+class StreamRun:
+    """All streams at once.
+
+    Args:
+        base_url: of the platform, with /v1.
+        api_key: of a tenant.
+        name: begins the request ids, by which logs are searched.
+    """
+
+    def __init__(self, base_url: str, api_key: str, name: str) -> None:
+        self.name, self._url = name, f"{base_url}/completions"
+        self._headers = {"authorization": f"Bearer {api_key}"}
+        self.results = {name: StreamResult(name) for name, _ in bodies()}
+
+    async def run(self, disturb: Disturb) -> None:
+        """Run to the end of every stream: half of them, then ``disturb``, and the others as soon as it took effect."""
+        async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=httpx.Limits(max_connections=None)) as client:
+            asks = list(bodies())
+            first, second = asks[: len(asks) // 2], asks[len(asks) // 2 :]
+            streams = [asyncio.create_task(self._stream(client, name, body)) for name, body in first]
+            await eventually(lambda: all(self._has_begun(name) for name, _ in first), "streams", timeout_s=TIMEOUT_S)
+            in_effect = asyncio.Event()
+            disturbance = asyncio.create_task(disturb(in_effect))
+            effect = asyncio.create_task(in_effect.wait())
+            await asyncio.wait({disturbance, effect}, return_when=asyncio.FIRST_COMPLETED)
+            streams += [asyncio.create_task(self._stream(client, name, body)) for name, body in second]
+            async with asyncio.timeout(TIMEOUT_S):
+                await asyncio.gather(*streams)
+            await disturbance
+            effect.cancel()
+
+    def _has_begun(self, name: str) -> bool:
+        result = self.results[name]
+        return result.num_tokens >= NUM_BEFORE or (not result.is_open and bool(result.times or result.error))
+
+    def num_open(self) -> int:
+        """Streams that go on now."""
+        return sum(result.is_open for result in self.results.values())
+
+    async def _stream(self, client: httpx.AsyncClient, name: str, body: dict[str, Any]) -> None:
+        result = self.results[name]
+        headers = {**self._headers, "x-request-id": f"{self.name}-{name.split('-')[0]}"}
+        try:
+            async with client.stream("POST", self._url, json=body, headers=headers) as answer:
+                if answer.status_code != httpx.codes.OK:
+                    result.error = f"{answer.status_code}: {(await answer.aread()).decode()}"
+                    return
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: {"):
+                        result.take(json.loads(line.removeprefix("data: ")))
+        except httpx.HTTPError as error:
+            result.error = f"{type(error).__name__}: {error}"
+        if result.usage is None and not result.error:
+            result.error = "the stream ended without usage"
+
+
+def differences(expected: StreamResult, got: StreamResult) -> list[str]:
+    """What of a stream is not as in the undisturbed run, in words."""
+    if got.error:
+        return [f"{got.name}: {got.error}"]
+    fields = ("texts", "token_ids", "logprobs", "finish_reasons", "usage")
+    return [f"{got.name}: other {name}" for name in fields if getattr(expected, name) != getattr(got, name)]

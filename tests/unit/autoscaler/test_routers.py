@@ -1,0 +1,65 @@
+"""Asking all routers: sums, routers that do not answer, routers that come and go."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratos.common.errors import DependencyDown, WorkerLost
+from stratos.core.fleet import Fleet, QueueDepth
+from stratos_autoscaler.routers import RouterFleets
+
+
+class FakeRouter:
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.is_down = self.is_closed = False
+
+    async def fleet(self) -> Fleet:
+        if self.is_down:
+            raise WorkerLost(f"{self.address} did not answer")
+        queue = QueueDepth(model_digest="m", priority_class=0, num_requests=2, num_tokens=9, oldest_s=0.0)
+        return Fleet(queues=(queue,))
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class World:
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = frozenset(addresses)
+        self.routers: dict[str, FakeRouter] = {}
+        self.fleets = RouterFleets(self.now, self.connect)
+
+    async def now(self) -> frozenset[str]:
+        return self.addresses
+
+    def connect(self, address: str) -> FakeRouter:
+        self.routers[address] = FakeRouter(address)
+        return self.routers[address]
+
+
+async def test_the_queues_of_all_routers_are_added_and_missing_ones_counted() -> None:
+    world = World("a:1", "b:1")
+    found = await world.fleets.fleet()
+    assert (found.fleet.queues[0].num_requests, found.num_missing) == (4, 0)
+    world.routers["a:1"].is_down = True
+    found = await world.fleets.fleet()
+    assert (found.fleet.queues[0].num_requests, found.num_missing) == (2, 1)
+    world.routers["b:1"].is_down = True
+    with pytest.raises(DependencyDown, match="did not answer"):
+        await world.fleets.fleet()
+
+
+async def test_routers_come_and_go() -> None:
+    world = World("a:1")
+    await world.fleets.fleet()
+    world.addresses = frozenset({"b:1", "c:1"})
+    assert (await world.fleets.fleet()).fleet.queues[0].num_requests == 4
+    assert [router.is_closed for router in world.routers.values()] == [True, False, False]
+    await world.fleets.close()
+    assert all(router.is_closed for router in world.routers.values())
+
+
+async def test_no_address_is_no_data() -> None:
+    with pytest.raises(DependencyDown, match="no router"):
+        await World().fleets.fleet()
