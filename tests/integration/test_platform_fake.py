@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,14 @@ LONG_ARRAY = {"type": "array", "items": {"type": "integer", "minimum": 0, "maxim
 
 
 def token_ids(platform: PlatformProcess, num_tokens: int, **more: Any) -> list[int]:
-    answer = client_of(platform).completions.create(
-        model="base",
-        prompt="the quick brown fox jumps over the lazy dog and runs away from here",
-        max_tokens=num_tokens,
-        temperature=0,
-        extra_body={"ignore_eos": True, "return_token_ids": True, **more},
-    )
+    with client_of(platform) as client:
+        answer = client.completions.create(
+            model="base",
+            prompt="the quick brown fox jumps over the lazy dog and runs away from here",
+            max_tokens=num_tokens,
+            temperature=0,
+            extra_body={"ignore_eos": True, "return_token_ids": True, **more},
+        )
     return answer.choices[0].token_ids
 
 
@@ -226,6 +228,30 @@ def test_a_second_platform_takes_the_next_port(platform: PlatformProcess) -> Non
     assert not shm.exists()
     assert "stopped" in other.output
     assert token_ids(platform, 5)
+
+
+def test_simulated_workers_serve_streams_beside_the_others(platform: PlatformProcess) -> None:
+    expected = token_ids(platform, 40)
+    argv = [sys.executable, "-m", "stratos.cli", "sim-worker", "--count", "4", "--data-dir", str(platform.data_dir)]
+    with subprocess.Popen([*argv, "--run", platform.run_id, "--step-ms", "10"]) as process:
+        try:
+            names = {f"sim-{index}" for index in range(4)}
+            wait_until(lambda: names <= live_workers(platform).keys(), what="simulated workers in every router")
+            before = live_workers(platform)
+            with ThreadPoolExecutor(12) as pool:
+                answers = list(pool.map(lambda _: token_ids(platform, 40), range(12)))
+            assert answers == [expected] * 12
+            after = live_workers(platform)
+            assert [name for name in names if after[name]["engine_step"] >= before[name]["engine_step"] + 40]
+            assert len({w["incarnation"] for w in after.values()}) == len(after)
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+    wait_until(lambda: not [w for w in platform.status()["workers"] if w["worker_id"] in names], what="their end")
+
+
+def live_workers(platform: PlatformProcess) -> dict[str, dict[str, Any]]:
+    return {worker["worker_id"]: worker for worker in platform.status()["workers"] if worker["is_live"]}
 
 
 def test_nothing_connects_to_the_outside(platform: PlatformProcess, guard_dir: Path) -> None:

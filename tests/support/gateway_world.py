@@ -223,6 +223,7 @@ class FakeRouter:
     errors: list[StratosError] = field(default_factory=list)
     requests: list[PlacementRequest] = field(default_factory=list)
     completed: list[tuple[str, Outcome]] = field(default_factory=list)
+    convicted: list[PlacementRequest] = field(default_factory=list)
     cache_layout: CacheLayout | None = None
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
@@ -245,6 +246,9 @@ class FakeRouter:
         ref = allowed[(len(self.requests) - 1) % len(allowed) if self.spread else 0]
         handoff_id = f"handoff-{len(self.requests)}"
         return Placement(decode=None, prefill=(ref,), handoff_id=handoff_id)
+
+    async def convict(self, request: PlacementRequest) -> None:
+        self.convicted.append(request)
 
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         self.completed.append((placement.handoff_id, outcome))

@@ -90,6 +90,33 @@ def up(
     raise typer.Exit(run_up(options))
 
 
+@app.command("sim-worker")
+def sim_worker(
+    count: Annotated[int, typer.Option(help="Workers in the one process.")] = 1,
+    role: Annotated[str, typer.Option(help="prefill or decode.")] = "decode",
+    name: Annotated[str, typer.Option(help="Begins the name of each worker.")] = "sim",
+    step_ms: Annotated[float | None, typer.Option(help="Duration of a step; default: of the cost model.")] = None,
+    discovery: Annotated[
+        Path | None, typer.Option(help="Folder of routers' discovery; default: the platform's.")
+    ] = None,
+    model: Annotated[Path | None, typer.Option(help="With --discovery: model folder of the gateways.")] = None,
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Run many simulated workers in one process: real scheduling, no model; Ctrl-C stops them."""
+    from stratos.cli.local.running import find_platform
+    from stratos.cli.simulated import SimOptions, command, settings_beside
+
+    with explained_errors():
+        options = SimOptions(count=count, role=role, name=name, step_ms=step_ms)
+        if discovery is None:
+            settings = settings_beside(find_platform(data_dir, run), data_dir)
+        else:
+            settings = {"DISCOVERY_FOLDER": str(discovery), "FAKE__MODEL_PATH": str(model or "")}
+        argv, env = command(options, settings)
+    os.execve(argv[0], argv, env)  # noqa: S606 - the arguments are ours, no shell is involved
+
+
 @app.command()
 def status(
     data_dir: DataDirOption = DEFAULT_DATA_DIR,

@@ -65,6 +65,12 @@ class WorkerStatus:
     features: frozenset[str] = frozenset()
     """What it offers, see ``stratos.core.features``."""
     protocol_version: int = PROTOCOL_VERSION
+    ttft_s: float = 0.0
+    """From a request's arrival there to its first token, mean of the last seconds; 0 means unknown."""
+    itl_s: float = 0.0
+    """Between two tokens of a stream, mean of the last seconds; 0 means unknown."""
+    zone: str = ""
+    """Where it runs; empty when it does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

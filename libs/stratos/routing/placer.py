@@ -6,6 +6,7 @@ Synchronous and without a clock; who calls it books what is chosen and wakes the
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
@@ -45,6 +46,12 @@ class Placer:
         self._policies = policies
         self._rng = rng
         self._full = FullModels()
+        self._rejections: Counter[Rejection] = Counter()
+
+    def take_rejections(self) -> Counter[Rejection]:
+        """Workers that refused tries did not go to, by reason, since the last call."""
+        taken, self._rejections = self._rejections, Counter()
+        return taken
 
     def choose(
         self, ticket: Ticket, ask: Ask, views: Sequence[WorkerView], version: int, *, preferred_prefill: str = ""
@@ -64,6 +71,8 @@ class Placer:
         holders = self._suspects.workers()
         if not holders and not ask.request.is_suspect:
             return self._try(ask, fleet)
+        if self._suspects.has_prompt_of(ask.request):
+            return Verdict.INELIGIBLE
         apart = dataclasses.replace(ask, closed=ask.closed | holders)
         choice = self._try(apart, fleet)
         if not isinstance(choice, Choice):
@@ -78,6 +87,7 @@ class Placer:
         choice = self._choose(ask, fleet)
         if isinstance(choice, Choice):
             return choice
+        self._rejections.update(choice.rejections)
         self._full.learn(ask, choice, fleet.version)
         if choice.is_blocked:
             return self._full.verdict(ask, fleet.version) or Verdict.BLOCKED

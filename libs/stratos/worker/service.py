@@ -156,7 +156,7 @@ class WorkerProcess(Service):
 
     def status(self) -> WorkerStatus:
         """What routers see."""
-        opened, context = self.opened, self.opened.context
+        opened, context, now_s = self.opened, self.opened.context, self._clock.now()
         engine, info = context.engine.status(), context.engine.info
         scheduler = self._settings.scheduler
         max_batch_slots = min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
@@ -186,6 +186,9 @@ class WorkerProcess(Service):
             kv_watermark=engine.kv_watermark,
             num_routers=self._feed.num_watchers,
             features=context.features,
+            ttft_s=opened.table.latencies.first_token.value(now_s),
+            itl_s=opened.table.latencies.next_token.value(now_s),
+            zone=self._settings.zone,
         )
         return self._versions.number(status)
 

@@ -20,6 +20,8 @@ class WorkerSettings(ServiceSettings):
 
     worker_id: str = "worker-0"
     """Stable name within the deployment; shown in receipts and logs."""
+    zone: str = ""
+    """Where it runs, for the scorer and the filter of this name at the router: a zone, a rack, a host."""
     engine: Literal["torch", "fake"] = "torch"
     """"fake" is arithmetic by hand: a platform without a model, and tests that see which worker computed what."""
     engine_process: Literal["thread", "process"] = "thread"

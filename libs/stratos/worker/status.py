@@ -88,7 +88,9 @@ class StatusVersions:
 
 def _facts(status: WorkerStatus) -> WorkerStatus:
     """What admission depends on: the status without what moves with time and steps alone."""
-    return dataclasses.replace(status, engine_step=0, is_computing=False, slow_step_s=0.0, version=0)
+    return dataclasses.replace(
+        status, engine_step=0, is_computing=False, slow_step_s=0.0, ttft_s=0.0, itl_s=0.0, version=0
+    )
 
 
 class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):

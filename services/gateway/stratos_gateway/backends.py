@@ -26,7 +26,7 @@ from stratos_gateway.settings import GatewaySettings
 async def open_backends(settings: GatewaySettings, stack: AsyncExitStack, metrics: GatewayMetrics) -> Backends:
     """Connect lazily to routers and Redis; what was opened is closed by ``stack``."""
     addresses, clock = RouterAddresses(settings.router_addresses), SystemClock()
-    routers = RouterSet(addresses, RouterClient, settings.routers, metrics, clock, Random())
+    routers = RouterSet(addresses, RouterClient, settings.routers, settings.convictions, metrics, clock, Random())
     stack.push_async_callback(routers.close)
     redis = open_redis(settings.redis_url.get_secret_value())
     stack.push_async_callback(redis.aclose)

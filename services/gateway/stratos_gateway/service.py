@@ -23,6 +23,7 @@ from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.generation.prefix_names import PrefixNames
+from stratos_gateway.generation.prompt_digest import PromptDigests
 from stratos_gateway.http.listener import Listener, inherit_listener, open_listener
 from stratos_gateway.http.server import HttpServer
 from stratos_gateway.metrics import GatewayMetrics
@@ -121,11 +122,13 @@ class GatewayService(Service):
         self._admission = Admission(settings.max_open_requests, settings.max_open_requests_per_tenant, metrics)
         platform = Platform(
             routers=backends.routers,
+            prompt_digests=PromptDigests(settings.key_pepper.get_secret_value().encode()),
             sessions=self._sessions,
             clock=self._clock,
             metrics=metrics,
             placement_timeout_s=settings.placement_timeout_s,
             tracing=self.tracing,
+            zone=settings.zone,
             prefix_names=PrefixNames(settings.max_block_names),
         )
         app = self._build_app(model, backends, platform, embeddings)

@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 
 from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
+from stratos.core.requests.convictions import ConvictionConfig
 from stratos.rpc.clients.router_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
 from stratos.store.keys import DEFAULT_PEPPER_ID
@@ -60,6 +61,8 @@ class GatewaySettings(ServiceSettings):
     """Requests that one tenant may have open at once; more get 429 concurrency_limit."""
     placement_timeout_s: float = Field(60.0, gt=0)
     """Longest time without an output token, from a request's arrival or its last token, over all its attempts."""
+    zone: str = ""
+    """Where it runs, for the scorer and the filter of this name at the router."""
     max_block_names: int = Field(128, ge=0, le=4096)
     """Blocks of a prompt whose salted names the router gets, where its policies look at prefix caches; 0 is off."""
     trace_sample_ratio: float = Field(1.0, ge=0, le=1)
@@ -74,6 +77,7 @@ class GatewaySettings(ServiceSettings):
     http: HttpLimits = HttpLimits()
     sessions: SessionConfig = SessionConfig()
     routers: RoutersConfig = RoutersConfig()
+    convictions: ConvictionConfig = ConvictionConfig()
     watermark: WatermarkConfig = WatermarkConfig()
 
     @field_validator("router_addresses")

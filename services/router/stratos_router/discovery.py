@@ -1,6 +1,7 @@
 """Which workers exist, and where. Says nothing about whether they live.
 
     file:///path/workers.json   [{"worker_id", "address", "role"}, ...]; its owner replaces the file atomically
+    folder:///path              every *.json in it is such a file, each with an owner of its own
     static://decode@host:port,prefill@host:port
 
 A malformed or missing file keeps the last good list: a half-done edit must not empty the fleet.
@@ -112,6 +113,32 @@ class FileDiscovery(Discovery):
         self._problem = problem
 
 
+class FolderDiscovery(Discovery):
+    """All files of a folder. A worker that two of them name is taken from the first one by name."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files: dict[Path, FileDiscovery] = {}
+
+    @property
+    def problem(self) -> str:
+        """Why there is no list at all yet."""
+        problems = [file.problem for file in self._files.values()]
+        if "" in problems:
+            return ""
+        return next(iter(problems), f"discovery folder {self._path} has no file yet")
+
+    def poll(self) -> tuple[Member, ...]:
+        """The newest good list of each file that is there."""
+        names = sorted(path for path in self._path.glob("*.json") if not path.name.startswith("."))
+        self._files = {path: self._files.get(path) or FileDiscovery(path) for path in names}
+        members: dict[str, Member] = {}
+        for file in self._files.values():
+            for member in file.poll():
+                members.setdefault(member.worker_id, member)
+        return tuple(members.values())
+
+
 def open_discovery(setting: str) -> Discovery:
     """The source that a setting names.
 
@@ -121,10 +148,11 @@ def open_discovery(setting: str) -> Discovery:
     parts = urlsplit(setting)
     if parts.scheme == "static":
         return StaticDiscovery(setting.removeprefix("static://"))
-    if parts.scheme == "file" and parts.path and parts.netloc in ("", "localhost"):
-        return FileDiscovery(Path(unquote(parts.path)))
+    if parts.scheme in ("file", "folder") and parts.path and parts.netloc in ("", "localhost"):
+        path = Path(unquote(parts.path))
+        return FileDiscovery(path) if parts.scheme == "file" else FolderDiscovery(path)
     raise InvalidDiscovery(
-        f"discovery is {setting!r}; use file:///path/workers.json or static://decode@host:port,prefill@host:port"
+        f"discovery is {setting!r}; use file:///path/workers.json, folder:///path or static://decode@host:port,prefill@host:port"
     )
 
 

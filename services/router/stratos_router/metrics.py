@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter as Counts
+from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from stratos.core.fleet import Fleet, QueueDepth
+from stratos.core.features import PROTOCOL_VERSION, can_speak_with
+from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.core.placement import WorkerRole
+from stratos.routing.filters import Rejection
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 MAX_QUEUE_SERIES = 512
+VERSION_LABELS = ("older", "same", "newer", "unusable")
 
 
 class RouterMetrics:
@@ -64,6 +68,30 @@ class RouterMetrics:
             ["kind"],
             registry=registry,
         )
+        self._rejections = Counter(
+            "stratos_router_rejections",
+            "Workers that a try to place a request passed over, by reason; tries that found none",
+            ["reason"],
+            registry=registry,
+        )
+        self._status_age = Gauge(
+            "stratos_router_status_age_seconds",
+            "Age of the oldest last status of a live worker",
+            ["role"],
+            registry=registry,
+        )
+        self._by_protocol = Gauge(
+            "stratos_router_workers_by_protocol",
+            "Workers by their protocol version next to this router's",
+            ["role", "version"],
+            registry=registry,
+        )
+        self._lacking = Gauge(
+            "stratos_router_workers_lacking_features",
+            "Workers that lack a feature which another worker of their role and model offers",
+            ["role"],
+            registry=registry,
+        )
         self._queue_series: set[tuple[str, str, str]] = set()
 
     def show(self, fleet: Fleet, num_bookings: int) -> None:
@@ -74,6 +102,27 @@ class RouterMetrics:
             of_role = [worker.is_live for worker in fleet.workers if worker.ref.role is role]
             self._workers.labels(role, "live").set(sum(of_role))
             self._workers.labels(role, "out").set(len(of_role) - sum(of_role))
+            self._show_skew(role, [worker for worker in fleet.workers if worker.ref.role is role])
+
+    def count_rejections(self, rejections: Mapping[Rejection, int]) -> None:
+        """Refused tries since the last call; a worker of another role was never meant."""
+        for reason, count in rejections.items():
+            if reason is not Rejection.ROLE:
+                self._rejections.labels(reason.value).inc(count)
+
+    def _show_skew(self, role: WorkerRole, workers: Sequence[FleetWorker]) -> None:
+        """How far views and builds are apart."""
+        statuses = [worker.status for worker in workers if worker.status is not None]
+        self._status_age.labels(role).set(max((worker.age_s for worker in workers if worker.is_live), default=0.0))
+        versions = Counts(_version_label(status.protocol_version) for status in statuses)
+        for label in VERSION_LABELS:
+            self._by_protocol.labels(role, label).set(versions[label])
+        offered: dict[str, frozenset[str]] = {}
+        for status in statuses:
+            model = status.identity.model_digest
+            offered[model] = offered.get(model, frozenset()) | status.features
+        lacking = sum(status.features < offered[status.identity.model_digest] for status in statuses)
+        self._lacking.labels(role).set(lacking)
 
     def _show_queues(self, queues: Iterable[QueueDepth]) -> None:
         """Queues that emptied stay as zeros, so that a scaler sees 0 and not a gap."""
@@ -90,3 +139,9 @@ class RouterMetrics:
                     gauge.labels(*labels).set(0)
         kept = self._queue_series if len(self._queue_series) <= MAX_QUEUE_SERIES else set()
         self._queue_series = kept | shown.keys()
+
+
+def _version_label(version: int) -> str:
+    if not can_speak_with(version):
+        return "unusable"
+    return "same" if version == PROTOCOL_VERSION else "older" if version < PROTOCOL_VERSION else "newer"

@@ -23,11 +23,12 @@ from stratos.common.errors import (
     Retryable,
     StratosError,
 )
-from stratos.common.ids import new_id
+from stratos.common.ids import new_id, new_incarnation
 from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import name_features
 from stratos.core.fleet import Fleet, WorkerStatus
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRole
+from stratos.core.requests.convictions import ConvictionTable, ConvictionUpdate, prompt_refused
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.filters import Rejection
@@ -85,6 +86,8 @@ class Scheduler:
         self._prefill_memory = PrefillMemory()
         self._suspects = SuspectHolds(settings.suspects)
         self._placer = Placer(Reservations(bookings), self._suspects, self.policies, rng)
+        self._incarnation = new_incarnation()
+        self._convictions = ConvictionTable(settings.convictions)
         self._is_draining = False
 
     async def schedule(self, request: PlacementRequest) -> Placement:
@@ -94,7 +97,7 @@ class Scheduler:
             BadRequest: the request is malformed.
             FeatureUnavailable: no known worker of the model offers what it needs.
             ContextLengthExceeded: no known worker of the model could ever hold it.
-            Overloaded: the queue is full.
+            Overloaded: the queue is full, or the prompt is convicted.
             QueueTimeout: its time to live, or its deadline, passed.
             Draining: the router is leaving.
         """
@@ -136,6 +139,17 @@ class Scheduler:
         self._queue.charge_output(status.identity.model_digest, status.tenant_tokens)
         self.wake()
 
+    def exchange_convictions(self, update: ConvictionUpdate) -> ConvictionUpdate:
+        """Take over what a gateway knows, refuse what waits of it, and answer with what the gateway has not seen."""
+        now, table = self._clock.now(), self._convictions
+        seen = update.cursor if update.incarnation == self._incarnation else 0
+        others = table.since(seen, now)
+        new = {(conviction.tenant, conviction.prompt_digest) for conviction in table.add_all(update.convictions, now)}
+        for ticket in list(self._calls) if new else ():
+            if _prompt_of(ticket.request) in new and self._queue.remove(ticket):
+                self._fail(ticket, prompt_refused())
+        return ConvictionUpdate(incarnation=self._incarnation, cursor=table.version, convictions=others)
+
     def fleet(self) -> Fleet:
         """Queues and workers now."""
         now = self._clock.now()
@@ -160,8 +174,13 @@ class Scheduler:
             if now >= next_show:
                 next_show = now + SHOW_S
                 self._fleet.expire(now)
-                self._metrics.show(self.fleet(), len(self._bookings))
+                self.show_metrics()
             await self._pause()
+
+    def show_metrics(self) -> None:
+        """Set the gauges to what is now; called often."""
+        self._metrics.count_rejections(self._placer.take_rejections())
+        self._metrics.show(self.fleet(), len(self._bookings))
 
     async def _pause(self) -> None:
         """Until woken, or a tick. The loop runs at least once in between, so arrivals coalesce."""
@@ -193,6 +212,8 @@ class Scheduler:
         if self._is_draining:
             raise Draining("the router is leaving; ask another one")
         _check(request)
+        if self._convictions.holds(*_prompt_of(request), now):
+            raise prompt_refused()
         ask = self._ask(request)
         self._refuse_unsupported(ask, now)
         self._refuse_impossible(ask, now)
@@ -248,7 +269,7 @@ class Scheduler:
             )
         )
         if ask.request.is_suspect:
-            self._suspects.add(handoff_id, choice.worker.ref.incarnation, now)
+            self._suspects.add(handoff_id, ask.request, choice.worker.ref.incarnation, now)
         return Placement(
             decode=choice.decode.ref if choice.decode else None,
             prefill=tuple(view.ref for view in choice.prefill),
@@ -289,6 +310,10 @@ class Scheduler:
         call = self._calls.get(ticket)
         if call is not None and not call.done():
             call.set_exception(error)
+
+
+def _prompt_of(request: PlacementRequest) -> tuple[str, bytes]:
+    return request.terms.tenant, request.prompt_digest
 
 
 def _check(request: PlacementRequest) -> None:

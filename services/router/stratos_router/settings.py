@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import field_validator
 
+from stratos.core.requests.convictions import ConvictionConfig
 from stratos.routing.policy.policies import check_policies
 from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig, SuspectConfig
@@ -17,7 +18,7 @@ class RouterSettings(ServiceSettings):
     env_prefix = "STRATOS_ROUTER_"
 
     discovery: str
-    """"file:///path/workers.json", re-read when it changes, or "static://decode@host:port,prefill@host:port"."""
+    """"file:///path/workers.json", re-read when it changes, "folder:///path" of such files, or "static://decode@host:port,prefill@host:port"."""
     discovery_interval_s: float = 0.2
     """How often the file is looked at; a rewrite is noticed by modification time, size and inode."""
     status_interval_ms: int = 100
@@ -30,6 +31,7 @@ class RouterSettings(ServiceSettings):
     liveness: LivenessConfig = LivenessConfig()
     bookings: BookingConfig = BookingConfig()
     suspects: SuspectConfig = SuspectConfig()
+    convictions: ConvictionConfig = ConvictionConfig()
     policies: PoliciesConfig = PoliciesConfig()
 
     @field_validator("discovery")

@@ -22,6 +22,7 @@ TORCH_FREE = {
     "stratos.engine.kv_cache.block_manager",
     "stratos.engine.kv_cache.prefix_cache",
     "stratos.engine.fake.runner",
+    "stratos.worker.simulated.__main__",
 }
 
 

@@ -68,6 +68,24 @@ def test_a_file_is_read_when_it_appears_and_again_when_it_changes(tmp_path: Path
     assert source.poll() == ()
 
 
+def test_a_folder_is_the_sum_of_its_files(tmp_path: Path) -> None:
+    source = open_discovery(f"folder://{tmp_path}")
+    assert source.poll() == ()
+    assert "no file yet" in source.problem
+    replace_with(tmp_path / "b.json", json.dumps([{**ENTRY, "worker_id": "sim-0"}, {**ENTRY, "address": "other:1"}]))
+    replace_with(tmp_path / "a.json", json.dumps([ENTRY]))
+    (tmp_path / ".c.json.7").write_text("half-writ")
+    assert {member.worker_id: member.address for member in source.poll()} == {
+        MEMBER.worker_id: MEMBER.address,  # the first file's, not "other:1"
+        "sim-0": MEMBER.address,
+    }
+    assert source.problem == ""
+    replace_with(tmp_path / "a.json", "[{")
+    assert MEMBER in source.poll()
+    (tmp_path / "a.json").unlink()
+    assert [member.address for member in source.poll()] == [MEMBER.address, "other:1"]
+
+
 @pytest.mark.parametrize("text", ["", "[{", "{}", "[" * 100_000, '[{"worker_id": 1}]', "\x00\xff"])
 def test_a_broken_file_keeps_the_last_good_list_and_is_reported_once(tmp_path: Path, caplog, text) -> None:
     path = tmp_path / "workers.json"

@@ -12,13 +12,15 @@ from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Draining, Overloaded, QueueTimeout
+from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import Outcome, PlacementRequest, WorkerRef, WorkerRole
+from stratos.core.requests.convictions import Conviction, ConvictionUpdate
 from stratos.routing.bookings import BookingLedger
 from stratos_router.discovery import Member
 from stratos_router.fleet import FleetState
-from stratos_router.metrics import RouterMetrics
+from stratos_router.metrics import VERSION_LABELS, RouterMetrics
 from stratos_router.scheduler import Scheduler
 from stratos_router.settings import RouterSettings
 from tests.support.fleet_samples import with_free_slots
@@ -297,3 +299,58 @@ async def test_a_worker_that_stood_still_is_chosen_once_it_moves() -> None:
     world.status("decode-0", engine_step=1)
     await world.turn()
     assert call.result().decode.worker_id == "decode-0"
+
+
+async def test_a_convicted_prompt_is_refused_where_it_waits_and_where_it_comes_again() -> None:
+    world = World("decode-0")
+    fills = [await world.call(request_id=str(number)) for number in range(2)]
+    await world.turn()
+    waiting = await world.call(request_id="2", tenant="a", prompt_digest=b"p")
+    others = [
+        await world.call(request_id="3", tenant="b", prompt_digest=b"p"),
+        await world.call(request_id="4", tenant="a", prompt_digest=b"q"),
+    ]
+    await world.turn()
+    assert all(call.done() for call in fills)
+    poison = Conviction(tenant="a", prompt_digest=b"p", left_s=60.0)
+    answer = world.scheduler.exchange_convictions(ConvictionUpdate(convictions=(poison,)))
+    await asyncio.sleep(0)
+    assert isinstance(waiting.exception(), Overloaded)
+    again = await world.call(request_id="5", tenant="a", prompt_digest=b"p")
+    await asyncio.sleep(0)
+    assert isinstance(again.exception(), Overloaded)
+    assert not any(call.done() for call in others)
+    assert answer.convictions == (), "the gateway that brought it knows it"
+    heard = world.scheduler.exchange_convictions(ConvictionUpdate())
+    assert heard.convictions == (poison,), "another gateway hears of it"
+    seen = ConvictionUpdate(incarnation=heard.incarnation, cursor=heard.cursor)
+    assert world.scheduler.exchange_convictions(seen).convictions == ()
+    lost = ConvictionUpdate(incarnation="another", cursor=heard.cursor)
+    assert world.scheduler.exchange_convictions(lost).convictions == (poison,), "a cursor of another process"
+    for call in others:
+        call.cancel()
+
+
+async def test_rejections_are_counted_by_reason_and_skew_is_shown() -> None:
+    world = World("decode-0", "decode-1", "decode-2", "prefill-0")
+
+    def value(name: str, **labels: str) -> float | None:
+        return world.registry.get_sample_value(f"stratos_router_{name}", labels)
+
+    world.status("decode-0", features=frozenset({"grammar"}), num_running=2)
+    world.status("decode-1", features=frozenset(), protocol_version=PROTOCOL_VERSION - 1)
+    world.status("decode-2", protocol_version=PROTOCOL_VERSION + 2)
+    call = await world.call(required_features=frozenset({"grammar"}))
+    await world.turn(0.5)
+    world.scheduler.show_metrics()
+    assert not call.done()
+    reasons = {reason: value("rejections_total", reason=reason) for reason in ("batch_slots", "features", "protocol")}
+    assert reasons == {"batch_slots": 1, "features": 1, "protocol": 1}
+    assert value("rejections_total", reason="role") is None
+    versions = {label: value("workers_by_protocol", role="decode", version=label) for label in VERSION_LABELS}
+    assert versions == {"older": 1, "same": 1, "newer": 0, "unusable": 1}
+    assert value("workers_lacking_features", role="decode") == 2
+    assert value("workers_lacking_features", role="prefill") == 0
+    assert value("status_age_seconds", role="decode") == pytest.approx(0.5)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)

@@ -4,7 +4,7 @@
     <data dir>/redis/             append-only file of the embedded Redis (used by the run that holds its lock)
     <data dir>/store/             object store of the laptop
     <data dir>/copies/            what each gateway knew of tenants, keys and adapters, mode 0600
-    <data dir>/run/<id>/          everything of one run: address files, workers.json, platform.json, logs/
+    <data dir>/run/<id>/          everything of one run: address files, workers/, platform.json, logs/
     /dev/shm/stratos-<id>/        staging rings of the run's workers (a folder of the run if there is no /dev/shm)
 
 A run holds a lock on ``lock`` in both of its folders while it lives, so a later run can tell a living one from the
@@ -87,9 +87,14 @@ class RunDir:
         return self.path.name
 
     @property
+    def workers_folder(self) -> Path:
+        """Where routers look for workers: a file of each process that has some."""
+        return self.path / "workers"
+
+    @property
     def workers_file(self) -> Path:
-        """Where the router looks for workers."""
-        return self.path / "workers.json"
+        """The workers of the supervisor."""
+        return self.workers_folder / "platform.json"
 
     @property
     def platform_file(self) -> Path:
@@ -168,6 +173,11 @@ class DataDir:
                 f"{MIN_FREE_BYTES // 2**20} MB are needed: free some space or choose another --data-dir"
             )
 
+    def run_paths(self, run_id: str) -> RunDir:
+        """The folders of a run that another process holds."""
+        path = self.path / "run" / run_id
+        return RunDir(path, _shm_path(path), ())
+
     def new_run(self) -> RunDir:
         """Sweep the remains of killed runs, then open a folder for this one."""
         sweep(self.path / "run", "*")
@@ -175,10 +185,11 @@ class DataDir:
             sweep(SHM_ROOT, f"{SHM_PREFIX}*")
         path = self.path / "run" / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
         lock = make_locked_folder(path)
-        shm_path = SHM_ROOT / f"{SHM_PREFIX}{path.name}" if SHM_ROOT.is_dir() else path / "shm"
+        shm_path = _shm_path(path)
         run = RunDir(path, shm_path, (lock, make_locked_folder(shm_path)))
         (path / "logs").mkdir(mode=0o700)
         run.work_path.mkdir(mode=0o700)
+        run.workers_folder.mkdir(mode=0o700)
         return run
 
     def living_runs(self) -> Iterator[Mapping[str, Any]]:
@@ -193,3 +204,7 @@ class DataDir:
                 yield json.loads((path / "platform.json").read_text(encoding="utf-8"))
             else:
                 held.close()
+
+
+def _shm_path(run_path: Path) -> Path:
+    return SHM_ROOT / f"{SHM_PREFIX}{run_path.name}" if SHM_ROOT.is_dir() else run_path / "shm"

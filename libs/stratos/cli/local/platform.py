@@ -56,7 +56,7 @@ class Platform:
         self._credentials = credentials
         self._report = report
         self._supervisor = Supervisor(run, report=report, clock=SystemClock(), drain_timeout_s=options.drain_timeout_s)
-        self._paths = RunPaths(workers_file=run.workers_file, shm_path=run.shm_path, work_path=run.work_path)
+        self._paths = RunPaths(workers_folder=run.workers_folder, shm_path=run.shm_path, work_path=run.work_path)
         self._stack = AsyncExitStack()
         self._redis_url = options.redis_url
         self._store_url = options.object_store_url or f"file://{data.store_path}"

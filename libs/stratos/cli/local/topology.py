@@ -5,7 +5,7 @@
     router-N ────────────────┘
     router-N, supervisor ──▶ autoscaler
 
-Workers, registry and routers start together; routers find workers through ``workers.json`` as they come up.
+Workers, registry and routers start together; routers find workers through ``workers/`` as they come up.
 Replicas of a service differ in their names alone; the gateways take connections from one socket, see ``ports``.
 """
 
@@ -64,7 +64,7 @@ class Endpoints:
 class RunPaths:
     """Files of the run that processes are told about."""
 
-    workers_file: Path
+    workers_folder: Path
     shm_path: Path
     """Private folder in memory for staging rings."""
     work_path: Path
@@ -103,7 +103,7 @@ def registry_settings(options: UpOptions, ends: Endpoints, paths: RunPaths) -> d
 
 def router_settings(paths: RunPaths) -> dict[str, str]:
     """Settings of the router."""
-    return {"DISCOVERY": f"file://{paths.workers_file}"}
+    return {"DISCOVERY": f"folder://{paths.workers_folder}"}
 
 
 def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPaths) -> dict[str, str]:

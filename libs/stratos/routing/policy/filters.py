@@ -23,6 +23,12 @@ def keep_adapter(views: Sequence[WorkerView], context: ScoringContext) -> Sequen
     return [view for view in views if digest in view.status.resident_adapters] if digest else views
 
 
+def keep_zone(views: Sequence[WorkerView], context: ScoringContext) -> Sequence[WorkerView]:
+    """Workers where the gateway is."""
+    zone = context.request.zone
+    return [view for view in views if view.status.zone == zone] if zone else views
+
+
 def keep_uncrowded(views: Sequence[WorkerView], context: ScoringContext) -> Sequence[WorkerView]:
     """Workers with at most twice the sequences of the emptiest one, and ``CROWD_SEQS``."""
     num_seqs = [view.num_seqs for view in views]
@@ -33,6 +39,7 @@ def keep_uncrowded(views: Sequence[WorkerView], context: ScoringContext) -> Sequ
 FILTERS: MappingProxyType[str, PolicyFilter] = MappingProxyType(
     {
         "adapter": keep_adapter,
+        "zone": keep_zone,
         "uncrowded": keep_uncrowded,
     }
 )

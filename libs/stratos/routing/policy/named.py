@@ -11,7 +11,9 @@ NAMED = MappingProxyType(
         "round_robin": PolicyConfig(picker="round_robin"),
         "least_loaded": PolicyConfig(scorers={"load": 1.0}),
         "session_affinity": PolicyConfig(scorers={"session": 1.0}),
-        "prefix": PolicyConfig(scorers={"prefix": 3.0, "load": 2.0, "session": 1.0}),
+        "prefix": PolicyConfig(
+            scorers={"prefix": 2.0, "free_slots": 1.0, "queued_tokens": 1.0, "adapter": 1.0, "session": 0.25}
+        ),
         "balanced": PolicyConfig(scorers={"load": 2.0, "free_kv": 1.0, "adapter": 1.0}),
     }
 )

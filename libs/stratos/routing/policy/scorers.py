@@ -17,6 +17,8 @@ from stratos.routing.worker_view import WorkerView
 
 TOKENS_PER_SEQ = 512
 """Queued prompt tokens that weigh as much as one running sequence."""
+UNKNOWN_SEQS = 64
+"""Batch slots of a worker that does not say how many it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,11 @@ def score_free_kv(views: Sequence[WorkerView], context: ScoringContext) -> list[
     return [view.free_kv_ratio for view in views]
 
 
+def score_free_slots(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+    """Share of the batch slots that no sequence wants; falls evenly, where ``load`` falls fast at first."""
+    return [max(0.0, 1.0 - view.num_seqs / (view.status.max_num_seqs or UNKNOWN_SEQS)) for view in views]
+
+
 def score_queued_tokens(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
     """Few prompt tokens to compute first; to a short prompt all queues below a long prompt are alike."""
     threshold = context.long_prompt_tokens
@@ -56,6 +63,27 @@ def score_adapter(views: Sequence[WorkerView], context: ScoringContext) -> list[
     if not digest:
         return [1.0] * len(views)
     return [float(digest in view.status.resident_adapters) for view in views]
+
+
+def score_zone(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+    """1 where the gateway is, or when it does not say."""
+    zone = context.request.zone
+    return [float(not zone or view.status.zone == zone) for view in views]
+
+
+def score_ttft(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+    """The shortest time to first token of all, divided by the worker's; one without a measurement is tried."""
+    return _shortest_over([view.status.ttft_s for view in views])
+
+
+def score_itl(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+    """The shortest time between tokens of all, divided by the worker's; one without a measurement is tried."""
+    return _shortest_over([view.status.itl_s for view in views])
+
+
+def _shortest_over(seconds: Sequence[float]) -> list[float]:
+    shortest = min((one for one in seconds if one > 0), default=0.0)
+    return [shortest / one if one > 0 else 1.0 for one in seconds]
 
 
 def score_prefix(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
@@ -105,9 +133,13 @@ def _mix(value: int) -> int:
 SCORERS: MappingProxyType[str, Scorer] = MappingProxyType(
     {
         "load": score_load,
+        "free_slots": score_free_slots,
         "free_kv": score_free_kv,
         "queued_tokens": score_queued_tokens,
         "adapter": score_adapter,
+        "zone": score_zone,
+        "ttft": score_ttft,
+        "itl": score_itl,
         "prefix": score_prefix,
         "first_token": score_first_token,
         "session": score_session,

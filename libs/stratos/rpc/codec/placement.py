@@ -29,9 +29,11 @@ def placement_request_to_pb(request: PlacementRequest, now_s: float) -> router_p
         required_features=sorted(request.required_features),
         is_suspect=request.is_suspect,
         refusals=request.refusals,
+        prompt_digest=request.prompt_digest,
         trace=trace_to_pb(request.trace),
         block_hashes=request.block_names,
         session_key=request.session_key,
+        zone=request.zone,
     )
 
 
@@ -58,9 +60,11 @@ def placement_request_from_pb(message: router_pb2.ScheduleRequest, now_s: float)
         required_features=frozenset(message.required_features),
         is_suspect=message.is_suspect,
         refusals=dict(message.refusals),
+        prompt_digest=message.prompt_digest,
         trace=trace_from_pb(message.trace),
         block_names=tuple(message.block_hashes),
         session_key=message.session_key,
+        zone=message.zone,
     )
 
 

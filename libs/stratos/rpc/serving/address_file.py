@@ -20,8 +20,13 @@ class ServiceAddress:
 def write_address_file(path: Path, address: ServiceAddress) -> None:
     """Write the file so that a reader sees all of it or none."""
     content = {"address": address.address, "metrics_address": address.metrics_address, "pid": address.pid}
+    replace_text(path, json.dumps(content))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a file so that a reader sees the old text or the new."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(json.dumps(content), encoding="utf-8")
+    part.write_text(text, encoding="utf-8")
     part.replace(path)
 
 

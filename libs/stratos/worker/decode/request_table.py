@@ -24,6 +24,7 @@ from stratos.core.requests.records import ChoiceOutput, RequestKey
 from stratos.engine.contract.results import StepResult
 from stratos.rpc.tracing import TRACING_OFF, SpanKind, Tracing
 from stratos.worker.decode.intents import Intents, sum_intents
+from stratos.worker.decode.latencies import Latencies
 from stratos.worker.decode.session import Session
 from stratos.worker.decode.spans import describe_decode
 from stratos.worker.engine_client.base import EngineClient
@@ -80,6 +81,7 @@ class RequestTable:
         news: StatusNews,
     ) -> None:
         self._news = news
+        self.latencies = Latencies()
         self._engine = engine
         self._policy = policy
         self._clock = clock
@@ -191,10 +193,12 @@ class RequestTable:
 
     def on_step(self, result: StepResult) -> None:
         """Take over what one engine step produced."""
+        self.latencies.on_step(result)
         touched: dict[RequestKey, RequestRecord] = {}
         for key, stats in result.started_stats.items():
             if (record := self._find(key)) is not None:
                 record.stats, record.first_token_s = stats, result.ended_s
+                self.latencies.on_first_token(record.submission.request.terms.arrival_s, result.ended_s)
                 record.prompt_logprobs = result.prompt_logprobs.get(key, ())
         for output in result.outputs:
             if (record := self._find(output.key)) is not None:

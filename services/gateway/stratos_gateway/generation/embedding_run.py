@@ -92,6 +92,8 @@ class GroupRun:
             max_tokens=0,
             num_choices=len(call.inputs),
             work=Work.EMBEDDING,
+            zone=platform.zone,
+            prompt_digest=platform.prompt_digests.of(call.terms, call.model_digest, call.inputs),
             trace=call.trace,
             required_features=features_of_call(call),
         )

@@ -115,6 +115,7 @@ class DeepHealth:
             prompt_ids=prompt_ids,
             sampling=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
             seed=0,
+            can_be_convicted=False,
         )
         async with Fanout([spec], 1, ((), False), self._model.tokenizer, self._platform) as fanout:
             await fanout.finish()

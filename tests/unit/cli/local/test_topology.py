@@ -27,7 +27,7 @@ OPTIONS = UpOptions(
     model_path=Path("/models/base"), s3_endpoint_url="http://127.0.0.1:5", decode=2, max_decode=3, transport="gloo"
 )
 LISTENER = listen_from("127.0.0.1", any_free_port())
-PATHS = RunPaths(workers_file=Path("/run/workers.json"), shm_path=Path("/shm"), work_path=Path("/work"))
+PATHS = RunPaths(workers_folder=Path("/run/workers"), shm_path=Path("/shm"), work_path=Path("/work"))
 SETTINGS = {
     "lora_registry": topology.registry_settings(OPTIONS, ENDS, PATHS),
     "router": topology.router_settings(PATHS),
@@ -36,6 +36,7 @@ SETTINGS = {
     "gateway": topology.gateway_settings(OPTIONS, ENDS, LISTENER, Path("/copies/gateway-0.jsonl")),
     "autoscaler": topology.autoscaler_settings(OPTIONS, ENDS),
 }
+LISTENER.close()
 
 
 def spec_of(module: str) -> ProcessSpec:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from stratos.core.cache_changes import CacheChanges
 from stratos.core.placement import WorkerRole
 from stratos.routing.picker import Choice, choose
 from stratos.routing.policy.policies import InvalidPolicy, Policies
+from stratos.routing.policy.prefix_index import PrefixIndex
 from stratos.routing.policy.settings import PoliciesConfig, PolicyConfig
 from stratos.rpc.settings import InvalidSettings, load_settings
 from stratos_router.settings import RouterSettings
@@ -57,6 +59,64 @@ def test_short_prompts_mind_only_long_queues_and_long_prompts_mind_every_token()
     firsts = {these.rank(views, make_request(), DECODE, 1, Random(seed))[0].ref.worker_id for seed in range(40)}
     assert firsts == {"a", "c"}  # alike to a short prompt
     assert order(these, *views, num_prompt_tokens=2048) == ["c", "a", "b"]
+
+
+def test_measured_latencies_are_compared_and_a_worker_without_one_is_tried() -> None:
+    views = [make_view("a", ttft_s=0.4, itl_s=0.01), make_view("b", ttft_s=0.1, itl_s=0.05)]
+    assert order(custom(scorers={"ttft": 1.0}), *views) == ["b", "a"]
+    assert order(custom(scorers={"itl": 1.0}), *views) == ["a", "b"]
+    assert set(order(custom(scorers={"ttft": 1.0}), *views, make_view("c"), count=2)) == {"b", "c"}
+
+
+def test_zones_are_preferred_by_the_scorer_and_kept_by_the_filter() -> None:
+    views = [make_view("a", zone="east"), make_view("b", zone="west", num_running=3)]
+    assert order(custom(scorers={"zone": 1.0, "load": 0.1}), *views, zone="west") == ["b", "a"]
+    assert order(custom(filters=("zone",)), *views, zone="west") == ["b"]
+    assert order(custom(filters=("zone",), scorers={"load": 1.0}), *views, zone="north") == ["a", "b"]
+    assert order(custom(scorers={"zone": 1.0, "load": 0.1}), *views) == ["a", "b"]
+
+
+def test_a_session_keeps_its_worker_as_long_as_that_is_there() -> None:
+    these = policies("session_affinity")
+    views = [make_view(name) for name in "abcdefgh"]
+    homes = {key: order(these, *views, session_key=key, count=1)[0] for key in range(1, 200)}
+    assert set(homes.values()) == set("abcdefgh")
+    for key, home in homes.items():
+        fewer = [view for view in views if view.ref.worker_id not in (home, "c")]
+        moved = order(these, *fewer, session_key=key, count=1)
+        others = [view for view in views if view.ref.worker_id != "c"]
+        assert home == "c" or order(these, *others, session_key=key, count=1) == [home], "only those of c move"
+        assert moved == order(these, *reversed(fewer), session_key=key, count=1)
+    assert order(these, *views, block_names=(5, 6), count=1) == order(these, *views, block_names=(5, 9), count=1)
+
+
+def test_the_worker_with_the_longest_prefix_is_chosen_unless_it_is_much_busier() -> None:
+    index = PrefixIndex(max_blocks=100)
+    for name, stored in (("inc-a", (1, 2, 3)), ("inc-b", (1,)), ("inc-c", (2, 3, 4))):
+        index.apply(name, CacheChanges(after=0, last=1, stored=stored, is_dump=True))
+    these = Policies(PoliciesConfig(default="prefix"), index)
+    views = [make_view(name) for name in "abc"]
+    assert order(these, *views, block_names=(1, 2, 3, 4), count=1) == ["a"]
+    busy = [make_view("a", num_running=8), *views[1:]]
+    assert order(these, *busy, block_names=(1, 2, 3, 4), count=1) == ["b"]
+
+
+def test_first_token_counts_what_waits_and_what_is_not_cached() -> None:
+    index = PrefixIndex(max_blocks=100)
+    index.apply("inc-a", CacheChanges(after=0, last=1, stored=tuple(range(1, 61)), is_dump=True))
+    these = Policies(PoliciesConfig(default="x", custom={"x": PolicyConfig(scorers={"first_token": 1.0})}), index)
+    request = {"block_names": tuple(range(1, 61)), "num_prompt_tokens": 1000}
+    assert order(these, make_view("a", num_queued_tokens=900), make_view("b"), **request) == ["a", "b"]
+    assert order(these, make_view("a", num_queued_tokens=1000), make_view("b"), **request) == ["b", "a"]
+
+
+def test_only_roles_whose_policy_needs_it_are_followed() -> None:
+    assert not policies("least_loaded").uses_index(DECODE)
+    assert policies("prefix").uses_index(PREFILL)
+    mixed = policies("prefix", pools={"prefill": "least_loaded"})
+    assert mixed.uses_index(DECODE)
+    assert not mixed.uses_index(PREFILL)
+    assert policies("least_loaded", pools={f"*/{MODEL}": "prefix"}).uses_index(PREFILL)
 
 
 def test_two_choices_takes_the_better_one_of_two() -> None:
