@@ -97,16 +97,7 @@ class GatewayService(Service):
     async def open(self) -> None:
         """Read the model's files, connect, bind the HTTP port."""
         settings = self._settings
-        model = await asyncio.to_thread(
-            ServedModel.load,
-            settings.model_path,
-            settings.model_name,
-            settings.max_input_tokens,
-            settings.pooling,
-            settings.matryoshka,
-            settings.max_stream_len,
-            settings.model_digest,
-        )
+        model = await asyncio.to_thread(ServedModel.load, settings.model)
         self._stack.callback(model.grammars.close)
         metrics = GatewayMetrics(self.metrics)
         backends = await self._open_backends(settings, self._stack, metrics)
@@ -119,14 +110,14 @@ class GatewayService(Service):
         self._stack.push_async_callback(self._sessions.close)
         embeddings = EmbeddingClient(settings.sessions.connect_timeout_s, self._clock)
         self._stack.push_async_callback(embeddings.close)
-        self._admission = Admission(settings.max_open_requests, settings.max_open_requests_per_tenant, metrics)
+        self._admission = Admission(settings.requests.max_open, settings.requests.max_open_per_tenant, metrics)
         platform = Platform(
             routers=backends.routers,
             prompt_digests=PromptDigests(settings.key_pepper.get_secret_value().encode()),
             sessions=self._sessions,
             clock=self._clock,
             metrics=metrics,
-            placement_timeout_s=settings.placement_timeout_s,
+            placement_timeout_s=settings.requests.placement_timeout_s,
             tracing=self.tracing,
             zone=settings.zone,
             prefix_names=PrefixNames(settings.max_block_names),
@@ -182,7 +173,7 @@ class GatewayService(Service):
         preparation = Preparation(
             model=model,
             catalogue=catalogue,
-            default_max_tokens=settings.default_max_tokens,
+            default_max_tokens=settings.model.default_max_tokens,
             watermarks=read_policy(settings.watermark),
         )
         edge = Edge(
@@ -195,10 +186,10 @@ class GatewayService(Service):
         routes = build_routes(
             chat=GenerationEndpoint(edge, preparation.chat, "messages"),
             completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
-            embedding=EmbeddingEndpoint(edge, model, catalogue, embeddings, settings.embedding_timeout_s),
+            embedding=EmbeddingEndpoint(edge, model, catalogue, embeddings, settings.requests.embedding_timeout_s),
             authenticator=backends.authenticator,
             catalogue=catalogue,
-            health=DeepHealth(model, platform, embeddings, settings.health_interval_s, settings.health_timeout_s),
+            health=DeepHealth(model, platform, embeddings, settings.health),
             registry=self.metrics,
             not_ready_reason=self.not_ready_reason,
         )
