@@ -145,6 +145,8 @@ async def test_a_request_that_loses_two_workers_as_it_begins_is_refused() -> Non
         assert 1 <= int(caught.value.response.headers["retry-after"]) <= 30
         assert [len(w.submits) for w in world.workers] == [1, 1, 0]
         assert [request.is_suspect for request in world.router.requests] == [False, True]
+        (convicted,) = world.router.convicted
+        assert convicted.prompt_digest == world.router.requests[0].prompt_digest != b""
 
 
 async def test_a_stream_that_ran_for_a_while_at_each_lost_worker_goes_on_however_often() -> None:

@@ -36,6 +36,7 @@ from stratos.common.errors import (
 )
 from stratos.core.features import Feature
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef
+from stratos.core.requests.convictions import prompt_refused
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import Span, SpanKind
 from stratos_gateway.generation.platform import Platform
@@ -196,7 +197,8 @@ class Attempts:
             self._suspicion.clear()  # it only stood still for a while
         if self._suspicion.is_convicted_by(victim):
             _log.error("request %s is refused: two workers were lost as it began there", self.label)
-            raise Overloaded("two workers were lost as this request began there; it is not tried again")
+            await self._platform.routers.convict(self._request)
+            raise prompt_refused()
 
     async def prepare_next(self, loss: AttemptLoss, placement: Placement) -> None:
         """Decide whether and when to go on.
