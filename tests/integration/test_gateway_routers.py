@@ -6,19 +6,22 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import SystemClock
+from stratos.common.errors import Overloaded
 from stratos.core.placement import Outcome, Placement, WorkerRole
+from stratos.core.requests.convictions import ConvictionConfig
+from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
-from stratos.rpc.clients.router_addresses import RouterAddresses
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.preference import preferred
@@ -70,39 +73,36 @@ class World:
 
 
 @asynccontextmanager
+async def gateway(addresses: Sequence[str], registry: CollectorRegistry) -> AsyncIterator[RouterSet]:
+    """What a gateway process has of routers, once it knows that all of them answer."""
+    metrics, config = GatewayMetrics(registry), RoutersConfig(silence_timeout_s=0.5)
+    known, clock = PeerAddresses(addresses), SystemClock()
+    routers = RouterSet(known, RouterClient, config, ConvictionConfig(), metrics, clock, Random())
+    running = asyncio.create_task(routers.run())
+    try:
+        await eventually(lambda: registry.get_sample_value("stratos_routers", {"state": "up"}) == len(addresses))
+        yield routers
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await routers.close()
+
+
+@asynccontextmanager
 async def two_routers(tmp_path: Path, **worker: Any) -> AsyncIterator[tuple[World, str, str]]:
     """Yields the world, the first choice of tenant "a", and the other router."""
     async with fake_workers(make_status("decode-0", WorkerRole.DECODE, **worker)) as workers, AsyncExitStack() as stack:
         world = World(tmp_path, workers[0].address)
         stack.push_async_callback(_stop, world)
         addresses = await asyncio.gather(world.start_router("one"), world.start_router("two"))
-        metrics, config = GatewayMetrics(world.registry), RoutersConfig(silence_timeout_s=0.5)
-        known = RouterAddresses(addresses)
-        world.routers = RouterSet(known, RouterClient, config, metrics, SystemClock(), Random())
-        stack.push_async_callback(world.routers.close)
-        running = asyncio.create_task(world.routers.run())
-        try:
-            await world.until_up(2)
-            first, second = preferred("a", addresses)
-            yield world, first, second
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+        world.routers = await stack.enter_async_context(gateway(addresses, world.registry))
+        first, second = preferred("a", addresses)
+        yield world, first, second
 
 
 async def _stop(world: World) -> None:
     for stack in world.processes.values():
         await stack.aclose()
-
-
-async def test_requests_go_on_through_the_other_router_and_return(tmp_path: Path) -> None:
-    async with two_routers(tmp_path) as (world, first, second):
-        assert (await world.schedule("a")).router_address == first
-        await world.kill(first)
-        assert (await world.schedule("a")).router_address == second
-        await world.start_router("successor", first)
-        await world.until_up(2)
-        assert (await world.schedule("a")).router_address == first
 
 
 async def test_a_call_in_the_queue_of_a_stopped_router_is_placed_by_the_other(tmp_path: Path) -> None:
@@ -130,3 +130,37 @@ async def test_a_call_in_the_queue_of_a_stopped_router_is_placed_by_the_other(tm
 
         await eventually(is_told, "the first router lost the call and heard of the end")
         await world.until_up(2)
+
+
+POISON = ask("poison", tenant="a", prompt_digest=b"poison")
+
+
+async def _until_refused(routers: RouterSet) -> None:
+    async def is_refused() -> bool:
+        try:
+            placement = await routers.schedule(POISON, timeout_s=10)
+        except Overloaded:
+            return True
+        routers.report(placement, Outcome.CANCELLED, 0)
+        return False
+
+    await eventually(is_refused, "the poison is refused", timeout_s=1.0)
+
+
+async def test_requests_and_convictions_go_on_through_the_other_router_and_return(tmp_path: Path) -> None:
+    async with two_routers(tmp_path) as (world, first, second):
+        async with gateway([first, second], CollectorRegistry()) as convicting:
+            await convicting.convict(POISON)
+        await _until_refused(world.routers)
+        assert (await world.schedule("a")).router_address == first
+        await world.kill(first)
+        assert (await world.schedule("a")).router_address == second
+        await world.start_router("successor", first)
+        await world.until_up(2)
+        assert (await world.schedule("a")).router_address == first
+        async with RouterClient(first) as client:
+            with pytest.raises(Overloaded):
+                await client.schedule(POISON)
+        async with gateway([first], CollectorRegistry()) as later:
+            with pytest.raises(Overloaded):
+                await later.schedule(POISON)

@@ -14,6 +14,7 @@ from stratos.core.generation import ChoiceDelta, Receipt, RequestDelta, Submissi
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.records import FinishReason, PositionLogprobs, RequestKey
 from stratos_gateway.generation.platform import Platform
+from stratos_gateway.generation.prompt_digest import PromptDigests
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.sessions.sink import AttemptSink
 
@@ -55,6 +56,7 @@ class FakeRouter:
     requests: list[PlacementRequest] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     timeouts_s: list[float | None] = field(default_factory=list)
+    convicted: list[bytes] = field(default_factory=list)
     names: list[int] = field(default_factory=list)
     """Numbers of the workers to name; without it each attempt gets another one."""
 
@@ -69,6 +71,9 @@ class FakeRouter:
             handoff_id=f"handoff-{number}",
             status_version=number * 10,
         )
+
+    async def convict(self, request: PlacementRequest) -> None:
+        self.convicted.append(request.prompt_digest)
 
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         self.outcomes.append(outcome)
@@ -140,6 +145,7 @@ class FakeSessions:
 def make_platform(router: FakeRouter, sessions: FakeSessions, clock: FakeClock | None = None) -> Platform:
     return Platform(
         routers=router,
+        prompt_digests=PromptDigests(b"secret"),
         sessions=sessions,  # type: ignore[arg-type]
         clock=clock or FakeClock(),
         metrics=GatewayMetrics(CollectorRegistry()),

@@ -223,6 +223,7 @@ class FakeRouter:
     errors: list[StratosError] = field(default_factory=list)
     requests: list[PlacementRequest] = field(default_factory=list)
     completed: list[tuple[str, Outcome]] = field(default_factory=list)
+    convicted: list[PlacementRequest] = field(default_factory=list)
     cache_layout: CacheLayout | None = None
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
@@ -245,6 +246,9 @@ class FakeRouter:
         ref = allowed[(len(self.requests) - 1) % len(allowed) if self.spread else 0]
         handoff_id = f"handoff-{len(self.requests)}"
         return Placement(decode=None, prefill=(ref,), handoff_id=handoff_id)
+
+    async def convict(self, request: PlacementRequest) -> None:
+        self.convicted.append(request)
 
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         self.completed.append((placement.handoff_id, outcome))
@@ -343,13 +347,13 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
 
         values: dict[str, Any] = {
             "http_listen": "127.0.0.1:0",
-            "model_path": BASE_MODEL,
             "router_addresses": ("unused:1",),
             "redis_url": "redis://unused",
             "key_pepper": "unused-unused-unused",
             "sessions": {"silence_timeout_s": 5.0, "step_timeout_s": 5.0},
             "drain_timeout_s": 2.0,
             **overrides,
+            "model": {"path": BASE_MODEL, **overrides.get("model", {})},
         }
         settings = GatewaySettings(**values)
         service, stop = GatewayService(settings, open_backends), asyncio.Event()

@@ -13,13 +13,16 @@ from prometheus_client import CollectorRegistry
 from stratos.common.clock import FakeClock
 from stratos.common.errors import StratosError, WorkerLost
 from stratos.core.placement import AttemptReport, Placement, PlacementRequest, WorkerRef, WorkerRole
-from stratos.rpc.clients.router_addresses import RouterAddresses
+from stratos.core.requests.convictions import ConvictionConfig, ConvictionTable, ConvictionUpdate
+from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.router_set import RouterSet
 
 DECODE = WorkerRef(worker_id="decode-0", incarnation="inc-0", address="", role=WorkerRole.DECODE)
 CONFIG = RoutersConfig(check_interval_s=0.005, silence_timeout_s=0.02, max_backoff_s=0.01, resolve_interval_s=0.01)
+
+CONVICTIONS = ConvictionConfig()
 
 
 @dataclass
@@ -36,6 +39,9 @@ class FakePeer:
     num_waiting: int = 0
     num_checks: int = 0
     is_closed: bool = False
+    num_starts: int = 1
+    clock: FakeClock = field(default_factory=FakeClock)
+    table: ConvictionTable = field(default_factory=lambda: ConvictionTable(CONVICTIONS))
 
     async def schedule(self, request: PlacementRequest) -> Placement:
         self.requests.append(request)
@@ -54,6 +60,22 @@ class FakePeer:
     async def complete(self, reports: Sequence[AttemptReport]) -> None:
         await self._answer()
         self.reports.append(list(reports))
+
+    async def exchange_convictions(self, update: ConvictionUpdate) -> ConvictionUpdate:
+        await self._answer()
+        seen = update.cursor if update.incarnation == self.incarnation else 0
+        others = self.table.since(seen, self.clock.now())
+        self.table.add_all(update.convictions, self.clock.now())
+        return ConvictionUpdate(incarnation=self.incarnation, cursor=self.table.version, convictions=others)
+
+    def restart(self) -> None:
+        """Another process at the same address, which knows nothing."""
+        self.num_starts += 1
+        self.table = ConvictionTable(CONVICTIONS)
+
+    @property
+    def incarnation(self) -> str:
+        return f"{self.address}#{self.num_starts}"
 
     async def is_serving(self, *, timeout_s: float) -> bool:
         self.num_checks += 1
@@ -98,9 +120,8 @@ async def router_set(*addresses: str) -> AsyncIterator[RouterWorld]:
     async def resolve(host: str, port: int) -> Sequence[str]:
         return list(known)
 
-    routers = RouterSet(
-        RouterAddresses(["routers:1"], resolve), connect, CONFIG, GatewayMetrics(registry), clock, Random(1)
-    )
+    found, metrics = PeerAddresses(["routers:1"], resolve), GatewayMetrics(registry)
+    routers = RouterSet(found, connect, CONFIG, CONVICTIONS, metrics, clock, Random(1))
     world = RouterWorld(peers, clock, routers, registry, known)
     running = asyncio.create_task(routers.run())
     try:

@@ -88,6 +88,8 @@ class PlacementRequest:
     """Equal for requests that belong together, 64 bits; 0 when the gateway knows none."""
     zone: str = ""
     """Where the gateway runs; empty when it does not say."""
+    prompt_digest: bytes = field(default=b"", repr=False)
+    """Keyed hash of the tenant's prompt, to refuse it once it is convicted; empty for one that never is."""
     trace: TraceContext = NO_TRACE
     required_features: frozenset[str] = frozenset()
     """What the worker must offer, see ``stratos.core.features``."""

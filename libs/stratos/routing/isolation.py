@@ -2,8 +2,8 @@
 
 A suspect (``PlacementRequest.is_suspect``) may be what killed a worker.  It goes to a worker without another suspect,
 so that a second death convicts it alone, and without prefill workers, so that it can take no third one along.  It is
-held there until it has settled or ended, for at most ``SuspectConfig.hold_s``; other requests go elsewhere in this
-time if there is an elsewhere.
+held there until it has settled or ended, for at most ``SuspectConfig.hold_s``.  In this time other requests go
+elsewhere if there is an elsewhere, and those with the same prompt wait for its verdict.
 
 A worker that is excluded by a request is avoided while another one serves the model; one that only stood still is
 avoided until it has moved.
@@ -21,6 +21,7 @@ from stratos.routing.worker_view import WorkerView
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
+    request: PlacementRequest
     incarnation: str
     until: float
 
@@ -39,9 +40,9 @@ class SuspectHolds:
     def __len__(self) -> int:
         return len(self._holds)
 
-    def add(self, handoff_id: str, incarnation: str, now: float) -> None:
+    def add(self, handoff_id: str, request: PlacementRequest, incarnation: str, now: float) -> None:
         """A suspect was placed."""
-        self._holds[handoff_id] = _Hold(incarnation, now + self._hold_s)
+        self._holds[handoff_id] = _Hold(request, incarnation, now + self._hold_s)
 
     def release(self, handoff_id: str) -> None:
         """It has settled, or its attempt ended; other ids are ignored."""
@@ -51,6 +52,15 @@ class SuspectHolds:
         """Drop holds that nothing was heard of."""
         for handoff_id in [name for name, hold in self._holds.items() if hold.until <= now]:
             del self._holds[handoff_id]
+
+    def has_prompt_of(self, request: PlacementRequest) -> bool:
+        """The same prompt of the tenant is under suspicion."""
+        prompt, tenant = request.prompt_digest, request.terms.tenant
+        return any(
+            hold.request.prompt_digest == prompt and hold.request.terms.tenant == tenant
+            for hold in self._holds.values()
+            if prompt
+        )
 
     def workers(self) -> frozenset[str]:
         """Incarnations that hold a suspect."""

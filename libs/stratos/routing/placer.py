@@ -71,6 +71,8 @@ class Placer:
         holders = self._suspects.workers()
         if not holders and not ask.request.is_suspect:
             return self._try(ask, fleet)
+        if self._suspects.has_prompt_of(ask.request):
+            return Verdict.INELIGIBLE
         apart = dataclasses.replace(ask, closed=ask.closed | holders)
         choice = self._try(apart, fleet)
         if not isinstance(choice, Choice):

@@ -73,6 +73,16 @@ class GatewayMetrics:
             "Ends of attempts that no router was told; their bookings end by their lease.",
             registry=registry,
         )
+        self.convictions = Counter(
+            "stratos_convictions",
+            "Prompts that this gateway convicted, because two workers were lost as they began.",
+            registry=registry,
+        )
+        self.convicted_refusals = Counter(
+            "stratos_convicted_refusals",
+            "Placements that were not asked for, because the prompt is convicted.",
+            registry=registry,
+        )
         self.sessions = Gauge("stratos_sessions_open", "Sessions with decode workers.", registry=registry)
 
     def observe_receipt(self, receipt: Receipt) -> None:

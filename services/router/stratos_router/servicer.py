@@ -9,6 +9,7 @@ from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest
 from stratos.core.placement import Outcome, Placement, PlacementRequest
+from stratos.rpc.codec.convictions import answer_to_pb, question_from_pb
 from stratos.rpc.codec.fleet import fleet_to_pb
 from stratos.rpc.codec.placement import placement_request_from_pb, placement_to_pb
 from stratos.rpc.tracing import SpanKind, Tracing
@@ -54,6 +55,12 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
             num_output_tokens = report.num_output_tokens if report.HasField("num_output_tokens") else None
             self._scheduler.complete(report.handoff_id, _OUTCOMES[report.outcome], num_output_tokens)
         return router_pb2.CompleteResponse()
+
+    async def ExchangeConvictions(
+        self, request: router_pb2.ExchangeConvictionsRequest, context: Any
+    ) -> router_pb2.ExchangeConvictionsResponse:
+        """Take over a gateway's convictions, and hand on those of others."""
+        return answer_to_pb(self._scheduler.exchange_convictions(question_from_pb(request)))
 
     async def GetFleet(self, request: router_pb2.GetFleetRequest, context: Any) -> router_pb2.GetFleetResponse:
         """Queues and workers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import field_validator
 
+from stratos.core.requests.convictions import ConvictionConfig
 from stratos.routing.policy.policies import check_policies
 from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig, SuspectConfig
@@ -30,6 +31,7 @@ class RouterSettings(ServiceSettings):
     liveness: LivenessConfig = LivenessConfig()
     bookings: BookingConfig = BookingConfig()
     suspects: SuspectConfig = SuspectConfig()
+    convictions: ConvictionConfig = ConvictionConfig()
     policies: PoliciesConfig = PoliciesConfig()
 
     @field_validator("discovery")

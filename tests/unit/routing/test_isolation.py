@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from stratos.core.placement import Work, WorkerRole
-from stratos.routing.admission import OutputLengths, make_ask
+from stratos.routing.admission import Ask
 from stratos.routing.bookings import BookingLedger
 from stratos.routing.isolation import SuspectHolds, still_excluded
 from stratos.routing.picker import Choice
@@ -15,7 +15,7 @@ from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.settings import AdmissionConfig, BookingConfig, SuspectConfig
+from stratos.routing.settings import BookingConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
 from tests.support.fleet_samples import make_request, make_view
 
@@ -34,7 +34,7 @@ class World:
 
     def choose(self, *views: WorkerView, now: float = 100.0, **changes: Any) -> Choice | Verdict:
         request = make_request(**changes)
-        ask = make_ask(request, OutputLengths(256), AdmissionConfig())
+        ask = Ask(request=request, max_waiting_per_worker=2)
         ticket = Ticket(request=request, cost=1.0, arrived=now - request.waited_ms / 1000, expires=now + 30)
         self.version += 1
         return self.placer.choose(ticket, ask, views, self.version)
@@ -48,7 +48,7 @@ class World:
 def test_a_worker_takes_one_suspect_until_it_settles_or_ends() -> None:
     world, only = World(), make_view("decode-0")
     assert world.name(only, is_suspect=True) == "decode-0"
-    world.holds.add("handoff-1", "inc-decode-0", 100.0)
+    world.holds.add("handoff-1", make_request(), "inc-decode-0", 100.0)
     assert world.choose(only, is_suspect=True) is Verdict.INELIGIBLE, "it stops no others"
     assert world.name(only, make_view("decode-1"), is_suspect=True) == "decode-1"
     world.holds.release("handoff-1")
@@ -57,16 +57,26 @@ def test_a_worker_takes_one_suspect_until_it_settles_or_ends() -> None:
 
 def test_a_hold_that_nothing_is_heard_of_ends() -> None:
     holds = SuspectHolds(SuspectConfig(hold_s=HOLD_S))
-    holds.add("handoff-1", "inc-decode-0", 100.0)
+    holds.add("handoff-1", make_request(), "inc-decode-0", 100.0)
     holds.expire(100.0 + HOLD_S - 0.1)
     assert holds.workers() == {"inc-decode-0"}
     holds.expire(100.0 + HOLD_S)
     assert not len(holds)
 
 
+def test_the_same_prompt_of_the_same_tenant_waits_for_the_verdict() -> None:
+    world, other = World(), make_view("decode-1")
+    world.holds.add("handoff-1", make_request(tenant="a", prompt_digest=b"p"), "inc-decode-0", 100.0)
+    assert world.choose(other, tenant="a", prompt_digest=b"p") is Verdict.INELIGIBLE
+    assert world.name(other, tenant="a", prompt_digest=b"q") == "decode-1"
+    assert world.name(other, tenant="b", prompt_digest=b"p") == "decode-1"
+    world.holds.add("handoff-2", make_request(tenant="a"), "inc-decode-0", 100.0)
+    assert world.name(other, tenant="a") == "decode-1", "without a digest there is nothing to compare"
+
+
 def test_others_go_elsewhere_while_there_is_an_elsewhere() -> None:
     world = World()
-    world.holds.add("handoff-1", "inc-decode-0", 100.0)
+    world.holds.add("handoff-1", make_request(), "inc-decode-0", 100.0)
     holder, busy = make_view("decode-0"), make_view("decode-1", num_running=7)
     assert world.name(holder, busy) == "decode-1", "although the other one is idle"
     full = make_view("decode-1", num_running=10)
@@ -91,7 +101,7 @@ def test_suspects_that_embed_are_apart_too() -> None:
     world = World()
     embedding = {"work": Work.EMBEDDING, "max_tokens": 0, "is_suspect": True}
     assert world.name(PREFILL, **embedding) == "prefill-0"
-    world.holds.add("handoff-1", "inc-prefill-0", 100.0)
+    world.holds.add("handoff-1", make_request(), "inc-prefill-0", 100.0)
     assert world.choose(PREFILL, **embedding) is Verdict.INELIGIBLE
     assert world.name(PREFILL, work=Work.EMBEDDING, max_tokens=0) == "prefill-0"
 

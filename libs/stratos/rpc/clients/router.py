@@ -15,13 +15,16 @@ from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.clock import Clock, SystemClock
 from stratos.core.fleet import Fleet
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
+from stratos.core.requests.convictions import ConvictionUpdate
 from stratos.rpc.clients.channel import channel, is_serving, translate_errors
+from stratos.rpc.codec.convictions import answer_from_pb, question_to_pb
 from stratos.rpc.codec.fleet import fleet_from_pb
 from stratos.rpc.codec.placement import placement_from_pb, placement_request_to_pb
 
 __all__ = ["RouterClient"]
 
 COMPLETE_TIMEOUT_S = 5.0
+EXCHANGE_TIMEOUT_S = 1.0
 FLEET_TIMEOUT_S = 2.0
 SERVICE_NAME: str = router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name
 _OUTCOME_TO_PB = {
@@ -67,6 +70,16 @@ class RouterClient:
     async def is_serving(self, *, timeout_s: float) -> bool:
         """Whether the router answers in time that it takes calls."""
         return await is_serving(self._channel, SERVICE_NAME, timeout_s=timeout_s)
+
+    async def exchange_convictions(self, update: ConvictionUpdate) -> ConvictionUpdate:
+        """Tell the router what this gateway knows, and hear what others do; idempotent.
+
+        Raises:
+            WorkerLost: the router did not answer.
+        """
+        async with translate_errors(peer="the router"):
+            answer = await self._stub.ExchangeConvictions(question_to_pb(update), timeout=EXCHANGE_TIMEOUT_S)
+        return answer_from_pb(answer)
 
     async def fleet(self, *, timeout_s: float = FLEET_TIMEOUT_S) -> Fleet:
         """Queues and workers as the router sees them now."""

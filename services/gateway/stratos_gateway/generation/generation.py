@@ -49,6 +49,8 @@ class GenerationSpec:
     """What the client calls its session, salted; 0 for nothing."""
     continues_prompt: bool = False
     """The output's text goes on with the prompt's; else it stands by itself, as a chat message does."""
+    can_be_convicted: bool = True
+    """Whether the prompt may be refused later because workers were lost as it began; not so for the platform's own."""
 
 
 class Generation:
@@ -146,12 +148,17 @@ class Generation:
             num_prompt_tokens=len(spec.prompt_ids),
             max_tokens=spec.sampling.max_tokens * num_choices,
             num_choices=num_choices,
+            prompt_digest=self._prompt_digest() if spec.can_be_convicted else b"",
             trace=spec.trace,
             required_features=required_features(self._engine_request(spec.sampling)),
             block_names=self._platform.prefix_names.names(spec.terms, spec.model_digest, spec.prompt_ids),
             session_key=spec.session_key,
             zone=self._platform.zone,
         )
+
+    def _prompt_digest(self) -> bytes:
+        spec = self.spec
+        return self._platform.prompt_digests.of(spec.terms, spec.model_digest, [spec.prompt_ids])
 
     def _submission(self, placement: Placement, trace: TraceContext) -> Submission:
         spec, sampling = self.spec, self.spec.sampling

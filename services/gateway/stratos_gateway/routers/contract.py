@@ -15,9 +15,13 @@ class Routers(Protocol):
 
         Raises:
             QueueTimeout: no placement within ``timeout_s``.
+            Overloaded: the prompt is convicted.
             StratosError: a router's refusal.
         """
         ...
+
+    async def convict(self, request: PlacementRequest) -> None:
+        """Have the prompt of a request refused for a while, here and at all other gateways."""
 
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         """Tell the router that booked an attempt how it ended, without waiting for it."""

@@ -1,7 +1,7 @@
 """One router: whether it answers, the calls that wait there, and what it is still to be told.
 
-One task asks it again and again whether it serves, and is the only one that dials while it does not; calls that wait
-for a router therefore cost nothing.
+One task asks it again and again whether it serves and exchanges convictions with it, the first time before it is used.
+It is the only one that dials while the router is away; calls that wait for a router therefore cost nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
+from stratos.common.clock import Clock
 from stratos.common.errors import Draining, StratosError, WorkerLost
 from stratos.core.placement import AttemptReport, Placement, PlacementRequest
+from stratos.core.requests.convictions import ConvictionTable, ConvictionUpdate
 from stratos_gateway.routers.config import RoutersConfig
+from stratos_gateway.routers.conviction_exchange import ConvictionExchange
 from stratos_gateway.routers.outbox import Outbox
 
 _log = logging.getLogger(__name__)
@@ -36,6 +39,10 @@ class RouterPeer(Protocol):
     async def complete(self, reports: Sequence[AttemptReport]) -> None:
         """Report how attempts ended."""
 
+    async def exchange_convictions(self, update: ConvictionUpdate) -> ConvictionUpdate:
+        """Tell what this gateway knows, and hear what others do."""
+        ...
+
     async def is_serving(self, *, timeout_s: float) -> bool:
         """Whether it answers in time that it takes calls."""
         ...
@@ -50,6 +57,8 @@ class RouterLink:
     Args:
         peer: the router.
         config: when it is given up.
+        convictions: of this gateway.
+        clock: of the convictions.
         rng: jitter.
         on_change: called after ``is_up`` has changed.
         on_dropped: hears how many reports were given up.
@@ -59,6 +68,8 @@ class RouterLink:
         self,
         peer: RouterPeer,
         config: RoutersConfig,
+        convictions: ConvictionTable,
+        clock: Clock,
         rng: Random,
         on_change: Callable[[], None],
         on_dropped: Callable[[int], None],
@@ -68,6 +79,7 @@ class RouterLink:
         self._rng = rng
         self._on_change = on_change
         self._outbox = Outbox(peer.complete, on_dropped)
+        self._exchange = ConvictionExchange(convictions, peer.exchange_convictions, clock)
         self._up = asyncio.Event()
         self._doubted = asyncio.Event()
         self._calls: set[asyncio.Task[Placement]] = set()
@@ -112,6 +124,15 @@ class RouterLink:
         """Tell the router how an attempt ended, now or when it is back."""
         self._outbox.add(report)
 
+    async def exchange_convictions(self) -> bool:
+        """Tell the router of new convictions and hear of others'; whether it has them all."""
+        try:
+            await self._exchange.run()
+        except StratosError as error:
+            _log.debug("router %s did not take convictions: %s", self.address, error.message)
+            return False
+        return True
+
     async def run(self) -> None:
         """Watch the router, and send reports, until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -129,6 +150,7 @@ class RouterLink:
         num_failures = 0
         while True:
             is_serving = await self._peer.is_serving(timeout_s=self._config.silence_timeout_s)
+            is_serving = is_serving and await self.exchange_convictions()
             self._set_up(is_serving, "it does not answer")
             if is_serving and not await self._is_doubted():
                 num_failures = 0  # up for a whole interval, with calls that went well

@@ -3,12 +3,14 @@
     a call waits at a router -> the router is killed, leaves, or falls silent -> the call waits at the next one
     no router answers         -> calls wait for one event; only the links' own tasks dial, with back-off
 
+Convicted prompts are refused before a router is asked; links exchange convictions with their routers.
 What a request has waited goes along to the next router, so that its order and its time to live stay what they were.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -17,11 +19,14 @@ from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
 from stratos.common.errors import QueueTimeout
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
-from stratos.rpc.clients.router_addresses import RouterAddresses
+from stratos.core.requests.convictions import Conviction, ConvictionConfig, ConvictionTable, prompt_refused
+from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.link import RouterLink, RouterPeer
 from stratos_gateway.routers.preference import preferred
+
+CONVICT_TIMEOUT_S = 0.5
 
 
 class RouterSet:
@@ -31,6 +36,7 @@ class RouterSet:
         addresses: which routers exist.
         connect: makes the client of one router.
         config: when one is given up.
+        convictions: how long convicted prompts are refused, and how many there may be.
         metrics: shows how many there are, and lost reports.
         clock: of the waits.
         rng: jitter.
@@ -38,9 +44,10 @@ class RouterSet:
 
     def __init__(
         self,
-        addresses: RouterAddresses,
+        addresses: PeerAddresses,
         connect: Callable[[str], RouterPeer],
         config: RoutersConfig,
+        convictions: ConvictionConfig,
         metrics: GatewayMetrics,
         clock: Clock,
         rng: Random,
@@ -55,6 +62,8 @@ class RouterSet:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._is_any_up = asyncio.Event()
         self._closing = BackgroundTasks()
+        self._conviction_s = convictions.ttl_s
+        self._convictions = ConvictionTable(convictions)
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
         """Wait for a placement, at whichever router answers.
@@ -68,12 +77,31 @@ class RouterSet:
             async with asyncio.timeout(timeout_s):
                 while True:
                     link = await self._pick(request)
+                    self._refuse_convicted(request)
                     waited_ms = request.waited_ms + round((self._clock.now() - asked_s) * 1000)
                     placement = await link.schedule(replace(request, waited_ms=waited_ms))
                     if placement is not None:
                         return placement
         except TimeoutError as error:
             raise QueueTimeout("no placement: no router answered in time; try again") from error
+
+    async def convict(self, request: PlacementRequest) -> None:
+        """Have the prompt of a request refused for a while, here and at all other gateways.
+
+        Returns when the routers that answer know it, so that none of them places its copies, or after a short time.
+        """
+        if not request.prompt_digest:
+            return
+        conviction = Conviction(
+            tenant=request.terms.tenant, prompt_digest=request.prompt_digest, left_s=self._conviction_s
+        )
+        if not self._convictions.add_all([conviction], self._clock.now()):
+            return
+        self._metrics.convictions.inc()
+        exchanges = [link.exchange_convictions() for link in self._links.values() if link.is_up]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONVICT_TIMEOUT_S):
+                await asyncio.gather(*exchanges)
 
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         """Tell the router that booked an attempt how it ended, without waiting for it."""
@@ -100,12 +128,21 @@ class RouterSet:
         for address in set(self._links) - addresses:
             self._drop(address)
         for address in addresses - set(self._links):
-            link = RouterLink(
-                self._connect(address), self._config, self._rng, self._changed, self._metrics.reports_dropped.inc
-            )
+            link = self._make_link(address)
             self._links[address] = link
             self._tasks[address] = group.create_task(link.run(), name=f"router {address}")
         self._changed()
+
+    def _make_link(self, address: str) -> RouterLink:
+        return RouterLink(
+            self._connect(address),
+            self._config,
+            self._convictions,
+            self._clock,
+            self._rng,
+            self._changed,
+            self._metrics.reports_dropped.inc,
+        )
 
     def _drop(self, address: str) -> None:
         """A router left the list: its calls wait elsewhere."""
@@ -129,7 +166,16 @@ class RouterSet:
                 link.abandon()
 
     async def _pick(self, request: PlacementRequest) -> RouterLink:
-        """The tenant's first choice among the routers that answer; waits for one."""
+        """The tenant's first choice among the routers that answer; waits for one.
+
+        All suspects of a model go to one router, which alone can keep them apart.
+        """
         await self._is_any_up.wait()
         up = [address for address, link in self._links.items() if link.is_up]
-        return self._links[preferred(request.terms.tenant, up)[0]]
+        key = request.model_digest if request.is_suspect else request.terms.tenant
+        return self._links[preferred(key, up)[0]]
+
+    def _refuse_convicted(self, request: PlacementRequest) -> None:
+        if self._convictions.holds(request.terms.tenant, request.prompt_digest, self._clock.now()):
+            self._metrics.convicted_refusals.inc()
+            raise prompt_refused()

@@ -25,6 +25,7 @@ from stratos.core.tenant import Tenant
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.platform import Platform
+from stratos_gateway.generation.prompt_digest import PromptDigests
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
@@ -77,6 +78,8 @@ class Full:
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
         raise Overloaded("full")
 
+    async def convict(self, request: PlacementRequest) -> None: ...
+
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None: ...
 
     async def authenticate(self, key: str) -> Tenant:
@@ -89,6 +92,7 @@ def make_app() -> GatewayApp:
     preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16)
     platform = Platform(
         routers=full,
+        prompt_digests=PromptDigests(b"secret"),
         sessions=unreached,
         clock=SystemClock(),
         metrics=metrics,

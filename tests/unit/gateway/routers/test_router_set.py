@@ -8,6 +8,7 @@ import pytest
 
 from stratos.common.errors import Draining, Overloaded, QueueTimeout
 from stratos.core.placement import Outcome
+from stratos.core.requests.convictions import Conviction
 from stratos_gateway.routers import outbox
 from stratos_gateway.routers.preference import preferred
 from tests.support.fleet_samples import make_request
@@ -167,3 +168,71 @@ async def test_a_router_that_leaves_the_name_gets_its_last_reports_and_a_new_one
         await eventually(lambda: old.is_closed)
         assert len(old.reports) == 1
         assert (await world.routers.schedule(make_request())).router_address == f"{B}:1"
+
+
+POISON = make_request(tenant="a", prompt_digest=b"poison")
+
+
+async def test_a_convicted_prompt_is_refused_before_a_router_is_asked() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        await world.routers.convict(POISON)
+        with pytest.raises(Overloaded):
+            await world.routers.schedule(POISON)
+        assert not any(peer.requests for peer in world.peers.values())
+        assert all(peer.table.holds("a", b"poison", world.clock.now()) for peer in world.peers.values())
+        for other in (make_request(tenant="b", prompt_digest=b"poison"), make_request(tenant="a", prompt_digest=b"q")):
+            await world.routers.schedule(other)
+        world.clock.advance(600.0)
+        await world.routers.schedule(POISON)
+        assert world.metric("stratos_convictions_total") == 1
+        assert world.metric("stratos_convicted_refusals_total") == 1
+
+
+async def test_convictions_of_other_gateways_come_through_the_routers() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        peer = world.peers[f"{B}:1"]
+        peer.table.add_all([Conviction(tenant="a", prompt_digest=b"poison", left_s=60.0)], world.clock.now())
+        other = world.peers[f"{A}:1"]
+        await eventually(lambda: other.table.holds("a", b"poison", world.clock.now()), "it is handed on")
+        with pytest.raises(Overloaded):
+            await world.routers.schedule(POISON)
+
+
+async def test_a_router_that_comes_back_empty_is_told_before_it_is_used() -> None:
+    async with router_set(A) as world:
+        await eventually(lambda: world.metric("stratos_routers", state="up") == 1)
+        await world.routers.convict(POISON)
+        (peer,) = world.peers.values()
+        peer.state = "killed"
+        await eventually(lambda: world.metric("stratos_routers", state="away") == 1)
+        peer.restart()
+        assert not len(peer.table)
+        peer.state = "up"
+        await eventually(lambda: world.metric("stratos_routers", state="up") == 1)
+        assert peer.table.holds("a", b"poison", world.clock.now())
+
+
+async def test_a_prompt_without_a_digest_is_never_convicted() -> None:
+    async with router_set(A) as world:
+        probe = make_request()
+        await world.routers.convict(probe)
+        await world.routers.schedule(probe)
+
+
+async def test_a_stopped_router_does_not_hold_up_a_conviction() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        stopped, other = world.peers.values()
+        stopped.state = "stopped"
+        async with asyncio.timeout(2):
+            await world.routers.convict(POISON)
+        assert other.table.holds("a", b"poison", world.clock.now())
+
+
+async def test_all_suspects_of_a_model_go_to_one_router() -> None:
+    async with router_set(A, B) as world:
+        await both_up(world)
+        suspects = [make_request(tenant=f"t{number}", is_suspect=True) for number in range(20)]
+        assert len({(await world.routers.schedule(suspect)).router_address for suspect in suspects}) == 1

@@ -30,7 +30,7 @@ OUTCOME_FAILED: Outcome
 OUTCOME_SETTLED: Outcome
 
 class ScheduleRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "terms", "model_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "num_emitted_tokens", "num_choices", "work", "trace", "is_move", "is_suspect", "refusals", "required_features", "block_hashes", "session_key", "zone", "hung_incarnations")
+    __slots__ = ("request_id", "attempt", "terms", "model_digest", "num_prompt_tokens", "max_tokens", "excluded_incarnations", "waited_ms", "num_emitted_tokens", "num_choices", "work", "trace", "is_move", "is_suspect", "refusals", "required_features", "block_hashes", "session_key", "zone", "prompt_digest", "hung_incarnations")
     class RefusalsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class ScheduleRequest(_message.Message):
     BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
     SESSION_KEY_FIELD_NUMBER: _ClassVar[int]
     ZONE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     HUNG_INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
@@ -77,8 +78,9 @@ class ScheduleRequest(_message.Message):
     block_hashes: _containers.RepeatedScalarFieldContainer[int]
     session_key: int
     zone: str
+    prompt_digest: bytes
     hung_incarnations: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., model_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., num_emitted_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., is_move: _Optional[bool] = ..., is_suspect: _Optional[bool] = ..., refusals: _Optional[_Mapping[str, int]] = ..., required_features: _Optional[_Iterable[str]] = ..., block_hashes: _Optional[_Iterable[int]] = ..., session_key: _Optional[int] = ..., zone: _Optional[str] = ..., hung_incarnations: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., model_digest: _Optional[str] = ..., num_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., excluded_incarnations: _Optional[_Iterable[str]] = ..., waited_ms: _Optional[int] = ..., num_emitted_tokens: _Optional[int] = ..., num_choices: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., is_move: _Optional[bool] = ..., is_suspect: _Optional[bool] = ..., refusals: _Optional[_Mapping[str, int]] = ..., required_features: _Optional[_Iterable[str]] = ..., block_hashes: _Optional[_Iterable[int]] = ..., session_key: _Optional[int] = ..., zone: _Optional[str] = ..., prompt_digest: _Optional[bytes] = ..., hung_incarnations: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ScheduleResponse(_message.Message):
     __slots__ = ("decode", "prefill", "handoff_id", "queued_ms", "status_version", "cache_layout")
@@ -123,6 +125,36 @@ class CompleteRequest(_message.Message):
 class CompleteResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Conviction(_message.Message):
+    __slots__ = ("tenant", "prompt_digest", "left_ms")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    prompt_digest: bytes
+    left_ms: int
+    def __init__(self, tenant: _Optional[str] = ..., prompt_digest: _Optional[bytes] = ..., left_ms: _Optional[int] = ...) -> None: ...
+
+class ExchangeConvictionsRequest(_message.Message):
+    __slots__ = ("incarnation", "cursor", "convictions")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    CONVICTIONS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    cursor: int
+    convictions: _containers.RepeatedCompositeFieldContainer[Conviction]
+    def __init__(self, incarnation: _Optional[str] = ..., cursor: _Optional[int] = ..., convictions: _Optional[_Iterable[_Union[Conviction, _Mapping]]] = ...) -> None: ...
+
+class ExchangeConvictionsResponse(_message.Message):
+    __slots__ = ("incarnation", "cursor", "convictions")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    CONVICTIONS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    cursor: int
+    convictions: _containers.RepeatedCompositeFieldContainer[Conviction]
+    def __init__(self, incarnation: _Optional[str] = ..., cursor: _Optional[int] = ..., convictions: _Optional[_Iterable[_Union[Conviction, _Mapping]]] = ...) -> None: ...
 
 class GetFleetRequest(_message.Message):
     __slots__ = ()

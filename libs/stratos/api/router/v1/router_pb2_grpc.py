@@ -45,6 +45,11 @@ class RouterServiceStub:
                 request_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.CompleteRequest.SerializeToString,
                 response_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.CompleteResponse.FromString,
                 _registered_method=True)
+        self.ExchangeConvictions = channel.unary_unary(
+                '/stratos.api.router.v1.RouterService/ExchangeConvictions',
+                request_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsRequest.SerializeToString,
+                response_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsResponse.FromString,
+                _registered_method=True)
         self.GetFleet = channel.unary_unary(
                 '/stratos.api.router.v1.RouterService/GetFleet',
                 request_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.GetFleetRequest.SerializeToString,
@@ -70,6 +75,13 @@ class RouterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExchangeConvictions(self, request, context):
+        """Tells the router which prompts this gateway convicted, and asks which ones others did. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetFleet(self, request, context):
         """Queue depth and every known worker.
         """
@@ -89,6 +101,11 @@ def add_RouterServiceServicer_to_server(servicer, server):
                     servicer.Complete,
                     request_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.CompleteRequest.FromString,
                     response_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.CompleteResponse.SerializeToString,
+            ),
+            'ExchangeConvictions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExchangeConvictions,
+                    request_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsRequest.FromString,
+                    response_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsResponse.SerializeToString,
             ),
             'GetFleet': grpc.unary_unary_rpc_method_handler(
                     servicer.GetFleet,
@@ -151,6 +168,33 @@ class RouterService:
             '/stratos.api.router.v1.RouterService/Complete',
             stratos_dot_api_dot_router_dot_v1_dot_router__pb2.CompleteRequest.SerializeToString,
             stratos_dot_api_dot_router_dot_v1_dot_router__pb2.CompleteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExchangeConvictions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratos.api.router.v1.RouterService/ExchangeConvictions',
+            stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsRequest.SerializeToString,
+            stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsResponse.FromString,
             options,
             channel_credentials,
             insecure,
