@@ -170,15 +170,11 @@ _MOOT: dict[Filter, Callable[[Ask], bool]] = {
     is_open: lambda ask: not ask.closed,
 }
 """Filters that pass every worker for most requests, and when."""
-_IMPLIED: dict[Filter, Filter] = {can_ever_fit: has_kv_room}
-"""Filters that pass where another one does; they only give a better reason."""
 
 
 def deciding_filters(ask: Ask, filters: tuple[Filter, ...]) -> list[Filter]:
-    """Those of ``filters`` that suffice to say whether a worker passes: a decision asks hundreds of workers."""
-    return [
-        check for check in filters if not (check in _MOOT and _MOOT[check](ask)) and _IMPLIED.get(check) not in filters
-    ]
+    """Those of ``filters`` that could reject a worker for this request: a decision asks hundreds of workers."""
+    return [check for check in filters if check not in _MOOT or not _MOOT[check](ask)]
 
 
 def first_rejection(view: WorkerView, ask: Ask, filters: tuple[Filter, ...]) -> Rejection | None:

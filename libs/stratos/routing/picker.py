@@ -16,7 +16,6 @@ from stratos.routing.filters import (
     Filter,
     Rejection,
     deciding_filters,
-    first_rejection,
     has_role,
     prefill_filters,
     serves_model,
@@ -127,9 +126,7 @@ def eligible(
     checks = deciding_filters(ask, filters)
     for view in views:
         for check in checks:
-            if check(view, ask) is not None:
-                rejection = first_rejection(view, ask, filters)
-                assert rejection is not None
+            if (rejection := check(view, ask)) is not None:
                 rejections[rejection] += 1
                 break
         else:
