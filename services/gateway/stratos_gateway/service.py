@@ -13,12 +13,15 @@ from typing import Any
 import grpc.aio
 from prometheus_client.registry import Collector
 
+from stratos.api.gateway.v1 import snapshot_pb2, snapshot_pb2_grpc
 from stratos.common.clock import SystemClock
+from stratos.common.errors import DependencyDown
 from stratos.core.placement import WorkerRef
 from stratos.rpc.serving.service import Service
 from stratos.rpc.settings import env_name_of
 from stratos_gateway.access.auth import Authenticator
 from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.access.snapshot_servicer import SnapshotServicer
 from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.platform import Platform
@@ -56,6 +59,8 @@ class Backends:
     """Root tasks that keep them fresh."""
     collectors: Sequence[Collector] = ()
     """Their metrics."""
+    snapshot_text: Callable[[], Awaitable[bytes]] | None = None
+    """A copy of what they know, for other gateways."""
     first_look: Callable[[], Awaitable[None]] | None = None
     """Waits until they were asked once, with or without success."""
     not_ready_reason: Callable[[], str] = lambda: ""
@@ -91,8 +96,9 @@ class GatewayService(Service):
         return self._http.address
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """The gateway answers no gRPC besides health."""
-        return ()
+        """Other gateways may ask for a copy of the snapshot."""
+        snapshot_pb2_grpc.add_SnapshotServiceServicer_to_server(SnapshotServicer(self._snapshot_text), server)
+        return [snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].full_name]
 
     async def open(self) -> None:
         """Read the model's files, connect, bind the HTTP port."""
@@ -161,6 +167,11 @@ class GatewayService(Service):
     async def close(self) -> None:
         """Close everything that ``open`` opened, in reverse."""
         await self._stack.aclose()
+
+    async def _snapshot_text(self) -> bytes:
+        if self._backends is None or self._backends.snapshot_text is None:
+            raise DependencyDown("this gateway keeps no snapshot")
+        return await self._backends.snapshot_text()
 
     def _build_session(self, worker: WorkerRef) -> WorkerSession:
         return WorkerSession(worker, self._clock, self._settings.sessions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, SecretStr, field_validator
 
 from stratos.core.requests.convictions import ConvictionConfig
-from stratos.rpc.clients.router_addresses import split_address
+from stratos.rpc.clients.peer_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
 from stratos.store.keys import DEFAULT_PEPPER_ID
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
@@ -53,6 +53,13 @@ class GatewaySettings(ServiceSettings):
     routers: RoutersConfig = RoutersConfig()
     convictions: ConvictionConfig = ConvictionConfig()
     watermark: WatermarkConfig = WatermarkConfig()
+
+    @field_validator("snapshot")
+    @classmethod
+    def _check_peers(cls, value: SnapshotConfig) -> SnapshotConfig:
+        for address in value.peers:
+            split_address(address)
+        return value
 
     @field_validator("router_addresses")
     @classmethod
