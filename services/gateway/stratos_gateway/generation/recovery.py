@@ -5,6 +5,8 @@
     "drain"        goes elsewhere
     "unsupported"  goes elsewhere: the worker lacks something that the request needs; after ``MAX_UNSUPPORTED`` of
                    them the request is refused
+    "adapter"      goes elsewhere: the worker has not the adapter and cannot load it now, which another one may have
+                   cached; after ``MAX_UNSUPPORTED`` of them the request is refused
     "lost", "broken", "hang"  the worker is gone, or stands still: ``suspicion`` says whether the request may be the
                    cause.  One that only lost its connection is no victim, and may be chosen again.
     "conflict"     goes elsewhere; after ``MAX_CONFLICTS`` of them without a settled attempt the request is refused
@@ -22,6 +24,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from stratos.common.errors import (
+    AdapterUnavailable,
     Busy,
     Draining,
     FeatureUnavailable,
@@ -42,7 +45,8 @@ from stratos_gateway.generation.suspicion import Suspicion, Victim
 _log = logging.getLogger(__name__)
 MAX_CONFLICTS = 2
 MAX_UNSUPPORTED = 3
-"""Workers that said no to a feature which the router took them to have: the next one would hardly say yes."""
+"""Workers that said no to a feature which the router took them to have, or that cannot load the adapter: the next one
+would hardly say yes."""
 RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.05, 1.0
 
 
@@ -53,6 +57,7 @@ class Cause(enum.StrEnum):
     DRAIN = "drain"
     UNREACHABLE = "unreachable"
     UNSUPPORTED = "unsupported"
+    ADAPTER = "adapter"
     LOST = "lost"
     """The worker said that it lost its engine, or was lost in the middle of a call."""
     BROKEN = "broken"
@@ -90,6 +95,8 @@ def cause_of(error: StratosError) -> Cause | None:
         return Cause.DRAIN
     if isinstance(error, FeatureUnavailable | IdentityMismatch):
         return Cause.UNSUPPORTED
+    if isinstance(error, AdapterUnavailable):
+        return Cause.ADAPTER
     return Cause.LOST if isinstance(error, WorkerLost) else None
 
 
@@ -117,12 +124,14 @@ class Attempts:
         self._request = request
         self._max_wait_s = max_wait_s
         self._reconnects = reconnects
+        self._has_output = False
+        """The deadline is that of the first token: it is met."""
         self._suspicion = Suspicion()
         self._excluded: dict[str, bool] = {}
         """Incarnations to avoid, and whether each one stood still and is avoided only until it moves."""
         self._refusals: dict[str, int] = {}
         """Workers that answered Busy, each with the status version that its placement went by."""
-        self._num_conflicts = self._num_unsupported = self._num_unreached = 0
+        self._num_conflicts = self._num_unsupported = self._num_without_adapter = self._num_unreached = 0
         self._idle_since_s = platform.clock.now()
         """The request arrived, or its last attempt with output ended: wall time, whatever it was spent on."""
         self._queued_since_s = self._idle_since_s
@@ -201,16 +210,19 @@ class Attempts:
             placement: of that attempt.
 
         Raises:
-            FeatureUnavailable, QueueTimeout: the request ends here.
+            FeatureUnavailable, AdapterUnavailable, QueueTimeout: the request ends here.
         """
         cause, worker, now_s = loss.cause, placement.worker, self._platform.clock.now()
         if loss.has_progressed:
-            self._idle_since_s = now_s
+            self._idle_since_s, self._has_output = now_s, True
         if loss.has_progressed or cause not in (Cause.BUSY, Cause.UNREACHABLE):
             self._queued_since_s = now_s
         self._num_unsupported += cause is Cause.UNSUPPORTED
         if self._num_unsupported >= MAX_UNSUPPORTED:
             raise FeatureUnavailable("the platform cannot do what this request asks for now; try again later")
+        self._num_without_adapter += cause is Cause.ADAPTER
+        if self._num_without_adapter >= MAX_UNSUPPORTED:
+            raise AdapterUnavailable("no worker that was asked has this adapter, or can load it now; try again later")
         if cause is Cause.BUSY:
             self._refusals[worker.incarnation] = placement.status_version
         self._platform.metrics.recoveries.labels(cause).inc()
@@ -231,7 +243,10 @@ class Attempts:
         """Seconds that are left for the next output token; ``None`` where a deadline bounds the request."""
         if self._max_wait_s is None:
             return None
-        return max(0.0, self._max_wait_s - (self._platform.clock.now() - self._idle_since_s))
+        now_s = self._platform.clock.now()
+        left_s = max(0.0, self._max_wait_s - (now_s - self._idle_since_s))
+        by_deadline_s = None if self._has_output else self._request.terms.left_s(now_s)
+        return left_s if by_deadline_s is None else min(left_s, by_deadline_s)
 
     async def _is_alive(self, worker: WorkerRef) -> bool:
         return self._reconnects and await self._platform.sessions.is_back(worker)
@@ -241,6 +256,7 @@ class Attempts:
         return replace(
             request,
             attempt=self.number,
+            terms=replace(request.terms, deadline_s=None) if num_emitted else request.terms,
             num_prompt_tokens=request.num_prompt_tokens + num_emitted,
             max_tokens=max(request.max_tokens - num_emitted, 1) if request.max_tokens else 0,
             excluded_incarnations=frozenset(self._excluded),
