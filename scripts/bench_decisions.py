@@ -23,13 +23,12 @@ from stratos.core.cache_changes import CacheChanges
 from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
-from stratos.routing.admission import OutputLengths, make_ask
+from stratos.routing.admission import Ask
 from stratos.routing.picker import Choice, choose
 from stratos.routing.policy.named import NAMED
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.prefix_index import PrefixIndex
 from stratos.routing.policy.settings import PoliciesConfig
-from stratos.routing.settings import AdmissionConfig
 from stratos.routing.worker_view import WorkerView
 
 IDENTITY = KvIdentity(model_digest="m" * 64, kv_dtype="bfloat16", rope_variant="default", numerics_id="cuda")
@@ -48,7 +47,9 @@ def make_view(number: int, role: WorkerRole, rng: Random) -> WorkerView:
         blocks=blocks,
         identity=IDENTITY,
         max_num_seqs=64,
-        num_running=rng.randint(5, 50),
+        num_running=(num_running := rng.randint(5, 50)),
+        num_free_batch_slots=64 - num_running,
+        p90_output_tokens=256,
         num_queued_tokens=rng.randint(0, 4000),
         resident_adapters=frozenset(f"adapter-{rng.randint(0, 40)}" for _ in range(8)),
         ttft_s=rng.uniform(0.1, 0.4),
@@ -72,11 +73,11 @@ def fill(index: PrefixIndex, views: list[WorkerView], prefixes: list[tuple[int, 
 
 def decide(policy: str, views: list[WorkerView], index: PrefixIndex, requests: list[PlacementRequest]) -> list[float]:
     """CPU seconds of each decision, in order of size."""
-    policies, lengths, rng = Policies(PoliciesConfig(default=policy), index), OutputLengths(256), Random(1)
+    policies, rng = Policies(PoliciesConfig(default=policy), index), Random(1)
     seconds = []
     for request in requests:
         began_s = time.thread_time()
-        choice = choose(views, make_ask(request, lengths, AdmissionConfig()), policies, rng)
+        choice = choose(views, Ask(request=request), policies, rng)
         seconds.append(time.thread_time() - began_s)
         assert isinstance(choice, Choice)
         assert len(choice.prefill) == 2
