@@ -115,6 +115,7 @@ def drill(tmp_path: Path) -> Iterator[Drill]:
             stores.redis_url,
             "--object-store",
             f"s3://{BUCKET}/models",
+            "--keep-logs",
             "--s3-endpoint",
             stores.s3_url,
         )
