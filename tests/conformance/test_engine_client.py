@@ -32,7 +32,6 @@ async def test_requests_run_and_their_tokens_come_in_order(start: Start) -> None
     (stats,) = {s.num_prompt_tokens for s in outputs.collect(lambda r: r.started_stats.values())}
     assert stats == 3
     await eventually(lambda: client.status().blocks.allocated == 0)
-    assert client.status().tokens_by_tenant == {"t": 80}
 
 
 async def test_calls_take_effect_in_the_order_in_which_they_are_made(start: Start) -> None:

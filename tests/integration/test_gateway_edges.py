@@ -85,7 +85,7 @@ async def test_request_ids_are_echoed_when_sane(world: World) -> None:
 
 
 async def test_caps_of_gateway_and_tenant() -> None:
-    async with gateway_world(max_open_requests=3, max_open_requests_per_tenant=2) as world:
+    async with gateway_world(requests={"max_open": 3, "max_open_per_tenant": 2}) as world:
         world.worker.script = lambda submit, choice: endless()
         world.worker.step_s = 0.01
         endless = {**BODY, "max_tokens": 3000}

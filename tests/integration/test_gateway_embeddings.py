@@ -85,7 +85,7 @@ async def platform(tmp_path: Path) -> AsyncIterator[World]:
 @pytest.fixture
 async def scripted() -> AsyncIterator[tuple[World, list[ScriptedEmbedder]]]:
     """A gateway over two scripted workers."""
-    async with gateway_world(embedding_timeout_s=10.0) as world:
+    async with gateway_world(requests={"embedding_timeout_s": 10.0}) as world:
         embedders = [ScriptedEmbedder(f"prefill-{i}") for i in range(2)]
         for embedder in embedders:
             await embedder.start()
@@ -156,7 +156,7 @@ async def test_vectors_are_cut_only_where_it_means_something() -> None:
         error = response.json()["error"]
         assert (response.status_code, error["param"]) == (400, "dimensions")
         assert "256" in error["message"]
-    async with gateway_world(matryoshka="on") as world:
+    async with gateway_world(model={"matryoshka": "on"}) as world:
         embedder = ScriptedEmbedder("prefill-0")
         await embedder.start()
         world.router.embedders = [embedder.ref]
@@ -168,7 +168,7 @@ async def test_vectors_are_cut_only_where_it_means_something() -> None:
 
 
 async def test_embedding_may_be_off() -> None:
-    async with gateway_world(pooling="off") as world:
+    async with gateway_world(model={"pooling": "off"}) as world:
         response = await post(world)
         assert (response.status_code, response.json()["error"]["code"]) == (400, "unsupported_operation")
         (entry,) = (await world.http.get("/v1/models")).json()["data"]
@@ -176,7 +176,7 @@ async def test_embedding_may_be_off() -> None:
 
 
 async def test_the_pooling_of_the_settings_reaches_the_worker() -> None:
-    async with gateway_world(pooling="mean") as world:
+    async with gateway_world(model={"pooling": "mean"}) as world:
         embedder = ScriptedEmbedder("prefill-0")
         await embedder.start()
         world.router.embedders = [embedder.ref]
@@ -248,7 +248,7 @@ async def test_one_group_that_fails_ends_the_others(scripted: Any) -> None:
 
 
 async def test_a_request_has_a_deadline() -> None:
-    async with gateway_world(embedding_timeout_s=0.3) as world:
+    async with gateway_world(requests={"embedding_timeout_s": 0.3}) as world:
         embedder = ScriptedEmbedder("prefill-0", blocks=True)
         await embedder.start()
         world.router.embedders = [embedder.ref]
@@ -260,7 +260,7 @@ async def test_a_request_has_a_deadline() -> None:
 
 
 async def test_open_requests_are_bounded_like_on_the_other_routes() -> None:
-    async with gateway_world(max_open_requests_per_tenant=1) as world:
+    async with gateway_world(requests={"max_open_per_tenant": 1}) as world:
         embedder = ScriptedEmbedder("prefill-0", blocks=True)
         await embedder.start()
         world.router.embedders = [embedder.ref]

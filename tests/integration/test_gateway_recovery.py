@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from stratos.common.errors import AdapterUnavailable, Overloaded
+from stratos.common.errors import AdapterUnavailable, Internal, Overloaded
 from stratos.core.placement import Outcome
 from tests.support.gateway_world import END_ID, World, gateway_world, say
 from tests.support.shipped_model import shipped_tokenizer
@@ -162,7 +162,7 @@ async def test_a_stream_that_ran_for_a_while_at_each_lost_worker_goes_on_however
 async def test_an_error_after_the_first_token_is_the_last_event() -> None:
     async with gateway_world(2) as world:
         world.worker.script, world.worker.die_after = say(TEXT), 3
-        world.workers[1].error = AdapterUnavailable("the object store does not answer")
+        world.workers[1].error = Internal("a bug")
         response = await world.http.post("/v1/completions", json={"model": "base", "prompt": "x", "stream": True})
         events = response.text.strip().split("\n\n")
         assert response.status_code == 200
@@ -182,13 +182,23 @@ async def test_the_sdk_raises_an_error_that_comes_in_mid_stream() -> None:
         assert caught.value.code == "overloaded"
 
 
-async def test_an_error_of_the_worker_has_its_own_status() -> None:
-    async with gateway_world(1) as world:
+async def test_an_adapter_that_one_worker_cannot_load_is_found_at_another() -> None:
+    async with gateway_world(2) as world:
         world.worker.error = AdapterUnavailable("the object store does not answer")
+        world.workers[1].script = say(TEXT)
+        assert await stream_ids(world) == (TEXT, text_ids(), "stop")
+        assert [len(worker.submits) for worker in world.workers] == [1, 1]
+        assert world.metric("stratos_recoveries_total", cause="adapter") == 1
+
+
+async def test_an_adapter_that_no_worker_can_load_is_told_after_three_of_them() -> None:
+    async with gateway_world(4) as world:
+        for worker in world.workers:
+            worker.error = AdapterUnavailable("the object store does not answer")
         with pytest.raises(openai.InternalServerError) as caught:
             await world.openai.completions.create(model="base", prompt="x")
         assert (caught.value.status_code, caught.value.code) == (503, "adapter_unavailable")
-        assert len(world.worker.submits) == 1
+        assert [len(worker.submits) for worker in world.workers] == [1, 1, 1, 0]
 
 
 async def test_unreachable_workers_are_gone_around() -> None:

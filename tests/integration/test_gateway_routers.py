@@ -20,8 +20,8 @@ from stratos.common.clock import SystemClock
 from stratos.common.errors import Overloaded
 from stratos.core.placement import Outcome, Placement, WorkerRole
 from stratos.core.requests.convictions import ConvictionConfig
+from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
-from stratos.rpc.clients.router_addresses import RouterAddresses
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.preference import preferred
@@ -76,7 +76,7 @@ class World:
 async def gateway(addresses: Sequence[str], registry: CollectorRegistry) -> AsyncIterator[RouterSet]:
     """What a gateway process has of routers, once it knows that all of them answer."""
     metrics, config = GatewayMetrics(registry), RoutersConfig(silence_timeout_s=0.5)
-    known, clock = RouterAddresses(addresses), SystemClock()
+    known, clock = PeerAddresses(addresses), SystemClock()
     routers = RouterSet(known, RouterClient, config, ConvictionConfig(), metrics, clock, Random())
     running = asyncio.create_task(routers.run())
     try:

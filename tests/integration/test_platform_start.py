@@ -134,7 +134,8 @@ def test_adapters_go_to_an_s3_store(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert "headers" not in platform.stratos("adapters", "list", "--tenant", "other").stdout
             keys = [item["Key"] for item in client.list_objects_v2(Bucket="bucket")["Contents"]]
             assert {key.split("/")[0] for key in keys} == {"prefix"}
-            assert {key.rsplit("/")[-1] for key in keys} == {"adapter_config.json", "adapter_model.safetensors"}
+            names = {"adapter_config.json", "adapter_model.safetensors", "manifest.json"}
+            assert {key.rsplit("/")[-1] for key in keys} == names
             platform.stratos("adapters", "delete", "headers", "--tenant", "default")
             assert "headers" not in platform.stratos("adapters", "list", "--tenant", "default").stdout
         client.close()

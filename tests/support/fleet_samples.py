@@ -9,8 +9,7 @@ from stratos.core.features import Feature
 from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
-from stratos.routing.admission import Ask, OutputLengths, make_ask
-from stratos.routing.settings import AdmissionConfig
+from stratos.routing.admission import Ask
 from stratos.routing.worker_view import WorkerView
 from tests.support.terms import with_terms
 
@@ -25,8 +24,30 @@ def ledger(total: int, allocated: int = 0, cached: int = 0, reserved: int = 0, f
 
 def make_status(name: str = "decode-0", role: WorkerRole = WorkerRole.DECODE, **changes: Any) -> WorkerStatus:
     ref = WorkerRef(worker_id=name, incarnation=f"inc-{name}", address=f"host:{name}", role=role)
-    status = WorkerStatus(ref=ref, blocks=ledger(1000), identity=IDENTITY, max_num_seqs=8, features=frozenset(Feature))
-    return dataclasses.replace(status, **changes)
+    status = WorkerStatus(
+        ref=ref,
+        blocks=ledger(1000),
+        identity=IDENTITY,
+        max_num_seqs=8,
+        num_free_adapter_slots=8,
+        p90_output_tokens=256,
+        features=frozenset(Feature),
+    )
+    return with_free_slots(status, changes)
+
+
+def with_free_slots(status: WorkerStatus, changes: dict[str, Any]) -> WorkerStatus:
+    """``status`` with other fields; batch slots that nothing runs in are free, and what is beyond the batch waits."""
+    changed = dataclasses.replace(status, **{"num_waiting": 0, **changes})
+    if "num_free_batch_slots" in changes or not changed.max_num_seqs:
+        return changed
+    num_running = min(changed.num_running, changed.max_num_seqs)
+    return dataclasses.replace(
+        changed,
+        num_running=num_running,
+        num_waiting=changed.num_waiting + changed.num_running - num_running,
+        num_free_batch_slots=changed.max_num_seqs - num_running,
+    )
 
 
 def make_view(name: str = "decode-0", role: WorkerRole = WorkerRole.DECODE, **changes: Any) -> WorkerView:
@@ -41,4 +62,4 @@ def make_request(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
 
 
 def make_sample_ask(**changes: Any) -> Ask:
-    return make_ask(make_request(**changes), OutputLengths(256), AdmissionConfig())
+    return Ask(request=make_request(**changes), max_waiting_per_worker=2)

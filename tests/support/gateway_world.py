@@ -347,13 +347,13 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
 
         values: dict[str, Any] = {
             "http_listen": "127.0.0.1:0",
-            "model_path": BASE_MODEL,
             "router_addresses": ("unused:1",),
             "redis_url": "redis://unused",
             "key_pepper": "unused-unused-unused",
             "sessions": {"silence_timeout_s": 5.0, "step_timeout_s": 5.0},
             "drain_timeout_s": 2.0,
             **overrides,
+            "model": {"path": BASE_MODEL, **overrides.get("model", {})},
         }
         settings = GatewaySettings(**values)
         service, stop = GatewayService(settings, open_backends), asyncio.Event()

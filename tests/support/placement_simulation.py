@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from stratos.core.placement import PlacementRequest
-from stratos.routing.admission import Ask, OutputLengths, make_ask
+from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import Choice
@@ -71,7 +71,6 @@ class PlacementSimulation:
         self._service_s = service_s
         self._random = Random(seed)
         self._admission = AdmissionConfig()
-        self._lengths = OutputLengths(self._admission.default_output_tokens)
         self._bookings = BookingLedger(BookingConfig())
         self._placer = Placer(
             Reservations(self._bookings), SuspectHolds(SuspectConfig()), Policies(PoliciesConfig()), Random(seed)
@@ -86,7 +85,7 @@ class PlacementSimulation:
     def push(self, **changes: Any) -> Ticket:
         """Queue a request."""
         request = make_request(f"req-{next(self._numbers)}", **changes)
-        return self._queue.push(request, self.now, output_tokens=32 * request.num_choices)[0]
+        return self._queue.push(request, self.now)[0]
 
     @property
     def num_waiting(self) -> int:
@@ -138,7 +137,7 @@ class PlacementSimulation:
         return list(self._known.values())
 
     def _ask(self, ticket: Ticket) -> Ask:
-        return make_ask(ticket.request, self._lengths, self._admission)
+        return Ask(request=ticket.request, max_waiting_per_worker=self._admission.max_waiting_per_worker)
 
     def _place(self, ticket: Ticket) -> str | Verdict:
         ask = self._ask(ticket)
@@ -151,7 +150,7 @@ class PlacementSimulation:
             handoff_id=ticket.request.request_id,
             request=ticket.request,
             decode_incarnation=choice.worker.ref.incarnation,
-            num_blocks=ask.num_blocks(16),
+            num_blocks=ask.need(choice.worker).num_blocks,
             at=self.now,
         )
         self._bookings.add(booking)
@@ -167,7 +166,7 @@ class PlacementSimulation:
         self._placer.reserve(ticket, self._ask(ticket), self._views())
 
     def _end(self, handoff_id: str) -> None:
-        self._bookings.end(handoff_id)
+        self._bookings.end(handoff_id, self.now)
         for worker in self.workers:
             if (booking := worker.running.pop(handoff_id, None)) is not None:
                 worker.num_seqs -= booking.decode_load.num_seqs

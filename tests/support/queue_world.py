@@ -22,9 +22,7 @@ class QueueWorld:
     def push(self, **changes: Any) -> Ticket:
         self.count += 1
         changes = {"request_id": f"req-{self.count}", **changes}
-        return self.queue.push(make_request(**changes), self.clock.now(), output_tokens=changes.get("max_tokens", 32))[
-            0
-        ]
+        return self.queue.push(make_request(**changes), self.clock.now())[0]
 
     def serve(self) -> Ticket | None:
         """Dispatch one request."""

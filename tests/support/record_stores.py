@@ -54,11 +54,9 @@ async def following(
     async with open_redis(url) as redis:
         store = RecordStore(redis, RecordStoreConfig(prefix=prefix))
         follower = SnapshotFollower(FollowedSnapshot(), store, SystemClock(), config)
-        first = asyncio.create_task(follower.first_look())
-        await asyncio.sleep(0)
         task = asyncio.create_task(follower.run())
         try:
-            await first
+            await follower.first_look()
             yield Follower(follower, KeyCheck(follower, peppers))
         finally:
             task.cancel()

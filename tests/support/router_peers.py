@@ -14,7 +14,7 @@ from stratos.common.clock import FakeClock
 from stratos.common.errors import StratosError, WorkerLost
 from stratos.core.placement import AttemptReport, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.convictions import ConvictionConfig, ConvictionTable, ConvictionUpdate
-from stratos.rpc.clients.router_addresses import RouterAddresses
+from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.router_set import RouterSet
@@ -120,7 +120,7 @@ async def router_set(*addresses: str) -> AsyncIterator[RouterWorld]:
     async def resolve(host: str, port: int) -> Sequence[str]:
         return list(known)
 
-    found, metrics = RouterAddresses(["routers:1"], resolve), GatewayMetrics(registry)
+    found, metrics = PeerAddresses(["routers:1"], resolve), GatewayMetrics(registry)
     routers = RouterSet(found, connect, CONFIG, CONVICTIONS, metrics, clock, Random(1))
     world = RouterWorld(peers, clock, routers, registry, known)
     running = asyncio.create_task(routers.run())

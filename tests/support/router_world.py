@@ -23,6 +23,7 @@ from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.codec.fleet import status_to_pb
+from tests.support.fleet_samples import with_free_slots
 from tests.support.module_command import module_command
 from tests.support.terms import make_terms, with_terms
 from tests.support.waiting import eventually
@@ -36,8 +37,10 @@ def make_status(worker_id: str, role: WorkerRole, **changes: Any) -> WorkerStatu
     """An idle worker with 1000 blocks and 8 batch slots."""
     ref = WorkerRef(worker_id=worker_id, incarnation=f"inc-{worker_id}", address="", role=role)
     blocks = BlockLedger(total=1000, free=1000, cached=0, allocated=0, reserved=0, fenced=0)
-    status = WorkerStatus(ref=ref, blocks=blocks, identity=IDENTITY, max_num_seqs=8, features=frozenset(Feature))
-    return dataclasses.replace(status, **changes)
+    status = WorkerStatus(
+        ref=ref, blocks=blocks, identity=IDENTITY, max_num_seqs=8, num_free_adapter_slots=8, features=frozenset(Feature)
+    )
+    return with_free_slots(status, changes)
 
 
 def ask(request_id: str = "req-1", **changes: Any) -> PlacementRequest:
@@ -62,7 +65,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         return self.status.ref.worker_id
 
     def set(self, **changes: Any) -> None:
-        self.status = dataclasses.replace(self.status, **changes)
+        self.status = with_free_slots(self.status, changes)
         self._changed.set()
         self._changed = asyncio.Event()
 

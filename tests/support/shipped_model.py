@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stratos.core.files.model_files import read_model_files
 from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.served_model import ServedModel
 from tests.support.paths import BASE_MODEL
 
@@ -17,7 +18,7 @@ VOCAB_SIZE = 4096
 @functools.cache
 def served_model() -> ServedModel:
     """What a gateway knows of it."""
-    return ServedModel.load(BASE_MODEL, "base", 4096)
+    return ServedModel.load(ModelConfig(path=BASE_MODEL, name="base"))
 
 
 @functools.cache

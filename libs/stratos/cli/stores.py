@@ -13,11 +13,12 @@ from stratos.cli.data.credentials import Credentials, save_credentials
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.common.errors import BadRequest
+from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.store.records.adoption import Adoption, adopt_store, export_store, init_store
 from stratos.store.records.manifest import ManifestStore
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig
-from stratos.store.records.snapshot_copy import load_copy, save_copy
+from stratos.store.records.snapshot_copy import load_copy, parse_copy, save_copy
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
@@ -96,14 +97,16 @@ async def run_export(target: StoreTarget, path: Path) -> int:
     return len(copy.records)
 
 
-async def run_adopt(target: StoreTarget, paths: Sequence[Path], *, replaces: bool) -> Adoption:
-    """Fill a Redis that was emptied.
+async def run_adopt(target: StoreTarget, paths: Sequence[Path], gateways: Sequence[str], *, replaces: bool) -> Adoption:
+    """Fill a Redis that was emptied, from the object store, files of copies, and gateways that run.
 
     Raises:
         BadRequest: a file cannot be read, or files and manifest are of several stores.
+        DependencyDown: a gateway does not answer.
     """
     copies = [await asyncio.to_thread(load_copy, path) for path in paths]
     if missing := [str(path) for path, copy in zip(paths, copies, strict=True) if copy is None]:
         raise BadRequest(f"there is no file {', '.join(missing)}")
+    copies += [parse_copy(await fetch_snapshot(address)) for address in gateways]
     async with open_stores(target) as (records, manifests):
         return await adopt_store(records, manifests, [copy for copy in copies if copy], replaces=replaces)

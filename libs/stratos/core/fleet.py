@@ -5,6 +5,7 @@ Workers fill ``WorkerStatus``; the router adds liveness and bookings; the autosc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stratos.core.features import PROTOCOL_VERSION
@@ -40,6 +41,27 @@ class WorkerStatus:
     """Slowest of its recent steps."""
     version: int = 0
     """Moves when something that admission depends on has changed."""
+    num_promised_blocks: int = 0
+    """KV blocks that its requests are expected to take and do not hold."""
+    p90_output_tokens: int = 256
+    """90th percentile of its output lengths so far."""
+    num_free_batch_slots: int = 0
+    """Places in the batch that no request has or was promised; sequences that wait will take some of them."""
+    num_free_adapter_slots: int = 0
+    """Adapters that could be loaded now."""
+    tenant_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Output tokens made since the status before this one, of the tenants that got any."""
+    kv_watermark: float = 0.9
+    """Share of the KV pool that admission may fill."""
+    num_routers: int = 1
+    """Routers that follow its status, and place requests by it."""
+
+    @property
+    def num_seqs(self) -> int:
+        """Sequences that run, wait or are promised a place in the batch."""
+        in_batch = self.max_num_seqs - self.num_free_batch_slots if self.max_num_seqs else self.num_running
+        return in_batch + self.num_waiting
+
     features: frozenset[str] = frozenset()
     """What it offers, see ``stratos.core.features``."""
     protocol_version: int = PROTOCOL_VERSION

@@ -266,7 +266,7 @@ class EngineCore:
 
     def pin_adapter(self, digest: str) -> bool:
         """Keep a loaded adapter from being evicted; ``False`` when it is not loaded. Pins count."""
-        with self._lock:
+        with self._changing():
             self._adapter_pins[digest] += 1  # before the look: a load in another thread may be choosing a victim
             if digest in self.runner.resident_adapters():
                 return True
@@ -275,7 +275,7 @@ class EngineCore:
 
     def unpin_adapter(self, digest: str) -> None:
         """Take one pin back."""
-        with self._lock:
+        with self._changing():
             self._adapter_pins[digest] -= 1
             if self._adapter_pins[digest] <= 0:
                 del self._adapter_pins[digest]
@@ -337,10 +337,14 @@ class EngineCore:
             blocks=self._blocks.ledger(),
             num_waiting=len(waiting),
             num_running=len(running),
+            num_free_batch_slots=max(0, self._scheduler.num_free_seqs) if self._scheduler.is_admitting else 0,
+            num_promised_blocks=self._scheduler.num_promised_blocks,
+            p90_output_tokens=self._kv.admission.output_lengths.value,
+            kv_watermark=self._context.config.kv_watermark,
+            num_free_adapter_slots=max(0, self.info.num_adapter_slots - len(self._adapter_pins)),
             num_queued_tokens=sum(s.remaining for s in prompts),
             num_prefill_jobs=len(self._jobs),
             resident_adapters=self.runner.resident_adapters(),
-            tokens_by_tenant=dict(self._context.tokens_by_tenant),
             slow_step_s=self._slow_steps.slowest_s,
             num_preemptions=self._scheduler.num_preemptions,
             num_admission_refusals=self._kv.admission.num_refusals,

@@ -197,7 +197,7 @@ class StepTracker:
                 continue
             try:
                 if sequence.job is not None:
-                    self.jobs.advance(sequence.job, launched.count)
+                    self.jobs.advance(sequence.job)
                 elif sequence.embedding is not None:
                     self.embeddings.advance(sequence, begin, pooled.get(sequence.seq_id), result)
                 else:

@@ -25,8 +25,6 @@ class Booking:
     """Of the worker that runs it: a decode worker, or for embeddings a prefill worker."""
     prefill_incarnation: str = ""
     num_blocks: int
-    output_tokens: int = 0
-    """Output over all choices that the tenant was charged for."""
     at: float
 
     @property
@@ -66,12 +64,17 @@ class BookingLedger:
         if booking.prefill_incarnation:
             self._by_prefill.setdefault(booking.prefill_incarnation, {})[booking.handoff_id] = booking
 
-    def end(self, handoff_id: str) -> Booking | None:
-        """An attempt was reported as ended; ``None`` when it is not booked (any more)."""
+    def end(self, handoff_id: str, now: float, *, has_finished: bool = False) -> Booking | None:
+        """An attempt was reported as ended; ``None`` when it is not booked (any more).
+
+        The places of one that finished are free before the next status says so.
+        """
         booking = self._remove(handoff_id)
-        if booking is not None and not self._is_fresh(booking, booking.decode_incarnation):
-            seqs = self._num_ended_seqs
-            seqs[booking.decode_incarnation] = seqs.get(booking.decode_incarnation, 0) + booking.decode_load.num_seqs
+        if booking is not None and has_finished and not self._is_fresh(booking, booking.decode_incarnation):
+            incarnation, seqs = booking.decode_incarnation, self._num_ended_seqs
+            # An end that is reported shortly after a status may be in that status already.
+            if now - self._status_at[incarnation] >= self._settings.report_s:
+                seqs[incarnation] = seqs.get(incarnation, 0) + booking.decode_load.num_seqs
         return booking
 
     def on_status(self, status: WorkerStatus, now: float) -> None:
@@ -105,7 +108,7 @@ class BookingLedger:
         return len(old)
 
     def fresh(self, incarnation: str) -> BookedLoad:
-        """Placements on the worker since its last status."""
+        """Placements that the worker's last status may not show yet."""
         decode = (
             b.decode_load for b in self._by_decode.get(incarnation, {}).values() if self._is_fresh(b, incarnation)
         )
@@ -113,6 +116,12 @@ class BookingLedger:
             b.prefill_load for b in self._by_prefill.get(incarnation, {}).values() if self._is_fresh(b, incarnation)
         )
         return _sum((*decode, *prefill))
+
+    def fresh_adapters(self, incarnation: str) -> frozenset[str]:
+        """Adapters of those placements."""
+        bookings = self._by_decode.get(incarnation, {}).values()
+        adapters = {b.request.terms.adapter.digest for b in bookings if self._is_fresh(b, incarnation)}
+        return frozenset(adapters - {""})
 
     def held(self, incarnation: str) -> BookedLoad:
         """All placements on the decode worker that have not ended."""
@@ -127,11 +136,11 @@ class BookingLedger:
         return self._num_ended_seqs.get(incarnation, 0)
 
     def _is_fresh(self, booking: Booking, incarnation: str) -> bool:
-        return booking.at > self._status_at.get(incarnation, float("-inf"))
+        return booking.at > self._status_at.get(incarnation, float("-inf")) - self._settings.flight_s
 
     def _trim(self, status: WorkerStatus, now: float) -> None:
         """Old bookings beyond what the worker shows have ended without a report; the oldest go first."""
-        shown = status.num_running + status.num_waiting + status.num_handoffs + status.num_orphans
+        shown = status.num_seqs + status.num_orphans
         old = [
             booking
             for booking in self._by_decode.get(status.ref.incarnation, {}).values()

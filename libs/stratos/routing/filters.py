@@ -30,11 +30,14 @@ class Rejection(enum.StrEnum):
     PROTOCOL = "protocol"
     FEATURES = "features"
     NEVER_FITS = "never_fits"
+    ADAPTER_SLOTS = "adapter_slots"
     BATCH_SLOTS = "batch_slots"
     KV_ROOM = "kv_room"
 
 
-CAPACITY = frozenset({Rejection.REFUSED, Rejection.RESERVED, Rejection.BATCH_SLOTS, Rejection.KV_ROOM})
+CAPACITY = frozenset(
+    {Rejection.REFUSED, Rejection.RESERVED, Rejection.ADAPTER_SLOTS, Rejection.BATCH_SLOTS, Rejection.KV_ROOM}
+)
 
 Filter = Callable[[WorkerView, Ask], Rejection | None]
 
@@ -93,6 +96,14 @@ def pairs_with(identity: KvIdentity) -> Filter:
     return check
 
 
+def has_adapter_slot(view: WorkerView, ask: Ask) -> Rejection | None:
+    """The adapter is there, or may be loaded beside those of requests on their way."""
+    digest, status = ask.request.terms.adapter.digest, view.status
+    if not digest or digest in status.resident_adapters or digest in view.fresh_adapters:
+        return None
+    return None if len(view.fresh_adapters) < status.num_free_adapter_slots else Rejection.ADAPTER_SLOTS
+
+
 def has_batch_slot(view: WorkerView, ask: Ask) -> Rejection | None:
     """A place in the batch."""
     return None if ask.num_slots_short(view) <= 0 else Rejection.BATCH_SLOTS
@@ -118,6 +129,7 @@ DECODE_FILTERS: tuple[Filter, ...] = (
     is_live,
     has_changed,
     is_open,
+    has_adapter_slot,
     has_kv_room,
     has_batch_slot,
 )
@@ -133,6 +145,7 @@ EMBEDDING_FILTERS: tuple[Filter, ...] = (
     is_live,
     has_changed,
     is_open,
+    has_adapter_slot,
     has_batch_slot,
 )
 """Blocks are not asked for: inputs run one after the other and give theirs back, so only one that is too long for the

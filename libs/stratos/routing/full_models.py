@@ -44,9 +44,10 @@ class FullModels:
             not _is_choosy(ask)
             and ask.request.required_features <= refused.request.required_features
             and ask.num_slots == refused.num_slots
-            and ask.output_tokens <= refused.output_tokens
+            and ask.request.max_tokens <= refused.request.max_tokens
             and ask.request.num_prompt_tokens <= refused.request.num_prompt_tokens
-            and ask.kv_watermark >= refused.kv_watermark
+            and ask.request.is_return >= refused.request.is_return
+            and not ask.request.terms.adapter.digest
         )
         return Verdict.BLOCKED if is_covered else None
 

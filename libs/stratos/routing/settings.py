@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionConfig:
-    """The KV admission rule and the bound on a worker's own queue."""
+    """The bound on a worker's own queue; the KV admission rule comes with its status."""
 
-    kv_watermark: Annotated[float, Gt(0), Le(1)] = 0.90
-    """Share of a KV pool that admission may fill, recoveries excepted; 1.0 relies on preemption alone."""
-    default_output_tokens: Annotated[int, Ge(1)] = 256
-    """Stands for the p90 output length of a model until enough requests have ended."""
     max_waiting_per_worker: Annotated[int, Ge(0)] = 2
     """Sequences above ``max_num_seqs`` that a worker is given, so that a freed batch slot is not idle for a status
-    interval; the backlog itself waits in the router, where it is fair."""
+    interval; the backlog itself waits in the router, where it is fair. None while the model has prefill workers, since
+    a hand-off that finds no batch slot is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +69,10 @@ class SuspectConfig:
 class BookingConfig:
     """How long a booking lives without being confirmed."""
 
+    flight_s: Annotated[float, Ge(0)] = 0.05
+    """A placement reaches its worker within this time: a status that arrives earlier may not show it."""
+    report_s: Annotated[float, Ge(0)] = 0.025
+    """The end of a request is reported within this time: a status that arrived before may show it already."""
     confirm_s: float = 5.0
     """By now the worker's own status shows the request; what it does not show has ended without a report."""
     lease_s: float = 900.0

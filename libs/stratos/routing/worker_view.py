@@ -1,8 +1,8 @@
-"""One worker at one moment: its own status, the router's verdict on it, and what the router has booked on it.
+"""One worker at one moment: its own status, the router's verdict on it, and what the router has booked since.
 
-The status is the truth, but it is a moment old.  ``fresh`` are placements made since it arrived, ``held`` all
-placements that have not ended; the load is whichever account is larger, so that neither a burst between two
-statuses nor the load of another router is overlooked, and nothing is counted twice.
+The status is the truth, but it is a moment old.  ``fresh`` are the placements that it may not show yet: those made
+since it arrived, or so shortly before that they were on their way.  One that it shows already counts twice until the
+next status: for a moment too much room is taken, and never too little.
 """
 
 from __future__ import annotations
@@ -58,20 +58,32 @@ class WorkerView:
     """When a status last showed that it moves, or has nothing to do; monotonic seconds."""
     fresh: BookedLoad = NO_LOAD
     held: BookedLoad = NO_LOAD
+    fresh_adapters: frozenset[str] = frozenset()
+    """Adapters of the placements that the status may not show, those left out that were resident then."""
     num_ended_seqs: int = 0
     """Sequences of the status that were reported as ended since it arrived."""
 
     @property
     def num_seqs(self) -> int:
-        """Sequences that run, wait or are on their way there."""
-        reported = max(0, self.status.num_running + self.status.num_waiting - self.num_ended_seqs)
-        return max(self.held.num_seqs, reported + self.fresh.num_seqs)
+        """Sequences that run, wait, are promised a place or are on their way there."""
+        return max(0, self.status.num_seqs - self.num_ended_seqs) + self.fresh.num_seqs
 
     @property
     def num_used_blocks(self) -> int:
-        """KV blocks that are taken or promised; evictable cache is not among them."""
+        """KV blocks that are taken, by requests on their way too; evictable cache is not among them."""
         blocks = self.status.blocks
-        return max(self.held.num_blocks, blocks.allocated + blocks.reserved + blocks.fenced + self.fresh.num_blocks)
+        return blocks.allocated + blocks.reserved + blocks.fenced + self.fresh.num_blocks
+
+    def kept_for_other_routers(self, free: float) -> float:
+        """Of ``free`` room in the status, what other routers may be giving away at this moment.
+
+        Routers see one status and do not see one another: each of R places at most one request by a status, or what
+        fits into its R-th part.
+        """
+        num_routers = self.status.num_routers
+        if num_routers <= 1 or not self.fresh.num_requests:
+            return 0.0
+        return max(0.0, free) * (num_routers - 1) / num_routers
 
     @property
     def num_queued_tokens(self) -> int:
@@ -82,4 +94,5 @@ class WorkerView:
     def free_kv_ratio(self) -> float:
         """Share of the pool that is neither taken nor promised."""
         total = self.status.blocks.total
-        return max(0.0, 1.0 - self.num_used_blocks / total) if total else 0.0
+        taken = self.num_used_blocks + self.status.num_promised_blocks
+        return max(0.0, 1.0 - taken / total) if total else 0.0

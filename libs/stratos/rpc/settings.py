@@ -204,8 +204,11 @@ def _alternatives(annotation: Any) -> list[Any]:
 
 def _problem(cls: type[ServiceSettings], location: tuple[int | str, ...], message: str) -> str:
     """A failed check, under the variable it belongs to; the value is not shown, it may be a secret."""
-    paths = [setting.path for setting in settings_of(cls)]
-    path = next((path for path in paths if path == location[: len(path)]), tuple(str(part) for part in location))
+    settings = list(settings_of(cls))
+    path = next((s.path for s in settings if s.path == location[: len(s.path)]), None)
+    if path is None:  # a group that is missing as a whole is missing what it requires
+        inside = (s.path for s in settings if s.path[: len(location)] == location and s.default is dataclasses.MISSING)
+        path = next(inside, tuple(str(part) for part in location))
     return f"{env_name_of(cls, path)}: {message}"
 
 

@@ -131,7 +131,7 @@ class SimFleet:
         session, number, outcome = self._open.pop(request_id)
         outcome.ended_s = self._timeline.now()
         self.recorder.outcomes.append(outcome)
-        self._router.complete(self._handoffs.pop(request_id), outcome.num_output_tokens)
+        self._router.complete(self._handoffs.pop(request_id))
         if number + 1 < len(session.turns):
             next_s = self._timeline.now() + self._config.think_s
             self._timeline.at(next_s, lambda: self._ask(session, number + 1))

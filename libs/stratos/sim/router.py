@@ -10,7 +10,7 @@ from random import Random
 from stratos.core.cache_changes import CacheChanges
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import PlacementRequest, WorkerRef
-from stratos.routing.admission import Ask, OutputLengths, make_ask
+from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import Choice
@@ -21,12 +21,14 @@ from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.settings import AdmissionConfig, BookingConfig, QueueConfig, SuspectConfig
+from stratos.routing.settings import BookingConfig, QueueConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
 from stratos.sim.timeline import Timeline
 
 QUEUE = QueueConfig(max_requests=1 << 20, max_tokens=1 << 40, ttl_s=1e9)
 """Nothing is shed: a trace is measured to its end."""
+BOOKINGS = BookingConfig(flight_s=0.0, report_s=0.0)
+"""Placements and ends take no time on their way."""
 MAX_INDEXED_BLOCKS = 1 << 20
 
 
@@ -49,10 +51,8 @@ class SimRouter:
     ) -> None:
         self.index = PrefixIndex(MAX_INDEXED_BLOCKS)
         self._timeline, self._on_placed = timeline, on_placed
-        self._admission = AdmissionConfig()
-        self._lengths = OutputLengths(self._admission.default_output_tokens)
         self._queue = PlacementQueue(QUEUE)
-        self._bookings = BookingLedger(BookingConfig())
+        self._bookings = BookingLedger(BOOKINGS)
         self._placer = Placer(
             Reservations(self._bookings), SuspectHolds(SuspectConfig()), Policies(config, self.index), Random(seed)
         )
@@ -63,7 +63,7 @@ class SimRouter:
 
     def schedule(self, request: PlacementRequest) -> None:
         """A request arrives."""
-        self._queue.push(request, self._timeline.now(), output_tokens=request.max_tokens)
+        self._queue.push(request, self._timeline.now())
         self._wake()
 
     def on_report(self, status: WorkerStatus, changes: CacheChanges) -> None:
@@ -74,11 +74,10 @@ class SimRouter:
         self._set_view(WorkerView(ref=status.ref, status=status))
         self._wake()
 
-    def complete(self, handoff_id: str, num_output_tokens: int) -> None:
+    def complete(self, handoff_id: str) -> None:
         """A request ended."""
-        booking = self._bookings.end(handoff_id)
+        booking = self._bookings.end(handoff_id, self._timeline.now(), has_finished=True)
         if booking is not None:
-            self._lengths.add(booking.request.model_digest, num_output_tokens)
             self._booked(booking.decode_incarnation)
         self._wake()
 
@@ -104,7 +103,7 @@ class SimRouter:
                 handoff_id=handoff_id,
                 request=ticket.request,
                 decode_incarnation=worker.ref.incarnation,
-                num_blocks=ask.num_blocks(worker.status.block_size),
+                num_blocks=ask.need(worker).num_blocks,
                 at=self._timeline.now(),
             )
         )
@@ -115,7 +114,7 @@ class SimRouter:
         self._placer.reserve(ticket, self._ask(ticket), tuple(self._views.values()))
 
     def _ask(self, ticket: Ticket) -> Ask:
-        return make_ask(ticket.request, self._lengths, self._admission)
+        return Ask(request=ticket.request)  # ends are known at once, so that no worker needs a queue of its own
 
     def _booked(self, incarnation: str) -> None:
         self._set_view(self._views[incarnation])

@@ -115,4 +115,9 @@ class SimWorker:
             identity=info.identity,
             block_size=info.geometry.block_size,
             max_num_seqs=self._config.scheduler.max_num_seqs,
+            num_promised_blocks=status.num_promised_blocks,
+            p90_output_tokens=status.p90_output_tokens,
+            num_free_batch_slots=status.num_free_batch_slots,
+            num_free_adapter_slots=status.num_free_adapter_slots,
+            kv_watermark=status.kv_watermark,
         )

@@ -66,6 +66,8 @@ class RequestRecord:
         self.submission = submission
         self.key = submission.request.key
         self.origin: PromptOrigin | None = None
+        self.is_admitted = False
+        """The engine has it, or keeps blocks and places for it."""
         self.error: StratosError | None = None
         self.stats: RequestStats | None = None
         self.first_token_s: float | None = None

@@ -134,6 +134,7 @@ class WorkerProcess(Service):
             clock=self._clock,
             gate=self._gate,
             tracing=self.tracing,
+            news=self._feed,
         )
         engine.subscribe(lambda _: self._feed.notify())
 
@@ -157,6 +158,9 @@ class WorkerProcess(Service):
         """What routers see."""
         opened, context, now_s = self.opened, self.opened.context, self._clock.now()
         engine, info = context.engine.status(), context.engine.info
+        scheduler = self._settings.scheduler
+        max_batch_slots = min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
+        intents = opened.table.intents(engine.p90_output_tokens, info.geometry.block_size, max_batch_slots)
         status = WorkerStatus(
             ref=self.me(),
             engine_step=engine.step,
@@ -173,8 +177,14 @@ class WorkerProcess(Service):
             identity=info.identity,
             resident_adapters=frozenset(engine.resident_adapters),
             block_size=info.geometry.block_size,
-            max_num_seqs=self._settings.scheduler.max_num_seqs,
+            max_num_seqs=max_batch_slots,
             slow_step_s=engine.slow_step_s,
+            num_promised_blocks=engine.num_promised_blocks + intents.num_blocks,
+            p90_output_tokens=engine.p90_output_tokens,
+            num_free_batch_slots=max(0, engine.num_free_batch_slots - intents.num_batch_slots),
+            num_free_adapter_slots=engine.num_free_adapter_slots,
+            kv_watermark=engine.kv_watermark,
+            num_routers=self._feed.num_watchers,
             features=context.features,
             ttft_s=opened.table.latencies.first_token.value(now_s),
             itl_s=opened.table.latencies.next_token.value(now_s),

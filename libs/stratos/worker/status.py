@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from typing import Any
@@ -19,30 +20,54 @@ MIN_INTERVAL_S = 0.05
 MAX_INTERVAL_MS = 60_000
 
 
+class Watcher:
+    """One stream of statuses."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.tenant_tokens: Counter[str] = Counter()
+        """Output since its last status."""
+
+    def take_tokens(self) -> dict[str, int]:
+        """The output since the last call."""
+        taken, self.tenant_tokens = dict(self.tenant_tokens), Counter()
+        return taken
+
+
 class StatusFeed:
     """Wakes watchers when something changed. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._watchers: set[asyncio.Event] = set()
+        self._watchers: set[Watcher] = set()
+
+    @property
+    def num_watchers(self) -> int:
+        """Routers that are told of changes."""
+        return len(self._watchers)
 
     def notify(self) -> None:
         """Something changed; every watcher will look."""
         for watcher in self._watchers:
-            watcher.set()
+            watcher.changed.set()
 
-    async def changes(self, interval_s: float) -> AsyncGenerator[None, None]:
+    def count_output(self, tenant: str, num_tokens: int) -> None:
+        """A request of the tenant has got tokens; the next status of every watcher says so."""
+        for watcher in self._watchers:
+            watcher.tenant_tokens[tenant] += num_tokens
+
+    async def changes(self, interval_s: float) -> AsyncGenerator[Watcher, None]:
         """Yields at once, then on changes and at least every ``interval_s``, at most 20 times a second."""
-        changed = asyncio.Event()
-        self._watchers.add(changed)
+        watcher = Watcher()
+        self._watchers.add(watcher)
         try:
             while True:
-                changed.clear()
-                yield
+                watcher.changed.clear()
+                yield watcher
                 await asyncio.sleep(MIN_INTERVAL_S)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), max(interval_s - MIN_INTERVAL_S, 0.001))
+                    await asyncio.wait_for(watcher.changed.wait(), max(interval_s - MIN_INTERVAL_S, 0.001))
         finally:
-            self._watchers.discard(changed)
+            self._watchers.discard(watcher)
 
 
 class StatusVersions:
@@ -85,8 +110,8 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
         if not 0 <= request.interval_ms <= MAX_INTERVAL_MS:
             raise BadRequest(f"interval_ms must be in [0, {MAX_INTERVAL_MS}]", param="interval_ms")
         async with aclosing(self._feed.changes(request.interval_ms / 1000 or PROGRESS_INTERVAL_S)) as changes:
-            async for _ in changes:
-                yield status_to_pb(self._status())
+            async for watcher in changes:
+                yield status_to_pb(dataclasses.replace(self._status(), tenant_tokens=watcher.take_tokens()))
 
     async def Drain(self, request: worker_pb2.DrainRequest, context: Any) -> worker_pb2.DrainResponse:
         """Refuse new work from now on; the process ends when what runs has ended or moved."""

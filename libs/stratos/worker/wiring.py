@@ -14,7 +14,7 @@ from stratos.kv.settings import TransportConfig
 from stratos.rpc.tracing import Tracing
 from stratos.worker.adapter_cache import AdapterCache, AdapterStore
 from stratos.worker.decode.prefill_policy import PrefillPolicy
-from stratos.worker.decode.request_table import RequestTable
+from stratos.worker.decode.request_table import RequestTable, StatusNews
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.embed.embedder import Embedder
 from stratos.worker.engine_client.base import EngineClient
@@ -59,6 +59,7 @@ def wire_worker(
     clock: Clock,
     gate: DrainGate,
     tracing: Tracing,
+    news: StatusNews,
 ) -> OpenWorker:
     """Build everything around a started engine."""
     context = _context(
@@ -72,6 +73,7 @@ def wire_worker(
         tracing,
         max_requests=settings.scheduler.max_num_seqs + settings.scheduler.max_num_waiting,
         orphan_ttl_s=settings.orphan_ttl_s,
+        news=news,
     )
     for subscriber in (context.jobs.on_step, table.on_step, embedder.on_step):
         engine.subscribe(subscriber)

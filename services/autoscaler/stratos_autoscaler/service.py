@@ -8,8 +8,8 @@ from typing import Any
 import grpc.aio
 
 from stratos.common.clock import Clock
+from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
-from stratos.rpc.clients.router_addresses import RouterAddresses
 from stratos.rpc.serving.service import Service
 from stratos_autoscaler.backends.base import Backend
 from stratos_autoscaler.backends.local import LocalBackend
@@ -25,7 +25,7 @@ class AutoscalerApp(Service):
     name = "autoscaler"
 
     def __init__(self, settings: AutoscalerSettings, clock: Clock) -> None:
-        self._routers = RouterFleets(RouterAddresses(settings.router_addresses).now, RouterClient)
+        self._routers = RouterFleets(PeerAddresses(settings.router_addresses).now, RouterClient)
         self._backend: Backend = LocalBackend(settings.supervisor_address, settings.start_timeout_s)
         self._scaler = Scaler(self._routers, self._backend, settings, AutoscalerMetrics(self.metrics), clock)
 

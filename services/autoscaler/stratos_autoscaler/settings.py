@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from stratos.core.placement import WorkerRole
 from stratos.planning.settings import PlannerConfig, PoolBounds, PoolConfig, check_pools
-from stratos.rpc.clients.router_addresses import split_address
+from stratos.rpc.clients.peer_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
 
 

@@ -6,8 +6,9 @@ from contextlib import AsyncExitStack
 from random import Random
 
 from stratos.common.clock import SystemClock
+from stratos.rpc.clients.gateway import fetch_snapshot
+from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
-from stratos.rpc.clients.router_addresses import RouterAddresses
 from stratos.store.key_check import KeyCheck
 from stratos.store.keys import Peppers
 from stratos.store.records.copy_keeper import CopyKeeper
@@ -15,7 +16,9 @@ from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record_store import RecordStore
 from stratos.store.redis import open_redis
+from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
+from stratos_gateway.access.snapshot_servicer import SnapshotCopies
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters
 from stratos_gateway.routers.router_set import RouterSet
@@ -25,7 +28,7 @@ from stratos_gateway.settings import GatewaySettings
 
 async def open_backends(settings: GatewaySettings, stack: AsyncExitStack, metrics: GatewayMetrics) -> Backends:
     """Connect lazily to routers and Redis; what was opened is closed by ``stack``."""
-    addresses, clock = RouterAddresses(settings.router_addresses), SystemClock()
+    addresses, clock = PeerAddresses(settings.router_addresses), SystemClock()
     routers = RouterSet(addresses, RouterClient, settings.routers, settings.convictions, metrics, clock, Random())
     stack.push_async_callback(routers.close)
     redis = open_redis(settings.redis_url.get_secret_value())
@@ -37,12 +40,15 @@ async def open_backends(settings: GatewaySettings, stack: AsyncExitStack, metric
         keeper = CopyKeeper(follower, settings.snapshot.copy_path, settings.snapshot.copy_interval_s)
         keeper.restore()
         tasks["snapshot-copy"] = keeper.run
+    if settings.snapshot.peers:
+        tasks["snapshot-peers"] = PeerCopies(follower, PeerAddresses(settings.snapshot.peers), fetch_snapshot).run
     return Backends(
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeyCheck(follower, _peppers(settings)),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
+        snapshot_text=SnapshotCopies(follower).text,
         first_look=follower.first_look,
         not_ready_reason=follower.not_ready_reason,
     )

@@ -13,12 +13,15 @@ from typing import Any
 import grpc.aio
 from prometheus_client.registry import Collector
 
+from stratos.api.gateway.v1 import snapshot_pb2, snapshot_pb2_grpc
 from stratos.common.clock import SystemClock
+from stratos.common.errors import DependencyDown
 from stratos.core.placement import WorkerRef
 from stratos.rpc.serving.service import Service
 from stratos.rpc.settings import env_name_of
 from stratos_gateway.access.auth import Authenticator
 from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.access.snapshot_servicer import SnapshotServicer
 from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.platform import Platform
@@ -56,6 +59,8 @@ class Backends:
     """Root tasks that keep them fresh."""
     collectors: Sequence[Collector] = ()
     """Their metrics."""
+    snapshot_text: Callable[[], Awaitable[bytes]] | None = None
+    """A copy of what they know, for other gateways."""
     first_look: Callable[[], Awaitable[None]] | None = None
     """Waits until they were asked once, with or without success."""
     not_ready_reason: Callable[[], str] = lambda: ""
@@ -91,22 +96,14 @@ class GatewayService(Service):
         return self._http.address
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """The gateway answers no gRPC besides health."""
-        return ()
+        """Other gateways may ask for a copy of the snapshot."""
+        snapshot_pb2_grpc.add_SnapshotServiceServicer_to_server(SnapshotServicer(self._snapshot_text), server)
+        return [snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].full_name]
 
     async def open(self) -> None:
         """Read the model's files, connect, bind the HTTP port."""
         settings = self._settings
-        model = await asyncio.to_thread(
-            ServedModel.load,
-            settings.model_path,
-            settings.model_name,
-            settings.max_input_tokens,
-            settings.pooling,
-            settings.matryoshka,
-            settings.max_stream_len,
-            settings.model_digest,
-        )
+        model = await asyncio.to_thread(ServedModel.load, settings.model)
         self._stack.callback(model.grammars.close)
         metrics = GatewayMetrics(self.metrics)
         backends = await self._open_backends(settings, self._stack, metrics)
@@ -119,14 +116,14 @@ class GatewayService(Service):
         self._stack.push_async_callback(self._sessions.close)
         embeddings = EmbeddingClient(settings.sessions.connect_timeout_s, self._clock)
         self._stack.push_async_callback(embeddings.close)
-        self._admission = Admission(settings.max_open_requests, settings.max_open_requests_per_tenant, metrics)
+        self._admission = Admission(settings.requests.max_open, settings.requests.max_open_per_tenant, metrics)
         platform = Platform(
             routers=backends.routers,
             prompt_digests=PromptDigests(settings.key_pepper.get_secret_value().encode()),
             sessions=self._sessions,
             clock=self._clock,
             metrics=metrics,
-            placement_timeout_s=settings.placement_timeout_s,
+            placement_timeout_s=settings.requests.placement_timeout_s,
             tracing=self.tracing,
             zone=settings.zone,
             prefix_names=PrefixNames(settings.max_block_names),
@@ -171,6 +168,11 @@ class GatewayService(Service):
         """Close everything that ``open`` opened, in reverse."""
         await self._stack.aclose()
 
+    async def _snapshot_text(self) -> bytes:
+        if self._backends is None or self._backends.snapshot_text is None:
+            raise DependencyDown("this gateway keeps no snapshot")
+        return await self._backends.snapshot_text()
+
     def _build_session(self, worker: WorkerRef) -> WorkerSession:
         return WorkerSession(worker, self._clock, self._settings.sessions)
 
@@ -182,7 +184,7 @@ class GatewayService(Service):
         preparation = Preparation(
             model=model,
             catalogue=catalogue,
-            default_max_tokens=settings.default_max_tokens,
+            default_max_tokens=settings.model.default_max_tokens,
             watermarks=read_policy(settings.watermark),
         )
         edge = Edge(
@@ -195,10 +197,10 @@ class GatewayService(Service):
         routes = build_routes(
             chat=GenerationEndpoint(edge, preparation.chat, "messages"),
             completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
-            embedding=EmbeddingEndpoint(edge, model, catalogue, embeddings, settings.embedding_timeout_s),
+            embedding=EmbeddingEndpoint(edge, model, catalogue, embeddings, settings.requests.embedding_timeout_s),
             authenticator=backends.authenticator,
             catalogue=catalogue,
-            health=DeepHealth(model, platform, embeddings, settings.health_interval_s, settings.health_timeout_s),
+            health=DeepHealth(model, platform, embeddings, settings.health),
             registry=self.metrics,
             not_ready_reason=self.not_ready_reason,
         )

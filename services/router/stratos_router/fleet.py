@@ -6,11 +6,11 @@ Synchronous and owned by the event loop; time is an argument.  ``views`` is what
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from stratos.core.fleet import FleetWorker, WorkerStatus
-from stratos.core.placement import WorkerRef
+from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.liveness import Liveness, OutReason
 from stratos.routing.settings import LivenessConfig
@@ -56,6 +56,7 @@ class FleetState:
         self._bookings = bookings
         self._metrics = metrics
         self._records: dict[str, _Record] = {}
+        self._prefill_models: frozenset[str] = frozenset()
         self.version = 0
         """Moves whenever placement could turn out differently."""
 
@@ -104,9 +105,9 @@ class FleetState:
         self._bookings.add(booking)
         self._booked(booking)
 
-    def end(self, handoff_id: str) -> Booking | None:
+    def end(self, handoff_id: str, now: float, *, has_finished: bool = False) -> Booking | None:
         """An attempt ended."""
-        booking = self._bookings.end(handoff_id)
+        booking = self._bookings.end(handoff_id, now, has_finished=has_finished)
         if booking is not None:
             self._booked(booking)
         return booking
@@ -127,6 +128,10 @@ class FleetState:
                 views[view.ref.incarnation] = view  # two members may name one process
         return tuple(views.values())
 
+    def has_prefill(self, model_digest: str) -> bool:
+        """Some prefill worker of the model may be chosen, so that prompts come by hand-off."""
+        return model_digest in self._prefill_models
+
     def workers(self, now: float) -> tuple[FleetWorker, ...]:
         """Every member, for people and for the autoscaler."""
         return tuple(self._describe(record, now) for record in self._records.values())
@@ -146,6 +151,7 @@ class FleetState:
                 moved_at=record.liveness.moved_at,
                 fresh=self._bookings.fresh(ref.incarnation),
                 held=self._bookings.held(ref.incarnation),
+                fresh_adapters=self._bookings.fresh_adapters(ref.incarnation) - status.resident_adapters,
                 num_ended_seqs=self._bookings.num_ended_seqs(ref.incarnation),
             )
         return record.view
@@ -179,7 +185,15 @@ class FleetState:
         elif reason is not None and record.was_live:
             _log.warning("worker %s is out: %s", record.member.worker_id, reason.value)
             self._metrics.evictions.labels(record.ref().role, reason.value).inc()
-        record.was_live = reason is None
+        if record.was_live != (reason is None):
+            record.was_live = reason is None
+            self._prefill_models = frozenset(self._live_prefill_models())
+
+    def _live_prefill_models(self) -> Iterator[str]:
+        for record in self._records.values():
+            status = record.liveness.status
+            if record.was_live and status is not None and status.ref.role is WorkerRole.PREFILL:
+                yield status.identity.model_digest
 
     def _forget(self, status: WorkerStatus | None) -> None:
         """A process is gone, unless another member names it too."""

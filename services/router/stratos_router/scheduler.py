@@ -26,10 +26,10 @@ from stratos.common.errors import (
 from stratos.common.ids import new_id, new_incarnation
 from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import name_features
-from stratos.core.fleet import Fleet
+from stratos.core.fleet import Fleet, WorkerStatus
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRole
 from stratos.core.requests.convictions import ConvictionTable, ConvictionUpdate, prompt_refused
-from stratos.routing.admission import Ask, OutputLengths, make_ask
+from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.filters import Rejection
 from stratos.routing.isolation import SuspectHolds
@@ -78,8 +78,6 @@ class Scheduler:
         self._queue = PlacementQueue(settings.queue)
         self._admission = settings.admission
         self.policies = Policies(settings.policies)
-        self.output_lengths = OutputLengths(settings.admission.default_output_tokens)
-        """Learnt from the ends of requests."""
         self._metrics = metrics
         self._clock = clock
         self._rng = rng
@@ -127,15 +125,18 @@ class Scheduler:
         if outcome is Outcome.SETTLED:
             self.wake()
             return
-        booking = self._fleet.end(handoff_id)
+        booking = self._fleet.end(handoff_id, self._clock.now(), has_finished=outcome is Outcome.FINISHED)
         if booking is None:
             return
         self._metrics.ends.labels(outcome.value).inc()
-        num_choices = max(1, booking.request.num_choices)
-        if num_output_tokens is not None and booking.request.work is Work.GENERATION:
-            self._queue.settle(booking.request, num_output_tokens - booking.output_tokens)
-            if outcome is Outcome.FINISHED and not booking.request.is_return:
-                self.output_lengths.add(booking.request.model_digest, num_output_tokens // num_choices)
+        if outcome is Outcome.FAILED and not num_output_tokens:
+            self._queue.refund(booking.request)  # refused, or lost before it made anything
+        self.wake()
+
+    def on_status(self, worker_id: str, status: WorkerStatus) -> None:
+        """A worker reports."""
+        self._fleet.on_status(worker_id, status, self._clock.now())
+        self._queue.charge_output(status.identity.model_digest, status.tenant_tokens)
         self.wake()
 
     def exchange_convictions(self, update: ConvictionUpdate) -> ConvictionUpdate:
@@ -213,11 +214,10 @@ class Scheduler:
         _check(request)
         if self._convictions.holds(*_prompt_of(request), now):
             raise prompt_refused()
-        ask = make_ask(request, self.output_lengths, self._admission)
+        ask = self._ask(request)
         self._refuse_unsupported(ask, now)
         self._refuse_impossible(ask, now)
-        output_tokens = ask.output_tokens * max(1, request.num_choices)
-        ticket, displaced = self._queue.push(request, now, output_tokens=output_tokens)
+        ticket, displaced = self._queue.push(request, now)
         for victim in displaced:
             self._fail(victim, Overloaded("displaced from a full queue by a tenant with less in it; try again later"))
         call: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
@@ -228,7 +228,8 @@ class Scheduler:
         except asyncio.CancelledError:
             if not self._queue.remove(ticket) and call.done() and not call.cancelled() and call.exception() is None:
                 self._suspects.release(call.result().handoff_id)
-                self._fleet.end(call.result().handoff_id)
+                self._fleet.end(call.result().handoff_id, self._clock.now())
+                self._queue.refund(request)
             self.wake()
             raise
         finally:
@@ -239,15 +240,19 @@ class Scheduler:
         call = self._calls.get(ticket)
         if call is None or call.done():
             return Verdict.INELIGIBLE  # its caller is about to leave
-        ask = make_ask(request, self.output_lengths, self._admission)
+        ask = self._ask(request)
         preferred = self._prefill_memory.recall(request.request_id) if request.is_move else ""
         views, version = self._fleet.views(now), self._fleet.version
         choice = self._placer.choose(ticket, ask, views, version, preferred_prefill=preferred)
         return self._book(choice, ask, ticket, now) if isinstance(choice, Choice) else choice
 
     def _reserve(self, now: float, ticket: Ticket) -> None:
-        ask = make_ask(ticket.request, self.output_lengths, self._admission)
+        ask = self._ask(ticket.request)
         self._placer.reserve(ticket, ask, self._fleet.views(now))
+
+    def _ask(self, request: PlacementRequest) -> Ask:
+        waiting = 0 if self._fleet.has_prefill(request.model_digest) else self._admission.max_waiting_per_worker
+        return Ask(request=request, max_waiting_per_worker=waiting)
 
     def _book(self, choice: Choice, ask: Ask, ticket: Ticket, now: float) -> Placement:
         handoff_id = new_id("handoff")
@@ -259,8 +264,7 @@ class Scheduler:
                 request=ask.request,
                 decode_incarnation=choice.worker.ref.incarnation,
                 prefill_incarnation=choice.prefill[0].ref.incarnation if choice.decode and choice.prefill else "",
-                num_blocks=ask.num_blocks(choice.worker.status.block_size),
-                output_tokens=ticket.output_tokens,
+                num_blocks=ask.need(choice.worker).num_blocks,
                 at=now,
             )
         )
@@ -283,8 +287,8 @@ class Scheduler:
         """Alone over the mark on every worker of the model: waiting would not help."""
         if never_fits(self._fleet.views(now), ask):
             raise ContextLengthExceeded(
-                f"{ask.request.num_prompt_tokens} prompt tokens and the expected output do not fit into "
-                f"{ask.kv_watermark:.0%} of any worker's KV pool; shorten the prompt or lower max_tokens",
+                f"{ask.request.num_prompt_tokens} prompt tokens and the expected output are more than "
+                "admission may fill of any worker's KV pool; shorten the prompt or lower max_tokens",
                 param="num_prompt_tokens",
             )
 
@@ -294,7 +298,7 @@ class Scheduler:
             raise FeatureUnavailable(f"the platform cannot do this now: {name_features(lacking)}; try again later")
 
     def _timeout(self, ticket: Ticket, now: float) -> QueueTimeout:
-        ask = make_ask(ticket.request, self.output_lengths, self._admission)
+        ask = self._ask(ticket.request)
         choice = choose(self._fleet.views(now), ask, self.policies, self._rng)
         why = str(choice) if isinstance(choice, Refusal) else "others were before it"
         counted = {Rejection.OUT: "not answering or draining", Rejection.MODEL: "of another model"}

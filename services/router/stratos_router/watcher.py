@@ -94,8 +94,7 @@ class Watcher:
                     message = await stream.read()
                 if message is grpc.aio.EOF:
                     return num_statuses, "the worker closed it"
-                self._fleet.on_status(member.worker_id, status_from_pb(message), self._clock.now())
-                self._scheduler.wake()
+                self._scheduler.on_status(member.worker_id, status_from_pb(message))
                 num_statuses += 1
         except TimeoutError:
             return num_statuses, f"silent for {self._settings.redial_after_s} s"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import Counter
 from random import Random
 from typing import Any
@@ -25,6 +24,7 @@ from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
 from stratos_router.scheduler import Scheduler
 from stratos_router.settings import RouterSettings
+from tests.support.fleet_samples import with_free_slots
 from tests.support.terms import with_terms
 
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
@@ -48,7 +48,7 @@ class World:
     def status(self, name: str, **changes: Any) -> None:
         ref = WorkerRef(worker_id=name, incarnation=name, address="", role=WorkerRole(name.partition("-")[0]))
         status = WorkerStatus(ref=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=4)
-        self.fleet.on_status(name, dataclasses.replace(status, **changes), self.clock.now())
+        self.fleet.on_status(name, with_free_slots(status, changes), self.clock.now())
 
     async def call(self, work: Work = Work.EMBEDDING, **changes: Any) -> asyncio.Task[Any]:
         max_tokens = 0 if work is Work.EMBEDDING else 32
@@ -105,16 +105,6 @@ async def test_queues_tell_what_they_wait_for_and_decode_workers_are_not_scaled_
     assert observe(fleet, PoolKey(role=WorkerRole.DECODE)).queue_depth == 0
     assert observe(fleet, PoolKey(role=WorkerRole.PREFILL)).queue_depth == 1
     call.cancel()
-
-
-async def test_embeddings_teach_nothing_about_output_lengths() -> None:
-    world = World("decode-0", "prefill-0")
-    before = world.scheduler.output_lengths.p90("m")
-    for index in range(30):
-        call = await world.call(request_id=str(index))
-        await world.turn()
-        world.scheduler.complete(call.result().handoff_id, Outcome.FINISHED, 0)
-    assert world.scheduler.output_lengths.p90("m") == before
 
 
 async def test_without_a_prefill_worker_the_caller_learns_why() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import Counter
 from random import Random
 from typing import Any
@@ -24,6 +23,7 @@ from stratos_router.fleet import FleetState
 from stratos_router.metrics import VERSION_LABELS, RouterMetrics
 from stratos_router.scheduler import Scheduler
 from stratos_router.settings import RouterSettings
+from tests.support.fleet_samples import with_free_slots
 from tests.support.terms import with_terms
 
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
@@ -45,11 +45,14 @@ class World:
         for name in names:
             self.status(name)
 
-    def status(self, name: str, incarnation: str = "", **changes: Any) -> None:
+    def made_status(self, name: str, incarnation: str = "", **changes: Any) -> WorkerStatus:
         role = WorkerRole(name.partition("-")[0])
         ref = WorkerRef(worker_id=name, incarnation=incarnation or name, address="", role=role)
         status = WorkerStatus(ref=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=2)
-        self.fleet.on_status(name, dataclasses.replace(status, **changes), self.clock.now())
+        return with_free_slots(status, changes)
+
+    def status(self, name: str, incarnation: str = "", **changes: Any) -> None:
+        self.fleet.on_status(name, self.made_status(name, incarnation, **changes), self.clock.now())
 
     async def call(self, **changes: Any) -> asyncio.Task[Any]:
         request = PlacementRequest(request_id="r", model_digest="m", num_prompt_tokens=64, max_tokens=32)
@@ -91,6 +94,7 @@ async def test_an_end_frees_the_seat_before_the_next_status_and_a_new_incarnatio
     await world.turn()
     world.clock.advance(0.1)
     world.status("decode-0", num_running=2)
+    world.clock.advance(0.03)
     world.scheduler.complete(first.result().handoff_id, Outcome.FINISHED, 10)
     await world.turn()
     assert third.done()
@@ -167,25 +171,54 @@ async def test_draining_sends_callers_elsewhere() -> None:
         await (await world.call())
 
 
-async def test_the_router_learns_output_lengths_and_admits_more() -> None:
+async def test_the_worker_says_what_output_to_expect_and_a_restarted_router_keeps_its_promises() -> None:
     blocks = BlockLedger(total=40, free=40, cached=0, allocated=0, reserved=0, fenced=0)
     world = World("decode-0")
-    world.status("decode-0", blocks=blocks, max_num_seqs=0)
-    big = {"num_prompt_tokens": 16, "max_tokens": 4096}  # 1 + 16 blocks of 36
+    big = {"num_prompt_tokens": 16, "max_tokens": 4096}
+    world.status("decode-0", blocks=blocks, max_num_seqs=0)  # 1 + 16 blocks of 36 each
     calls = [await world.call(request_id=str(index), **big) for index in range(3)]
     await world.turn()
     assert [call.done() for call in calls] == [True, True, False]
     await _cancel(calls[2:])
-    for call in calls[:2]:
-        world.scheduler.complete(call.result().handoff_id, Outcome.FINISHED, 16)
-    for index in range(20):
-        call = await world.call(request_id=f"short-{index}", **big)
-        await world.turn()
-        world.scheduler.complete(call.result().handoff_id, Outcome.FINISHED, 16)
-    calls = [await world.call(request_id=str(index), **big) for index in range(20)]
-    await world.turn()
-    assert sum(call.done() for call in calls) == 18  # 2 blocks each
+    restarted = World("decode-0")
+    held = BlockLedger(total=40, free=38, cached=0, allocated=2, reserved=0, fenced=0)
+    restarted.status("decode-0", blocks=held, max_num_seqs=0, num_running=2, num_promised_blocks=32)
+    call = await restarted.call(**big)
+    await restarted.turn()
+    assert not call.done(), "32 blocks are promised to requests that another process placed"
+    restarted.status("decode-0", blocks=held, max_num_seqs=0, num_running=2, p90_output_tokens=16)
+    calls = [call, *[await restarted.call(request_id=str(index), **big) for index in range(20)]]
+    await restarted.turn()
+    assert sum(call.done() for call in calls) == 17  # 2 blocks each
     await _cancel(calls)
+
+
+async def test_an_attempt_that_made_nothing_costs_nothing_and_output_is_charged_as_it_is_made() -> None:
+    world = World("decode-0")
+    refused = await world.call(tenant="a", num_prompt_tokens=1000)
+    await world.turn()
+    world.scheduler.complete(refused.result().handoff_id, Outcome.FAILED, 0)
+    left = await world.call(tenant="a", num_prompt_tokens=1000)
+    world.clock.advance(0.1)
+    world.scheduler.turn(world.clock.now())
+    left.cancel()  # placed, but it has not heard of it
+    await asyncio.gather(left, return_exceptions=True)
+    other = await world.call(tenant="b", num_prompt_tokens=100)
+    await world.turn()
+    assert other.done()
+    world.status("decode-0", num_running=2)
+    first, second = await world.call(tenant="b"), await world.call(tenant="a")
+    world.clock.advance(0.1)
+    world.scheduler.on_status("decode-0", world.made_status("decode-0", num_running=1))
+    await world.turn()
+    assert (first.done(), second.done()) == (False, True), "tenant a has had nothing"
+    third = await world.call(tenant="a", request_id="third")
+    tokens = {"a": 200, "stranger": 5}
+    world.clock.advance(0.1)
+    world.scheduler.on_status("decode-0", world.made_status("decode-0", num_running=1, tenant_tokens=tokens))
+    await world.turn()
+    assert (first.done(), third.done()) == (True, False), "now it has had more than b, whichever router placed it"
+    await _cancel([third])
 
 
 async def test_two_members_that_name_one_process_count_once() -> None:

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from stratos.core.placement import Work, WorkerRole
-from stratos.routing.admission import OutputLengths, make_ask
+from stratos.routing.admission import Ask
 from stratos.routing.bookings import BookingLedger
 from stratos.routing.isolation import SuspectHolds, still_excluded
 from stratos.routing.picker import Choice
@@ -15,7 +15,7 @@ from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.settings import AdmissionConfig, BookingConfig, SuspectConfig
+from stratos.routing.settings import BookingConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
 from tests.support.fleet_samples import make_request, make_view
 
@@ -34,7 +34,7 @@ class World:
 
     def choose(self, *views: WorkerView, now: float = 100.0, **changes: Any) -> Choice | Verdict:
         request = make_request(**changes)
-        ask = make_ask(request, OutputLengths(256), AdmissionConfig())
+        ask = Ask(request=request, max_waiting_per_worker=2)
         ticket = Ticket(request=request, cost=1.0, arrived=now - request.waited_ms / 1000, expires=now + 30)
         self.version += 1
         return self.placer.choose(ticket, ask, views, self.version)

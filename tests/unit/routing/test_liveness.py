@@ -97,11 +97,31 @@ def test_a_status_makes_bookings_old_and_an_end_removes_them() -> None:
     ledger.on_status(make_status(num_running=1), clock.now())
     assert ledger.fresh(INCARNATION).num_seqs == 0
     assert ledger.held(INCARNATION).num_blocks == 6
-    assert ledger.end("h1") is not None
-    assert ledger.end("h1") is None
+    clock.advance(0.03)
+    assert ledger.end("h1", clock.now(), has_finished=True) is not None
+    assert ledger.end("h1", clock.now(), has_finished=True) is None
     assert ledger.num_ended_seqs(INCARNATION) == 1
     ledger.on_status(make_status(), clock.now())
     assert ledger.num_ended_seqs(INCARNATION) == 0
+
+
+def test_a_placement_on_its_way_stays_fresh_and_an_end_that_a_status_may_show_frees_nothing() -> None:
+    clock, ledger = FakeClock(), BookingLedger(BookingConfig(flight_s=0.05, report_s=0.02))
+    book(ledger, "h1", clock.now())
+    clock.advance(0.01)
+    ledger.on_status(make_status(), clock.now())
+    assert ledger.fresh(INCARNATION).num_seqs == 1, "the status was on its way before the placement arrived"
+    clock.advance(0.1)
+    ledger.on_status(make_status(num_running=1), clock.now())
+    assert ledger.fresh(INCARNATION).num_seqs == 0
+    clock.advance(0.01)
+    ledger.end("h1", clock.now(), has_finished=True)
+    assert ledger.num_ended_seqs(INCARNATION) == 0
+    ledger.on_status(make_status(), clock.now())
+    book(ledger, "h2", clock.now() - 1)
+    clock.advance(0.1)
+    ledger.end("h2", clock.now())
+    assert ledger.num_ended_seqs(INCARNATION) == 0, "refused or lost: its place was never taken, or is not free yet"
 
 
 def test_bookings_whose_end_nobody_reported_go_with_the_workers_own_count_or_the_lease() -> None:
@@ -112,7 +132,7 @@ def test_bookings_whose_end_nobody_reported_go_with_the_workers_own_count_or_the
     ledger.on_status(make_status(), clock.now())
     assert len(ledger) == 4, "too early to tell"
     clock.advance(2)
-    ledger.on_status(make_status(num_running=1, num_handoffs=1), clock.now())
+    ledger.on_status(make_status(num_running=2), clock.now())
     assert len(ledger) == 2
     assert ledger.fresh("inc-p").num_requests == 2
     ledger.on_status(make_status("p"), clock.now())
@@ -127,7 +147,7 @@ def test_a_gone_incarnation_takes_its_bookings_along() -> None:
     book(ledger, "h1", 0.0)
     ledger.forget(INCARNATION)
     assert len(ledger) == 0
-    assert ledger.end("h1") is None
+    assert ledger.end("h1", 1.0) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "end", "status", "forget"]), st.integers(0, 9)), max_size=60))
@@ -139,7 +159,7 @@ def test_held_is_the_sum_of_what_is_open(operations) -> None:
             book(ledger, str(value), clock.now(), num_choices=value + 1)
             opened[value] = value + 1
         elif kind == "end":
-            assert (ledger.end(str(value)) is not None) == (opened.pop(value, None) is not None)
+            assert (ledger.end(str(value), clock.now()) is not None) == (opened.pop(value, None) is not None)
         elif kind == "status":
             ledger.on_status(make_status(num_running=value), clock.now())
         elif kind == "forget":

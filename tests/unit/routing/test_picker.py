@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.placement import WorkerRole
-from stratos.routing.admission import OutputLengths, make_ask
+from stratos.routing.admission import Ask
 from stratos.routing.filters import Rejection
 from stratos.routing.picker import Choice, Refusal, choose, missing_features, never_fits
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.prefill_memory import PrefillMemory
-from stratos.routing.settings import AdmissionConfig
 from stratos.routing.worker_view import BookedLoad
 from tests.support.fleet_samples import IDENTITY, ledger, make_request, make_sample_ask, make_view
 
@@ -51,9 +50,10 @@ def chosen(*views, **kwargs) -> str:
         (make_view(blocks=ledger(100, allocated=86)), Rejection.KV_ROOM),
         (make_view(blocks=ledger(100, reserved=43, fenced=43)), Rejection.KV_ROOM),
         (make_view(fresh=BookedLoad(num_blocks=895)), Rejection.KV_ROOM),
-        (make_view(held=BookedLoad(num_blocks=895)), Rejection.KV_ROOM),
+        (make_view(num_promised_blocks=895), Rejection.KV_ROOM),
+        (make_view(blocks=ledger(1000, allocated=800), num_promised_blocks=95), Rejection.KV_ROOM),
         (make_view(num_running=8, num_waiting=2), Rejection.BATCH_SLOTS),
-        (make_view(held=BookedLoad(num_seqs=10)), Rejection.BATCH_SLOTS),
+        (make_view(num_running=1, num_free_batch_slots=0, num_waiting=2), Rejection.BATCH_SLOTS),
         (make_view(num_running=6, fresh=BookedLoad(num_seqs=4)), Rejection.BATCH_SLOTS),
     ],
 )
@@ -101,26 +101,46 @@ def test_a_worker_that_is_out_keeps_a_request_from_being_called_impossible() -> 
 def test_admission_is_the_formula_at_every_size(total, used, prompt, max_tokens, choices, mark) -> None:
     used = min(used, total)
     request = make_request(num_prompt_tokens=prompt, max_tokens=max_tokens, num_choices=choices)
-    ask = make_ask(request, OutputLengths(256), AdmissionConfig(kv_watermark=mark))
-    view = make_view(blocks=ledger(total, allocated=used))
+    ask = Ask(request=request)
+    view = make_view(blocks=ledger(total, allocated=used), kv_watermark=mark)
     budget = min(math.ceil(max_tokens / choices), 256)
     need = math.ceil(prompt / 16) + choices * max(1, math.ceil(budget / 16))
-    assert (ask.num_blocks_short(view) <= 0) == (need + used <= mark * total)
+    fits_empty = used == 0 and math.ceil(prompt / 16) <= total
+    assert (ask.num_blocks_short(view) <= 0) == (need + used <= mark * total or fits_empty)
     assert ask.never_fits(view) == (need > mark * total)
-    if ask.num_blocks_short(view) <= 0:
-        assert (need + used) / total <= mark + 1e-9
 
 
-def test_budget_follows_the_p90_of_observed_outputs_and_recoveries_may_fill_the_pool() -> None:
-    lengths = OutputLengths(default_tokens=256)
-    assert lengths.p90("m") == 256
-    for length in range(1, 101):
-        lengths.add("m", length)
-    assert lengths.p90("m") == 90
-    full = make_view(blocks=ledger(100, allocated=95))
-    recovery = make_ask(make_request(num_emitted_tokens=1, max_tokens=500), lengths, AdmissionConfig())
-    assert recovery.num_blocks_short(full) <= 0
-    assert make_ask(make_request(max_tokens=500), lengths, AdmissionConfig()).num_blocks_short(full) > 0
+def test_the_budget_is_the_workers_own_p90_and_returns_may_fill_the_pool() -> None:
+    short, long = make_view("short", p90_output_tokens=16), make_view("long", p90_output_tokens=160)
+    ask = make_sample_ask(max_tokens=500)
+    assert [ask.need(view).output_blocks for view in (short, long)] == [1, 10]
+    full = make_view(blocks=ledger(100, allocated=95), num_promised_blocks=40)
+    assert make_sample_ask(num_emitted_tokens=1, max_tokens=500).num_blocks_short(full) <= 0
+    assert ask.num_blocks_short(full) > 0
+
+
+def test_an_adapter_needs_a_slot_unless_it_is_there() -> None:
+    ask = make_sample_ask(adapter_digest="x")
+    assert chosen(make_view(resident_adapters=frozenset({"x"})), ask=ask) == "decode-0"
+    assert chosen(make_view(num_free_adapter_slots=1), ask=ask) == "decode-0"
+    refusal = pick(make_view(num_free_adapter_slots=1, fresh_adapters=frozenset({"y"})), ask=ask)
+    assert isinstance(refusal, Refusal)
+    assert refusal.rejections == {Rejection.ADAPTER_SLOTS: 1}
+    assert refusal.is_blocked
+    assert chosen(make_view("a", num_free_adapter_slots=0), make_view("b", num_running=3), ask=ask) == "b"
+
+
+def test_of_several_routers_each_places_one_request_by_a_status_or_its_part_of_the_room() -> None:
+    fresh = BookedLoad(num_requests=1, num_seqs=1, num_blocks=6)
+    alone, shared = (make_view(num_running=2, num_routers=n, fresh=fresh) for n in (1, 3))
+    assert make_sample_ask(num_choices=6).num_slots_short(make_view(num_running=2, num_routers=3)) <= 0
+    assert make_sample_ask(num_choices=5).num_slots_short(alone) <= 0
+    # 6 free and a queue of 2: two of eight are this router's, and one is taken
+    assert make_sample_ask().num_slots_short(shared) <= 0
+    assert make_sample_ask(num_choices=2).num_slots_short(shared) > 0
+    assert make_sample_ask(num_prompt_tokens=16 * 280).num_blocks_short(shared) <= 0
+    assert make_sample_ask(num_prompt_tokens=16 * 300).num_blocks_short(shared) > 0
+    assert make_sample_ask(num_prompt_tokens=16 * 300).num_blocks_short(alone) <= 0
 
 
 def test_a_move_without_output_is_admitted_like_a_new_request() -> None:

@@ -45,6 +45,15 @@ def test_every_field_of_a_placement_survives() -> None:
     assert placement_from_pb(placement_to_pb(placement)) == placement
 
 
-def test_the_version_of_a_status_survives() -> None:
-    status = make_status(version=2**40)
+def test_what_admission_goes_by_survives_in_a_status() -> None:
+    status = make_status(
+        version=2**40,
+        num_promised_blocks=3,
+        p90_output_tokens=4,
+        num_free_batch_slots=5,
+        num_free_adapter_slots=6,
+        tenant_tokens={"t": 7},
+        kv_watermark=0.8,
+        num_routers=2,
+    )
     assert status_from_pb(status_to_pb(status)) == status

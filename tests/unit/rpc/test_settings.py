@@ -140,6 +140,16 @@ def test_a_bad_value_in_a_group_names_its_variable(
         load(monkeypatch, **environ)
 
 
+class WithRequiredGroup(EchoSettings):
+    store: Store
+    """Nothing works without it."""
+
+
+def test_a_group_that_is_missing_as_a_whole_is_named_by_what_it_requires() -> None:
+    with pytest.raises(InvalidSettings, match=re.escape("STRATOS_ECHO_STORE__URL: Field required")):
+        load_settings(WithRequiredGroup)
+
+
 def test_values_of_groups_are_described_by_path() -> None:
     shown = describe_settings(GroupedSettings(store=Store(url="redis://user:hunter2@host")))
     assert (shown["link.ring.slots"], shown["link.max_pairs"]) == ("8", "4")

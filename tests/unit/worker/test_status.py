@@ -1,10 +1,14 @@
-"""Versions of a worker's status."""
+"""What routers are told of a worker: versions, output by tenant, and room that is promised and not taken."""
 
 from __future__ import annotations
 
 import dataclasses
+from contextlib import aclosing
 
-from stratos.worker.status import StatusVersions
+from stratos.core.requests.records import ChoiceState
+from stratos.worker.decode.intents import Intents, sum_intents
+from stratos.worker.status import StatusFeed, StatusVersions
+from tests.support.engine_driver import make_request
 from tests.support.fleet_samples import ledger, make_status
 
 
@@ -17,3 +21,33 @@ def test_the_version_moves_with_what_admission_depends_on_and_not_with_steps() -
     assert versions.number(dataclasses.replace(status, blocks=ledger(1000, allocated=1))).version == 2
     assert versions.number(dataclasses.replace(status, is_draining=True)).version == 3
     assert versions.number(status).version == 4
+
+
+async def test_every_router_hears_of_output_once_and_of_active_tenants_alone() -> None:
+    feed = StatusFeed()
+    feed.count_output("before", 3)
+    async with aclosing(feed.changes(10.0)) as first, aclosing(feed.changes(10.0)) as second:
+        one, two = await anext(first), await anext(second)
+        assert feed.num_watchers == 2
+        feed.count_output("a", 2)
+        assert one.take_tokens() == {"a": 2}
+        feed.count_output("b", 1)
+        assert one.take_tokens() == {"b": 1}
+        assert one.take_tokens() == {}
+        assert two.take_tokens() == {"a": 2, "b": 1}
+    assert feed.num_watchers == 0
+
+
+def test_an_intent_counts_its_prompt_its_expected_output_and_its_places() -> None:
+    new = make_request(range(33), n=3, max_tokens=100)
+    back = make_request(
+        range(16),
+        choices=(
+            ChoiceState(index=0, emitted_ids=(1,)),
+            ChoiceState(index=1, emitted_ids=(2,), finished=True),
+        ),
+    )
+    assert sum_intents([], 20, 16, 8) == Intents()
+    assert sum_intents([new], 20, 16, 8) == Intents(num_blocks=3 + 3 * 2, num_batch_slots=3)
+    assert sum_intents([new], 20, 16, 2).num_batch_slots == 2
+    assert sum_intents([back], 20, 16, 8) == Intents(num_blocks=1 + 1, num_batch_slots=1)

@@ -70,6 +70,9 @@ def adopt_store(
             "--from", help="Exported file or a gateway's copy; may be repeated. Default: the platform's copies."
         ),
     ] = None,
+    gateways: Annotated[
+        list[str] | None, typer.Option("--gateway", help="host:port of a gateway's gRPC server that still knows all.")
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Even where Redis holds another store now.")] = False,
     redis_url: RedisOption = "",
     object_store: ObjectsOption = "",
@@ -86,8 +89,8 @@ def adopt_store(
 
     with explained_errors():
         target = _find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
-        found = copies if copies else sorted((data_dir / "copies").glob("*.jsonl")) if not redis_url else []
-        adoption = asyncio.run(run_adopt(target, found, replaces=replace))
+        kept = [] if redis_url or copies or gateways else sorted((data_dir / "copies").glob("*.jsonl"))
+        adoption = asyncio.run(run_adopt(target, copies or kept, gateways or (), replaces=replace))
     live = ", ".join(f"{num} {kind.value}s" for kind, num in adoption.num_live.items()) or "nothing"
     typer.echo(f"the store is {adoption.store_id}: {live}, {adoption.num_tombstones} tombstones")
 

@@ -133,9 +133,9 @@ def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListen
         "REDIS_URL": ends.redis_url,
         "KEY_PEPPER": ends.pepper,
         "SNAPSHOT__COPY_PATH": str(copy_path),
-        "MODEL_PATH": str(options.model_path),
-        "MODEL_DIGEST": ends.model_digest,
-        "MODEL_NAME": options.model_name,
+        "MODEL__PATH": str(options.model_path),
+        "MODEL__DIGEST": ends.model_digest,
+        "MODEL__NAME": options.model_name,
     }
 
 

@@ -114,10 +114,19 @@ class EngineStatus:
     blocks: BlockLedger
     num_waiting: int
     num_running: int
+    num_free_batch_slots: int
+    """Places in the batch that neither a sequence nor an uncommitted hand-off has; 0 while a static batch runs."""
+    num_promised_blocks: int
+    """Blocks that admitted requests and waiting sequences are expected to take and do not hold."""
+    p90_output_tokens: int
+    """90th percentile of the output lengths so far, one-token probes left out."""
+    kv_watermark: float
+    """Share of the pool that admission may fill."""
+    num_free_adapter_slots: int
+    """Adapters without a user that may be loaded now."""
     num_queued_tokens: int
     num_prefill_jobs: int
     resident_adapters: tuple[str, ...]
-    tokens_by_tenant: dict[str, int]
     slow_step_s: float = 0.0
     """Slowest recent step: what a big model or a busy machine may take, so that slow is not taken for stuck."""
     num_preemptions: int = 0

@@ -72,6 +72,8 @@ class RunnerInfo:
     """With a window: tokens at the beginning of a sequence that every token sees, too (StreamingLLM)."""
     is_streaming: bool = False
     """Sequences may outgrow the context that the model was trained with (StreamingLLM)."""
+    num_adapter_slots: int = 1 << 20
+    """Adapters that it holds at once; the default stands for as many as there are."""
     overlap: bool = False
     """The next step is planned while this one runs, where ``SchedulerConfig.enable_overlap`` says nothing else."""
 

@@ -1,23 +1,23 @@
-"""The KV admission rule: ``blocks(prompt) + blocks(budget) + taken <= watermark * total``, or the request waits.
+"""The KV admission rule over one pool (``stratos.core.rules.admission``), with what only the engine knows.
 
-``budget`` is the output that a choice is expected to need: ``min(max_tokens, p90 of the output lengths so far)``, at
-least one block.  It is fixed when the request arrives, so that a request accepted then is never too large later.
-``taken`` counts blocks that are allocated, reserved or fenced, and the part of admitted budgets that is not held yet
-(a switch leaves that part out: more is admitted, preemption corrects it).  Blocks of the prefix cache that no sequence
-uses do not count, and a cached prefix that others use costs nothing again.
+The expected output of a choice is fixed when the request arrives, so that a request accepted then is never too large
+later.  Promised is the part of admitted budgets that is not held yet (a switch leaves that part out: more is admitted,
+preemption corrects it).  Blocks of the prefix cache that no sequence uses are not taken, and a cached prefix that
+others use costs nothing again.
 
 A resumed sequence, whose request emitted tokens already (preempted here, or resumed from elsewhere), must get back in:
 the whole pool, budgets of others do not count, and of output only what keeps it from being preempted again before
 its next token: a block, or what the batch grows by until then.  Into an empty pool everything goes that fits.  The
 rule bounds how often preemption is needed; it does not replace it, because running sequences may grow beyond what was
-expected of them.  The router applies the same rule to its bookings (``stratos.routing.admission``), same defaults.
+expected of them.  The router applies the same function to what the worker reports (``stratos.routing.admission``).
 """
 
 from __future__ import annotations
 
 from stratos.common.errors import ContextLengthExceeded
-from stratos.core.quantile import RecentQuantile
 from stratos.core.requests.records import EngineRequest, FinishReason
+from stratos.core.rules.admission import KvNeed, KvRoom, num_blocks_short, output_blocks
+from stratos.core.rules.quantile import RecentQuantile
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.window import KvWindow
 from stratos.engine.sequence import Sequence
@@ -58,10 +58,13 @@ class KvAdmission:
         """Blocks of output that ``num_choices`` choices of a request are expected to need from now on."""
         if self.has_slots:
             return 0
-        if is_resumed(request):
-            return num_choices
-        tokens = min(request.sampling.max_tokens, self.output_lengths.value)
-        return num_choices * max(1, self._blocks.blocks_for(tokens))
+        return output_blocks(
+            request.sampling.max_tokens,
+            self.output_lengths.value,
+            num_choices,
+            self._blocks.block_size,
+            is_return=is_resumed(request),
+        )
 
     def check_request(self, request: EngineRequest) -> None:
         """Raise ``ContextLengthExceeded`` for a new request that is above the watermark even in an empty pool."""
@@ -126,11 +129,9 @@ class KvAdmission:
         total = self._blocks.num_blocks
         taken = total - self._blocks.num_available
         new = num_blocks - sum(self._blocks.is_in_use(block) for block in prefix)
-        if is_resumed:
-            has_room = taken + new + expected <= total
-        else:
-            has_room = taken + num_budgeted + new + expected <= self._watermark * total
-        return has_room or (taken == 0 and new <= total)
+        need = KvNeed(table_blocks=new, output_blocks=expected, is_return=is_resumed)
+        room = KvRoom(total=total, taken=taken, promised=num_budgeted, watermark=self._watermark)
+        return num_blocks_short(need, room) <= 0
 
 
 def is_resumed(request: EngineRequest) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -29,7 +28,6 @@ class EngineContext:
     scheduler: Scheduler
     grammars: RequestGrammars
     seq_ids: Iterator[int] = field(default_factory=itertools.count)
-    tokens_by_tenant: Counter[str] = field(default_factory=Counter)
 
     def check_size(self, num_tokens: int, num_output: int = 0) -> None:
         """Raise ``ContextLengthExceeded`` for tokens that could never fit the model's context or the pool.

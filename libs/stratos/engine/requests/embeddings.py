@@ -77,7 +77,6 @@ class EmbeddingTable:
         """Tokens from ``begin`` on are computed; ``part`` is what the row pooled."""
         state = sequence.embedding
         assert state is not None
-        self._context.tokens_by_tenant[state.request.terms.tenant] += sequence.num_computed - begin
         self._context.cache_full_blocks(sequence)
         if state.total is None or begin == 0:
             state.num_cached_tokens = begin

@@ -251,7 +251,6 @@ class GenerationTable:
         if token.logprobs is not None:
             output.logprobs.append(token.logprobs)
         sequence.tokens.append(token.token_id)
-        self._context.tokens_by_tenant[request.terms.tenant] += 1
         output.finish_reason = self._finish_reason(sequence, request, token.token_id)
         result.outputs.append(output)
         if not state.has_started:

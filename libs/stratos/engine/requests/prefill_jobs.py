@@ -61,11 +61,10 @@ class PrefillJobTable:
         if not state.job.compute or not state.sequence.remaining:
             self._end(state)
 
-    def advance(self, state: JobState, num_tokens: int) -> None:
-        """``num_tokens`` more tokens of the job are computed."""
+    def advance(self, state: JobState) -> None:
+        """More tokens of the job are computed."""
         self._context.cache_full_blocks(state.sequence)
         state.num_available = state.sequence.num_computed
-        self._context.tokens_by_tenant[state.job.terms.tenant] += num_tokens
         if state.num_available < len(state.sequence.tokens):
             self._emit(PrefillEventKind.CHUNK, state)
         else:

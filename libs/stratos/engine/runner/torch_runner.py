@@ -141,6 +141,7 @@ class TorchRunner(Runner):
             window=model.max_window,
             num_sinks=config.attention_sinks,
             is_streaming=streams is not None,
+            num_adapter_slots=config.max_resident_adapters,
         )
         linear.fix_threads()
         biases = reader.biases()

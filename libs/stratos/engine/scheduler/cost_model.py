@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stratos.core.quantile import RecentQuantile
+from stratos.core.rules.quantile import RecentQuantile
 from stratos.engine.contract.results import CostErrors
 
 QUERY_TILE = 16

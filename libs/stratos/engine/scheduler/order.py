@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from stratos.core.ageing import AgedQuota, effective_class
 from stratos.core.requests.terms import RequestTerms
+from stratos.core.rules.ageing import AgedQuota, effective_class
 from stratos.engine.sequence import Sequence
 
 IMPLIED_DEADLINE_S = 30.0

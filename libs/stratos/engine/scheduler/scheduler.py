@@ -122,6 +122,13 @@ class Scheduler:
         return self.num_reserved_output_blocks + sum(s.num_unused_budget_blocks for s in self.running)
 
     @property
+    def num_promised_blocks(self) -> int:
+        """Blocks that are spoken for and not held: budgets of what was admitted, all that waiting sequences want."""
+        table_blocks = self._tables.admission.table_blocks
+        wanted = sum(table_blocks(len(s.tokens)) + s.output_blocks for s in self.waiting)
+        return self.num_unused_budget_blocks + wanted
+
+    @property
     def is_admitting(self) -> bool:
         """New sequences may join; a static batch takes none before it has ended."""
         return self.config.batching != "static" or not self.running

@@ -36,9 +36,7 @@ class Ticket:
 
     request: PlacementRequest
     cost: float
-    """Charge on the tenant's service counter at dispatch."""
-    output_tokens: int = 0
-    """Output over all choices that the charge assumes."""
+    """Charge on the tenant's service counter at dispatch; output is charged as it is made."""
     arrived: float
     """When its wait began, earlier calls included."""
     expires: float
@@ -131,9 +129,11 @@ class ClassQueue:
             del self._flow_tokens[ticket.request.terms.tenant]
 
     def charge(self, ticket: Ticket) -> None:
-        """A request of its tenant is dispatched; a move is not the tenant's doing."""
+        """A request of its tenant is dispatched; a move costs what no attempt before it has paid for."""
         if not ticket.request.is_move:
             self.service.charge(ticket.request.terms.tenant, ticket.cost)
+        else:  # it takes no turn of its tenant's, so the level of the others stays
+            self.service.settle(ticket.request.terms.tenant, ticket.cost)
 
     def victims_for(self, ticket: Ticket) -> list[Ticket] | None:
         """Newest requests of the heaviest tenant that must leave so that the newcomer fits; ``None`` when it must not.

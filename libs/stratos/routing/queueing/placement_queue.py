@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from stratos.common.errors import Overloaded
-from stratos.core.ageing import AgedQuota, effective_class
 from stratos.core.fleet import QueueDepth
 from stratos.core.placement import PlacementRequest, Work
 from stratos.core.requests.limits import NUM_PRIORITY_CLASSES
+from stratos.core.rules.ageing import AgedQuota, effective_class
 from stratos.routing.queueing.class_queue import (
     ClassQueue,
     Dispatched,
@@ -94,13 +94,12 @@ class PlacementQueue:
     def __len__(self) -> int:
         return sum(len(model) for model in self._models.values())
 
-    def push(self, request: PlacementRequest, now: float, *, output_tokens: int) -> tuple[Ticket, list[Ticket]]:
+    def push(self, request: PlacementRequest, now: float) -> tuple[Ticket, list[Ticket]]:
         """Queue a request.
 
         Args:
             request: what waits.
             now: monotonic seconds.
-            output_tokens: expected output over all choices, for the tenant's charge.
 
         Returns:
             Its ticket, and the tickets that had to leave for it.
@@ -108,7 +107,7 @@ class PlacementQueue:
         Raises:
             Overloaded: the queue is full, and its tenant holds its share or more of it.
         """
-        ticket = self._ticket(request, now, output_tokens)
+        ticket = self._ticket(request, now)
         model = self._model(_queue_key(request))
         displaced = self._make_room(model.of(request), ticket, now)
         model.of(request).add(ticket)
@@ -157,11 +156,19 @@ class PlacementQueue:
                     yield found
             models = still
 
-    def settle(self, request: PlacementRequest, difference: float) -> None:
-        """Correct the tenant's charge once the real output is known; ``difference`` in output tokens."""
+    def charge_output(self, model_digest: str, tenant_tokens: Mapping[str, int]) -> None:
+        """Charge tenants for the output that a worker of the model has made for them, whichever router placed it."""
+        model = self._models.get((model_digest, Work.GENERATION))
+        if model is not None:
+            for tenant, num_tokens in tenant_tokens.items():
+                for queue in model.classes:
+                    queue.service.settle(tenant, num_tokens * self._settings.output_token_cost)
+
+    def refund(self, request: PlacementRequest) -> None:
+        """An attempt that was dispatched made nothing: what its dispatch cost is given back."""
         model = self._models.get(_queue_key(request))
-        if model is not None and not request.is_move:
-            model.of(request).service.settle(request.terms.tenant, difference * self._settings.output_token_cost)
+        if model is not None:
+            model.of(request).service.settle(request.terms.tenant, -self._cost(request))
 
     def depths(self, now: float) -> list[QueueDepth]:
         """One entry per (model, work, class) with waiting requests."""
@@ -179,17 +186,19 @@ class PlacementQueue:
             if len(queue)
         ]
 
-    def _ticket(self, request: PlacementRequest, now: float, output_tokens: int) -> Ticket:
+    def _cost(self, request: PlacementRequest) -> float:
+        """Its prompt, once: the prompt of a return was paid for by the attempt that emitted tokens."""
+        return 0.0 if request.is_return else self._settings.prompt_token_cost * request.num_prompt_tokens
+
+    def _ticket(self, request: PlacementRequest, now: float) -> Ticket:
         settings = self._settings
         arrived = now - request.waited_ms / 1000
         expires = arrived + (settings.recovery_ttl_s if request.is_move else settings.ttl_s)
         if request.terms.deadline_s is not None:
             expires = min(expires, request.terms.deadline_s)
-        prompt_cost = settings.prompt_token_cost * request.num_prompt_tokens
         return Ticket(
             request=request,
-            cost=prompt_cost + settings.output_token_cost * output_tokens,
-            output_tokens=output_tokens,
+            cost=self._cost(request),
             arrived=arrived,
             expires=expires,
             sequence=next(self._sequence),

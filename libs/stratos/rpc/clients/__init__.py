@@ -1,5 +1,6 @@
 """Typed clients of our services.
 
-Read in this order: ``channel`` (how a connection is made), ``channel_pool`` (one per peer), ``router_addresses``
-(which routers there are), ``router``, ``registry``.
+Read in this order: ``channel`` (how a connection is made), ``channel_pool`` (one per peer), ``peer_addresses``
+(which routers or gateways there are), ``router``,
+``registry``, ``gateway`` (its snapshot).
 """

@@ -150,6 +150,13 @@ def status_to_pb(status: WorkerStatus) -> worker_pb2.WorkerStatus:
         itl_ms=status.itl_s * 1000,
         zone=status.zone,
         version=status.version,
+        num_promised_blocks=status.num_promised_blocks,
+        p90_output_tokens=status.p90_output_tokens,
+        num_free_batch_slots=status.num_free_batch_slots,
+        num_free_adapter_slots=status.num_free_adapter_slots,
+        tenant_tokens=status.tenant_tokens,
+        kv_watermark=status.kv_watermark,
+        num_routers=status.num_routers,
     )
 
 
@@ -190,6 +197,13 @@ def status_from_pb(message: worker_pb2.WorkerStatus) -> WorkerStatus:
         itl_s=message.itl_ms / 1000,
         zone=message.zone,
         version=message.version,
+        num_promised_blocks=message.num_promised_blocks,
+        p90_output_tokens=message.p90_output_tokens,
+        num_free_batch_slots=message.num_free_batch_slots,
+        num_free_adapter_slots=message.num_free_adapter_slots,
+        tenant_tokens=dict(message.tenant_tokens),
+        kv_watermark=message.kv_watermark,
+        num_routers=message.num_routers,
     )
 
 

@@ -28,6 +28,8 @@ _RELOAD_GAP_S = 5.0
 """Between two reads of everything from a store that lacks records each time."""
 _CATCH_UP_S = 0.9
 """Callers promise an answer within one second."""
+_FOREIGN = "Redis holds another store, or lost its own: what is known goes on serving, writes are refused"
+_UNMARKED = "Redis has no store marker: never set up (`stratos admin init-store`), or emptied (`adopt-store`)"
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class SnapshotFollower:
         self._clock = clock
         self._config = config
         self._wanted = asyncio.Event()
+        self._has_looked = asyncio.Event()
         self._next_turn = _Turn(asyncio.Event())
         self._full_pass_due_s = 0.0
         self._reload_due_s = 0.0
@@ -102,6 +105,7 @@ class SnapshotFollower:
             self._wanted.clear()
             await self.look()
             turn.done.set()
+            self._has_looked.set()
             await asyncio.sleep(_MIN_GAP_S)
             try:
                 async with asyncio.timeout(self._config.poll_s):
@@ -112,7 +116,7 @@ class SnapshotFollower:
 
     async def first_look(self) -> None:
         """Wait until the store was looked at once, with or without success."""
-        await self._next_turn.done.wait()
+        await self._has_looked.wait()
 
     async def catch_up(self) -> bool:
         """Look at the store for what the snapshot lacks; false where it cannot be followed now.
@@ -143,7 +147,7 @@ class SnapshotFollower:
         marker = await self._store.marker()
         look = self.snapshot.observe(marker, now)
         if marker is None or (self.snapshot.state is SnapshotState.FOREIGN and look is Look.NOTHING):
-            self._say("Redis holds another store, or lost its own: what is known goes on serving, writes are refused")
+            self._say(_FOREIGN if self.snapshot.is_complete else _UNMARKED)
             return
         if look is Look.CHANGES and not await self._read_changes(marker):
             look = Look.EVERYTHING

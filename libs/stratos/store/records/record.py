@@ -97,8 +97,8 @@ def parse_record(kind: Kind, record_id: str, text: str) -> Record:
 
 def version_of(text: str | None) -> int:
     """The version of a stored text; 0 for one that is absent or has none, as the store's scripts count it."""
-    match = _TEXT.match(text or "")
-    return int(match["version"]) if match else 0
+    version, separator, _ = (text or "").partition(" ")
+    return int(version) if separator and version.isascii() and version.isdecimal() else 0
 
 
 def make_body(value: Mapping[str, Any], *, is_deleted: bool = False, began: int = 0) -> str:

@@ -26,6 +26,8 @@ from stratos.store.redis import translate_redis_errors
 
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z")
 _PAGE = 512
+_SCAN_PAGE = 128
+"""Smaller: between two pages the streams of a gateway go on."""
 _ADVICE = "serving goes on from what is known; `stratos admin adopt-store` brings the records back"
 _REFUSALS = {
     "unmarked": f"this Redis has no store marker, so it was emptied or never set up: {_ADVICE}",
@@ -122,7 +124,7 @@ class RecordStore:
             name, cursor = self._hashes[kind], 0
             while True:
                 with translate_redis_errors():
-                    cursor, page = await self._redis.hscan(name, cursor, count=_PAGE)
+                    cursor, page = await self._redis.hscan(name, cursor, count=_SCAN_PAGE)
                 yield [(kind, record_id, text) for record_id, text in page.items()]
                 if cursor == 0:
                     break

@@ -32,6 +32,9 @@ class SnapshotConfig:
     Redis is away; unset keeps none."""
     copy_interval_s: Annotated[float, Gt(0)] = 10.0
     """Seconds between two writes of that file at least; it is written only after a change."""
+    peers: tuple[str, ...] = ()
+    """host:port of gateways' gRPC servers, from which one that starts without Redis and without a copy of its own takes
+    theirs; a host name, such as that of a headless Service, stands for all its addresses."""
     revocation_bound_s: Annotated[float, Gt(0)] = 600.0
     """Age of the snapshot from which a revocation may have been missed for too long."""
     past_bound: Literal["serve", "refuse"] = "serve"

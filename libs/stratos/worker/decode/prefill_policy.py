@@ -63,3 +63,4 @@ class PrefillPolicy:
         record.origin = PromptOrigin(path=path)
         # A choice that was cancelled during the wait is no longer in the submission.
         await self._context.engine.add(record.submission.request)
+        record.is_admitted = True

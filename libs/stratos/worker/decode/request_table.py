@@ -23,6 +23,7 @@ from stratos.core.generation import Submission
 from stratos.core.requests.records import ChoiceOutput, RequestKey
 from stratos.engine.contract.results import StepResult
 from stratos.rpc.tracing import TRACING_OFF, SpanKind, Tracing
+from stratos.worker.decode.intents import Intents, sum_intents
 from stratos.worker.decode.latencies import Latencies
 from stratos.worker.decode.session import Session
 from stratos.worker.decode.spans import describe_decode
@@ -43,6 +44,18 @@ class Prefill(Protocol):
         ...
 
 
+class StatusNews(Protocol):
+    """Told what the next status has to say; ``worker.status.StatusFeed`` is the one of a worker."""
+
+    def notify(self) -> None:
+        """A request came that the engine does not know yet."""
+        ...
+
+    def count_output(self, tenant: str, num_tokens: int) -> None:
+        """A request of the tenant has got tokens."""
+        ...
+
+
 class RequestTable:
     """All open requests by request id. Belongs to the event loop.
 
@@ -53,6 +66,7 @@ class RequestTable:
         tracing: where the spans of requests go.
         max_requests: more are refused.
         orphan_ttl_s: requests of a broken session are freed after this long.
+        news: what routers have to know of.
     """
 
     def __init__(
@@ -64,7 +78,9 @@ class RequestTable:
         *,
         max_requests: int,
         orphan_ttl_s: float,
+        news: StatusNews,
     ) -> None:
+        self._news = news
         self.latencies = Latencies()
         self._engine = engine
         self._policy = policy
@@ -84,6 +100,11 @@ class RequestTable:
     def num_orphans(self) -> int:
         """Requests whose session broke and that wait for Attach."""
         return sum(record.orphan_since_s is not None for record in self._records.values())
+
+    def intents(self, p90_output_tokens: int, block_size: int, max_batch_slots: int) -> Intents:
+        """What requests will take that are here and hold nothing in the engine yet."""
+        requests = [r.submission.request for r in self._records.values() if not (r.is_admitted or r.is_ended)]
+        return sum_intents(requests, p90_output_tokens, block_size, max_batch_slots)
 
     @property
     def num_open_tasks(self) -> int:
@@ -119,6 +140,7 @@ class RequestTable:
         task = asyncio.create_task(self._serve(record), name=f"request-{key.request_id}-{key.attempt}")
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        self._news.notify()
 
     def cancel(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
         """End a request or some of its choices; unknown ones are ignored."""
@@ -181,6 +203,7 @@ class RequestTable:
         for output in result.outputs:
             if (record := self._find(output.key)) is not None:
                 self._append(record, output)
+                self._news.count_output(record.submission.request.terms.tenant, len(output.token_ids))
                 touched[output.key] = record
         for key, error in result.errors.items():
             if (record := self._find(key)) is not None:

@@ -57,6 +57,7 @@ class HandoffTarget:
             self.reservation = await self._context.engine.reserve(self._record.submission.request)
             if self.reservation is None:
                 raise Busy("no KV blocks are free on this worker")
+            self._record.is_admitted = True
         skip = max(self.coverage.verified_tokens, self.reservation.num_skip_tokens)
         self.coverage = Coverage(skip, self.reservation.num_tokens, self._context.engine.info.geometry.num_layers)
         return skip

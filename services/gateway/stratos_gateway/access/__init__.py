@@ -1,1 +1,5 @@
-"""API keys, and how much may be open at once. Read in this order: ``auth``, ``concurrency``."""
+"""API keys, and how much may be open at once.
+
+Read in this order: ``auth``, ``config``, ``concurrency``, ``snapshot_metrics`` (how the snapshot stands to its store),
+``snapshot_servicer`` (gives other gateways a copy), ``peer_copies`` (takes one).
+"""

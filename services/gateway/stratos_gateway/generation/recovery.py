@@ -5,6 +5,8 @@
     "drain"        goes elsewhere
     "unsupported"  goes elsewhere: the worker lacks something that the request needs; after ``MAX_UNSUPPORTED`` of
                    them the request is refused
+    "adapter"      goes elsewhere: the worker has not the adapter and cannot load it now, which another one may have
+                   cached; after ``MAX_UNSUPPORTED`` of them the request is refused
     "lost", "broken", "hang"  the worker is gone, or stands still: ``suspicion`` says whether the request may be the
                    cause.  One that only lost its connection is no victim, and may be chosen again.
     "conflict"     goes elsewhere; after ``MAX_CONFLICTS`` of them without a settled attempt the request is refused
@@ -22,6 +24,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from stratos.common.errors import (
+    AdapterUnavailable,
     Busy,
     Draining,
     FeatureUnavailable,
@@ -42,7 +45,8 @@ from stratos_gateway.generation.suspicion import Suspicion, Victim
 _log = logging.getLogger(__name__)
 MAX_CONFLICTS = 2
 MAX_UNSUPPORTED = 3
-"""Workers that said no to a feature which the router took them to have: the next one would hardly say yes."""
+"""Workers that said no to a feature which the router took them to have, or that cannot load the adapter: the next one
+would hardly say yes."""
 RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.05, 1.0
 
 
@@ -53,6 +57,7 @@ class Cause(enum.StrEnum):
     DRAIN = "drain"
     UNREACHABLE = "unreachable"
     UNSUPPORTED = "unsupported"
+    ADAPTER = "adapter"
     LOST = "lost"
     """The worker said that it lost its engine, or was lost in the middle of a call."""
     BROKEN = "broken"
@@ -90,6 +95,8 @@ def cause_of(error: StratosError) -> Cause | None:
         return Cause.DRAIN
     if isinstance(error, FeatureUnavailable | IdentityMismatch):
         return Cause.UNSUPPORTED
+    if isinstance(error, AdapterUnavailable):
+        return Cause.ADAPTER
     return Cause.LOST if isinstance(error, WorkerLost) else None
 
 
@@ -122,7 +129,7 @@ class Attempts:
         """Incarnations to avoid, and whether each one stood still and is avoided only until it moves."""
         self._refusals: dict[str, int] = {}
         """Workers that answered Busy, each with the status version that its placement went by."""
-        self._num_conflicts = self._num_unsupported = self._num_unreached = 0
+        self._num_conflicts = self._num_unsupported = self._num_without_adapter = self._num_unreached = 0
         self._idle_since_s = platform.clock.now()
         """The request arrived, or its last attempt with output ended: wall time, whatever it was spent on."""
         self._queued_since_s = self._idle_since_s
@@ -201,7 +208,7 @@ class Attempts:
             placement: of that attempt.
 
         Raises:
-            FeatureUnavailable, QueueTimeout: the request ends here.
+            FeatureUnavailable, AdapterUnavailable, QueueTimeout: the request ends here.
         """
         cause, worker, now_s = loss.cause, placement.worker, self._platform.clock.now()
         if loss.has_progressed:
@@ -211,6 +218,9 @@ class Attempts:
         self._num_unsupported += cause is Cause.UNSUPPORTED
         if self._num_unsupported >= MAX_UNSUPPORTED:
             raise FeatureUnavailable("the platform cannot do what this request asks for now; try again later")
+        self._num_without_adapter += cause is Cause.ADAPTER
+        if self._num_without_adapter >= MAX_UNSUPPORTED:
+            raise AdapterUnavailable("no worker that was asked has this adapter, or can load it now; try again later")
         if cause is Cause.BUSY:
             self._refusals[worker.incarnation] = placement.status_version
         self._platform.metrics.recoveries.labels(cause).inc()

@@ -46,11 +46,13 @@ _PUBLIC_PARAMS = {
 INTERNAL_PARAMS = frozenset(
     (
         "adapter_digest",
+        "after",
         "attempt",
         "block_hashes",
         "block_size",
         "cache_salt",
         "holder",
+        "incarnation",
         "interval_ms",
         "leg",
         "num_skip_tokens",

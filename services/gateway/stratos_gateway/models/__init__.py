@@ -1,4 +1,5 @@
 """What a model name means: digests, adapters, tokenizers, and whether a grammar can be used with it.
 
-Read in this order: ``catalogue``, ``served_model``, ``grammar_check``, ``grammar_sandbox``, ``watermark_policy``.
+Read in this order: ``config``, ``catalogue``, ``served_model``, ``grammar_check``, ``grammar_sandbox``,
+``watermark_policy``.
 """

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded, InvalidCheckpoint
-from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting, read_embedding_config
+from stratos.core.files.embedding_files import read_embedding_config
 from stratos.core.files.model_files import read_model_files
 from stratos.core.requests.limits import MAX_EMBEDDING_TOKENS, check_input_lengths, check_prompt_length
 from stratos.text.chat import ChatMessage, ChatTemplate, read_template
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.models.catalogue import BaseModel
+from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.grammar_check import GrammarCheck
 
 INLINE_CHARS = 8192
@@ -31,42 +31,32 @@ class ServedModel:
     grammars: GrammarCheck
 
     @classmethod
-    def load(
-        cls,
-        path: Path,
-        name: str,
-        max_input_tokens: int,
-        pooling: PoolingSetting = "auto",
-        matryoshka: MatryoshkaSetting = "auto",
-        max_stream_len: int = 0,
-        handed_digest: str = "",
-    ) -> ServedModel:
+    def load(cls, config: ModelConfig) -> ServedModel:
         """Read a model folder; hashes its weights, unless their digest was handed over.
-
-        ``max_stream_len``: longest sequence, where not the model decides.
 
         Raises:
             InvalidCheckpoint: it cannot be served; the message says what to do.
         """
-        files = read_model_files(path, handed_digest)
+        path = config.path
+        files = read_model_files(path, config.digest)
         tokenizer = Tokenizer.load(path)
         if tokenizer.vocab_size > files.vocab_size:
             raise InvalidCheckpoint(f"{path}: the tokenizer has more tokens than the model's vocabulary")
         source = read_template(path)
         return cls(
             base=BaseModel(
-                name=name or path.resolve().name,
+                name=config.name or path.resolve().name,
                 digest=files.digest,
-                max_model_len=max_stream_len or files.max_model_len,
+                max_model_len=config.max_stream_len or files.max_model_len,
                 vocab_size=files.vocab_size,
                 created_unix_s=int((path / "config.json").stat().st_mtime),
                 can_generate=files.can_generate,
                 can_chat=source is not None,
-                embedding=read_embedding_config(files, pooling, matryoshka),
+                embedding=read_embedding_config(files, config.pooling, config.matryoshka),
             ),
             tokenizer=tokenizer,
             template=None if source is None else ChatTemplate(source, tokenizer),
-            max_input_tokens=max_input_tokens,
+            max_input_tokens=config.max_input_tokens,
             grammars=GrammarCheck(path, files.vocab_size, files.eos_token_ids),
         )
 

@@ -20,7 +20,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import QueueTimeout
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
 from stratos.core.requests.convictions import Conviction, ConvictionConfig, ConvictionTable, prompt_refused
-from stratos.rpc.clients.router_addresses import RouterAddresses
+from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.link import RouterLink, RouterPeer
@@ -44,7 +44,7 @@ class RouterSet:
 
     def __init__(
         self,
-        addresses: RouterAddresses,
+        addresses: PeerAddresses,
         connect: Callable[[str], RouterPeer],
         config: RoutersConfig,
         convictions: ConvictionConfig,

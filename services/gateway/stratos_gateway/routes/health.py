@@ -20,6 +20,7 @@ from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.generation import GenerationSpec
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.routes.config import HealthConfig
 
 HEALTH_TENANT = Tenant(name="stratos-health", cache_salt=b"stratos-health")
 _PROBE_TEXT = "a"
@@ -50,8 +51,7 @@ class DeepHealth:
         model: what to ask.
         platform: whom to ask.
         embeddings: calls workers, for a model that only embeds.
-        interval_s: least time between probes.
-        timeout_s: longest time of one.
+        config: how often, and for how long.
     """
 
     def __init__(
@@ -59,15 +59,14 @@ class DeepHealth:
         model: ServedModel,
         platform: Platform,
         embeddings: EmbeddingClient,
-        interval_s: float,
-        timeout_s: float,
+        config: HealthConfig,
     ) -> None:
         self._model = model
         self._embeddings = embeddings
         self._platform = platform
         self._clock: Clock = platform.clock
-        self._interval_s = interval_s
-        self._timeout_s = timeout_s
+        self._interval_s = config.interval_s
+        self._timeout_s = config.timeout_s
         self._report: HealthReport | None = None
         self._lock = asyncio.Lock()
 

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from stratos.common.errors import ContextLengthExceeded
-from stratos.core.quantile import RecentQuantile
 from stratos.core.requests.records import ChoiceState, PrefillJob, RequestKey
+from stratos.core.rules.quantile import RecentQuantile
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig

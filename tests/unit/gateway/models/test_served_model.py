@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from stratos.common.errors import ContextLengthExceeded
+from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.served_model import ServedModel
 from tests.support.paths import BASE_MODEL
 
 
 @pytest.mark.parametrize(("max_stream_len", "expected"), [(0, 4096), (9000, 9000)])
 async def test_the_longest_sequence_is_the_operators_or_the_models(max_stream_len: int, expected: int) -> None:
-    model = ServedModel.load(BASE_MODEL, "base", 100_000, max_stream_len=max_stream_len)
+    model = ServedModel.load(ModelConfig(path=BASE_MODEL, max_input_tokens=100_000, max_stream_len=max_stream_len))
     try:
         assert model.base.max_model_len == expected
         assert model.max_tokens_left(100) == expected - 100

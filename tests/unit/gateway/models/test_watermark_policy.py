@@ -17,7 +17,7 @@ from stratos_gateway.settings import GatewaySettings
 from tests.support.shipped_model import served_model
 
 KEY = "a secret of 24 bytes, ok"
-REQUIRED = {"MODEL_PATH": "m", "ROUTER_ADDRESSES": '["r:1"]', "REDIS_URL": "redis://r", "KEY_PEPPER": "p"}
+REQUIRED = {"MODEL__PATH": "m", "ROUTER_ADDRESSES": '["r:1"]', "REDIS_URL": "redis://r", "KEY_PEPPER": "p"}
 
 
 @pytest.fixture(autouse=True)

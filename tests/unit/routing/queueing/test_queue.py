@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratos.common.errors import Overloaded
-from stratos.core.ageing import effective_class
+from stratos.core.rules.ageing import effective_class
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.fairness import ServiceCounters
 from tests.support.examples import examples
@@ -132,7 +132,7 @@ def test_a_flood_loses_its_own_newest_request_to_a_tenant_with_less() -> None:
     with pytest.raises(Overloaded) as refused:
         world.push(tenant="flood")
     assert refused.value.after_s is not None
-    ticket, displaced = world.queue.push(make_request(tenant="polite"), world.clock.now(), output_tokens=1)
+    ticket, displaced = world.queue.push(make_request(tenant="polite"), world.clock.now())
     assert displaced == [flood[-1]]
     assert not flood[-1].is_waiting
     assert ticket.is_waiting
@@ -142,9 +142,7 @@ def test_a_flood_loses_its_own_newest_request_to_a_tenant_with_less() -> None:
 def test_the_token_bound_displaces_as_many_as_needed_or_none() -> None:
     world = QueueWorld(max_tokens=100)
     flood = [world.push(tenant="flood", num_prompt_tokens=20) for _ in range(5)]
-    ticket, displaced = world.queue.push(
-        make_request(tenant="polite", num_prompt_tokens=35), world.clock.now(), output_tokens=1
-    )
+    ticket, displaced = world.queue.push(make_request(tenant="polite", num_prompt_tokens=35), world.clock.now())
     assert displaced == [flood[4], flood[3]]
     assert ticket.is_waiting
     with pytest.raises(Overloaded):

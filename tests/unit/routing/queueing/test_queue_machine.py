@@ -52,7 +52,7 @@ class QueueMachine(RuleBasedStateMachine):
             model_digest=model,
         )
         try:
-            ticket, displaced = world.queue.push(request, world.clock.now(), output_tokens=8)
+            ticket, displaced = world.queue.push(request, world.clock.now())
         except Overloaded:
             return
         for victim in displaced:

@@ -14,7 +14,14 @@ class WatchStatusRequest(_message.Message):
     def __init__(self, interval_ms: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "engine_step", "is_computing", "blocks", "staging", "num_waiting", "num_running", "num_queued_tokens", "num_handoffs", "num_orphans", "is_draining", "not_ready_reason", "identity", "resident_adapter_digests", "block_size", "max_num_seqs", "slow_step_ms", "version", "features", "protocol_version", "ttft_ms", "itl_ms", "zone")
+    __slots__ = ("worker", "engine_step", "is_computing", "blocks", "staging", "num_waiting", "num_running", "num_queued_tokens", "num_handoffs", "num_orphans", "is_draining", "not_ready_reason", "identity", "resident_adapter_digests", "block_size", "max_num_seqs", "slow_step_ms", "version", "num_promised_blocks", "p90_output_tokens", "num_free_batch_slots", "num_free_adapter_slots", "tenant_tokens", "features", "protocol_version", "ttft_ms", "itl_ms", "zone", "kv_watermark", "num_routers")
+    class TenantTokensEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ENGINE_STEP_FIELD_NUMBER: _ClassVar[int]
     IS_COMPUTING_FIELD_NUMBER: _ClassVar[int]
@@ -33,11 +40,18 @@ class WorkerStatus(_message.Message):
     MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
     SLOW_STEP_MS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROMISED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    P90_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_FREE_BATCH_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_FREE_ADAPTER_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     ITL_MS_FIELD_NUMBER: _ClassVar[int]
     ZONE_FIELD_NUMBER: _ClassVar[int]
+    KV_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROUTERS_FIELD_NUMBER: _ClassVar[int]
     worker: _common_pb2.WorkerRef
     engine_step: int
     is_computing: bool
@@ -56,12 +70,19 @@ class WorkerStatus(_message.Message):
     max_num_seqs: int
     slow_step_ms: int
     version: int
+    num_promised_blocks: int
+    p90_output_tokens: int
+    num_free_batch_slots: int
+    num_free_adapter_slots: int
+    tenant_tokens: _containers.ScalarMap[str, int]
     features: _containers.RepeatedScalarFieldContainer[str]
     protocol_version: int
     ttft_ms: float
     itl_ms: float
     zone: str
-    def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., engine_step: _Optional[int] = ..., is_computing: _Optional[bool] = ..., blocks: _Optional[_Union[_common_pb2.BlockLedger, _Mapping]] = ..., staging: _Optional[_Union[_common_pb2.StagingLedger, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_handoffs: _Optional[int] = ..., num_orphans: _Optional[int] = ..., is_draining: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., resident_adapter_digests: _Optional[_Iterable[str]] = ..., block_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., slow_step_ms: _Optional[int] = ..., version: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., protocol_version: _Optional[int] = ..., ttft_ms: _Optional[float] = ..., itl_ms: _Optional[float] = ..., zone: _Optional[str] = ...) -> None: ...
+    kv_watermark: float
+    num_routers: int
+    def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., engine_step: _Optional[int] = ..., is_computing: _Optional[bool] = ..., blocks: _Optional[_Union[_common_pb2.BlockLedger, _Mapping]] = ..., staging: _Optional[_Union[_common_pb2.StagingLedger, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_handoffs: _Optional[int] = ..., num_orphans: _Optional[int] = ..., is_draining: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., resident_adapter_digests: _Optional[_Iterable[str]] = ..., block_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., slow_step_ms: _Optional[int] = ..., version: _Optional[int] = ..., num_promised_blocks: _Optional[int] = ..., p90_output_tokens: _Optional[int] = ..., num_free_batch_slots: _Optional[int] = ..., num_free_adapter_slots: _Optional[int] = ..., tenant_tokens: _Optional[_Mapping[str, int]] = ..., features: _Optional[_Iterable[str]] = ..., protocol_version: _Optional[int] = ..., ttft_ms: _Optional[float] = ..., itl_ms: _Optional[float] = ..., zone: _Optional[str] = ..., kv_watermark: _Optional[float] = ..., num_routers: _Optional[int] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("timeout_ms",)

@@ -1,7 +1,8 @@
-"""Which routers exist: host:port entries, where a host name stands for every address it resolves to.
+"""Which peers of a kind exist, routers or gateways: host:port entries, where a host name stands for every address
+that it resolves to.
 
 A headless Service of Kubernetes is such a name.  A name that cannot be resolved keeps its last addresses: an outage
-of the name service must not take the routers away.
+of the name service must not take the peers away.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ async def resolve_by_system(host: str, port: int) -> Sequence[str]:
     return sorted({str(entry[4][0]) for entry in found if entry[0] == family})
 
 
-class RouterAddresses:
+class PeerAddresses:
     """Belongs to the event loop.
 
     Args:
@@ -68,7 +69,7 @@ class RouterAddresses:
         return all(_is_ip(host) for host, _ in self._entries)
 
     async def now(self) -> frozenset[str]:
-        """The routers' addresses as host:port."""
+        """The addresses of all peers as host:port."""
         return frozenset([address for host, port in self._entries for address in await self._addresses(host, port)])
 
     async def _addresses(self, host: str, port: int) -> list[str]:
@@ -80,7 +81,7 @@ class RouterAddresses:
         except OSError as error:  # TimeoutError is one
             problem = str(error) or "no answer"
             if self._problems.get(host) != problem:
-                _log.warning("the routers' name %s cannot be resolved (%s); the last addresses stay", host, problem)
+                _log.warning("the name %s cannot be resolved (%s); the last addresses stay", host, problem)
             self._problems[host] = problem
         return [_join(ip, port) for ip in self._known.get((host, port), ())]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratos.core.quantile import RecentQuantile
+from stratos.core.rules.quantile import RecentQuantile
 from tests.support.examples import examples
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratos.core.ageing import AgedQuota, effective_class
+from stratos.core.rules.ageing import AgedQuota, effective_class
 
 
 @pytest.mark.parametrize(

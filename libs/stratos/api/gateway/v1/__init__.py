@@ -1,0 +1,1 @@
+"""Generated from protos/stratos/api/gateway/v1; never edited."""

@@ -1,0 +1,63 @@
+"""The KV admission rule, which engines apply and routers apply to what engines report of themselves.
+
+    taken + promised + table + output <= watermark * total
+
+``table`` are the blocks that a request takes when it is admitted, ``output`` those that its choices are expected to
+need: ``min(max_tokens, p90 output length so far)`` each, at least one block.  ``taken`` blocks are allocated, reserved
+or fenced; ``promised`` ones are expected by requests that were let in and are not held yet.
+
+A return, which emitted tokens before, must get back in: the whole pool, promises to others do not count, and of output
+one block per choice.  An empty pool takes everything that fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvNeed:
+    """Blocks that one request wants."""
+
+    table_blocks: int
+    output_blocks: int
+    is_return: bool = False
+    """It emitted tokens before, here or elsewhere."""
+
+    @property
+    def num_blocks(self) -> int:
+        return self.table_blocks + self.output_blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvRoom:
+    """What a pool has left, in blocks."""
+
+    total: int
+    taken: int = 0
+    promised: int = 0
+    watermark: float
+    """Share of the pool that admission may fill."""
+
+
+def output_blocks(
+    max_tokens: int, p90_output_tokens: int, num_choices: int, block_size: int, *, is_return: bool
+) -> int:
+    """Blocks of output that ``num_choices`` choices of at most ``max_tokens`` tokens each are expected to need."""
+    if is_return:
+        return num_choices
+    return num_choices * max(1, -(-min(max_tokens, p90_output_tokens) // block_size))
+
+
+def num_blocks_short(need: KvNeed, room: KvRoom) -> float:
+    """Blocks that have to get free before the rule holds; 0 or less: it holds."""
+    if room.taken == 0 and room.promised == 0 and need.table_blocks <= room.total:
+        return 0
+    if need.is_return:
+        return room.taken + need.num_blocks - room.total
+    return room.taken + room.promised + need.num_blocks - room.watermark * room.total
+
+
+def exceeds_alone(need: KvNeed, total: int, watermark: float) -> bool:
+    """Above the watermark even in an empty pool: a new request like that is refused and does not wait."""
+    return not need.is_return and need.num_blocks > watermark * total

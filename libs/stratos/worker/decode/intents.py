@@ -1,0 +1,37 @@
+"""What a worker has agreed to run and its engine does not know of yet.
+
+A hand-off takes blocks and places in the batch when its source is about to compute.  Until then the request is an
+intent: routers count it as promised, or they would give away the room that it will take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stratos.core.requests.records import EngineRequest
+from stratos.core.rules.admission import output_blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intents:
+    """Sum over requests."""
+
+    num_blocks: int = 0
+    num_batch_slots: int = 0
+
+
+def sum_intents(
+    requests: Iterable[EngineRequest], p90_output_tokens: int, block_size: int, max_batch_slots: int
+) -> Intents:
+    """Blocks and places that ``requests`` will take; a shared prefix is not known yet and counts for each."""
+    num_blocks = num_batch_slots = 0
+    for request in requests:
+        num_choices = sum(not choice.finished for choice in request.choices)
+        is_return = any(choice.emitted_ids for choice in request.choices)
+        num_blocks += -(-len(request.prompt_ids) // block_size)
+        num_blocks += output_blocks(
+            request.sampling.max_tokens, p90_output_tokens, num_choices, block_size, is_return=is_return
+        )
+        num_batch_slots += min(num_choices, max_batch_slots)
+    return Intents(num_blocks=num_blocks, num_batch_slots=num_batch_slots)

@@ -1,0 +1,22 @@
+"""How much may be open at once, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestsConfig:
+    """Bounds of open requests."""
+
+    max_open: Annotated[int, Ge(1)] = 512
+    """Requests open at once; more get 503 overloaded at once."""
+    max_open_per_tenant: Annotated[int, Ge(1)] = 128
+    """Requests that one tenant may have open at once; more get 429 concurrency_limit."""
+    placement_timeout_s: Annotated[float, Gt(0)] = 60.0
+    """Longest time without an output token, from a request's arrival or its last token, over all its attempts."""
+    embedding_timeout_s: Annotated[float, Gt(0)] = 60.0
+    """Longest time of one embeddings request."""

@@ -1,0 +1,33 @@
+"""Which base model a gateway serves, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge
+
+from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """The base model: its files, its name, the limits of requests for it."""
+
+    path: Path
+    """Folder of the base model: tokenizer, chat template, and the files that its digest is made of."""
+    digest: str = ""
+    """Digest of the model folder and state of its files, as `stratos up` hands it over; empty: computed at start."""
+    name: str = ""
+    """Name that clients use as "model"; empty takes the folder's name."""
+    max_input_tokens: Annotated[int, Ge(1)] = 4096
+    """Longest prompt; longer ones get 400 context_length_exceeded."""
+    max_stream_len: Annotated[int, Ge(0)] = 0
+    """Longest sequence where workers stream past the model's context (their attention_window); 0 is that context."""
+    default_max_tokens: Annotated[int, Ge(1)] = 512
+    """Output limit of a chat request that names none."""
+    pooling: PoolingSetting = "auto"
+    """How embeddings are pooled: "auto" takes what the model folder says, else the last token; "off" serves none."""
+    matryoshka: MatryoshkaSetting = "auto"
+    """Whether embeddings may be cut to fewer dimensions: "auto" asks config.json (is_matryoshka)."""
