@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -39,11 +39,12 @@ async def run(
     back: frozenset[str] = frozenset(),
     n: int = 1,
     clock: FakeClock | None = None,
+    deadline_s: float | None = None,
     **sampling: int,
 ) -> Ran:
     router, sessions = router or FakeRouter(), FakeSessions(list(plays), back=back)
     spec = GenerationSpec(
-        terms=TERMS,
+        terms=replace(TERMS, deadline_s=deadline_s),
         model_digest="m",
         prompt_ids=(1, 2, 3),
         sampling=SamplingParams(**{"max_tokens": 8, **sampling}),
@@ -267,3 +268,11 @@ async def test_the_receipt_is_kept_whole_and_prompt_logprobs_are_asked_for_once(
     assert transcript.receipt is not None
     assert (transcript.receipt.queue_ns, transcript.receipt.prefill_worker_id) == (5, "p")
     assert transcript.num_cached_tokens == 3, "at most the prompt"
+
+
+async def test_the_deadline_travels_until_there_is_output_and_ends_a_wait_before_it() -> None:
+    ran = await run(fails(Busy("full")), says(5), says(6, ends=True), deadline_s=1e9)
+    assert [request.terms.deadline_s for request in ran.router.requests] == [1e9, 1e9, None]
+    assert [submission.request.terms.deadline_s for submission in ran.submissions] == [1e9, 1e9, None]
+    late = await run(*[fails(Busy("full"))] * 9, deadline_s=0.0)
+    assert isinstance(late.generation.error, QueueTimeout)
