@@ -52,6 +52,8 @@ MAX_BAD_SEQUENCES = MAX_BAD_TOKEN_IDS + 2 * MAX_BAD_WORDS
 """Single tokens, and each word as the beginning of a text and after a blank."""
 MAX_LOGIT_BIAS = 300
 MAX_TOKEN_ID_DIGITS = 10
+DEADLINE_MS = Limit(1, 24 * 3600 * 1000, is_integer=True)
+MAX_DEADLINE_DIGITS = 12
 LOGIT_BIAS_LIMIT = Limit(-100.0, 100.0)
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_MESSAGES = 1024

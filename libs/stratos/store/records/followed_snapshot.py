@@ -197,7 +197,7 @@ class FollowedSnapshot:
         owner, name = owner_and_name(content.id)
         group = self._records.setdefault((content.kind, owner), {})
         known = group.get(name)
-        if known is None or (content.version > known.version and not _is_final(known)):
+        if known is None or (content.version > known.version and (content.is_deleted or not _is_final(known))):
             group[name] = content
 
     def lose(self) -> None:

@@ -182,5 +182,5 @@ class Generation:
             choices=self.transcript.states(),
             sampling=sampling,
             seed=spec.seed,
-            terms=spec.terms,
+            terms=replace(spec.terms, deadline_s=None) if self.transcript.num_output_tokens else spec.terms,
         )

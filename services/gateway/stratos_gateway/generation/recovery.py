@@ -124,6 +124,8 @@ class Attempts:
         self._request = request
         self._max_wait_s = max_wait_s
         self._reconnects = reconnects
+        self._has_output = False
+        """The deadline is that of the first token: it is met."""
         self._suspicion = Suspicion()
         self._excluded: dict[str, bool] = {}
         """Incarnations to avoid, and whether each one stood still and is avoided only until it moves."""
@@ -212,7 +214,7 @@ class Attempts:
         """
         cause, worker, now_s = loss.cause, placement.worker, self._platform.clock.now()
         if loss.has_progressed:
-            self._idle_since_s = now_s
+            self._idle_since_s, self._has_output = now_s, True
         if loss.has_progressed or cause not in (Cause.BUSY, Cause.UNREACHABLE):
             self._queued_since_s = now_s
         self._num_unsupported += cause is Cause.UNSUPPORTED
@@ -241,7 +243,10 @@ class Attempts:
         """Seconds that are left for the next output token; ``None`` where a deadline bounds the request."""
         if self._max_wait_s is None:
             return None
-        return max(0.0, self._max_wait_s - (self._platform.clock.now() - self._idle_since_s))
+        now_s = self._platform.clock.now()
+        left_s = max(0.0, self._max_wait_s - (now_s - self._idle_since_s))
+        by_deadline_s = None if self._has_output else self._request.terms.left_s(now_s)
+        return left_s if by_deadline_s is None else min(left_s, by_deadline_s)
 
     async def _is_alive(self, worker: WorkerRef) -> bool:
         return self._reconnects and await self._platform.sessions.is_back(worker)
@@ -251,6 +256,7 @@ class Attempts:
         return replace(
             request,
             attempt=self.number,
+            terms=replace(request.terms, deadline_s=None) if num_emitted else request.terms,
             num_prompt_tokens=request.num_prompt_tokens + num_emitted,
             max_tokens=max(request.max_tokens - num_emitted, 1) if request.max_tokens else 0,
             excluded_incarnations=frozenset(self._excluded),

@@ -26,6 +26,10 @@ class HttpLimits:
     write_timeout_s: Annotated[float, Gt(0)] = 30.0
     """A stream whose client takes nothing for this long is cancelled."""
 
+    max_deadline_s: Annotated[float, Gt(0)] = 60.0
+    """Longest time from a request's arrival to its first token; `x-stratos-deadline-ms` asks for less. A request that
+    cannot begin in time ends as 503 queue_timeout, wherever it waits."""
+
     @property
     def max_message_bytes(self) -> int:
         """Largest HTTP message, head and framing of the body included."""

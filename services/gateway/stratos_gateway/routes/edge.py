@@ -9,19 +9,21 @@ answered, is the route's own business.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from stratos.common.errors import StratosError
+from stratos.core.requests.terms import RequestTerms
 from stratos.core.tenant import Tenant
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.auth import Authenticator, bearer_key
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.body import read_json, until_disconnect
+from stratos_gateway.http.deadline import time_to_first_token_s
 from stratos_gateway.http.errors import public_param
 from stratos_gateway.http.limits import HttpLimits
 
@@ -41,6 +43,19 @@ class Edge:
         return await self.authenticator.authenticate(bearer_key(request.headers))
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """For whom a request is answered, and until when it must have begun; monotonic seconds."""
+
+    tenant: Tenant
+    arrival_s: float
+    deadline_s: float
+
+    def dated(self, terms: RequestTerms) -> RequestTerms:
+        """``terms`` with the request's times."""
+        return replace(terms, arrival_s=self.arrival_s, deadline_s=self.deadline_s)
+
+
 class EdgeEndpoint(ABC):
     """ASGI application of one route that computes.
 
@@ -56,12 +71,16 @@ class EdgeEndpoint(ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; errors are raised to the edge middleware."""
         edge, request = self._edge, Request(scope, receive)
+        arrival_s = edge.platform.clock.now()
         tenant = await edge.authenticate(request)
         with edge.admission.enter(tenant.name):
             limits = edge.limits
+            deadline_s = arrival_s + time_to_first_token_s(request, limits.max_deadline_s)
             body = await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
             try:
-                await until_disconnect(receive, self._answer(request, body, tenant, send))
+                await until_disconnect(
+                    receive, self._answer(request, body, Caller(tenant, arrival_s, deadline_s), send)
+                )
             except StratosError as error:
                 self._name_param(error)
                 raise
@@ -72,5 +91,5 @@ class EdgeEndpoint(ABC):
             error.param = public_param(error.param, self._prompt_param)
 
     @abstractmethod
-    async def _answer(self, request: Request, body: dict[str, Any], tenant: Tenant, send: Send) -> None:
+    async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
         """Answer a body; cancelled when the client leaves."""

@@ -25,7 +25,7 @@ from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.embedding_requests import EmbeddingBody, embedding_answer, parse_embedding
-from stratos_gateway.routes.edge import Edge, EdgeEndpoint
+from stratos_gateway.routes.edge import Caller, Edge, EdgeEndpoint
 
 INLINE_BYTES = 64 * 1024
 """Vectors above this are turned into JSON in a thread."""
@@ -51,16 +51,17 @@ class EmbeddingEndpoint(EdgeEndpoint):
         self._client = client
         self._timeout_s = timeout_s
 
-    async def _answer(self, request: Request, body: dict[str, Any], tenant: Tenant, send: Send) -> None:
+    async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
         config = self._model.base.embedding
         parsed = parse_embedding(body, self._model.base.vocab_size, config)
         span = exchange_of(request).span
-        call = await self._call(parsed, tenant, span.trace)
+        call = await self._call(parsed, caller.tenant, span.trace)
         num_tokens = sum(map(len, call.inputs))
         span.set(operation="embeddings", model=parsed.model, input_tokens=num_tokens, inputs=len(call.inputs))
-        vectors = await embed_all(call, self._edge.platform, self._client, self._timeout_s)
+        left_s = max(0.0, caller.deadline_s - self._edge.platform.clock.now())
+        vectors = await embed_all(call, self._edge.platform, self._client, min(self._timeout_s, left_s))
         metrics = self._edge.platform.metrics
-        metrics.tokens_in.labels(tenant.name).inc(num_tokens)
+        metrics.tokens_in.labels(caller.tenant.name).inc(num_tokens)
         metrics.embedding_inputs.inc(len(vectors))
         is_small = sum(map(len, vectors)) <= INLINE_BYTES
         encode = (parsed, vectors, num_tokens)

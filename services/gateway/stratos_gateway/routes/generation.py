@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -25,7 +26,7 @@ from stratos_gateway.http.exchange import Exchange, exchange_of
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
 from stratos_gateway.openai.responses import ChatRenderer, Usage
-from stratos_gateway.routes.edge import Edge, EdgeEndpoint
+from stratos_gateway.routes.edge import Caller, Edge, EdgeEndpoint
 from stratos_gateway.routes.preparation import Prepared
 
 _log = logging.getLogger(__name__)
@@ -46,12 +47,13 @@ class GenerationEndpoint(EdgeEndpoint):
         super().__init__(edge, prompt_param)
         self._prepare = prepare
 
-    async def _answer(self, request: Request, body: dict[str, Any], tenant: Tenant, send: Send) -> None:
+    async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
         exchange = exchange_of(request)
-        prepared = await self._prepare(body, tenant, exchange.span.trace)
+        prepared = await self._prepare(body, caller.tenant, exchange.span.trace)
         options = prepared.options
+        specs = [replace(spec, terms=caller.dated(spec.terms)) for spec in prepared.specs]
         stop = (options.stop, options.include_stop)
-        fanout = Fanout(prepared.specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
+        fanout = Fanout(specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
         try:
             async with fanout:
                 if options.stream:
@@ -61,7 +63,7 @@ class GenerationEndpoint(EdgeEndpoint):
                     response = OrjsonResponse(prepared.renderer.body(chunks, _usage(fanout)))
                     await response(request.scope, request.receive, send)
         finally:
-            self._count(tenant, fanout)
+            self._count(caller.tenant, fanout)
             _describe(exchange.span, prepared, fanout)
 
     async def _stream(self, fanout: Fanout, prepared: Prepared, exchange: Exchange) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -12,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
+from stratos.common.clock import FakeClock
 from stratos.core.requests.grammar import MAX_GRAMMAR_BYTES, MAX_GRAMMAR_CHOICES, MAX_LARK_BYTES, MAX_REGEX_BYTES
 from stratos.core.requests.limits import (
     LIMITS,
@@ -71,7 +73,7 @@ def make_routes() -> tuple[list[Any], GatewayMetrics]:
     edge = Edge(
         authenticator=EveryKey(),
         admission=Admission(8, 8, metrics),
-        platform=cast("Platform", unreached),
+        platform=cast("Platform", SimpleNamespace(clock=FakeClock())),
         tokenizer=served_model().tokenizer,
         limits=HttpLimits(max_body_bytes=10**6, body_timeout_s=5, write_timeout_s=5),
     )
@@ -295,3 +297,12 @@ async def test_malformed_messages_are_refused(client: httpx.AsyncClient, message
 
 def test_the_table_has_no_limit_that_is_not_finite() -> None:
     assert all(math.isfinite(limit.minimum) and math.isfinite(limit.maximum) for limit in LIMITS.values())
+
+
+@pytest.mark.parametrize("route", BODIES)
+@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "soon", "86400001", "9" * 40, "\u0661"])
+async def test_a_deadline_out_of_range_is_refused_by_name(client: httpx.AsyncClient, route: str, value: str) -> None:
+    headers = {"x-stratos-deadline-ms": value.encode()}
+    response = await client.post(route, json=BODIES[route], headers=headers)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "x-stratos-deadline-ms")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -15,26 +15,11 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos_gateway.generation.generation import Generation, GenerationSpec
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.sessions.sink import AttemptSink
-from tests.support.gateway_fakes import FakeRouter, FakeSessions, Play, make_platform, output
+from tests.support.gateway_fakes import FakeRouter, FakeSessions, PlainText, Play, make_platform, output
 from tests.support.terms import make_terms
 
 LENGTH = FinishReason.LENGTH
 TERMS = make_terms(tenant="t", cache_salt=b"salt", priority_class=1, adapter_digest="d", adapter_uri="u")
-
-
-class PlainText:
-    """Detokenizer and stop matcher of a text that does not matter."""
-
-    is_active = False
-
-    def push(self, ids: object) -> str:
-        return ""
-
-    def flush(self) -> str:
-        return ""
-
-    def feed(self, text: str, num_tokens: int) -> tuple[str, None]:
-        return text, None
 
 
 @dataclass
@@ -54,11 +39,12 @@ async def run(
     back: frozenset[str] = frozenset(),
     n: int = 1,
     clock: FakeClock | None = None,
+    deadline_s: float | None = None,
     **sampling: int,
 ) -> Ran:
     router, sessions = router or FakeRouter(), FakeSessions(list(plays), back=back)
     spec = GenerationSpec(
-        terms=TERMS,
+        terms=replace(TERMS, deadline_s=deadline_s),
         model_digest="m",
         prompt_ids=(1, 2, 3),
         sampling=SamplingParams(**{"max_tokens": 8, **sampling}),
@@ -282,3 +268,11 @@ async def test_the_receipt_is_kept_whole_and_prompt_logprobs_are_asked_for_once(
     assert transcript.receipt is not None
     assert (transcript.receipt.queue_ns, transcript.receipt.prefill_worker_id) == (5, "p")
     assert transcript.num_cached_tokens == 3, "at most the prompt"
+
+
+async def test_the_deadline_travels_until_there_is_output_and_ends_a_wait_before_it() -> None:
+    ran = await run(fails(Busy("full")), says(5), says(6, ends=True), deadline_s=1e9)
+    assert [request.terms.deadline_s for request in ran.router.requests] == [1e9, 1e9, None]
+    assert [submission.request.terms.deadline_s for submission in ran.submissions] == [1e9, 1e9, None]
+    late = await run(*[fails(Busy("full"))] * 9, deadline_s=0.0)
+    assert isinstance(late.generation.error, QueueTimeout)
