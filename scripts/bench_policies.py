@@ -87,14 +87,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     custom = {name: PolicyConfig(**fields) for name, fields in args.custom.items()}
-    runs = []
+    runs, where = [], environment()  # of the code that was loaded: a run takes minutes
     for trace in args.traces:
         for policy in args.policies:
             runs.append(measure(trace, PoliciesConfig(default=policy, custom=custom), args.seed, args.workers))
             print(json.dumps(runs[-1]), flush=True)
     print(table(runs))
     if args.out:
-        args.out.write_text(json.dumps({"environment": environment(), "workers": args.workers, "runs": runs}, indent=1))
+        args.out.write_text(json.dumps({"environment": where, "workers": args.workers, "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

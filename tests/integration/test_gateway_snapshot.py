@@ -106,6 +106,6 @@ async def test_an_emptied_redis_is_filled_from_a_gateway_that_runs(redis_url: st
 def test_peers_without_a_port_are_refused(peers: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="host:port"):
         GatewaySettings(
-            model={"path": BASE_MODEL}, router_addresses=("127.0.0.1:9",), redis_url="redis://127.0.0.1", key_pepper="x",
+            model={"path": BASE_MODEL}, router_addresses=("127.0.0.1:9",), redis_url="redis://unused", key_pepper="x",
             snapshot={"peers": peers},
         )  # fmt: skip

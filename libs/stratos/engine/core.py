@@ -355,4 +355,5 @@ class EngineCore:
                 s.num_computed - s.num_released * self._blocks.block_size for queue in (ready, running) for s in queue
             ),
             host=self._kv.tier.status(),
+            last_cache_change=self._blocks.cache.changes.last,
         )

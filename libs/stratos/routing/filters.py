@@ -163,6 +163,20 @@ def prefill_filters(identity: KvIdentity) -> tuple[Filter, ...]:
     return (has_role(WorkerRole.PREFILL), is_live, pairs_with(identity), is_not_excluded)
 
 
+_MOOT: dict[Filter, Callable[[Ask], bool]] = {
+    has_features: lambda ask: not ask.request.required_features,
+    is_not_excluded: lambda ask: not ask.request.excluded_incarnations,
+    has_changed: lambda ask: not ask.request.refusals,
+    is_open: lambda ask: not ask.closed,
+}
+"""Filters that pass every worker for most requests, and when."""
+
+
+def deciding_filters(ask: Ask, filters: tuple[Filter, ...]) -> list[Filter]:
+    """Those of ``filters`` that could reject a worker for this request: a decision asks hundreds of workers."""
+    return [check for check in filters if check not in _MOOT or not _MOOT[check](ask)]
+
+
 def first_rejection(view: WorkerView, ask: Ask, filters: tuple[Filter, ...]) -> Rejection | None:
     """The first filter's objection, or ``None`` when the worker passes."""
     for check in filters:

@@ -15,7 +15,7 @@ from stratos.routing.filters import (
     EMBEDDING_FILTERS,
     Filter,
     Rejection,
-    first_rejection,
+    deciding_filters,
     has_role,
     prefill_filters,
     serves_model,
@@ -76,19 +76,19 @@ def choose(
         preferred_prefill: incarnation that has computed this prompt before; first among those that pass, because its
             prefix cache makes the prompt a re-send instead of a recompute.
     """
-    request = ask.request
-    if request.work is Work.EMBEDDING:
+    context = policies.context(ask.request)
+    if ask.request.work is Work.EMBEDDING:
         able, rejections = eligible(views, ask, EMBEDDING_FILTERS)
-        embedders = policies.rank(able, request, WorkerRole.PREFILL, 1, rng)
+        embedders = policies.rank(able, context, WorkerRole.PREFILL, 1, rng)
         return Choice(None, tuple(embedders)) if embedders else Refusal(rejections, WorkerRole.PREFILL)
     able, rejections = eligible(views, ask, DECODE_FILTERS)
-    decode = policies.rank(able, request, WorkerRole.DECODE, 1, rng)
+    decode = policies.rank(able, context, WorkerRole.DECODE, 1, rng)
     if not decode:
         return Refusal(rejections)
     able, _ = eligible(views, ask, prefill_filters(decode[0].status.identity))
     known = [view for view in able if view.ref.incarnation == preferred_prefill]
     others = [view for view in able if view.ref.incarnation != preferred_prefill]
-    prefill = known + policies.rank(others, request, WorkerRole.PREFILL, MAX_PREFILL - len(known), rng)
+    prefill = known + policies.rank(others, context, WorkerRole.PREFILL, MAX_PREFILL - len(known), rng)
     return Choice(decode[0], tuple(prefill))
 
 
@@ -123,10 +123,12 @@ def eligible(
     """Workers that pass, and how many were rejected for which reason."""
     rejections: Counter[Rejection] = Counter()
     able = []
+    checks = deciding_filters(ask, filters)
     for view in views:
-        rejection = first_rejection(view, ask, filters)
-        if rejection is None:
-            able.append(view)
+        for check in checks:
+            if (rejection := check(view, ask)) is not None:
+                rejections[rejection] += 1
+                break
         else:
-            rejections[rejection] += 1
+            able.append(view)
     return able, rejections

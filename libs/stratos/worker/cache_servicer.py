@@ -44,10 +44,11 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
         num_idle = IDLE_WAKES
         async with aclosing(self._feed.changes(PROGRESS_INTERVAL_S)) as wakes:
             async for _ in wakes:
+                num_idle += 1
+                if self._engine().status().last_cache_change == after and num_idle < IDLE_WAKES:
+                    continue
                 changes = await self._engine().cache_changes(after)
-                num_idle = num_idle + 1 if changes.last == after else IDLE_WAKES
-                if num_idle >= IDLE_WAKES:
-                    num_idle = 0
-                    for part in changes.parts(MAX_STORED):
-                        yield changes_to_pb(self._incarnation, part)
+                num_idle = 0
+                for part in changes.parts(MAX_STORED):
+                    yield changes_to_pb(self._incarnation, part)
                 after = changes.last

@@ -1,4 +1,4 @@
-"""Filters, the default policy and the choice; the admission rule against its formula."""
+"""Filters, the policy `balanced` and the choice; the admission rule against its formula."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.worker_view import BookedLoad
 from tests.support.fleet_samples import IDENTITY, ledger, make_request, make_sample_ask, make_view
 
-POLICIES = Policies(PoliciesConfig())
+POLICIES = Policies(PoliciesConfig(default="balanced"))
 PREFILL = WorkerRole.PREFILL
 
 

@@ -141,3 +141,5 @@ class EngineStatus:
     num_kv_tokens: int = 0
     """Tokens whose KV running sequences and prefill jobs hold; a shared prefix counts for each of them."""
     host: HostTierStatus = field(default_factory=HostTierStatus)
+    last_cache_change: int = 0
+    """Number of the newest change of the prefix cache."""

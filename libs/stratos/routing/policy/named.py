@@ -12,7 +12,7 @@ NAMED = MappingProxyType(
         "least_loaded": PolicyConfig(scorers={"load": 1.0}),
         "session_affinity": PolicyConfig(scorers={"session": 1.0}),
         "prefix": PolicyConfig(
-            scorers={"prefix": 2.0, "free_slots": 1.0, "queued_tokens": 1.0, "adapter": 1.0, "session": 0.25}
+            scorers={"first_token": 2.0, "free_slots": 1.0, "adapter": 0.5, "prefix": 0.5, "session": 0.1}
         ),
         "balanced": PolicyConfig(scorers={"load": 2.0, "free_kv": 1.0, "adapter": 1.0}),
     }

@@ -67,16 +67,19 @@ class Policies:
         self._known = {**NAMED, **config.custom}
         self._by_pool: dict[tuple[WorkerRole, str], Policy] = {}
 
-    def rank(
-        self, views: Sequence[WorkerView], request: PlacementRequest, role: WorkerRole, count: int, rng: Random
-    ) -> list[WorkerView]:
-        """Up to ``count`` of the workers that may run ``request`` as ``role``, the one to take first."""
-        context = ScoringContext(
+    def context(self, request: PlacementRequest) -> ScoringContext:
+        """What is known of a request, for ``rank``."""
+        return ScoringContext(
             request=request,
             long_prompt_tokens=self._config.long_prompt_tokens,
             num_matched=self.index.match(request.block_names),
         )
-        return self._policy(role, request.model_digest).rank(views, context, count, rng)
+
+    def rank(
+        self, views: Sequence[WorkerView], context: ScoringContext, role: WorkerRole, count: int, rng: Random
+    ) -> list[WorkerView]:
+        """Up to ``count`` of the workers that may run the request of ``context`` as ``role``, the one to take first."""
+        return self._policy(role, context.request.model_digest).rank(views, context, count, rng)
 
     def name_of(self, role: WorkerRole, model_digest: str) -> str:
         """The policy of a pool."""

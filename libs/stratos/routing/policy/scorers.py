@@ -17,6 +17,8 @@ from stratos.routing.worker_view import WorkerView
 
 TOKENS_PER_SEQ = 512
 """Queued prompt tokens that weigh as much as one running sequence."""
+_ODD, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
+"""Fibonacci hashing: of the product's low 64 bits the high ones, which decide an order, depend on all of a key."""
 UNKNOWN_SEQS = 64
 """Batch slots of a worker that does not say how many it has."""
 
@@ -112,7 +114,7 @@ def score_session(views: Sequence[WorkerView], context: ScoringContext) -> list[
     scores = [0.0] * len(views)
     if not key:
         return scores
-    ranks = [_mix(key ^ _worker_key(view.ref.worker_id)) for view in views]
+    ranks = [((key ^ _worker_key(view.ref.worker_id)) * _ODD) & _MASK for view in views]
     for place, index in enumerate(heapq.nlargest(3, range(len(views)), key=ranks.__getitem__)):
         scores[index] = 0.5**place
     return scores
@@ -121,13 +123,6 @@ def score_session(views: Sequence[WorkerView], context: ScoringContext) -> list[
 @lru_cache(maxsize=4096)
 def _worker_key(worker_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(worker_id.encode(), digest_size=8).digest(), "little")
-
-
-def _mix(value: int) -> int:
-    """The finaliser of splitmix64: every bit of the result depends on every bit of the value."""
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-    return value ^ (value >> 31)
 
 
 SCORERS: MappingProxyType[str, Scorer] = MappingProxyType(

@@ -27,7 +27,7 @@ class PolicyConfig:
 class PoliciesConfig:
     """Which policy places the requests of which pool."""
 
-    default: str = "balanced"
+    default: str = "prefix"
     """Policy of every pool that ``pools`` does not name."""
     pools: dict[str, str] = field(default_factory=dict)
     """Pool -> policy. A pool is "decode/DIGEST" (of a model), "*/DIGEST", or "decode"; the first of them that is named

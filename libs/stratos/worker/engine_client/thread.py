@@ -38,14 +38,14 @@ class ThreadEngine(EngineClient):
         self._wake = threading.Condition()
         self._is_closing = False
         copies = ThreadPoolExecutor(NUM_COPY_THREADS, "kv-copy")
-        self._pools = {
+        self._pools: dict[str, ThreadPoolExecutor | None] = {
             "scatter": copies,
             "gather": copies,
             "load_adapter": ThreadPoolExecutor(NUM_LOAD_THREADS, "adapter-load"),  # a slow disk holds up no transfer
             "prepare_grammar": ThreadPoolExecutor(1, "grammar-compile"),
-            "cache_changes": ThreadPoolExecutor(1, "cache-changes"),
+            "cache_changes": None,
         }
-        """By method: what runs beside the step loop."""
+        """By method: what runs beside the step loop; ``None`` is the event loop's own pool."""
         self._thread = threading.Thread(target=self._run, name="engine-step", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failed: asyncio.Future[None] | None = None
@@ -63,7 +63,8 @@ class ThreadEngine(EngineClient):
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
         for pool in self._pools.values():
-            pool.shutdown(wait=True)
+            if pool is not None:
+                pool.shutdown(wait=True)
         if self._failed is not None:
             self._failed.cancel()
 

@@ -30,7 +30,7 @@ def custom(**policy: Any) -> Policies:
 
 
 def order(these: Policies, *views: Any, role: WorkerRole = DECODE, count: int = 9, **request: Any) -> list[str]:
-    ranked = these.rank(views, make_request(**request), role, count, Random(0))
+    ranked = these.rank(views, these.context(make_request(**request)), role, count, Random(0))
     return [view.ref.worker_id for view in ranked]
 
 
@@ -56,7 +56,9 @@ def test_least_loaded_looks_at_load_alone() -> None:
 def test_short_prompts_mind_only_long_queues_and_long_prompts_mind_every_token() -> None:
     these = custom(scorers={"queued_tokens": 1.0}, picker="best")
     views = [make_view("a", num_queued_tokens=1500), make_view("b", num_queued_tokens=9000), make_view("c")]
-    firsts = {these.rank(views, make_request(), DECODE, 1, Random(seed))[0].ref.worker_id for seed in range(40)}
+    firsts = {
+        these.rank(views, these.context(make_request()), DECODE, 1, Random(seed))[0].ref.worker_id for seed in range(40)
+    }
     assert firsts == {"a", "c"}  # alike to a short prompt
     assert order(these, *views, num_prompt_tokens=2048) == ["c", "a", "b"]
 
@@ -101,6 +103,16 @@ def test_the_worker_with_the_longest_prefix_is_chosen_unless_it_is_much_busier()
     assert order(these, *busy, block_names=(1, 2, 3, 4), count=1) == ["b"]
 
 
+def test_the_default_prefers_the_adapter_and_yields_to_load() -> None:
+    these = Policies(PoliciesConfig())
+    assert these.name_of(DECODE, MODEL) == "prefix"
+    has = make_view("b", resident_adapters=frozenset({"lora"}), num_running=1)
+    assert order(these, make_view("a"), has, adapter_digest="lora", count=1) == ["b"]
+    busy = make_view("b", resident_adapters=frozenset({"lora"}), num_running=7)
+    assert order(these, make_view("a"), busy, adapter_digest="lora", count=1) == ["a"]
+    assert order(these, make_view("a", num_running=3), make_view("b", num_running=1), count=1) == ["b"]
+
+
 def test_first_token_counts_what_waits_and_what_is_not_cached() -> None:
     index = PrefixIndex(max_blocks=100)
     index.apply("inc-a", CacheChanges(after=0, last=1, stored=tuple(range(1, 61)), is_dump=True))
@@ -122,7 +134,9 @@ def test_only_roles_whose_policy_needs_it_are_followed() -> None:
 def test_two_choices_takes_the_better_one_of_two() -> None:
     these = custom(scorers={"load": 1.0}, picker="two_choices")
     views = [make_view(name, num_running=i) for i, name in enumerate("abc")]
-    firsts = Counter(these.rank(views, make_request(), DECODE, 1, Random(s))[0].ref.worker_id for s in range(300))
+    firsts = Counter(
+        these.rank(views, these.context(make_request()), DECODE, 1, Random(s))[0].ref.worker_id for s in range(300)
+    )
     assert firsts["a"] > firsts["b"] > 0
     assert firsts["c"] == 0
 
