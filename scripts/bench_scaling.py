@@ -34,7 +34,7 @@ from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.local.running import find_platform, list_processes
 from stratos.rpc.clients.router import RouterClient
 
-SLOTS, EXTRA, NUM_PROMPT, NUM_OUTPUT = 12, 1.25, 32, 40
+SLOTS, EXTRA, NUM_PROMPT, NUM_OUTPUT = 12, 1.25, 32, 16
 SETTLE_S = 12.0
 OWN_WORKER = "decode-0"
 

@@ -115,6 +115,7 @@ def drill(tmp_path: Path) -> Iterator[Drill]:
             stores.redis_url,
             "--object-store",
             f"s3://{BUCKET}/models",
+            "--keep-logs",
             "--s3-endpoint",
             stores.s3_url,
         )
@@ -166,6 +167,7 @@ def test_redis_back_empty_with_a_strangers_key(drill: Drill, report: ChaosReport
         drill.streams("emptied")
         drill.refuses("a new key", drill.new_key)
         # a new installation is set up in it, by mistake, and a key made there
+        (tmp_path / "other").mkdir()
         other = StoreTarget(redis_url=drill.stores.redis_url, object_store_url=f"file://{tmp_path}/other")
         asyncio.run(run_init(other))
         stranger = drill.new_key()

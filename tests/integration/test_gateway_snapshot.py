@@ -30,7 +30,7 @@ from tests.support.waiting import eventually
 async def gateway(redis_url: str, **snapshot: Any) -> AsyncIterator[GatewayService]:
     """A whole gateway; no router answers, which models and keys do not need."""
     settings = GatewaySettings(
-        http_listen="127.0.0.1:0", model_path=BASE_MODEL, router_addresses=("127.0.0.1:9",), redis_url=redis_url,
+        http_listen="127.0.0.1:0", model={"path": BASE_MODEL}, router_addresses=("127.0.0.1:9",), redis_url=redis_url,
         key_pepper=PEPPERS.current, snapshot={"poll_s": 0.02, **snapshot}, drain_timeout_s=1.0,
     )  # fmt: skip
     service, stop = GatewayService(settings, open_backends), asyncio.Event()
@@ -106,6 +106,6 @@ async def test_an_emptied_redis_is_filled_from_a_gateway_that_runs(redis_url: st
 def test_peers_without_a_port_are_refused(peers: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="host:port"):
         GatewaySettings(
-            model_path=BASE_MODEL, router_addresses=("127.0.0.1:9",), redis_url="redis://127.0.0.1", key_pepper="x",
+            model={"path": BASE_MODEL}, router_addresses=("127.0.0.1:9",), redis_url="redis://unused", key_pepper="x",
             snapshot={"peers": peers},
         )  # fmt: skip

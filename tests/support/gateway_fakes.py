@@ -151,3 +151,18 @@ def make_platform(router: FakeRouter, sessions: FakeSessions, clock: FakeClock |
         metrics=GatewayMetrics(CollectorRegistry()),
         placement_timeout_s=10.0,
     )
+
+
+class PlainText:
+    """Detokenizer and stop matcher of a text that does not matter."""
+
+    is_active = False
+
+    def push(self, ids: object) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+    def feed(self, text: str, num_tokens: int) -> tuple[str, None]:
+        return text, None

@@ -57,6 +57,9 @@ class FleetState:
         self._metrics = metrics
         self._records: dict[str, _Record] = {}
         self._prefill_models: frozenset[str] = frozenset()
+        self._views: tuple[WorkerView, ...] = ()
+        self._views_at = (-1, 0.0)
+        """Version and time of ``_views``: a call of the router looks at them several times."""
         self.version = 0
         """Moves whenever placement could turn out differently."""
 
@@ -121,12 +124,15 @@ class FleetState:
 
     def views(self, now: float) -> tuple[WorkerView, ...]:
         """Every worker that has ever sent a status, live or not."""
+        if self._views_at == (self.version, now):
+            return self._views
         views: dict[str, WorkerView] = {}
         for record in self._records.values():
             view = self._view(record, now)
             if view is not None:
                 views[view.ref.incarnation] = view  # two members may name one process
-        return tuple(views.values())
+        self._views, self._views_at = tuple(views.values()), (self.version, now)
+        return self._views
 
     def has_prefill(self, model_digest: str) -> bool:
         """Some prefill worker of the model may be chosen, so that prompts come by hand-off."""

@@ -15,26 +15,11 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos_gateway.generation.generation import Generation, GenerationSpec
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.sessions.sink import AttemptSink
-from tests.support.gateway_fakes import FakeRouter, FakeSessions, Play, make_platform, output
+from tests.support.gateway_fakes import FakeRouter, FakeSessions, PlainText, Play, make_platform, output
 from tests.support.terms import make_terms
 
 LENGTH = FinishReason.LENGTH
 TERMS = make_terms(tenant="t", cache_salt=b"salt", priority_class=1, adapter_digest="d", adapter_uri="u")
-
-
-class PlainText:
-    """Detokenizer and stop matcher of a text that does not matter."""
-
-    is_active = False
-
-    def push(self, ids: object) -> str:
-        return ""
-
-    def flush(self) -> str:
-        return ""
-
-    def feed(self, text: str, num_tokens: int) -> tuple[str, None]:
-        return text, None
 
 
 @dataclass
