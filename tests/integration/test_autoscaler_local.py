@@ -114,17 +114,19 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
             async with service_process("stratos_autoscaler", tmp_path / "scaler", settings) as found:
                 base = f"http://{found['metrics_address']}"
                 first = [await client.schedule(ask(f"req-{index}")) for index in range(2)]
+                supervisor.workers["decode-0"].set(num_running=2)
                 waiting = await asyncio.wait_for(client.schedule(ask("req-2")), 10)
                 assert supervisor.calls == [("start", "decode-1")]
                 assert waiting.decode.worker_id == "decode-1"
                 supervisor.workers["decode-1"].set(num_running=1)
+                supervisor.workers["decode-0"].set(num_running=0)
                 for placement in first:
                     await client.complete([finished(placement)])
                 await eventually(lambda: len(supervisor.calls) == 2)
                 assert supervisor.calls[1] == ("drain", "decode-0"), "the one without requests leaves"
                 page = await asyncio.to_thread(_page, f"{base}/metrics")
                 assert 'stratos_autoscaler_desired_workers{model="",role="decode"} 1.0' in page
-                # two bookings fill both batch slots before the third request waits: either may be noticed first
+                # two requests fill both batch slots before the third request waits: either may be noticed first
                 assert re.search(
                     r'decisions_total{direction="up",model="",reason="(queue|batch_slots)",role="decode"} 1.0', page
                 )

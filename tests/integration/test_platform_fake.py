@@ -55,11 +55,14 @@ def client_of(platform: PlatformProcess) -> openai.OpenAI:
 LONG_ARRAY = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99999}, "minItems": 200}
 
 
-def token_ids(platform: PlatformProcess, num_tokens: int, **more: Any) -> list[int]:
+PROMPT = "the quick brown fox jumps over the lazy dog and runs away from here"
+
+
+def token_ids(platform: PlatformProcess, num_tokens: int, prompt: str = PROMPT, **more: Any) -> list[int]:
     with client_of(platform) as client:
         answer = client.completions.create(
             model="base",
-            prompt="the quick brown fox jumps over the lazy dog and runs away from here",
+            prompt=prompt,
             max_tokens=num_tokens,
             temperature=0,
             extra_body={"ignore_eos": True, "return_token_ids": True, **more},
@@ -231,7 +234,7 @@ def test_a_second_platform_takes_the_next_port(platform: PlatformProcess) -> Non
 
 
 def test_simulated_workers_serve_streams_beside_the_others(platform: PlatformProcess) -> None:
-    expected = token_ids(platform, 40)
+    prompts = [f"{index} {PROMPT}" for index in range(12)]  # a cached one would go where it is cached
     argv = [sys.executable, "-m", "stratos.cli", "sim-worker", "--count", "4", "--data-dir", str(platform.data_dir)]
     with subprocess.Popen([*argv, "--run", platform.run_id, "--step-ms", "10"]) as process:
         try:
@@ -239,8 +242,7 @@ def test_simulated_workers_serve_streams_beside_the_others(platform: PlatformPro
             wait_until(lambda: names <= live_workers(platform).keys(), what="simulated workers in every router")
             before = live_workers(platform)
             with ThreadPoolExecutor(12) as pool:
-                answers = list(pool.map(lambda _: token_ids(platform, 40), range(12)))
-            assert answers == [expected] * 12
+                answers = list(pool.map(lambda prompt: token_ids(platform, 40, prompt), prompts))
             after = live_workers(platform)
             assert [name for name in names if after[name]["engine_step"] >= before[name]["engine_step"] + 40]
             assert len({w["incarnation"] for w in after.values()}) == len(after)
@@ -248,6 +250,7 @@ def test_simulated_workers_serve_streams_beside_the_others(platform: PlatformPro
             process.terminate()
     assert process.returncode == 0
     wait_until(lambda: not [w for w in platform.status()["workers"] if w["worker_id"] in names], what="their end")
+    assert answers == [token_ids(platform, 40, prompt) for prompt in prompts], "the others say the same"
 
 
 def live_workers(platform: PlatformProcess) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ placements that its status does not show yet.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stratos.core.placement import PlacementRequest, Work
 from stratos.core.rules.admission import KvNeed, KvRoom, exceeds_alone, num_blocks_short, output_blocks
@@ -23,9 +23,18 @@ class Ask:
     """Sequences that a full batch may be given in addition."""
     closed: frozenset[str] = frozenset()
     """Incarnations whose room is kept for other requests."""
+    _needs: dict[tuple[int, int], KvNeed] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By block size and p90: most workers of a pool share both, and a decision asks each of them twice."""
 
     def need(self, view: WorkerView) -> KvNeed:
         """KV blocks it may come to hold there: the prompt once, and each choice's output."""
+        key = (view.status.block_size, view.status.p90_output_tokens)
+        need = self._needs.get(key)
+        if need is None:
+            need = self._needs[key] = self._need(view)
+        return need
+
+    def _need(self, view: WorkerView) -> KvNeed:
         request, status = self.request, view.status
         num_choices = max(1, request.num_choices)
         return KvNeed(

@@ -183,7 +183,11 @@ async def test_a_copy_that_cannot_be_trusted_is_not_used(
 
 
 async def test_redis_cluster_is_refused(tmp_path: Path) -> None:
-    config = {"cluster-enabled": "yes", "cluster-config-file": os.fspath(tmp_path / "nodes.conf")}
+    config = {
+        "cluster-enabled": "yes",
+        "cluster-config-file": os.fspath(tmp_path / "nodes.conf"),
+        "cluster-port": str(free_port()),  # else 10,000 above the other one, which may be no port
+    }
     server = ValkeyServer(port=free_port(), data_dir=tmp_path, config=config)
     server.start()
     try:

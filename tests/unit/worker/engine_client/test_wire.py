@@ -163,6 +163,7 @@ RECORDS: dict[str, list[object]] = {
             blocks=BlockLedger(**dict.fromkeys(names_of(BlockLedger), 2)),
             resident_adapters=("a" * 64,),
             p90_output_tokens=7,
+            last_cache_change=5,
             kv_watermark=0.9,
             slow_step_s=0.5,
             waiting_by_class={1: 3},
