@@ -65,3 +65,9 @@ labels:
 {{- define "stratos.credentials" -}}
 {{- .Values.credentials.existingSecret | default (include "stratos.name" (list . "credentials")) -}}
 {{- end }}
+
+{{/* host:port of gRPC of a Service, whole and with a final dot: a lookup asks once, not once per search domain. (list $ "routers") */}}
+{{- define "stratos.host" -}}
+{{- $root := index . 0 -}}
+{{- printf "%s.%s.svc.%s.:%v" (include "stratos.name" .) $root.Release.Namespace $root.Values.clusterDomain $root.Values.ports.grpc -}}
+{{- end }}

@@ -119,7 +119,7 @@ spec:
   template:
     metadata:
       labels:
-        {{- include "stratos.labels" . | nindent 8 }}
+        {{- include "stratos.selector" . | nindent 8 }}
         {{- with (.pool.scheduling).labels }}
         {{- toYaml . | nindent 8 }}
         {{- end }}

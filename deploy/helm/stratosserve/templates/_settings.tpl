@@ -113,14 +113,13 @@
 {{/* What the chart sets where the values do not: dict root, service, and pool where it is one of workers. */}}
 {{- define "stratos.defaultConfig" -}}
 {{- $root := .root -}}
-{{- $ports := $root.Values.ports -}}
-{{- $router := printf "%s:%v" (include "stratos.name" (list $root "routers")) $ports.grpc -}}
+{{- $router := include "stratos.host" (list $root "routers") -}}
 {{- $config := dict "logFormat" "json" "stopGraceS" 1 -}}
 {{- if eq .service "gateway" -}}
 {{- $_ := set $config "endpointLagS" 2 -}}
 {{- $_ := set $config "drainTimeoutS" 60 -}}
 {{- $_ := set $config "routerAddresses" (list $router) -}}
-{{- $_ := set $config "snapshot" (dict "copyPath" "/var/lib/stratos/snapshot.jsonl" "peers" (list (printf "%s:%v" (include "stratos.name" (list $root "gateways")) $ports.grpc))) -}}
+{{- $_ := set $config "snapshot" (dict "copyPath" "/var/lib/stratos/snapshot.jsonl" "peers" (list (include "stratos.host" (list $root "gateways")))) -}}
 {{- else if eq .service "router" -}}
 {{- $_ := set $config "endpointLagS" 1 -}}
 {{- $_ := set $config "drainTimeoutS" 10 -}}
@@ -136,7 +135,7 @@
 {{- $_ := set $config "endpointLagS" 0 -}}
 {{- $_ := set $config "drainTimeoutS" 30 -}}
 {{- $_ := set $config "transport" (dict "names" (list "gloo")) -}}
-{{- $_ := set $config "adapterCache" (dict "directory" "/var/cache/stratos") -}}
+{{- $_ := set $config "adapterCache" (dict "directory" "/var/cache/stratos/adapters") -}}
 {{- if gt (int .pool.gpu.count) 0 -}}
 {{- $_ := set $config "device" "cuda" -}}
 {{- end -}}
@@ -162,7 +161,7 @@
 {{- $found := list -}}
 {{- range $model := .Values.models -}}
 {{- range $role := list "decode" "prefill" -}}
-{{- $found = append $found (printf "%s@%s:%v" $role (include "stratos.name" (list $ (printf "%s-%s" $role $model.name))) $.Values.ports.grpc) -}}
+{{- $found = append $found (printf "%s@%s" $role (include "stratos.host" (list $ (printf "%s-%s" $role $model.name)))) -}}
 {{- end -}}
 {{- end -}}
 dns://{{ join "," $found }}
