@@ -25,13 +25,18 @@ class AutoscalerApp(Service):
     name = "autoscaler"
 
     def __init__(self, settings: AutoscalerSettings, clock: Clock) -> None:
-        self._routers = RouterFleets(PeerAddresses(settings.router_addresses).now, RouterClient)
-        self._backend: Backend = LocalBackend(settings.supervisor_address, settings.start_timeout_s)
+        self._routers = RouterFleets(PeerAddresses(settings.router_addresses).now, self._connect)
+        self._backend: Backend = LocalBackend(
+            settings.supervisor_address, settings.start_timeout_s, lambda: self.dialer
+        )
         self._scaler = Scaler(self._routers, self._backend, settings, AutoscalerMetrics(self.metrics), clock)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """No servicers of its own."""
         return []
+
+    def _connect(self, address: str) -> RouterClient:
+        return RouterClient(address, dialer=self.dialer)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """The control loop."""
