@@ -25,7 +25,7 @@ class AutoscalerApp(Service):
     name = "autoscaler"
 
     def __init__(self, settings: AutoscalerSettings, clock: Clock) -> None:
-        self._routers = RouterFleets(PeerAddresses(settings.router_addresses).now, self._connect)
+        self._routers = RouterFleets(PeerAddresses(settings.router_addresses, clock).now, self._connect)
         self._backend: Backend = LocalBackend(
             settings.supervisor_address, settings.start_timeout_s, lambda: self.dialer
         )

@@ -32,8 +32,8 @@ async def open_backends(
     settings: GatewaySettings, stack: AsyncExitStack, metrics: GatewayMetrics, dialer: Dialer
 ) -> Backends:
     """Connect lazily to routers and Redis; what was opened is closed by ``stack``."""
-    addresses, clock = PeerAddresses(settings.router_addresses), SystemClock()
-    connect = partial(RouterClient, dialer=dialer)
+    clock, connect = SystemClock(), partial(RouterClient, dialer=dialer)
+    addresses = PeerAddresses(settings.router_addresses, clock)
     routers = RouterSet(addresses, connect, settings.routers, settings.convictions, metrics, clock, Random())
     stack.push_async_callback(routers.close)
     redis = open_redis(settings.redis_url.get_secret_value())
@@ -46,9 +46,8 @@ async def open_backends(
         keeper.restore()
         tasks["snapshot-copy"] = keeper.run
     if settings.snapshot.peers:
-        tasks["snapshot-peers"] = PeerCopies(
-            follower, PeerAddresses(settings.snapshot.peers), partial(fetch_snapshot, dialer=dialer)
-        ).run
+        peers = PeerAddresses(settings.snapshot.peers, clock)
+        tasks["snapshot-peers"] = PeerCopies(follower, peers, partial(fetch_snapshot, dialer=dialer)).run
     return Backends(
         routers=routers,
         adapters=SnapshotAdapters(follower),
