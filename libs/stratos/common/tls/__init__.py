@@ -2,5 +2,5 @@
 
 Read in this order: ``settings`` (paths and the platform's name), ``identity`` (roles, and how a certificate names one),
 ``files`` (the newest valid certificate, key and CAs), ``contexts`` (the same for sockets of ours).  gRPC's part is in
-``stratos.rpc``; certificates are made by ``stratos.cli.certificates``.
+the rpc library; the command line makes the certificates.
 """
