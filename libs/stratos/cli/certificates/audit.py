@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from stratos.cli.certificates.authority import is_signed_by
 from stratos.common.tls.files import read_material
@@ -55,6 +56,6 @@ def _check_names(leaf: x509.Certificate, identity: Identity, path: Path) -> None
         usages = set(leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
     except x509.ExtensionNotFound:
         return  # usable for everything
-    wanted = {x509.ExtendedKeyUsageOID.SERVER_AUTH, x509.ExtendedKeyUsageOID.CLIENT_AUTH}
+    wanted = {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
     if not wanted <= usages:
         raise InvalidCertificate(f"{path} must be usable for both ends of a connection (server and client)")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from stratos.cli.certificates.authority import KeyPair, is_signed_by
 from stratos.cli.certificates.renewal import Certificates, Policy, Wishes, renew
@@ -39,7 +40,7 @@ def test_a_certificate_names_its_role_and_serves_both_ends(first: Certificates) 
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["spiffe://stratosserve/prod/decode-worker"]
     assert names.get_values_for_type(x509.DNSName) == ["decode-worker.prod.stratosserve", "worker.prod.stratosserve"]
     usages = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    assert set(usages) == {x509.ExtendedKeyUsageOID.CLIENT_AUTH, x509.ExtendedKeyUsageOID.SERVER_AUTH}
+    assert set(usages) == {ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH}
     assert not leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert leaf.not_valid_after_utc == START + 30 * DAY
 
