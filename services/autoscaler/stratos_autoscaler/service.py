@@ -25,7 +25,7 @@ class AutoscalerApp(Service):
     name = "autoscaler"
 
     def __init__(self, settings: AutoscalerSettings, clock: Clock) -> None:
-        self._routers = RouterFleets(PeerAddresses(settings.router_addresses).now, RouterClient)
+        self._routers = RouterFleets(PeerAddresses(settings.router_addresses, clock).now, RouterClient)
         self._backend: Backend = LocalBackend(settings.supervisor_address, settings.start_timeout_s)
         self._scaler = Scaler(self._routers, self._backend, settings, AutoscalerMetrics(self.metrics), clock)
 

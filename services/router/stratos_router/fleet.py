@@ -32,10 +32,11 @@ class _Record:
         """Made again when the status, the bookings or the verdict changed."""
 
     def ref(self) -> WorkerRef:
-        """Discovery's name and address, the worker's own incarnation and role."""
+        """Discovery's name, if it has one, and address; the worker's own incarnation and role."""
         status, member = self.liveness.status, self.member
+        own_name = "" if status is None or member.is_named else status.ref.worker_id
         return WorkerRef(
-            worker_id=member.worker_id,
+            worker_id=own_name or member.worker_id,
             incarnation="" if status is None else status.ref.incarnation,
             address=member.address,
             role=member.role if status is None else status.ref.role,
