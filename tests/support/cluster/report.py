@@ -49,7 +49,7 @@ class ClusterReport:
         lines = [
             "# End-to-end run on a cluster",
             "",
-            f"{self.cluster}; {facts['cpu']}, {facts['cores']} cores for all nodes together, commit {facts['commit'][:12]}.",
+            f"{self.cluster}; {facts['cpu']}, {facts['cores']} cores in all, commit {facts['commit'][:12]}.",
         ]
         for point, row in sorted(self.points.items()):
             lines += ["", f"## {point}", "", f"{'Passed' if row['passed'] else '**Failed**'}, {row['ended']}.", ""]
