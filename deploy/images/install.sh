@@ -1,7 +1,7 @@
 #!/bin/sh
 # One step of an image's build, run in the folder of the sources:
 #   install.sh dependencies EXTRAS     /opt/stratos becomes an environment with what these extras need
-#   install.sh project                 adds the project itself
+#   install.sh project                 /opt/project becomes what the project itself adds to it
 # The environment has no pip. Bytecode is written here: a read-only root could not keep it, and torch alone would compile
 # for seconds at every start.
 set -eu
@@ -19,7 +19,7 @@ dependencies)
     $target/lib/python3*/site-packages/torch/test
   ;;
 project)
-  python -m pip --python $target/bin/python install --no-deps .
+  python -m pip --python $target/bin/python install --no-deps --prefix /opt/project .
   ;;
 *)
   echo "install.sh: unknown step $1" >&2

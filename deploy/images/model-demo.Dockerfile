@@ -7,6 +7,13 @@ RUN apt-get update && apt-get install -y --no-install-recommends busybox-static 
     && mkdir -p /tools/bin && cp /bin/busybox /tools/bin/ && ln -s busybox /tools/bin/cp && ln -s busybox /tools/bin/sh
 
 FROM scratch
+COPY --from=tools /tools /
+ENV PATH=/bin
+COPY models/base /model
+COPY models/adapters /adapters
+USER 10001:10001
+ENTRYPOINT ["/bin/cp", "-R", "/model/."]
+CMD ["/target"]
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 ARG SOURCE=unknown
@@ -16,10 +23,3 @@ LABEL org.opencontainers.image.title="stratosserve-model-demo" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.source="${SOURCE}"
-COPY --from=tools /tools /
-ENV PATH=/bin
-COPY models/base /model
-COPY models/adapters /adapters
-USER 10001:10001
-ENTRYPOINT ["/bin/cp", "-R", "/model/."]
-CMD ["/target"]

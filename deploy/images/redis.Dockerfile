@@ -2,6 +2,12 @@
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE}
+RUN apt-get update && apt-get install -y --no-install-recommends redis-server redis-sentinel redis-tools \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/* /etc/redis
+USER 10001:10001
+WORKDIR /data
+ENTRYPOINT ["redis-server"]
+CMD ["--bind", "0.0.0.0", "--port", "6379", "--dir", "/data", "--maxmemory-policy", "noeviction"]
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 ARG SOURCE=unknown
@@ -11,9 +17,3 @@ LABEL org.opencontainers.image.title="stratosserve-redis" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.source="${SOURCE}"
-RUN apt-get update && apt-get install -y --no-install-recommends redis-server redis-sentinel redis-tools \
-    && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/* /etc/redis
-USER 10001:10001
-WORKDIR /data
-ENTRYPOINT ["redis-server"]
-CMD ["--bind", "0.0.0.0", "--port", "6379", "--dir", "/data", "--maxmemory-policy", "noeviction"]

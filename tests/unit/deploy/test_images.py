@@ -108,7 +108,7 @@ def test_services_that_do_not_compute_have_no_torch(module: str) -> None:
 def test_the_worker_image_computes_on_gpus_with_another_extra() -> None:
     (gpu,) = [image for image in IMAGES if image.name == "worker-gpu"]
     assert not gpu.is_default
-    build = read_stages(ROOT / gpu.dockerfile)[1]
+    (build,) = [stage for stage in read_stages(ROOT / gpu.dockerfile) if stage.name == "dependencies"]
     assert "EXTRAS=worker,otlp" in build.values("ARG")
     assert any("dependencies ${EXTRAS}" in command for command in build.values("RUN"))
     extra = requirements(gpu.build_args["EXTRAS"].split(","), ROOT / "pyproject.toml")
@@ -116,10 +116,21 @@ def test_the_worker_image_computes_on_gpus_with_another_extra() -> None:
 
 
 def test_kernels_of_every_instruction_set_are_compiled_apart_from_the_result() -> None:
-    kernels, build, final = read_stages(ROOT / "services/decode_worker/Dockerfile")
+    stages = read_stages(ROOT / "services/decode_worker/Dockerfile")
+    (kernels,) = [stage for stage in stages if stage.name == "kernels"]
     assert any("stratos.engine.native.build --all" in command for command in kernels.values("RUN"))
-    assert any(value.startswith("--from=kernels") and ".so" in value for value in build.values("COPY"))
-    assert not any("kernels" in value for value in final.values("COPY"))
+    assert any(value.startswith("--from=kernels") and ".so" in value for value in stages[-1].values("COPY"))
+    assert not any("g++" in command for stage in stages if stage is not kernels for command in stage.values("RUN"))
+
+
+@pytest.mark.parametrize("name", [*SERVICES, "worker"])
+def test_a_new_version_of_the_project_leaves_the_large_layer_as_it_is(name: str) -> None:
+    stages = read_stages(ROOT / next(image.dockerfile for image in IMAGES if image.name == name))
+    (dependencies,) = [stage for stage in stages if stage.name == "dependencies"]
+    assert not any(re.search(r"\b(libs|services)\b", value) for value in dependencies.values("COPY"))
+    words = [instruction.word for instruction in stages[-1].instructions]
+    assert words.index("COPY") < words.index("ARG"), "a new revision label would make the layers after it again"
+    assert stages[-1].values("COPY")[0] == "--from=dependencies /opt/stratos /opt/stratos"
 
 
 def test_what_is_copied_is_sent_to_the_builder(image: Image) -> None:
