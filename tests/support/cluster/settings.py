@@ -39,6 +39,21 @@ class ClusterSettings:
             values=tuple(Path(path) for path in shlex.split(read("E2E_VALUES", ""))),
         )
 
+    @property
+    def repository(self) -> str:
+        """Put in front of an image's name."""
+        return f"{self.registry}/stratosserve/" if self.registry else "stratosserve/"
+
+    def helm_arguments(self) -> list[str]:
+        """Flags of helm install and upgrade: which images, and what is special about the cluster."""
+        files = [part for path in self.values for part in ("-f", str(path))]
+        registry = ["--set", f"image.registry={self.registry}"] if self.registry else []
+        return ["--set", f"image.tag={self.tag}", *registry, *files]
+
+    def documented_environment(self, namespace: str) -> dict[str, str]:
+        """The variables that the blocks of docs/operations.md leave to the reader."""
+        return {"NAMESPACE": namespace, "TAG": self.tag, "HELM_ARGS": shlex.join(self.helm_arguments())}
+
 
 def commit() -> str:
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
