@@ -112,6 +112,9 @@ class RunnerConfig:
     at decode."""
     enable_native_gemm: bool = True
     """Ablation switch: linear layers by the C++ kernels on CPU, where setup could build them, instead of oneDNN."""
+    native_isa: Literal["auto", "amx", "avx512-bf16", "avx512", "avx2"] = "auto"
+    """Build of the C++ kernels; "auto" takes the fastest that the processor and the system allow. bfloat16 of two builds
+    differs in its last bits: name one that all have, for machines that are to share KV exactly."""
     enable_native_kernels: bool = True
     """Ablation switch: C++ kernels for attention and layer operations on CPU, where setup could build them."""
     enable_whole_step: bool = True
