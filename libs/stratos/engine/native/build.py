@@ -1,10 +1,10 @@
 """Compiles the kernels: ``python -m stratos.engine.native.build``.
 
 Part of the installation, never of a start.  One library per instruction set; a machine needs the fastest that it can
-run, and the next one where the system may refuse that; ``--all`` adds the others, for tests and packages.  A library that comes from the same sources stays.  Without a
-compiler, or on another processor family, it says so and leaves nothing: the engine then runs on pure torch.  The OpenMP
-run-time is not linked: torch's is found when the library is loaded, under any file name, so that both share one
-pool of threads.
+run, and the next one where the system may refuse that; ``--all`` adds the others, for tests and packages.  A library
+that comes from the same sources stays.  Without a compiler, or on another processor family, it says so and leaves
+nothing: the engine then runs on pure torch.  The OpenMP run-time is not linked: torch's is found when the library is
+loaded, under any file name, so that both share one pool of threads.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def test_without_kernels_the_engine_says_so_once_and_goes_on(
         "native kernels are off, computing in pure torch, which is slower"
     ]
     asked = RunnerConfig(model_path=Path("m"), native_isa="avx2")
-    with pytest.raises(InvalidCheckpoint, match="native_isa avx2 cannot be used: .*--all"):
+    with pytest.raises(InvalidCheckpoint, match=r"native_isa avx2 cannot be used: .*--all"):
         kernels.choose_kernels(asked, torch.device("cpu"), torch.float32)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from stratos.engine.layers.native_linear import NativeLinear
 from stratos.engine.native import library as library_module
 from stratos.engine.native.isa import INSTRUCTION_SETS
-from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, TilesRefused, load_native
+from stratos.engine.native.library import NativeLibraryUnusable, TilesRefused, load_native
 from tests.support.native_kernels import TILE_SETS, native_library
 
 SMALLEST_NORMAL = 2.0**-126
