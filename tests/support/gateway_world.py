@@ -21,6 +21,7 @@ from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
 from stratos.core.tenant import Tenant
+from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.codec.generation import welcome_to_pb
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.serving.process import serve_async
@@ -342,7 +343,9 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
             stack.push_async_callback(worker.die)
         router, registry = FakeRouter(workers), FakeAdapters()
 
-        async def open_backends(settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics) -> Backends:
+        async def open_backends(
+            settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics, ___: Dialer
+        ) -> Backends:
             return Backends(routers=router, adapters=registry, authenticator=FakeKeys())
 
         values: dict[str, Any] = {

@@ -24,6 +24,7 @@
         ├── InsufficientQuota       429 insufficient_quota
         ├── InvalidCheckpoint       500 invalid_checkpoint   a process refuses to start (internal)
         ├── AdapterMismatch         503 adapter_mismatch     digest differs from what was resolved (internal)
+        ├── PeerRefused             500 peer_refused         a process of ours lacks the role for a call (internal)
         ├── IdentityMismatch        500 identity_mismatch    KV of another identity (internal)
         └── Internal                500 internal_error       a bug
 
@@ -248,6 +249,14 @@ class IdentityMismatch(Permanent):
 
     grpc_code = "FAILED_PRECONDITION"
     code = "identity_mismatch"
+
+
+class PeerRefused(Permanent):
+    """A process called what its certificate gives it no right to: a wrong installation, or an intruder."""
+
+    grpc_code = "PERMISSION_DENIED"
+    code = "peer_refused"
+    public_text = "the platform could not handle this request"
 
 
 class Internal(Permanent):

@@ -17,6 +17,7 @@ from stratos.api.gateway.v1 import snapshot_pb2, snapshot_pb2_grpc
 from stratos.common.clock import SystemClock
 from stratos.common.errors import DependencyDown
 from stratos.core.placement import WorkerRef
+from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.serving.service import Service
 from stratos.rpc.settings import env_name_of
 from stratos_gateway.access.auth import Authenticator
@@ -67,7 +68,7 @@ class Backends:
     """Why no request can be served with what they know; quick, thread-safe."""
 
 
-OpenBackends = Callable[[GatewaySettings, AsyncExitStack, GatewayMetrics], Awaitable[Backends]]
+OpenBackends = Callable[[GatewaySettings, AsyncExitStack, GatewayMetrics, Dialer], Awaitable[Backends]]
 
 
 class GatewayService(Service):
@@ -106,7 +107,7 @@ class GatewayService(Service):
         model = await asyncio.to_thread(ServedModel.load, settings.model)
         self._stack.callback(model.grammars.close)
         metrics = GatewayMetrics(self.metrics)
-        backends = await self._open_backends(settings, self._stack, metrics)
+        backends = await self._open_backends(settings, self._stack, metrics, self.dialer)
         self._backends = backends
         for collector in backends.collectors:
             self.metrics.register(collector)
@@ -114,7 +115,7 @@ class GatewayService(Service):
             self._build_session, self._clock, settings.sessions.connect_timeout_s, metrics.sessions.set
         )
         self._stack.push_async_callback(self._sessions.close)
-        embeddings = EmbeddingClient(settings.sessions.connect_timeout_s, self._clock)
+        embeddings = EmbeddingClient(settings.sessions.connect_timeout_s, self._clock, self.dialer)
         self._stack.push_async_callback(embeddings.close)
         self._admission = Admission(settings.requests.max_open, settings.requests.max_open_per_tenant, metrics)
         platform = Platform(
@@ -174,7 +175,7 @@ class GatewayService(Service):
         return await self._backends.snapshot_text()
 
     def _build_session(self, worker: WorkerRef) -> WorkerSession:
-        return WorkerSession(worker, self._clock, self._settings.sessions)
+        return WorkerSession(worker, self._clock, self._settings.sessions, self.dialer)
 
     def _build_app(
         self, model: ServedModel, backends: Backends, platform: Platform, embeddings: EmbeddingClient

@@ -21,11 +21,13 @@ from typing import Any
 from stratos.common.clock import SystemClock
 from stratos.common.errors import StratosError
 from stratos.rpc.binding import StartError, explain_bind_failure, join_address, split_address
+from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.metrics import register_process_metrics
 from stratos.rpc.serving.address_file import ServiceAddress, remove_address_file, write_address_file
 from stratos.rpc.serving.probes import ProbeServer, Readiness
 from stratos.rpc.serving.server import GrpcServer
 from stratos.rpc.serving.service import Service
+from stratos.rpc.serving.tls import open_tls, register_expiry
 from stratos.rpc.settings import ServiceSettings, describe_settings, env_name_of
 from stratos.rpc.tracing import open_tracing
 
@@ -82,6 +84,9 @@ class Lifecycle:
         service.tracing = open_tracing(settings.otlp_endpoint, service.name)
         stack.push_async_callback(asyncio.to_thread, service.tracing.flush)
         stack.callback(self._open_probes().close)
+        service.dialer = Dialer(open_tls(settings))
+        if service.dialer.tls is not None:
+            register_expiry(service.metrics, service.dialer.tls)
         server = GrpcServer(service)
         stack.push_async_callback(self._close)
         self._spawn("heartbeat", self._beat(server))

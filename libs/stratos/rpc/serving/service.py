@@ -15,6 +15,7 @@ from typing import Any
 import grpc.aio
 from prometheus_client import CollectorRegistry
 
+from stratos.rpc.clients.dialer import PLAIN, Dialer
 from stratos.rpc.tracing import TRACING_OFF, Tracing
 
 
@@ -29,6 +30,8 @@ class Service(ABC):
     """host:port of /metrics, /livez, /startedz and /readyz; set together with ``address``."""
     tracing: Tracing = TRACING_OFF
     """Makes the spans of this service's requests; set by the lifecycle before ``register``."""
+    dialer: Dialer = PLAIN
+    """Makes channels to peers, with the certificate of this process; set by the lifecycle before ``register``."""
     request_stop: Callable[[], None]
     """Ends the process with a drain, like a first signal but without counting as one; set by the lifecycle."""
 
