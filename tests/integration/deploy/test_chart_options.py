@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from scripts.chart_rendering import NO_RENDERER, RenderError, has_renderer, render
-from tests.support.chart_objects import Object, container, kinds, one, variables
+from stratos.common.tls.identity import Identity, PeerRole
+from tests.support.chart_objects import Object, container, kinds, one, pods, variables
 from tests.support.chart_policies import breaches
 from tests.support.kubernetes_schema import VERSIONS, problems
 
@@ -253,6 +254,47 @@ def test_switches_turn_objects_off() -> None:
     assert "priorityClassName" not in pod_spec(found, "demo-router")
     named = checked({"priorityClasses": {"create": False}, "router": {"scheduling": {"priorityClassName": "mine"}}})
     assert pod_spec(named, "demo-router")["priorityClassName"] == "mine"
+
+
+def test_mtls_is_on_and_its_job_may_write_its_own_secrets_alone(defaults: list[Object]) -> None:
+    spec = pod_spec(defaults, "demo-prefill-base")
+    (held,) = [v["secret"] for v in spec["volumes"] if v["name"] == "tls"]
+    assert held["secretName"] == "demo-tls-prefill-worker"
+    environment = variables(spec["containers"][0])
+    assert environment["STRATOS_PREFILL_WORKER_TLS__DOMAIN"] == "demo.stratos"
+    rules = one(defaults, "Role", "demo-certificates")["rules"]
+    assert {verb for rule in rules if "resourceNames" not in rule for verb in rule["verbs"]} == {"create"}
+    assert all(name.startswith("demo-tls-") for name in rules[0]["resourceNames"])
+    assert [p.component for p in pods(defaults) if p.spec["automountServiceAccountToken"]] == ["certificates"] * 3
+    hook = one(defaults, "Job", "demo-certificates-remove")["metadata"]["annotations"]
+    assert hook["helm.sh/hook"] == "pre-delete"
+
+
+def test_supplied_certificates_need_no_job_and_no_rights() -> None:
+    found = checked({"mtls": {"source": "secrets", "secretPrefix": "site-tls", "domain": "site"}})
+    assert not {"Role", "RoleBinding", "CronJob"} & {o["kind"] for o in found}
+    (held,) = [v["secret"] for v in pod_spec(found, "demo-router")["volumes"] if v["name"] == "tls"]
+    assert held["secretName"] == "site-tls-router"
+    assert variables(container(found, "demo-router"))["STRATOS_ROUTER_TLS__DOMAIN"] == "site"
+
+
+@pytest.mark.parametrize(("issuer", "num_own"), [({}, 1), ({"name": "company", "kind": "ClusterIssuer"}, 0)])
+def test_certificates_of_cert_manager_name_what_peers_expect(issuer: dict[str, str], num_own: int) -> None:
+    """No controller acted on them: their fields are those that the services' own certificates have."""
+    found = checked({"mtls": {"source": "certManager", "certManager": {"issuerRef": issuer}}})
+    certificates = {o["spec"]["secretName"]: o["spec"] for o in found if o["kind"] == "Certificate"}
+    for role in set(PeerRole) - {PeerRole.SUPERVISOR}:
+        identity, spec = Identity("demo.stratos", role), certificates[f"demo-tls-{role}"]
+        assert spec["uris"] == [identity.uri]
+        assert tuple(spec["dnsNames"]) == identity.dns_names
+        assert {"server auth", "client auth"} <= set(spec["usages"])
+        assert spec["issuerRef"]["name"] == issuer.get("name", "demo-tls-ca")
+    assert sum(spec.get("isCA", False) for spec in certificates.values()) == num_own
+
+
+def test_without_mtls_there_is_nothing_of_it() -> None:
+    found = checked({"mtls": {"enabled": False}})
+    assert [o for o in found if "tls" in json.dumps(o)] == []
 
 
 @pytest.mark.parametrize("release", ["x" * 53, f"{'x' * 52}y", "1st.site"])
