@@ -29,6 +29,8 @@ OWNED = {
     "model.name": "models[].servedName",
     "runner.modelPath": "models[].source",
     "fake.modelPath": "models[].source",
+    "httpTls.certificatePath": "gateway.tls",
+    "httpTls.keyPath": "gateway.tls",
     "tls.certificatePath": "mtls",
     "tls.keyPath": "mtls",
     "tls.caPath": "mtls",

@@ -292,6 +292,18 @@ def test_certificates_of_cert_manager_name_what_peers_expect(issuer: dict[str, s
     assert sum(spec.get("isCA", False) for spec in certificates.values()) == num_own
 
 
+def test_the_api_over_tls() -> None:
+    found = checked({"gateway": {"tls": {"secretName": "public"}, "service": {"tlsPort": 8443}}})
+    (held,) = [v["secret"] for v in pod_spec(found, "demo-gateway-base")["volumes"] if v["name"] == "http-tls"]
+    assert held["secretName"] == "public"
+    environment = variables(container(found, "demo-gateway-base"))
+    assert environment["STRATOS_GATEWAY_HTTP_TLS__KEY_PATH"] == "/etc/stratos/http-tls/tls.key"
+    (port,) = one(found, "Service", "demo-gateway")["spec"]["ports"]
+    assert (port["name"], port["port"]) == ("https", 8443)
+    (test,) = one(found, "Pod", "demo-test-stream")["spec"]["containers"]
+    assert variables(test)["STRATOS_TEST_URL"] == "https://demo-gateway.stratos.svc:8443"
+
+
 def test_without_mtls_there_is_nothing_of_it() -> None:
     found = checked({"mtls": {"enabled": False}})
     assert [o for o in found if "tls" in json.dumps(o)] == []
