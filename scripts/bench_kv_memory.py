@@ -128,7 +128,11 @@ def measure(workload: Workload, switches: dict[str, Any]) -> dict[str, float]:
     """One run to the end; figures as the module says."""
     clock, num_blocks = FakeClock(), workload.pool_tokens // BLOCK_SIZE
     runner = TimedRunner(FakeConfig(num_blocks=num_blocks, block_size=BLOCK_SIZE, max_model_len=CONTEXT), clock)
-    bounds = {"max_num_seqs": workload.num_requests, "max_num_batched_tokens": 2048, "step_time_budget_ms": 0.0}
+    bounds: dict[str, Any] = {
+        "max_num_seqs": workload.num_requests,
+        "max_num_batched_tokens": 2048,
+        "step_time_budget_ms": 0.0,
+    }
     config = SchedulerConfig(**bounds, **switches)
     engine = EngineCore(runner, config, clock)
     requests = make_requests(workload, clock.now())
