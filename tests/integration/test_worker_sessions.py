@@ -182,6 +182,7 @@ async def test_progress_and_status_show_life(world: World) -> None:
             while status_from_pb(await watch.read()).num_running:
                 continue
     await eventually(lambda: gateway.num_progress >= 2, "progress without work")
+    assert gateway.num_taken == 1, "a cancelled request was taken, too"
 
 
 # -- adapters --------------------------------------------------------------------------------------
