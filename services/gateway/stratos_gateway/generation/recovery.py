@@ -202,7 +202,7 @@ class Attempts:
             await self._suspect(Victim(worker=worker, is_hung=is_hung, step=loss.step))
 
     def _is_unheard(self, loss: AttemptLoss) -> bool:
-        """The worker stood still before it took the request.  A crash may be quicker than the word of it, so it counts."""
+        """The worker stood still before it took the request.  A crash may be quicker than any message, so it counts."""
         if loss.was_taken or loss.cause is not Cause.HANG:
             return False
         self._num_unheard += 1

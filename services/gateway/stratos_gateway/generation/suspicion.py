@@ -4,7 +4,7 @@
     suspect   --- the same once more, placed apart from other suspects ------> convicted
     suspect   --- it settles, or the worker was not dead after all ----------> bystander
 
-A worker that fell silent before it took the request (``recovery``) is no victim of it: it was stopped by something else.
+A worker that fell silent before it took the request (``recovery``) is no victim of it: something else stopped it.
 
 A request has settled at a worker when the worker has made ``SETTLED_STEPS`` steps after the one of its first token.
 One that crashes its worker while its prompt is computed, or in its first steps, therefore costs two workers; one

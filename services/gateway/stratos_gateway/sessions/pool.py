@@ -72,7 +72,8 @@ class SessionPool:
         try:
             async with asyncio.timeout(RETURN_TIMEOUT_S):
                 session = await self.get(worker)
-                while session.step <= step:
+                # A few looks within the short time are cheaper than an event per step.
+                while session.step <= step:  # noqa: ASYNC110
                     await asyncio.sleep(MOVE_POLL_S)
         except (WorkerLost, TimeoutError):
             return False
