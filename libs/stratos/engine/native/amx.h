@@ -44,12 +44,7 @@ template <int SUMS, int ROWS, int WEIGHTS> static inline void tile_multiply() {
 
 static inline void tiles_zero() { tile_zero<0>(), tile_zero<1>(), tile_zero<2>(), tile_zero<3>(); }
 
-constexpr int LINE_FLOATS = 16;
 constexpr int AHEAD_FLOATS = 2048;  // of a stream of weights that is read once: 8 KiB
-
-static inline void prefetch(const float *from, int lines) {
-    for (int i = 0; i < lines; i++) _mm_prefetch((const char *)(from + i * LINE_FLOATS), _MM_HINT_T0);
-}
 
 // Up to 16 rows and TILES * 16 columns from `column`.
 template <int TILES, bool IS_STREAM> static inline void tile_row(const Operands &p, int64_t column, bool is_first) {
@@ -65,7 +60,7 @@ template <int TILES, bool IS_STREAM> static inline void tile_row(const Operands 
         if (TILES > 3) tile_load<3>(out + 48, out_bytes);
     }
     for (int u = 0; u < p.units; u += TileUnits::STEP, w += TileUnits::STEP * p.packed_stride, x += p.rows.step_stride) {
-        if (IS_STREAM) prefetch(w + AHEAD_FLOATS, TileUnits::STEP * TILES);
+        if (IS_STREAM) prefetch<_MM_HINT_T0>(w + AHEAD_FLOATS, TileUnits::STEP * TILES);
         tile_load<4>(x, rows_bytes);
         tile_load<5>(w, packed_bytes);
         tile_multiply<0, 4, 5>();
@@ -91,7 +86,7 @@ static inline void tile_square(const Operands &p, int64_t column, bool is_first,
         tile_load<2>(lower_out, out_bytes), tile_load<3>(lower_out + 16, out_bytes);
     }
     for (int u = 0; u < p.units; u += TileUnits::STEP) {
-        if (next) prefetch(next, lines), next += lines * LINE_FLOATS;
+        if (next) prefetch<_MM_HINT_T0>(next, lines), next += lines * LINE_FLOATS;
         tile_load<6>(w, packed_bytes);
         tile_load<4>(x, rows_bytes);
         tile_multiply<0, 4, 6>();
@@ -105,12 +100,6 @@ static inline void tile_square(const Operands &p, int64_t column, bool is_first,
     tile_store<0>(out, out_bytes), tile_store<1>(out + 16, out_bytes);
     tile_store<2>(lower_out, out_bytes), tile_store<3>(lower_out + 16, out_bytes);
 }
-
-struct Fetch {  // what comes next, for the products of one call; null is nothing
-    const float *next = nullptr;
-    int lines = 0;           // of `next`, every step
-    bool is_stream = false;  // the weights follow one another in memory and are read once
-};
 
 template <bool IS_STREAM>
 static inline void tile_rows(const Operands &p, int columns, bool is_first) {

@@ -179,7 +179,8 @@ template <class T> static void run_item(const Step *s, int64_t layer, int64_t wi
             if (highest < tile || (window && lowest + 1 - window >= tile + TILE)) continue;  // none of them sees the tile
             int count = (int)(last - first), seen = (int)least(columns, (highest - tile) / U::SPAN * U::SPAN + U::SPAN);
             float factors[MOST_ROWS];
-            multiply<U>(scope, count, t.keys, TILE, t.query + first * padded, padded, units, t.scores, TILE, 0, seen);
+            multiply<U>(scope, count, t.keys, TILE, t.query + first * padded, padded, units, t.scores, TILE, 0, seen,
+                        Fetch());
             for (int i = 0; i < count; i++) {
                 int64_t at = position + (first + i) / group;
                 int hide = window ? (int)most(0, at + 1 - window - tile) : 0, stop = (int)least(TILE, at + 1 - tile);
@@ -187,7 +188,7 @@ template <class T> static void run_item(const Step *s, int64_t layer, int64_t wi
                                              scale, t.maxima + first + i, t.totals + first + i);
             }
             multiply<U>(scope, count, t.values, padded, t.weights, TILE, seen / U::PER_UNIT, t.out + first * padded, padded,
-                        factors, (int)padded);
+                        factors, (int)padded, Fetch());
         }
     }
     for (int64_t i = 0; i < num_rows; i++) {

@@ -11,7 +11,7 @@
 #include "tiles.h"
 
 constexpr int PANEL = STRIP * LANES;
-constexpr int DEPTH = 256;  // units of k: this much of a panel stays close to the core while the rows pass by
+constexpr int DEPTH = 64;  // units of k: this much of a panel stays in the first cache while the rows pass by
 constexpr int CHUNK = 240;  // rows of one item
 
 struct Linear {  // mirrored by native/structures.py
@@ -114,6 +114,9 @@ static void multiply_panel(const Linear *l, int64_t panel, const T *x, O *out, i
     const bool is_direct = has_units<T>(k);
     const int64_t depth = is_direct && num_blocks == 1 ? units : DEPTH;
     const W *weight = (const W *)l->weight + panel * units * PANEL;
+    constexpr int unit_lines = PANEL * sizeof(W) / 64;
+    Fetch fetch;  // blocks share the fetching of the next DEPTH
+    fetch.lines = num_blocks > 1 ? (int)((unit_lines + num_blocks - 1) / num_blocks) : 0;
     for (int64_t u = 0; u < units; u += depth) {
         int count = (int)(units - u < depth ? units - u : depth);
         for (int64_t b = 0; b < num_blocks; b++) {
@@ -125,8 +128,10 @@ static void multiply_panel(const Linear *l, int64_t panel, const T *x, O *out, i
                 for (int64_t r = first; r < last; r++) copy_units(x + r * k + at, elements, copied + (r - first) * DEPTH);
                 block = copied, stride = DEPTH;
             }
+            if (u + depth >= units) fetch.lines = 0;
+            fetch.next = (const float *)(weight + (u + depth) * PANEL) + b * count * fetch.lines * LINE_FLOATS;
             multiply<U>(scope, (int)(last - first), weight + u * PANEL, PANEL, block, stride, count, sums + first * PANEL,
-                        PANEL, u ? ones : nullptr, PANEL);
+                        PANEL, u ? ones : nullptr, PANEL, fetch);
         }
     }
     store_sums<T>(l, panel, sums, rows, out);

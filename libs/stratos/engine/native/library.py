@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_sources": (c_char_p, []),
     "stratos_permit": (c_int, []),
+    "stratos_peak": (c_int64, [c_int, c_int64]),
     "stratos_step_bytes": (c_int64, []),
     "stratos_scratch_bytes": (c_int64, [c_int64]),
     "stratos_plan": (None, [POINTER(AttentionStep)]),
@@ -64,6 +65,7 @@ class NativeLibrary:
     packed_bytes: Any
     pack: Any
     linear: Any
+    peak: Any
     forward: Any
 
     def __init__(self, path: Path, isa: str) -> None:

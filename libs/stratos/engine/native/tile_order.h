@@ -100,12 +100,7 @@ static void accumulate_by_vectors(const Operands &p, int rows, int columns, bool
 #if defined(__AMX_BF16__)
 #include "amx.h"
 #else
-struct TileScope {};  // nothing to shape, nothing to fetch
-struct Fetch {
-    const float *next = nullptr;
-    int lines = 0;
-    bool is_stream = false;
-};
+struct TileScope {};  // nothing to shape
 
 static inline void accumulate(TileScope &, const Operands &p, int rows, int columns, bool is_first,
                               const Fetch & = Fetch()) {

@@ -56,9 +56,10 @@ template <class U> static inline int64_t block_begin(int64_t rows, int64_t b) {
 }
 
 // sums[row][column] over `units` steps: a [units][a_stride], b [rows][b_stride] broadcast, columns of VECS vectors.
+// The second cache takes what is fetched: the first one is full of what is at work.
 template <class U, int ROWS, int VECS, class A>
 static inline void product(const A *a, int64_t a_stride, const float *b, int64_t b_stride, int units, float *out,
-                           int64_t out_stride, const float *factors) {
+                           int64_t out_stride, const float *factors, Fetch fetch) {
     vec sums[ROWS][VECS];
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++)
@@ -66,6 +67,8 @@ static inline void product(const A *a, int64_t a_stride, const float *b, int64_t
         for (int v = 0; v < VECS; v++)
             sums[r][v] = factors ? vmul(vload(out + r * out_stride + v * LANES), vset(factors[r])) : vset(0);
     for (int u = 0; u < units; u++) {
+        prefetch<_MM_HINT_T1>(fetch.next, fetch.lines);
+        fetch.next += fetch.lines * LINE_FLOATS;
         vec column[VECS];
 #pragma GCC unroll 4
         for (int v = 0; v < VECS; v++) column[v] = vload(a + u * a_stride + v * LANES);
@@ -82,25 +85,25 @@ static inline void product(const A *a, int64_t a_stride, const float *b, int64_t
 
 template <class U, int ROWS, class A>
 static void product_rows(const A *a, int64_t a_stride, const float *b, int64_t b_stride, int units, float *out,
-                         int64_t out_stride, const float *factors, int columns) {
+                         int64_t out_stride, const float *factors, int columns, const Fetch &fetch) {
     int c = 0;
     for (; c + STRIP * LANES <= columns; c += STRIP * LANES)
-        product<U, ROWS, STRIP>(a + c, a_stride, b, b_stride, units, out + c, out_stride, factors);
+        product<U, ROWS, STRIP>(a + c, a_stride, b, b_stride, units, out + c, out_stride, factors, fetch);
     for (; c < columns; c += LANES)
-        product<U, ROWS, 1>(a + c, a_stride, b, b_stride, units, out + c, out_stride, factors);
+        product<U, ROWS, 1>(a + c, a_stride, b, b_stride, units, out + c, out_stride, factors, fetch);
 }
 
 // out = out * factors + b a (or b a where factors is null), `rows` of at most U::ROWS, columns a multiple of LANES.
 template <class U, class A>
 static void multiply(ItemScope<U> &, int rows, const A *a, int64_t a_stride, const float *b, int64_t b_stride, int units, float *out,
-                     int64_t out_stride, const float *factors, int columns) {
+                     int64_t out_stride, const float *factors, int columns, const Fetch &fetch) {
     switch (rows) {
-        case 1: return product_rows<U, 1>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns);
-        case 2: return product_rows<U, 2>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns);
-        case 3: return product_rows<U, 3>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns);
-        case 4: return product_rows<U, 4>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns);
-        case 5: return product_rows<U, 5>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns);
-        default: return product_rows<U, 6>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns);
+        case 1: return product_rows<U, 1>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns, fetch);
+        case 2: return product_rows<U, 2>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns, fetch);
+        case 3: return product_rows<U, 3>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns, fetch);
+        case 4: return product_rows<U, 4>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns, fetch);
+        case 5: return product_rows<U, 5>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns, fetch);
+        default: return product_rows<U, 6>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns, fetch);
     }
 }
 
@@ -113,7 +116,8 @@ template <> struct ItemScope<TileUnits> {
 // The same with tiles or their twin: units of whole steps, columns a multiple of 32.
 template <>
 void multiply<TileUnits>(ItemScope<TileUnits> &scope, int rows, const float *a, int64_t a_stride, const float *b,
-                         int64_t b_stride, int units, float *out, int64_t out_stride, const float *factors, int columns) {
+                         int64_t b_stride, int units, float *out, int64_t out_stride, const float *factors, int columns,
+                         const Fetch &) {
     for (int r = 0; factors && r < rows; r++)
         for (int c = 0; c < columns; c += LANES)
             vstore(out + r * out_stride + c, vmul(vload(out + r * out_stride + c), vset(factors[r])));
