@@ -31,7 +31,7 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run test test-unit test-thorough test-integration pytest check fmt proto proto-check manifests bench chaos \
-  images clean
+  images e2e clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -104,6 +104,10 @@ chaos: setup ## Kill and stop processes under streams, Redis and the object stor
 
 images: ## Build the container images, and lists of what they hold into build/sbom (BUILDER, IMAGES)
 	@$(PYTHON) scripts/build_images.py --builder "$(BUILDER)" $(IMAGES)
+
+# What it takes, and what a cluster of kind gives it: docs/operations.md.
+e2e: $(DEV) ## Install the chart on the cluster of KUBECONFIG and try it (ONLY=short: minutes, one node; ONLY=2: one point)
+	@$(BIN)/python -m pytest -m e2e tests/e2e -s $(if $(ONLY),-k "$(if $(filter short,$(ONLY)),test_short,test_point_$(ONLY))") $(TESTS)
 
 clean: ## Remove .venv, caches and the data directory of `make run`
 	rm -rf $(VENV) $(NATIVE)/*.so .stratos .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
