@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess  # a process of its own, in which the system refuses tiles
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -142,29 +140,3 @@ def test_where_tiles_are_refused_the_next_build_serves(
     monkeypatch.setattr(library_module, "cpu_flags", lambda: flags - {"amx_bf16"})
     with pytest.raises(NativeLibraryUnusable, match="no amx"):
         load_native(tmp_path, "amx")
-
-
-REFUSED = """
-import ctypes
-from stratos.engine.native.isa import SOURCE_FOLDER
-from stratos.engine.native.library import NativeLibrary, TilesRefused
-
-class Stack(ctypes.Structure):
-    _fields_ = (("memory", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
-
-memory = ctypes.create_string_buffer(6000)  # a signal stack without room for tiles: the system then refuses them
-stack = Stack(ctypes.addressof(memory), 0, len(memory))
-assert ctypes.CDLL(None).sigaltstack(ctypes.byref(stack), None) == 0
-try:
-    NativeLibrary(SOURCE_FOLDER / "kernels-amx.so", "amx")
-except TilesRefused as refusal:
-    print(refusal)
-"""
-
-
-@needs_tiles
-def test_a_system_that_refuses_tiles_is_heard() -> None:
-    if native_library("amx").path.parent != library_module.SOURCE_FOLDER:
-        pytest.skip("the kernels are not built")
-    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True)
-    assert "needs tiles, and the system refuses them" in done.stdout
