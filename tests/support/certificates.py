@@ -24,13 +24,21 @@ class CertificateFolder:
         self.domain = domain
         # Runs are hours apart and all of them in the past, or peers would call new certificates not valid yet.
         self.now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+        self.pause = datetime.timedelta(hours=1)
         if not path.exists():
             self.run()
 
-    def run(self, wishes: Wishes | None = None, *, overlap_s: float = 3600) -> RunReport:
-        policy = Policy(overlap=datetime.timedelta(seconds=overlap_s))
+    @classmethod
+    def of_platform(cls, path: Path) -> CertificateFolder:
+        """That of a running `stratos up --mtls`; runs are a minute apart, the first one now."""
+        folder = cls(path, "local")
+        folder.now, folder.pause = datetime.datetime.now(datetime.UTC), datetime.timedelta(minutes=1)
+        return folder
+
+    def run(self, wishes: Wishes | None = None) -> RunReport:
+        policy = Policy(overlap=self.pause)
         report = keep(FolderStore(self.path), self.domain, list(PeerRole), policy, self.now, wishes=wishes)
-        self.now += datetime.timedelta(hours=1)
+        self.now += self.pause
         return report
 
     def config(self, role: PeerRole) -> TlsConfig:

@@ -142,9 +142,14 @@ async def _eventually(connection: ssl.SSLSocket, call: Callable[..., Any], *args
             await _ready(loop.add_writer, loop.remove_writer, connection.fileno())
 
 
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
 async def _ready(add: Callable[..., Any], remove: Callable[[int], Any], fd: int) -> None:
     ready = asyncio.get_running_loop().create_future()
-    add(fd, lambda: ready.done() or ready.set_result(None))
+    add(fd, _settle, ready)
     try:
         await ready
     finally:
