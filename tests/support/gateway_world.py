@@ -310,6 +310,8 @@ class World:
     http: httpx.AsyncClient
     openai: AsyncOpenAI
     stop: asyncio.Event
+    force: asyncio.Event
+    """Ends the process without lag and drain, once ``stop`` is set."""
     exit_code: asyncio.Task[int]
 
     @property
@@ -359,8 +361,8 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
             "model": {"path": BASE_MODEL, **overrides.get("model", {})},
         }
         settings = GatewaySettings(**values)
-        service, stop = GatewayService(settings, open_backends), asyncio.Event()
-        exit_code = asyncio.create_task(serve_async(service, settings, stop=stop))
+        service, stop, force = GatewayService(settings, open_backends), asyncio.Event(), asyncio.Event()
+        exit_code = asyncio.create_task(serve_async(service, settings, stop=stop, force=force))
         await eventually(lambda: service.address or exit_code.done(), "the gateway listens")
         base_url = f"http://{service.http_address}"
         http = await stack.enter_async_context(
@@ -369,7 +371,7 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
         openai = AsyncOpenAI(base_url=f"{base_url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT_S)
         stack.push_async_callback(openai.close)
         try:
-            yield World(service, workers, router, registry, http, openai, stop, exit_code)
+            yield World(service, workers, router, registry, http, openai, stop, force, exit_code)
         finally:
             stop.set()
             assert await exit_code == 0

@@ -21,6 +21,7 @@
         ├── ModelNotFound           404 model_not_found
         ├── NotFound                404 not_found
         ├── RequestTooLarge         413 request_too_large
+        ├── UnsupportedEncoding     415 unsupported_content_encoding
         ├── InsufficientQuota       429 insufficient_quota
         ├── InvalidCheckpoint       500 invalid_checkpoint   a process refuses to start (internal)
         ├── AdapterMismatch         503 adapter_mismatch     digest differs from what was resolved (internal)
@@ -219,6 +220,15 @@ class RequestTooLarge(Permanent):
     type = "invalid_request_error"
 
 
+class UnsupportedEncoding(Permanent):
+    """The body is compressed."""
+
+    http_status = 415
+    grpc_code = "INVALID_ARGUMENT"
+    code = "unsupported_content_encoding"
+    type = "invalid_request_error"
+
+
 class InsufficientQuota(Permanent):
     """The tenant's budget is spent."""
 
@@ -279,6 +289,7 @@ _FAMILIES: dict[int, type[StratosError]] = {
     403: PermissionDenied,
     404: NotFound,
     413: RequestTooLarge,
+    415: UnsupportedEncoding,
     429: RateLimited,
     503: Retryable,
 }

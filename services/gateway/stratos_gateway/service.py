@@ -29,7 +29,9 @@ from stratos_gateway.generation.platform import Platform
 from stratos_gateway.generation.prefix_names import PrefixNames
 from stratos_gateway.generation.prompt_digest import PromptDigests
 from stratos_gateway.http.listener import Listener, inherit_listener, open_listener
+from stratos_gateway.http.protocol import ConnectionsState
 from stratos_gateway.http.server import HttpServer
+from stratos_gateway.http.tls import ReloadingContext
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import AdapterSource
 from stratos_gateway.models.catalogue import ModelCatalogue
@@ -46,6 +48,8 @@ from stratos_gateway.sessions.session import WorkerSession
 from stratos_gateway.settings import GatewaySettings
 
 _log = logging.getLogger(__name__)
+FLUSH_S = 1.0
+"""Time that the errors of open streams get to leave, taken from the drain's own time."""
 _DRAIN_POLL_S = 0.02
 
 
@@ -90,6 +94,7 @@ class GatewayService(Service):
         self._sessions: SessionPool
         self._http: HttpServer
         self._backends: Backends | None = None
+        self._is_leaving = False
 
     @property
     def http_address(self) -> str:
@@ -130,7 +135,16 @@ class GatewayService(Service):
             prefix_names=PrefixNames(settings.max_block_names),
         )
         app = self._build_app(model, backends, platform, embeddings)
-        self._http = HttpServer(app, self._listener(), settings.http)
+        self._http = HttpServer(
+            app,
+            self._listener(),
+            ConnectionsState(
+                limits=settings.http, num_open=metrics.connections, num_refused=metrics.connections_refused
+            ),
+            trusted_proxies=settings.edge.trusted_proxies,
+            tls=None if settings.http_tls is None else ReloadingContext(settings.http_tls).listening,
+            before_stop=self._admission.end_all,
+        )
         self._stack.callback(self._http.close)
         _log.info("model %s, digest %s", model.base.name, model.base.digest)
 
@@ -150,18 +164,36 @@ class GatewayService(Service):
         """Wait for the first look at the backends, and say where the API is."""
         if self._backends is not None and self._backends.first_look is not None:
             await self._backends.first_look()
-        _log.info("OpenAI API at http://%s/v1", self._http.address)
+        scheme = "http" if self._settings.http_tls is None else "https"
+        _log.info("OpenAI API at %s://%s/v1", scheme, self._http.address)
 
     def not_ready_reason(self) -> str:
         """Draining, or without tenants and keys; a full gateway is ready."""
-        if self._admission.is_draining:
+        if self._is_leaving:
             return "draining"
         return self._backends.not_ready_reason() if self._backends is not None else ""
 
+    def begin_leave(self) -> None:
+        """Requests that still come are answered; their connections, and idle ones, end."""
+        self._is_leaving = True
+        self._http.begin_leave()
+
     async def drain(self) -> None:
-        """Refuse new requests, or leave them to the other gateways of the same port, and let open ones end."""
+        """Refuse new requests, or leave them to the other gateways of the same port, and let open ones end.
+
+        Those that do not end in time get an error.
+        """
         self._admission.is_draining = True
-        self._http.leave_shared_port()
+        self._http.end_idle()
+        limit_s = self._settings.drain_timeout_s
+        try:
+            async with asyncio.timeout(max(limit_s - FLUSH_S, limit_s / 2)):
+                await self._until_idle()
+        except TimeoutError:
+            self._admission.end_all()
+            await self._until_idle()
+
+    async def _until_idle(self) -> None:
         while self._admission.num_open:  # noqa: ASYNC110 - only at the end of a process
             await asyncio.sleep(_DRAIN_POLL_S)
 
@@ -205,4 +237,6 @@ class GatewayService(Service):
             registry=self.metrics,
             not_ready_reason=self.not_ready_reason,
         )
-        return GatewayApp(routes, platform.metrics, Random(), self.tracing, settings.trace_sample_ratio)
+        return GatewayApp(
+            routes, platform.metrics, Random(), self.tracing, settings.trace_sample_ratio, settings.edge.cors_origins
+        )

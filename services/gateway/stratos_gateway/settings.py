@@ -10,6 +10,7 @@ from stratos.rpc.settings import ServiceSettings
 from stratos.store.keys import DEFAULT_PEPPER_ID
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
 from stratos_gateway.access.config import RequestsConfig
+from stratos_gateway.http.config import EdgeConfig, HttpTlsConfig, check_edge
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
@@ -49,6 +50,8 @@ class GatewaySettings(ServiceSettings):
     records: RecordStoreConfig = RecordStoreConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
     http: HttpLimits = HttpLimits()
+    http_tls: HttpTlsConfig | None = None
+    edge: EdgeConfig = EdgeConfig()
     sessions: SessionConfig = SessionConfig()
     routers: RoutersConfig = RoutersConfig()
     convictions: ConvictionConfig = ConvictionConfig()
@@ -59,6 +62,12 @@ class GatewaySettings(ServiceSettings):
     def _check_peers(cls, value: SnapshotConfig) -> SnapshotConfig:
         for address in value.peers:
             split_address(address)
+        return value
+
+    @field_validator("edge")
+    @classmethod
+    def _check_edge(cls, value: EdgeConfig) -> EdgeConfig:
+        check_edge(value)
         return value
 
     @field_validator("router_addresses")

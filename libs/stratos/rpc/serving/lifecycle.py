@@ -2,7 +2,8 @@
 
     logging, tracing, probes -> health NOT_SERVING -> ``open`` -> the gRPC server listens -> root tasks start
     -> ``warm_up`` -> SERVING, address file -> (SIGTERM, SIGINT, or a root task ends) -> NOT_SERVING
-    -> endpoint lag -> ``drain`` -> the server stops -> root tasks are cancelled -> ``close`` -> telemetry flushed
+    -> ``begin_leave`` -> endpoint lag -> ``drain`` -> the server stops -> root tasks are cancelled -> ``close``
+    -> telemetry flushed
 
 Exit code 0 after a signal, 1 after a fault or when the process cannot start.  A second signal skips lag and
 drain, a third one kills.  After a fault there is no lag and only a short drain: peers recover the streams.
@@ -139,6 +140,7 @@ class Lifecycle:
         self._readiness.phase = "draining"
         await server.set_serving(False)
         if was_serving:
+            self._service.begin_leave()
             await self._unless_forced(asyncio.sleep(lag_s), lag_s + 1.0, "endpoint lag")
             await self._unless_forced(self._drain(server), drain_timeout_s, "drain")
         await server.stop(0.0 if self._force.is_set() else self._settings.stop_grace_s)
