@@ -4,7 +4,8 @@
 
 A frame counts from ``post`` to the return of ``wait``: control messages and checksums are not in it.
 Measured on 2 shared x86-64 cores, torch 2.13 CPU, 2 frames in flight (MB/s): inproc 31,000, shm 30,000 (one copy each,
-of memory that fits the cache), gloo 2,400 over loopback; tls against gloo is measured by scripts/bench_kv_tls.py. SHA-256 runs at 1,800, so the checksum is what bounds shm.
+of memory that fits the cache), gloo 2,400 over loopback. SHA-256 runs at 1,800, so the checksum is what
+bounds shm. What tls costs against gloo is measured by scripts/bench_kv_tls.py.
 """
 
 import asyncio
