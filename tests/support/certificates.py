@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stratos.cli.certificates.keeper import RunReport, keep
-from stratos.cli.certificates.renewal import Policy, Wishes
+from stratos.cli.certificates.keeper import RunReport, keep, read_authorities
+from stratos.cli.certificates.renewal import Authority, Policy, Wishes
 from stratos.cli.certificates.stores import CA, CERTIFICATE, KEY, FolderStore
 from stratos.common.tls.files import TlsFiles
 from stratos.common.tls.identity import PeerRole
@@ -40,6 +40,9 @@ class CertificateFolder:
         report = keep(FolderStore(self.path), self.domain, list(PeerRole), policy, self.now, wishes=wishes)
         self.now += self.pause
         return report
+
+    def authorities(self) -> tuple[Authority, ...]:
+        return read_authorities(FolderStore(self.path))
 
     def config(self, role: PeerRole) -> TlsConfig:
         folder = self.path / role
