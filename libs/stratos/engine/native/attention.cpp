@@ -145,6 +145,16 @@ static int keys_of_tile(const Step *s, const T *head, const int64_t *table, int6
     return columns;
 }
 
+// Asks for K and V of a tile while another one is computed: they lie in pieces that the processor does not foresee.
+template <class T> static inline void fetch_rows(const Step *s, const T *const *rows, int columns) {
+    const int lines = (int)((s->head_dim * sizeof(T) + 63) / 64);
+    for (int k = 0; k < columns; k++) {
+        if (!rows[k]) continue;
+        prefetch<_MM_HINT_T1>((const float *)rows[k], lines);
+        prefetch<_MM_HINT_T1>((const float *)(rows[k] + s->kv_stride), lines);
+    }
+}
+
 template <class T> static void run_item(const Step *s, int64_t layer, int64_t window, const Item *item, T *qkv, T *out,
                                         const Scratch &t) {
     typedef typename UnitsOf<T>::type U;
@@ -166,9 +176,17 @@ template <class T> static void run_item(const Step *s, int64_t layer, int64_t wi
     }
     memset(t.out, 0, num_rows * padded * sizeof(float));
 
-    for (int64_t tile = begin / TILE * TILE; tile < end; tile += TILE) {
-        const T *rows[TILE];
-        int columns = keys_of_tile<T, U::SPAN>(s, head, s->tables + row->table, tile, begin, end, rows);
+    const T *tiles[2][TILE];
+    const int64_t *table = s->tables + row->table;
+    int next_columns = keys_of_tile<T, U::SPAN>(s, head, table, begin / TILE * TILE, begin, end, tiles[0]);
+    fetch_rows(s, tiles[0], next_columns);
+    for (int64_t tile = begin / TILE * TILE, turn = 0; tile < end; tile += TILE, turn = 1 - turn) {
+        const T **rows = tiles[turn];
+        const int columns = next_columns;
+        if (tile + TILE < end) {
+            next_columns = keys_of_tile<T, U::SPAN>(s, head, table, tile + TILE, begin, end, tiles[1 - turn]);
+            fetch_rows(s, tiles[1 - turn], next_columns);
+        }
         pack_keys<T, U>(rows, columns, (int)dim, t.keys);
         for (int k = 0; k < columns; k++)
             if (rows[k]) rows[k] += s->kv_stride;
