@@ -27,6 +27,12 @@ LEVELS = ((1, 6, 128, 64), (8, 24, 128, 64), (32, 96, 128, 64), (1, 5, 1024, 2))
 """Streams, requests, prompt tokens, output tokens; the last is for TTFT of a long prompt."""
 
 
+def shortened(level: tuple[int, int, int, int], share: float) -> tuple[int, int, int, int]:
+    """The level with a share of its requests."""
+    streams, requests, prompt, output = level
+    return streams, max(2, streams, round(requests * share)), prompt, output
+
+
 def run_side(url: str, key: str, model: str, level: tuple[int, int, int, int], vocab_size: int, seed: int) -> Any:
     """One level on one server."""
     concurrency, requests, prompt, output = level
@@ -37,10 +43,10 @@ def run_side(url: str, key: str, model: str, level: tuple[int, int, int, int], v
     return asyncio.run(run_load(spec)).as_json()
 
 
-def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: list[dict[str, Any]], levels: list[tuple[int, int, int, int]]) -> list[dict[str, Any]]:
     """Ratio of medians per level: above 1 means that ours is better."""
     result = []
-    for level in LEVELS:
+    for level in levels:
         runs = [row for row in rows if tuple(row["level"]) == level]
         metric = "ttft_p50_ms" if level[3] <= 2 else "output_tokens_per_s"
         ours, peer = (statistics.median(run[side][metric] for run in runs) for side in ("ours", "peer"))
@@ -61,10 +67,12 @@ def main() -> None:
     parser.add_argument("--peer-name", default="peer", help="name and version, for the record")
     parser.add_argument("--vocab-size", type=int, default=31000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--share", type=float, default=1.0, help="of each level's requests; each stream gets one")
     parser.add_argument("--out", type=Path)
     parser.add_argument("up", nargs="*", help="arguments of `stratos up`, after --")
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    levels = [shortened(level, args.share) for level in LEVELS]
     with tempfile.TemporaryDirectory() as data_dir:
         platform = Platform(data_dir, ["--model", str(args.model), *args.up])
         try:
@@ -76,7 +84,7 @@ def main() -> None:
             for side in sides.values():
                 run_side(*side, (2, 4, 128, 16), args.vocab_size, first_seed - 1)
             for turn in range(args.rounds):
-                for index, level in enumerate(LEVELS):
+                for index, level in enumerate(levels):
                     seed = first_seed + 100 * turn + 10 * index
                     row: dict[str, Any] = {"level": level, "round": turn}
                     for offset, (name, side) in enumerate(sides.items()):
@@ -87,7 +95,7 @@ def main() -> None:
             platform.stop()
     document = {
         "environment": environment(), "peer": args.peer_name, "model": args.model.name, "up": args.up,
-        "start_to_url_s": round(platform.start_s, 2), "summary": summary(rows), "rows": rows,
+        "start_to_url_s": round(platform.start_s, 2), "summary": summary(rows, levels), "rows": rows,
     }  # fmt: skip
     text = json.dumps(document, indent=2)
     print(text)
