@@ -2,7 +2,13 @@
 #include "simd.h"
 #include "tile_order.h"
 
-static constexpr int CHAINS = 16;  // enough sums in flight to hide the latency of one
+static constexpr int CHAINS = 12;  // enough sums in flight to hide the latency of one, few enough for all registers
+
+#if defined(__AVX512F__)
+#define IN_A_REGISTER "+v"
+#else
+#define IN_A_REGISTER "+x"
+#endif
 
 struct Fma {
     static constexpr int64_t FLOPS = 2 * LANES;
@@ -21,12 +27,11 @@ template <class U> static int64_t run(int64_t rounds) {
     for (int i = 0; i < CHAINS; i++) sums[i] = vset((float)i);
     for (int64_t round = 0; round < rounds; round++) {
 #pragma GCC unroll 16
-        for (int i = 0; i < CHAINS; i++) {
-            sums[i] = U::step(x, sums[i]);
-            __asm__ volatile("" : "+x"(x));  // else a compiler may see the same sum again and again
-        }
+        for (int i = 0; i < CHAINS; i++) sums[i] = U::step(x, sums[i]);
+        __asm__ volatile("" : IN_A_REGISTER(x));  // else a compiler may see the same product again and again
     }
-    for (int i = 0; i < CHAINS; i++) __asm__ volatile("" ::"x"(sums[i]));
+#pragma GCC unroll 16
+    for (int i = 0; i < CHAINS; i++) __asm__ volatile("" : IN_A_REGISTER(sums[i]));
     return rounds * CHAINS * U::FLOPS;
 }
 
