@@ -28,7 +28,8 @@ def test_short_install_stream_uninstall(
         environment = cluster.documented_environment(NAMESPACE)
         run_documented("install", environment)
         figures["install_s"] = time.monotonic() - start
-        figures["ready_s"] = wait_until("all pods are ready", lambda: not release.unready()) + time.monotonic() - start
+        wait_until("all pods are ready", lambda: not release.unready())
+        figures["ready_s"] = time.monotonic() - start
         with client_pod(kubectl, f"{cluster.repository}lora-registry:{cluster.tag}") as client:
             body = {"model": "base", "prompt": "def read_lines(", "max_tokens": 32, "temperature": 0, "seed": 1}
             answer = client.stream("http://stratos-gateway/v1/completions", release.api_key(), body)
