@@ -1,0 +1,81 @@
+"""Programs that run in pods, and where said on this machine too; each reads one line of JSON and prints JSON."""
+
+from __future__ import annotations
+
+SDK = """
+import json, ssl, sys
+import httpx
+from openai import OpenAI
+
+task = json.loads(sys.stdin.readline())
+verify = ssl.create_default_context(cadata=task["ca"]) if task["ca"] else True
+client = OpenAI(base_url=task["url"], api_key=task["key"], http_client=httpx.Client(verify=verify), max_retries=10)
+answers = []
+for model, prompt in task["asked"]:
+    tokens, text, pieces, reason = [], "", 0, None
+    stream = client.completions.create(
+        model=model, prompt=prompt, max_tokens=task["max_tokens"], temperature=0, stream=True,
+        extra_body={"return_token_ids": True},
+    )
+    for chunk in stream:
+        for choice in chunk.choices:
+            tokens += (choice.model_extra or {}).get("token_ids") or []
+            text += choice.text
+            pieces += 1
+            reason = choice.finish_reason or reason
+    answers.append({"tokens": tokens, "text": text, "pieces": pieces, "finish_reason": reason})
+print(json.dumps(answers))
+"""
+
+REGISTER = """
+import asyncio, json, sys
+from pathlib import Path
+from stratos.cli.certificates.local import role_config
+from stratos.common.tls.files import TlsFiles
+from stratos.core.files.adapter_config import CONFIG_NAME
+from stratos.core.files.adapter_files import WEIGHTS_NAME
+from stratos.core.files.model_files import read_model_files
+from stratos.rpc.clients.dialer import PLAIN, Dialer
+from stratos.rpc.clients.registry import RegistryClient
+from stratos.store.settings import ObjectStoreConfig
+from stratos.store.urls import open_store
+
+task = json.loads(sys.argv[1])
+
+async def main():
+    store = open_store(ObjectStoreConfig(url="file:///objects"))
+    dialer = Dialer(TlsFiles(role_config(Path("/tls"), task["domain"]))) if task["domain"] else PLAIN
+    registry = RegistryClient(task["registry"], timeout_s=20.0, dialer=dialer)
+    for file_name in (CONFIG_NAME, WEIGHTS_NAME):
+        await store.put(f"adapters/{task['name']}/{file_name}", Path("/models/adapters") / task["name"] / file_name)
+    digest = read_model_files(Path("/models/model")).digest
+    await registry.register(tenant="", name=task["name"], base_model_digest=digest, uri=f"adapters/{task['name']}")
+    await registry.close()
+    await store.close()
+
+asyncio.run(main())
+"""
+
+CAPTURE = """
+import socket
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
+packets.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)
+with open("/tmp/frames", "wb", buffering=0) as out:
+    while True:
+        out.write(packets.recv(1 << 17))
+"""
+
+SEARCH = """
+import json, sys
+frames = open("/tmp/frames", "rb").read()
+needles = json.loads(sys.stdin.readline())
+found = {name: sum(bytes.fromhex(run) in frames for run in runs) for name, runs in needles.items()}
+print(json.dumps({"bytes": len(frames), "found": found}))
+"""
+
+METRIC = """
+import json, sys, urllib.request
+name = json.loads(sys.stdin.readline())
+text = urllib.request.urlopen("http://127.0.0.1:9100/metrics", timeout=10).read().decode()
+print(sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name)))
+"""
