@@ -30,8 +30,8 @@ print(json.dumps(answers))
 REGISTER = """
 import asyncio, json, sys
 from pathlib import Path
-from stratos.cli.certificates.local import role_config
 from stratos.common.tls.files import TlsFiles
+from stratos.common.tls.settings import TlsConfig
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME
 from stratos.core.files.model_files import read_model_files
@@ -44,7 +44,9 @@ task = json.loads(sys.argv[1])
 
 async def main():
     store = open_store(ObjectStoreConfig(url="file:///objects"))
-    dialer = Dialer(TlsFiles(role_config(Path("/tls"), task["domain"]))) if task["domain"] else PLAIN
+    files = {"certificate_path": "/tls/tls.crt", "key_path": "/tls/tls.key", "ca_path": "/tls/ca.crt"}
+    paths = {name: Path(path) for name, path in files.items()}
+    dialer = Dialer(TlsFiles(TlsConfig(**paths, domain=task["domain"]))) if task["domain"] else PLAIN
     registry = RegistryClient(task["registry"], timeout_s=20.0, dialer=dialer)
     for file_name in (CONFIG_NAME, WEIGHTS_NAME):
         await store.put(f"adapters/{task['name']}/{file_name}", Path("/models/adapters") / task["name"] / file_name)
@@ -78,4 +80,30 @@ import json, sys, urllib.request
 name = json.loads(sys.stdin.readline())
 text = urllib.request.urlopen("http://127.0.0.1:9100/metrics", timeout=10).read().decode()
 print(sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name)))
+"""
+
+# Deletes an adapter with the certificate of the pod that it runs in; prints the error.
+DELETE = """
+import asyncio, json, sys
+from pathlib import Path
+from stratos.common.tls.files import TlsFiles
+from stratos.common.tls.settings import TlsConfig
+from stratos.rpc.clients.dialer import Dialer
+from stratos.rpc.clients.registry import RegistryClient
+
+folder, domain = Path("/etc/stratos/tls"), json.loads(sys.stdin.readline())
+config = TlsConfig(
+    certificate_path=folder / "tls.crt", key_path=folder / "tls.key", ca_path=folder / "ca.crt", domain=domain
+)
+
+async def main():
+    registry = RegistryClient("127.0.0.1:9000", timeout_s=20.0, dialer=Dialer(TlsFiles(config)))
+    try:
+        await registry.delete("", "no-such-adapter")
+        print("it was allowed")
+    except Exception as error:
+        print(type(error).__name__, error)
+    await registry.close()
+
+asyncio.run(main())
 """
