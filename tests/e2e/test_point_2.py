@@ -13,10 +13,10 @@ import pytest
 
 from tests.support.cluster.adapters import register_adapter
 from tests.support.cluster.capture import capturing
-from tests.support.cluster.client import ClientPod, client_pod
+from tests.support.cluster.client import ClientPod, client_pod, kv_bytes
 from tests.support.cluster.commands import Kubectl, run, wait_until
 from tests.support.cluster.gateway_certificate import SECRET, provide_certificate
-from tests.support.cluster.programs import METRIC, SDK
+from tests.support.cluster.programs import SDK
 from tests.support.cluster.release import CHART, Release, namespace
 from tests.support.cluster.report import ClusterReport
 from tests.support.cluster.settings import ClusterSettings
@@ -69,7 +69,7 @@ def test_point_2_tokens_over_an_unreadable_network(
                 seen = capture.search(needles)
             assert _nodes_of(release) == {"prefill": {prefill_node}, "decode": {decode_node}}
             figures |= {f"{name}: {key}": value for key, value in seen.items()}
-            figures[f"{name}: KV received by decode workers, bytes"] = _kv_bytes(release)
+            figures[f"{name}: KV received by decode workers, bytes"] = kv_bytes(release)
             release.helm("uninstall", "--wait", "--timeout", "5m")
             if is_encrypted:
                 assert not any(seen["found"].values()), seen
@@ -139,16 +139,6 @@ def _nodes_of(release: Release) -> dict[str, set[str]]:
         chosen = f"{release.selector},app.kubernetes.io/component={role}-worker"
         nodes[role] = {pod["spec"]["nodeName"] for pod in release.kubectl.items("pods", chosen)}
     return nodes
-
-
-def _kv_bytes(release: Release) -> float:
-    """KV that decode workers received from other pods."""
-    chosen = f"{release.selector},app.kubernetes.io/component=decode-worker"
-    pods = [pod["metadata"]["name"] for pod in release.kubectl.items("pods", chosen)]
-    read = [ClientPod(release.kubectl, pod).python(METRIC, "stratos_kv_transfer_bytes_total") for pod in pods]
-    total = sum(float(text) for text in read)
-    assert total > 0, "prompts went through the hand-off"
-    return total
 
 
 def _needles() -> dict[str, list[bytes]]:

@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+STREAM = """
+import json, sys, time
+import httpx
+url, key, body = json.loads(sys.stdin.readline())
+events, first_s, start = [], None, time.monotonic()
+headers = {"Authorization": f"Bearer {key}"}
+with httpx.stream("POST", url, json=body, headers=headers, timeout=60, verify=False) as answer:
+    status = answer.status_code
+    if status != 200:
+        events.append(answer.read().decode())
+    for line in answer.iter_lines() if status == 200 else ():
+        if line.startswith("data: "):
+            first_s = first_s or time.monotonic() - start
+            events.append(line[6:])
+print(json.dumps({"status": status, "events": events, "first_s": first_s, "whole_s": time.monotonic() - start}))
+"""
+
 SDK = """
 import json, ssl, sys
 import httpx
