@@ -23,9 +23,7 @@ QUOTA = {
 }  # fmt: skip
 LONGEST_NAME = "second-release-with-the-longest-name-that-helm-allows"
 SMALL = "deploy/helm/one-node.values.yaml"
-PROMPT = (
-    "class Shelf:\n    def __init__(self, books):\n        self.books = list(books)\n\n    def sorted_by(self, key):\n"
-)
+PROMPT = "class Shelf:\n    def __init__(self, books):\n        self.books = list(books)\n\n    def sorted_by(self):\n"
 """Too long for a decode worker to compute by itself: its KV travels between pods."""
 REQUEST = {"model": "base", "prompt": PROMPT, "max_tokens": 16, "temperature": 0, "seed": 1}
 
