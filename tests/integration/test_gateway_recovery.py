@@ -141,7 +141,7 @@ async def test_a_request_that_loses_two_workers_as_it_begins_is_refused() -> Non
             worker.die_after = 0
         with pytest.raises(openai.InternalServerError) as caught:
             await world.openai.completions.create(model="base", prompt="x")
-        assert (caught.value.status_code, caught.value.code) == (503, "overloaded")
+        assert (caught.value.status_code, caught.value.code) == (503, "prompt_refused")
         assert 1 <= int(caught.value.response.headers["retry-after"]) <= 30
         assert [len(w.submits) for w in world.workers] == [1, 1, 0]
         assert [request.is_suspect for request in world.router.requests] == [False, True]

@@ -11,13 +11,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from stratos.common.bugs import report_bug
-from stratos.common.errors import Draining, FeatureUnavailable, StratosError, WorkerLost
+from stratos.common.errors import DeadlinePassed, Draining, FeatureUnavailable, StratosError, WorkerLost
 from stratos.common.ids import new_id
 from stratos.core.features import required_features
 from stratos.core.generation import Submission
@@ -79,9 +80,14 @@ class Generation:
 
     async def run(self) -> None:
         """Generate to the end; afterwards ``error`` says whether it went well."""
+        end_s, now_s = self.spec.terms.end_s, self._platform.clock.now()
         try:
-            while not self.transcript.is_complete:
-                await self._run_attempt()
+            async with asyncio.timeout(None if end_s is None else max(0.0, end_s - now_s)) as limit:
+                while not self.transcript.is_complete:
+                    await self._run_attempt()
+        except TimeoutError:
+            bug = f"in request {self._attempts.label}"
+            self.error = DeadlinePassed() if limit.expired() else report_bug(_log, bug)
         except StratosError as error:
             self.error = error
         except Exception:
