@@ -221,7 +221,7 @@ class Scheduler:
         for sequence in late:
             decision.failed.append((sequence, QueueTimeout("the deadline passed before the request could run")))
         for sequence in (*self.running, *self.waiting):
-            if is_over(sequence.terms, now):
+            if is_over(sequence.terms, now) and sequence not in late:
                 decision.failed.append((sequence, DeadlinePassed()))
 
     def _admit(self, decision: Decision, budget: StepBudget, now: float) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from stratos.common.bugs import report_bug
-from stratos.common.errors import DeadlinePassed, Draining, FeatureUnavailable, StratosError, WorkerLost
+from stratos.common.errors import DeadlinePassed, Draining, FeatureUnavailable, QueueTimeout, StratosError, WorkerLost
 from stratos.common.ids import new_id
 from stratos.core.features import required_features
 from stratos.core.generation import Submission
@@ -86,8 +86,7 @@ class Generation:
                 while not self.transcript.is_complete:
                     await self._run_attempt()
         except TimeoutError:
-            bug = f"in request {self._attempts.label}"
-            self.error = DeadlinePassed() if limit.expired() else report_bug(_log, bug)
+            self.error = self._too_late() if limit.expired() else report_bug(_log, f"in request {self._attempts.label}")
         except StratosError as error:
             self.error = error
         except Exception:
@@ -97,6 +96,11 @@ class Generation:
                 self.error = Draining("this gateway is leaving; try again")  # cancelled
             self.is_ended = True
             self._notify()
+
+    def _too_late(self) -> StratosError:
+        if self.transcript.num_output_tokens:
+            return DeadlinePassed()
+        return QueueTimeout("the request's deadline passed before its first token")
 
     async def _run_attempt(self) -> None:
         num_before = self.transcript.num_output_tokens

@@ -332,3 +332,9 @@ async def test_recovery_keeps_the_time_of_the_whole_answer() -> None:
     ran = await run(says(*range(5), slowly=True), says(6, ends=True), deadline_s=1e9, end_s=2e9, max_tokens=64)
     assert [request.terms.deadline_s for request in ran.router.requests] == [1e9, None]
     assert [submission.request.terms.end_s for submission in ran.submissions] == [2e9, 2e9]
+
+
+async def test_time_that_ends_before_the_first_token_is_a_timeout_of_the_queue() -> None:
+    clock = FakeClock()
+    ran = await run(lambda sink, submission: None, clock=clock, end_s=clock.now() + 0.05)
+    assert isinstance(ran.generation.error, QueueTimeout)
