@@ -26,7 +26,7 @@ from stratos.common.tls.identity import PeerRole
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.router import RouterClient
 from tests.support.certificates import CertificateFolder
-from tests.support.chaos_faults import Fault
+from tests.support.fault_rounds import ROUNDS, is_whole, strike
 from tests.support.paths import FIXTURES
 from tests.support.platform_process import PlatformProcess, gone, launch_platform, running_platform
 from tests.support.waiting import wait_until
@@ -306,22 +306,6 @@ def test_simulated_workers_serve_streams_beside_the_others(platform: PlatformPro
 
 
 MIX: list[dict[str, Any]] = [{}, {"n": 2}, {"frequency_penalty": 1.0}, {"structured_outputs": {"json": LONG_ARRAY}}]
-ROUNDS = [
-    (Fault("kill", "decode-0"), Fault("stop", "router-1", 2.0)),
-    (Fault("stop", "decode-1", 2.5), Fault("kill", "prefill-0")),
-    (Fault("kill", "router-0"), Fault("stop", "prefill-0", 2.0)),
-    (Fault("kill", "autoscaler"), Fault("kill", "lora-registry")),
-]
-
-
-async def strike(platform: PlatformProcess, faults: tuple[Fault, ...]) -> None:
-    await asyncio.gather(*(fault.strike(platform, asyncio.Event()) for fault in faults))
-
-
-def is_whole(platform: PlatformProcess) -> bool:
-    status = platform.status()
-    serving = all(process["state"] == "serving" for process in status["processes"])
-    return serving and not status["router_errors"] and [w["is_live"] for w in status["workers"]] == [True] * 3
 
 
 def test_no_token_differs_while_processes_of_each_kind_are_killed_and_stopped(platform: PlatformProcess) -> None:
