@@ -76,6 +76,7 @@ async def group(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 async def test_a_followed_snapshot_survives_a_failover(group: SentinelGroup, tmp_path: Path) -> None:
     async with open_redis(group.url, timeout_s=PATIENCE_S) as client, following(group.url) as gateway:
+        await patiently(client.ping)  # from here on it has a connection
         store = await marked_store(client, tmp_path / "objects")
         before = await store.keys.create_key("acme", "before")
         await eventually(lambda: gateway.follower.is_following, "it follows")
@@ -86,20 +87,20 @@ async def test_a_followed_snapshot_survives_a_failover(group: SentinelGroup, tmp
         await eventually(lambda: group.is_master(group.second), "the replica was promoted")
         await eventually(lambda: gateway.follower.is_following, "the new master is followed")
         after = await patiently(lambda: store.keys.create_key("acme", "after"))
-        assert (await gateway.keys.authenticate(after)).name == "acme"
+        assert (await patiently(lambda: gateway.keys.authenticate(after))).name == "acme"
         group.start_first_again()  # it takes itself for the master, which the sentinel knows better
         async with open_redis(group.url, timeout_s=PATIENCE_S) as late:
             assert await patiently(lambda: late.set("probe", "new"))
         assert await group.get(group.second, "probe") == "new"
-        assert gateway.follower.is_following
+        await eventually(lambda: gateway.follower.is_following, "it still follows")
 
 
-async def patiently(write: Callable[[], Awaitable[Any]]) -> Any:
-    """The result of a write that a client repeats, as it is told to, while no master is known to its connection."""
+async def patiently(call: Callable[[], Awaitable[Any]]) -> Any:
+    """The result of a call that is repeated, as its error says, while no master is known."""
     while True:
         try:
             with translate_redis_errors():
-                return await write()
+                return await call()
         except DependencyDown:
             await asyncio.sleep(0.05)
 
