@@ -7,7 +7,7 @@ from typing import Any
 from scripts.chart_schema.settings import SECRET_REFERENCE, camel, config_schema, secret_schema
 from scripts.document_settings import SERVICES
 
-NAME = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
+NAME = r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$"
 _TEXT = {"type": "string"}
 _FILLED = {"type": "string", "minLength": 1}
 _OBJECTS = {"type": "array", "items": {"type": "object"}}
@@ -90,7 +90,7 @@ def _source() -> dict[str, Any]:
         objectStore=_closed(
             prefix=_FILLED | {"description": "Below objectStore.url."},
             digest=_TEXT
-            | {"description": "SHA-256 of the model, which is checked; `stratos admin publish-model` prints it."},
+            | {"description": "SHA-256 of the model, which is checked; `stratos models publish` prints it."},
             cache=_closed(
                 claim=_TEXT
                 | {"description": "A claim that the pods of a node, or all pods, share; empty: one copy a pod."},

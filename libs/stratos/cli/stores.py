@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from stratos.cli.data.credentials import Credentials, save_credentials
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
-from stratos.common.errors import BadRequest
+from stratos.common.clock import Clock
+from stratos.common.errors import BadRequest, DependencyDown
+from stratos.rpc.clients.dialer import PLAIN, Dialer
 from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.store.records.adoption import Adoption, adopt_store, export_store, init_store
 from stratos.store.records.manifest import ManifestStore
@@ -22,6 +25,9 @@ from stratos.store.records.snapshot_copy import load_copy, parse_copy, save_copy
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
+
+T = TypeVar("T")
+RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +86,22 @@ async def open_stores(target: StoreTarget) -> AsyncIterator[tuple[RecordStore, M
         yield records, ManifestStore(objects)
 
 
+async def once_answered(call: Callable[[], Awaitable[T]], wait_s: float, clock: Clock) -> T:
+    """What a call returns once its stores answer.
+
+    Raises:
+        DependencyDown: they do not within ``wait_s``.
+    """
+    end_s = clock.now() + wait_s
+    while True:
+        try:
+            return await call()
+        except DependencyDown:
+            if clock.now() >= end_s:
+                raise
+        await asyncio.sleep(RETRY_S)
+
+
 async def run_init(target: StoreTarget) -> str:
     """Set up a store; returns its id."""
     async with open_stores(target) as (records, manifests):
@@ -97,7 +119,9 @@ async def run_export(target: StoreTarget, path: Path) -> int:
     return len(copy.records)
 
 
-async def run_adopt(target: StoreTarget, paths: Sequence[Path], gateways: Sequence[str], *, replaces: bool) -> Adoption:
+async def run_adopt(
+    target: StoreTarget, paths: Sequence[Path], gateways: Sequence[str], *, replaces: bool, dialer: Dialer = PLAIN
+) -> Adoption:
     """Fill a Redis that was emptied, from the object store, files of copies, and gateways that run.
 
     Raises:
@@ -107,6 +131,6 @@ async def run_adopt(target: StoreTarget, paths: Sequence[Path], gateways: Sequen
     copies = [await asyncio.to_thread(load_copy, path) for path in paths]
     if missing := [str(path) for path, copy in zip(paths, copies, strict=True) if copy is None]:
         raise BadRequest(f"there is no file {', '.join(missing)}")
-    copies += [parse_copy(await fetch_snapshot(address)) for address in gateways]
+    copies += [parse_copy(await fetch_snapshot(address, dialer=dialer)) for address in gateways]
     async with open_stores(target) as (records, manifests):
         return await adopt_store(records, manifests, [copy for copy in copies if copy], replaces=replaces)
