@@ -110,7 +110,9 @@ def _upgrade_and_back(release: Release, environment: dict[str, str]) -> tuple[fl
 
 
 def _names(release: Release) -> set[str]:
-    return {name for pod in release.pods() if "-gateway-" in (name := pod["metadata"]["name"])}
+    """Gateway pods, but for those that drain."""
+    pods = [pod["metadata"] for pod in release.pods() if "deletionTimestamp" not in pod["metadata"]]
+    return {pod["name"] for pod in pods if "-gateway-" in pod["name"]}
 
 
 def _install_beside(second: Release, cluster: ClusterSettings) -> float:
