@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc.aio
@@ -20,6 +20,7 @@ from stratos.core.adapter import Adapter
 from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
+from stratos.core.tenancy.plan import STANDARD
 from stratos.core.tenant import Tenant
 from stratos.rpc.codec.generation import welcome_to_pb
 from stratos.rpc.errors import to_error_detail
@@ -288,14 +289,44 @@ def make_adapter(name: str, **changes: Any) -> Adapter:
     return Adapter(**fields)
 
 
+PLAN = replace(STANDARD, priority_class=1)
+"""Of the tenants of ``FakeKeys``."""
+
+
+def _two_tenants() -> dict[str, Tenant]:
+    names = {KEY: "one", OTHER_KEY: "two"}
+    return {key: Tenant(name=name, cache_salt=name.encode(), plan=PLAN, key_id=name) for key, name in names.items()}
+
+
+@dataclass
 class FakeKeys:
-    """Two tenants with a key each."""
+    """Two tenants with a key each, to be changed by tests."""
+
+    tenants: dict[str, Tenant] = field(default_factory=_two_tenants)
 
     async def authenticate(self, key: str) -> Tenant:
-        tenants = {KEY: "one", OTHER_KEY: "two"}
-        if key not in tenants:
+        if key not in self.tenants:
             raise InvalidApiKey("the API key is not known")
-        return Tenant(name=tenants[key], cache_salt=tenants[key].encode(), priority_class=1)
+        return self.tenants[key]
+
+    def change_plan(self, key: str, **changes: Any) -> None:
+        """Give the tenant of a key other terms."""
+        tenant = self.tenants[key]
+        self.tenants[key] = replace(tenant, plan=replace(tenant.plan, **changes))
+
+
+@dataclass
+class FakeBlocks:
+    """What is blocked."""
+
+    models: set[str] = field(default_factory=set)
+    adapters: set[tuple[str, str]] = field(default_factory=set)
+
+    def is_model_blocked(self, name: str) -> bool:
+        return name in self.models
+
+    def is_adapter_blocked(self, owner: str, name: str) -> bool:
+        return (owner, name) in self.adapters
 
 
 @dataclass
@@ -310,6 +341,8 @@ class World:
     openai: AsyncOpenAI
     stop: asyncio.Event
     exit_code: asyncio.Task[int]
+    keys: FakeKeys
+    blocks: FakeBlocks
 
     @property
     def worker(self) -> FakeDecodeWorker:
@@ -340,10 +373,10 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
         for worker in workers:
             await worker.server.start()
             stack.push_async_callback(worker.die)
-        router, registry = FakeRouter(workers), FakeAdapters()
+        router, registry, keys, blocks = FakeRouter(workers), FakeAdapters(), FakeKeys(), FakeBlocks()
 
         async def open_backends(settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics) -> Backends:
-            return Backends(routers=router, adapters=registry, authenticator=FakeKeys())
+            return Backends(routers=router, adapters=registry, authenticator=keys, blocks=blocks)
 
         values: dict[str, Any] = {
             "http_listen": "127.0.0.1:0",
@@ -366,7 +399,7 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
         openai = AsyncOpenAI(base_url=f"{base_url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT_S)
         stack.push_async_callback(openai.close)
         try:
-            yield World(service, workers, router, registry, http, openai, stop, exit_code)
+            yield World(service, workers, router, registry, http, openai, stop, exit_code, keys, blocks)
         finally:
             stop.set()
             assert await exit_code == 0

@@ -1,6 +1,7 @@
-"""Where state lives outside processes: objects (folder or S3), and records in Redis: tenants, API keys, adapters.
+"""Where state lives outside processes: objects (folder or S3), and records in Redis: plans, tenants, keys, adapters.
 
-Read in this order: ``object_store`` (the contract), ``local_store``, ``s3_store``, ``redis``, ``keys`` (their form),
-``records`` (what is stored, and the snapshot that every gateway holds), ``key_store`` (makes and revokes keys),
-``key_check`` (checks them).
+Read in this order: ``object_store`` (the contract), ``local_store``, ``s3_store``, ``redis``, ``keys``, ``plans`` and
+``tenants`` (their form), ``records`` (what is stored, and the snapshot that every gateway holds), ``tenant_store`` and
+``key_store`` (make, change and delete them), ``tenant_lookup`` and ``key_check`` (find them in the snapshot),
+``key_use`` (when each key was last used).
 """

@@ -10,6 +10,7 @@ from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
 from stratos.store.key_check import KeyCheck
+from stratos.store.key_use import KeyUse
 from stratos.store.keys import Peppers
 from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import FollowedSnapshot
@@ -20,7 +21,7 @@ from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.models.adapters import SnapshotAdapters
+from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
 from stratos_gateway.routers.router_set import RouterSet
 from stratos_gateway.service import Backends
 from stratos_gateway.settings import GatewaySettings
@@ -35,7 +36,8 @@ async def open_backends(settings: GatewaySettings, stack: AsyncExitStack, metric
     stack.push_async_callback(redis.aclose)
     store = RecordStore(redis, settings.records)
     follower = SnapshotFollower(FollowedSnapshot(), store, clock, settings.snapshot)
-    tasks = {"snapshot": follower.run, "routers": routers.run}
+    key_use = KeyUse(redis, settings.records)
+    tasks = {"snapshot": follower.run, "routers": routers.run, "key-use": key_use.run}
     if settings.snapshot.copy_path is not None:
         keeper = CopyKeeper(follower, settings.snapshot.copy_path, settings.snapshot.copy_interval_s)
         keeper.restore()
@@ -45,7 +47,8 @@ async def open_backends(settings: GatewaySettings, stack: AsyncExitStack, metric
     return Backends(
         routers=routers,
         adapters=SnapshotAdapters(follower),
-        authenticator=KeyCheck(follower, _peppers(settings)),
+        authenticator=KeyCheck(follower, _peppers(settings), note_use=key_use.note),
+        blocks=SnapshotBlocks(follower),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,

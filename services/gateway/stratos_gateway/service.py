@@ -30,7 +30,7 @@ from stratos_gateway.generation.prompt_digest import PromptDigests
 from stratos_gateway.http.listener import Listener, inherit_listener, open_listener
 from stratos_gateway.http.server import HttpServer
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.models.adapters import AdapterSource
+from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import read_policy
@@ -55,6 +55,8 @@ class Backends:
     routers: Routers
     adapters: AdapterSource | None
     authenticator: Authenticator
+    blocks: Blocks = NO_BLOCKS
+    """Models and adapters that are refused for now."""
     tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = field(default_factory=dict)
     """Root tasks that keep them fresh."""
     collectors: Sequence[Collector] = ()
@@ -180,7 +182,7 @@ class GatewayService(Service):
         self, model: ServedModel, backends: Backends, platform: Platform, embeddings: EmbeddingClient
     ) -> GatewayApp:
         settings = self._settings
-        catalogue = ModelCatalogue(model.base, backends.adapters)
+        catalogue = ModelCatalogue(model.base, backends.adapters, backends.blocks)
         preparation = Preparation(
             model=model,
             catalogue=catalogue,
@@ -193,12 +195,13 @@ class GatewayService(Service):
             platform=platform,
             tokenizer=model.tokenizer,
             limits=settings.http,
+            trusted_proxies=settings.access.networks,
         )
         routes = build_routes(
             chat=GenerationEndpoint(edge, preparation.chat, "messages"),
             completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
             embedding=EmbeddingEndpoint(edge, model, catalogue, embeddings, settings.requests.embedding_timeout_s),
-            authenticator=backends.authenticator,
+            authenticate=edge.authenticate,
             catalogue=catalogue,
             health=DeepHealth(model, platform, embeddings, settings.health),
             registry=self.metrics,

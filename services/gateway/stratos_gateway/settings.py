@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field, SecretStr, field_validator
 
+from stratos.common.errors import BadRequest
 from stratos.core.requests.convictions import ConvictionConfig
 from stratos.rpc.clients.peer_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
-from stratos.store.keys import DEFAULT_PEPPER_ID
+from stratos.store.keys import DEFAULT_PEPPER_ID, check_networks
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
-from stratos_gateway.access.config import RequestsConfig
+from stratos_gateway.access.config import AccessConfig, RequestsConfig
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
@@ -44,6 +45,7 @@ class GatewaySettings(ServiceSettings):
     trace_sample_ratio: float = Field(1.0, ge=0, le=1)
     """Share of requests without a traceparent that get a trace; a traceparent has a flag for it."""
     model: ModelConfig
+    access: AccessConfig = AccessConfig()
     requests: RequestsConfig = RequestsConfig()
     health: HealthConfig = HealthConfig()
     records: RecordStoreConfig = RecordStoreConfig()
@@ -59,6 +61,15 @@ class GatewaySettings(ServiceSettings):
     def _check_peers(cls, value: SnapshotConfig) -> SnapshotConfig:
         for address in value.peers:
             split_address(address)
+        return value
+
+    @field_validator("access")
+    @classmethod
+    def _check_proxies(cls, value: AccessConfig) -> AccessConfig:
+        try:
+            check_networks(value.trusted_proxies)
+        except BadRequest as error:
+            raise ValueError(error.message) from None
         return value
 
     @field_validator("router_addresses")

@@ -9,6 +9,7 @@ answered, is the route's own business.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,9 +18,10 @@ from starlette.types import Receive, Scope, Send
 
 from stratos.common.errors import StratosError
 from stratos.core.requests.terms import RequestTerms
-from stratos.core.tenant import Tenant
+from stratos.core.tenant import Network, Tenant
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.auth import Authenticator, bearer_key
+from stratos_gateway.access.client_address import check_address
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.body import read_json, until_disconnect
@@ -37,10 +39,17 @@ class Edge:
     platform: Platform
     tokenizer: Tokenizer
     limits: HttpLimits
+    trusted_proxies: Sequence[Network] = ()
 
     async def authenticate(self, request: Request) -> Tenant:
-        """Whose key a request carries; raises like ``Authenticator``."""
-        return await self.authenticator.authenticate(bearer_key(request.headers))
+        """Whose key a request carries; raises like ``Authenticator``.
+
+        Raises:
+            PermissionDenied: the key may not be used from the client's address.
+        """
+        tenant = await self.authenticator.authenticate(bearer_key(request.headers))
+        check_address(tenant, request, self.trusted_proxies)
+        return tenant
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from stratos.common.errors import BadRequest
+from stratos.common.ids import new_nonce
 from stratos.core.requests.embedding import EmbedCall
+from stratos.core.requests.limits import check_input_lengths
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos_gateway.generation.embedding_client import EmbeddingClient
@@ -69,14 +71,16 @@ class EmbeddingEndpoint(EdgeEndpoint):
         await Response(answer, media_type="application/json")(request.scope, request.receive, send)
 
     async def _call(self, body: EmbeddingBody, tenant: Tenant, trace: TraceContext) -> EmbedCall:
-        target = await self._catalogue.resolve(tenant.name, body.model)
+        target = await self._catalogue.resolve(tenant, body.model)
         config = self._model.base.embedding
         if config is None:
             raise BadRequest("this model does not embed", param="model", code="unsupported_operation")
+        inputs = await self._model.encode_inputs(body.inputs)
+        check_input_lengths([len(ids) for ids in inputs], tenant.plan.max_prompt_tokens, self._model.base.max_model_len)
         return EmbedCall(
-            terms=tenant.terms(target.adapter),
+            terms=tenant.terms(target.adapter, new_nonce()),
             model_digest=target.model_digest,
-            inputs=await self._model.encode_inputs(body.inputs),
+            inputs=inputs,
             pooling=config.pooling,
             normalizes=config.normalizes,
             num_dimensions=body.num_dimensions,

@@ -109,7 +109,7 @@ def make_app() -> GatewayApp:
         chat=GenerationEndpoint(edge, preparation.chat, "messages"),
         completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
         embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
-        authenticator=full,
+        authenticate=edge.authenticate,
         catalogue=catalogue,
         health=unreached,
         registry=CollectorRegistry(),
