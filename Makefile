@@ -26,7 +26,7 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 # Many container images forbid it; then every process, and every test run, would compile torch and our own code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test test-unit test-thorough test-integration pytest check fmt proto proto-check bench chaos clean
+.PHONY: help setup run test test-unit test-thorough test-integration pytest check fmt proto proto-check manifests bench chaos clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -71,6 +71,7 @@ check: setup proto-check ## Lint, format, types, import rules, protos
 	@echo "==> mypy"; $(BIN)/mypy
 	@echo "==> import rules"; $(BIN)/lint-imports
 	@echo "==> buf"; $(BIN)/buf lint && $(BIN)/buf format --diff --exit-code
+	@echo "==> chart"; $(BIN)/python -m scripts.generate_chart_schema --check && $(BIN)/python -m scripts.render_manifests --check
 
 fmt: setup ## Format Python and protos
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format . && $(BIN)/buf format -w
@@ -80,6 +81,9 @@ proto: setup ## Regenerate libs/stratos/api from protos/
 
 proto-check: setup ## Fail when libs/stratos/api is not what protos/ says
 	@echo "==> generated stubs"; PYTHON=$(BIN)/python bash scripts/check_protos.sh
+
+manifests: setup ## Rewrite the schema of the chart's values, and deploy/k8s; needs helm, or `pip install -e .[charts]`
+	@$(BIN)/python -m scripts.generate_chart_schema && $(BIN)/python -m scripts.render_manifests
 
 bench: setup ## Measure on an idle machine: gateway and engine side by side, then what each optimisation gains
 	@$(BIN)/python scripts/bench_platform.py --out benchmarks/results/platform-cpu.json

@@ -24,6 +24,7 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
 from stratos.routing.admission import Ask
+from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import Choice, choose
 from stratos.routing.policy.named import NAMED
 from stratos.routing.policy.policies import Policies
@@ -73,11 +74,11 @@ def fill(index: PrefixIndex, views: list[WorkerView], prefixes: list[tuple[int, 
 
 def decide(policy: str, views: list[WorkerView], index: PrefixIndex, requests: list[PlacementRequest]) -> list[float]:
     """CPU seconds of each decision, in order of size."""
-    policies, rng = Policies(PoliciesConfig(default=policy), index), Random(1)
+    policies, rng, fleet = Policies(PoliciesConfig(default=policy), index), Random(1), FleetViews(views)
     seconds = []
     for request in requests:
         began_s = time.thread_time()
-        choice = choose(views, Ask(request=request), policies, rng)
+        choice = choose(fleet, Ask(request=request), policies, rng)
         seconds.append(time.thread_time() - began_s)
         assert isinstance(choice, Choice)
         assert len(choice.prefill) == 2

@@ -76,7 +76,8 @@ class World:
 async def gateway(addresses: Sequence[str], registry: CollectorRegistry) -> AsyncIterator[RouterSet]:
     """What a gateway process has of routers, once it knows that all of them answer."""
     metrics, config = GatewayMetrics(registry), RoutersConfig(silence_timeout_s=0.5)
-    known, clock = PeerAddresses(addresses), SystemClock()
+    clock = SystemClock()
+    known = PeerAddresses(addresses, clock)
     routers = RouterSet(known, RouterClient, config, ConvictionConfig(), metrics, clock, Random())
     running = asyncio.create_task(routers.run())
     try:

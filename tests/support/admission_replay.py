@@ -23,6 +23,7 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
+from stratos.routing.fleet_views import FleetViews
 from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import Choice
 from stratos.routing.placer import Placer
@@ -116,8 +117,8 @@ class ReplayRouter:
         )
         self.version = 0
 
-    def views(self) -> list[WorkerView]:
-        return [
+    def views(self) -> FleetViews:
+        return FleetViews(
             WorkerView(
                 ref=status.ref,
                 status=status,
@@ -126,7 +127,7 @@ class ReplayRouter:
                 num_ended_seqs=self.bookings.num_ended_seqs(status.ref.incarnation),
             )
             for status in self.statuses.values()
-        ]
+        )
 
 
 class AdmissionReplay:

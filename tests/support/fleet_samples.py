@@ -51,7 +51,7 @@ def with_free_slots(status: WorkerStatus, changes: dict[str, Any]) -> WorkerStat
 
 
 def make_view(name: str = "decode-0", role: WorkerRole = WorkerRole.DECODE, **changes: Any) -> WorkerView:
-    of_view = {field.name for field in dataclasses.fields(WorkerView)}
+    of_view = {field.name for field in dataclasses.fields(WorkerView) if field.init}
     status = make_status(name, role, **{key: value for key, value in changes.items() if key not in of_view})
     return WorkerView(ref=status.ref, status=status, **{key: value for key, value in changes.items() if key in of_view})
 

@@ -15,6 +15,7 @@ from typing import Any
 from stratos.core.placement import PlacementRequest
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
+from stratos.routing.fleet_views import FleetViews
 from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import Choice
 from stratos.routing.placer import Placer
@@ -141,7 +142,7 @@ class PlacementSimulation:
 
     def _place(self, ticket: Ticket) -> str | Verdict:
         ask = self._ask(ticket)
-        choice = self._placer.choose(ticket, ask, self._views(), self._version)
+        choice = self._placer.choose(ticket, ask, FleetViews(self._views()), self._version)
         if not isinstance(choice, Choice):
             return choice
         self._version += 1
@@ -163,7 +164,7 @@ class PlacementSimulation:
         return worker.name
 
     def _reserve(self, ticket: Ticket) -> None:
-        self._placer.reserve(ticket, self._ask(ticket), self._views())
+        self._placer.reserve(ticket, self._ask(ticket), FleetViews(self._views()))
 
     def _end(self, handoff_id: str) -> None:
         self._bookings.end(handoff_id, self.now)

@@ -27,7 +27,7 @@ CONVICTIONS = ConvictionConfig()
 
 @dataclass
 class FakePeer:
-    """A router whose process is ``up``, ``killed`` or ``stopped``."""
+    """A router whose process is ``up``, ``leaving`` (not ready, takes reports), ``killed`` or ``stopped``."""
 
     address: str
     state: str = "up"
@@ -120,7 +120,7 @@ async def router_set(*addresses: str) -> AsyncIterator[RouterWorld]:
     async def resolve(host: str, port: int) -> Sequence[str]:
         return list(known)
 
-    found, metrics = PeerAddresses(["routers:1"], resolve), GatewayMetrics(registry)
+    found, metrics = PeerAddresses(["routers:1"], clock, resolve), GatewayMetrics(registry)
     routers = RouterSet(found, connect, CONFIG, CONVICTIONS, metrics, clock, Random(1))
     world = RouterWorld(peers, clock, routers, registry, known)
     running = asyncio.create_task(routers.run())

@@ -12,17 +12,23 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import grpc.aio
 
 from stratos.api.worker.v1 import worker_pb2_grpc
+from stratos.common.clock import SystemClock
 from stratos.core.features import Feature
 from stratos.core.fleet import Fleet, FleetWorker, WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
+from stratos.rpc.clients.name_lookup import Resolve
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.codec.fleet import status_to_pb
+from stratos.rpc.serving.process import serve_async
+from stratos_router.service import RouterApp
+from stratos_router.settings import RouterSettings
 from tests.support.fleet_samples import with_free_slots
 from tests.support.module_command import module_command
 from tests.support.terms import make_terms, with_terms
@@ -80,9 +86,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             except TimeoutError:
                 pass
 
-    async def start(self, port: int = 0) -> None:
+    async def start(self, port: int = 0, host: str = "127.0.0.1") -> None:
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
-        self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
+        self.address = f"{host}:{self._server.add_insecure_port(f'{host}:{port}')}"
         await self._server.start()
 
     async def stop(self) -> None:
@@ -138,6 +144,20 @@ async def service_process(
 def finished(placement: Placement, *, num_output_tokens: int | None = None) -> AttemptReport:
     """What a gateway reports of an attempt that went well."""
     return AttemptReport(handoff_id=placement.handoff_id, outcome=Outcome.FINISHED, num_output_tokens=num_output_tokens)
+
+
+@asynccontextmanager
+async def router_in_task(settings: RouterSettings, resolve: Resolve) -> AsyncIterator[RouterClient]:
+    """A real router in this process, with a name service of the test's own."""
+    app, stop = RouterApp(settings, SystemClock(), Random(1), resolve), asyncio.Event()
+    exit_code = asyncio.create_task(serve_async(app, settings, stop=stop))
+    await eventually(lambda: app.address or exit_code.done(), "the router listens")
+    try:
+        async with RouterClient(app.address) as client:
+            yield client
+    finally:
+        stop.set()
+        assert await exit_code == 0
 
 
 @asynccontextmanager

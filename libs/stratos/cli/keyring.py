@@ -64,6 +64,12 @@ async def set_plan(facts: PlatformFacts, data_dir: Path, *, tenant: str, plan: s
         await keys.tenants.set_plan(tenant, plan)
 
 
+async def register_key(redis_url: str, peppers: Peppers, key: str, *, tenant: str, name: str, prefix: str = "") -> None:
+    """Store a key that exists already, in the Redis of an installation."""
+    async with open_records(redis_url, *([prefix] if prefix else [])) as records:
+        await KeyStore(records, peppers).create_key(tenant, name, key=key)
+
+
 @asynccontextmanager
 async def _open(facts: PlatformFacts, data_dir: Path) -> AsyncIterator[KeyStore]:
     credentials = load_credentials(DataDir(data_dir))

@@ -7,6 +7,7 @@ placements that its status does not show yet.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stratos.core.placement import PlacementRequest, Work
@@ -23,8 +24,20 @@ class Ask:
     """Sequences that a full batch may be given in addition."""
     closed: frozenset[str] = frozenset()
     """Incarnations whose room is kept for other requests."""
+    num_slots: int = field(init=False, repr=False, compare=False)
+    """Batch slots that it wants at once."""
+    barred: frozenset[str] = field(init=False, repr=False, compare=False)
+    """Incarnations of which only the filters can say whether it may run there."""
     _needs: dict[tuple[int, int], KvNeed] = field(default_factory=dict, init=False, repr=False, compare=False)
     """By block size and p90: most workers of a pool share both, and a decision asks each of them twice."""
+
+    def __post_init__(self) -> None:
+        request = self.request
+        num_slots = 1 if request.work is Work.EMBEDDING else max(1, request.num_choices)
+        object.__setattr__(self, "num_slots", num_slots)
+        barred = self.closed or request.excluded_incarnations or request.refusals
+        both = request.excluded_incarnations.union(self.closed, request.refusals) if barred else frozenset()
+        object.__setattr__(self, "barred", both)
 
     def need(self, view: WorkerView) -> KvNeed:
         """KV blocks it may come to hold there: the prompt once, and each choice's output."""
@@ -66,10 +79,23 @@ class Ask:
         short = num_blocks_short(need, room)
         return short + view.kept_for_other_routers(need.num_blocks + view.fresh.num_blocks - short)
 
-    @property
-    def num_slots(self) -> int:
-        """Batch slots that it wants at once."""
-        return 1 if self.request.work is Work.EMBEDDING else max(1, self.request.num_choices)
+    def surely_fits(self, views: Iterable[WorkerView]) -> list[bool]:
+        """Which workers every filter passes.  ``False`` says nothing: there the filters have to be asked one by one.
+
+        One call for all workers of a pool, because this is what most of a decision consists of.
+        """
+        request, num_slots, barred = self.request, self.num_slots, self.barred
+        adapter, required = request.terms.adapter.digest, request.required_features
+        needs_blocks, need = request.work is not Work.EMBEDDING, self.need
+        return [
+            view.is_in
+            and num_slots <= view.sure_seqs
+            and (not needs_blocks or need(view).num_blocks <= view.sure_blocks)
+            and (not barred or view.ref.incarnation not in barred)
+            and (not adapter or adapter in view.status.resident_adapters)
+            and (not required or required <= view.status.features)
+            for view in views
+        ]
 
     def num_slots_short(self, view: WorkerView) -> float:
         """Sequences that have to end before the worker's batch, and its short queue, have room; 0 and below is room.

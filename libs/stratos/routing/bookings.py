@@ -6,7 +6,8 @@ than are booked on it (an end that was not reported), when its incarnation is go
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stratos.core.fleet import WorkerStatus
@@ -82,12 +83,8 @@ class BookingLedger:
         incarnation = status.ref.incarnation
         self._status_at[incarnation] = now
         self._num_ended_seqs.pop(incarnation, None)
-        for handoff_id in [
-            booking.handoff_id
-            for booking in self._by_prefill.get(incarnation, {}).values()
-            if now - booking.at > self._settings.confirm_s
-        ]:
-            del self._by_prefill[incarnation][handoff_id]
+        for booking in list(self._confirmed(self._by_prefill.get(incarnation, {}), now)):
+            del self._by_prefill[incarnation][booking.handoff_id]
         self._trim(status, now)
 
     def forget(self, incarnation: str) -> None:
@@ -109,18 +106,13 @@ class BookingLedger:
 
     def fresh(self, incarnation: str) -> BookedLoad:
         """Placements that the worker's last status may not show yet."""
-        decode = (
-            b.decode_load for b in self._by_decode.get(incarnation, {}).values() if self._is_fresh(b, incarnation)
-        )
-        prefill = (
-            b.prefill_load for b in self._by_prefill.get(incarnation, {}).values() if self._is_fresh(b, incarnation)
-        )
-        return _sum((*decode, *prefill))
+        decode = [booking.decode_load for booking in self._fresh(self._by_decode, incarnation)]
+        prefill = [booking.prefill_load for booking in self._fresh(self._by_prefill, incarnation)]
+        return sum((*decode, *prefill), NO_LOAD)
 
     def fresh_adapters(self, incarnation: str) -> frozenset[str]:
         """Adapters of those placements."""
-        bookings = self._by_decode.get(incarnation, {}).values()
-        adapters = {b.request.terms.adapter.digest for b in bookings if self._is_fresh(b, incarnation)}
+        adapters = {b.request.terms.adapter.digest for b in self._fresh(self._by_decode, incarnation)}
         return frozenset(adapters - {""})
 
     def held(self, incarnation: str) -> BookedLoad:
@@ -135,23 +127,30 @@ class BookingLedger:
         """Sequences that ended since the last status, which therefore still counts them."""
         return self._num_ended_seqs.get(incarnation, 0)
 
+    def _fresh(self, by_worker: dict[str, dict[str, Booking]], incarnation: str) -> Iterator[Booking]:
+        """Newest first: bookings are kept in the order in which they were made."""
+        newest_first = reversed(by_worker.get(incarnation, {}).values())
+        return itertools.takewhile(lambda booking: self._is_fresh(booking, incarnation), newest_first)
+
     def _is_fresh(self, booking: Booking, incarnation: str) -> bool:
         return booking.at > self._status_at.get(incarnation, float("-inf")) - self._settings.flight_s
 
     def _trim(self, status: WorkerStatus, now: float) -> None:
         """Old bookings beyond what the worker shows have ended without a report; the oldest go first."""
         shown = status.num_seqs + status.num_orphans
-        old = [
-            booking
-            for booking in self._by_decode.get(status.ref.incarnation, {}).values()
-            if now - booking.at > self._settings.confirm_s
-        ]
+        if self.held(status.ref.incarnation).num_seqs <= shown:
+            return
+        old = list(self._confirmed(self._by_decode.get(status.ref.incarnation, {}), now))
         surplus = sum(booking.decode_load.num_seqs for booking in old) - shown
         for booking in old:
             num_seqs = booking.decode_load.num_seqs
             if num_seqs <= surplus:
                 surplus -= num_seqs
                 self._remove(booking.handoff_id)
+
+    def _confirmed(self, bookings: dict[str, Booking], now: float) -> Iterator[Booking]:
+        """Those that a status must show by now, oldest first."""
+        return itertools.takewhile(lambda one: now - one.at > self._settings.confirm_s, bookings.values())
 
     def _remove(self, handoff_id: str) -> Booking | None:
         booking = self._open.pop(handoff_id, None)
@@ -160,7 +159,3 @@ class BookingLedger:
             self._held[booking.decode_incarnation] -= booking.decode_load
             self._by_prefill.get(booking.prefill_incarnation, {}).pop(handoff_id, None)
         return booking
-
-
-def _sum(loads: Iterable[BookedLoad]) -> BookedLoad:
-    return sum(loads, NO_LOAD)

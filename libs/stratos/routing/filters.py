@@ -1,4 +1,4 @@
-"""Which workers may run a request. Each filter names why a worker may not, or passes it.
+"""Which workers of a pool may run a request. Each filter names why a worker may not, or passes it.
 
 Eligibility filters look at what the worker is; capacity filters at what it has left.  The difference matters
 to the queue: a request that waits for capacity keeps its place in the queue, one that no worker could take does not
@@ -8,11 +8,11 @@ stand in the way of others.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stratos.core.features import can_speak_with
 from stratos.core.kv import KvIdentity
-from stratos.core.placement import Work, WorkerRole
+from stratos.core.placement import Work
 from stratos.routing.admission import Ask
 from stratos.routing.worker_view import WorkerView
 
@@ -20,7 +20,6 @@ from stratos.routing.worker_view import WorkerView
 class Rejection(enum.StrEnum):
     """Why a worker was not chosen."""
 
-    ROLE = "role"
     OUT = "out"
     MODEL = "model"
     EXCLUDED = "excluded"
@@ -42,23 +41,9 @@ CAPACITY = frozenset(
 Filter = Callable[[WorkerView, Ask], Rejection | None]
 
 
-def has_role(role: WorkerRole) -> Filter:
-    """Workers of one role."""
-
-    def check(view: WorkerView, ask: Ask) -> Rejection | None:
-        return None if view.ref.role is role else Rejection.ROLE
-
-    return check
-
-
 def is_live(view: WorkerView, ask: Ask) -> Rejection | None:
     """Answering, ready, not draining."""
     return Rejection.OUT if view.out_reason or view.status.is_draining or view.status.not_ready_reason else None
-
-
-def serves_model(view: WorkerView, ask: Ask) -> Rejection | None:
-    """The same base model, by digest."""
-    return None if view.status.identity.model_digest == ask.request.model_digest else Rejection.MODEL
 
 
 def speaks_protocol(view: WorkerView, ask: Ask) -> Rejection | None:
@@ -91,7 +76,8 @@ def pairs_with(identity: KvIdentity) -> Filter:
     """KV may move between the two: everything that names its content is equal."""
 
     def check(view: WorkerView, ask: Ask) -> Rejection | None:
-        return None if view.status.identity == identity else Rejection.IDENTITY
+        own = view.status.identity
+        return None if own is identity or own == identity else Rejection.IDENTITY
 
     return check
 
@@ -120,8 +106,6 @@ def has_kv_room(view: WorkerView, ask: Ask) -> Rejection | None:
 
 
 DECODE_FILTERS: tuple[Filter, ...] = (
-    has_role(WorkerRole.DECODE),
-    serves_model,
     speaks_protocol,
     has_features,
     is_not_excluded,
@@ -137,8 +121,6 @@ DECODE_FILTERS: tuple[Filter, ...] = (
 
 
 EMBEDDING_FILTERS: tuple[Filter, ...] = (
-    has_role(WorkerRole.PREFILL),
-    serves_model,
     speaks_protocol,
     has_features,
     is_not_excluded,
@@ -160,7 +142,7 @@ def is_candidate(view: WorkerView, ask: Ask) -> bool:
 
 def prefill_filters(identity: KvIdentity) -> tuple[Filter, ...]:
     """Filters of prefill workers for a decode worker with ``identity``; load orders them, it does not exclude."""
-    return (has_role(WorkerRole.PREFILL), is_live, pairs_with(identity), is_not_excluded)
+    return (is_live, pairs_with(identity), is_not_excluded)
 
 
 _MOOT: dict[Filter, Callable[[Ask], bool]] = {
@@ -177,7 +159,7 @@ def deciding_filters(ask: Ask, filters: tuple[Filter, ...]) -> list[Filter]:
     return [check for check in filters if check not in _MOOT or not _MOOT[check](ask)]
 
 
-def first_rejection(view: WorkerView, ask: Ask, filters: tuple[Filter, ...]) -> Rejection | None:
+def first_rejection(view: WorkerView, ask: Ask, filters: Sequence[Filter]) -> Rejection | None:
     """The first filter's objection, or ``None`` when the worker passes."""
     for check in filters:
         rejection = check(view, ask)

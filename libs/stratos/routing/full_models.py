@@ -15,7 +15,7 @@ from stratos.routing.filters import Rejection
 from stratos.routing.picker import Refusal
 from stratos.routing.queueing.class_queue import Verdict
 
-_NOT_CANDIDATES = frozenset({Rejection.ROLE, Rejection.MODEL, Rejection.OUT, Rejection.RESERVED, Rejection.BATCH_SLOTS})
+_NOT_CANDIDATES = frozenset({Rejection.MODEL, Rejection.OUT, Rejection.RESERVED, Rejection.BATCH_SLOTS})
 
 
 class FullModels:

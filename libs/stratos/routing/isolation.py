@@ -11,12 +11,11 @@ avoided until it has moved.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stratos.core.placement import PlacementRequest
+from stratos.routing.fleet_views import FleetViews
 from stratos.routing.settings import SuspectConfig
-from stratos.routing.worker_view import WorkerView
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +66,10 @@ class SuspectHolds:
         return frozenset(hold.incarnation for hold in self._holds.values())
 
 
-def still_excluded(request: PlacementRequest, views: Sequence[WorkerView], asked_at: float) -> frozenset[str]:
+def still_excluded(request: PlacementRequest, views: FleetViews, asked_at: float) -> frozenset[str]:
     """The workers that a request avoids, without those that stood still and have moved since its call arrived."""
     hung = request.hung_incarnations
     if not hung:
         return request.excluded_incarnations
-    moved = {view.ref.incarnation for view in views if view.ref.incarnation in hung and view.moved_at > asked_at}
-    return request.excluded_incarnations - moved
+    known = [view for view in map(views.get, hung) if view is not None]
+    return request.excluded_incarnations - {view.ref.incarnation for view in known if view.moved_at > asked_at}

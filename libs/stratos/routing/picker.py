@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -16,11 +15,11 @@ from stratos.routing.filters import (
     Filter,
     Rejection,
     deciding_filters,
-    has_role,
+    first_rejection,
     prefill_filters,
-    serves_model,
     speaks_protocol,
 )
+from stratos.routing.fleet_views import FleetViews, Pool, running_role
 from stratos.routing.policy.policies import Policies
 from stratos.routing.worker_view import WorkerView
 
@@ -59,12 +58,12 @@ class Refusal:
         return any(self.rejections[reason] for reason in CAPACITY)
 
     def __str__(self) -> str:
-        counted = [f"{reason}: {count}" for reason, count in self.rejections.items() if reason is not Rejection.ROLE]
+        counted = [f"{reason}: {count}" for reason, count in self.rejections.items()]
         return ", ".join(counted) or f"no {self.role} worker is known"
 
 
 def choose(
-    views: Sequence[WorkerView], ask: Ask, policies: Policies, rng: Random, *, preferred_prefill: str = ""
+    views: FleetViews, ask: Ask, policies: Policies, rng: Random, *, preferred_prefill: str = ""
 ) -> Choice | Refusal:
     """Choose the decode worker and up to two prefill workers, best first; for embeddings one prefill worker alone.
 
@@ -76,59 +75,51 @@ def choose(
         preferred_prefill: incarnation that has computed this prompt before; first among those that pass, because its
             prefix cache makes the prompt a re-send instead of a recompute.
     """
-    context = policies.context(ask.request)
-    if ask.request.work is Work.EMBEDDING:
-        able, rejections = eligible(views, ask, EMBEDDING_FILTERS)
-        embedders = policies.rank(able, context, WorkerRole.PREFILL, 1, rng)
-        return Choice(None, tuple(embedders)) if embedders else Refusal(rejections, WorkerRole.PREFILL)
-    able, rejections = eligible(views, ask, DECODE_FILTERS)
-    decode = policies.rank(able, context, WorkerRole.DECODE, 1, rng)
-    if not decode:
-        return Refusal(rejections)
-    able, _ = eligible(views, ask, prefill_filters(decode[0].status.identity))
-    known = [view for view in able if view.ref.incarnation == preferred_prefill]
-    others = [view for view in able if view.ref.incarnation != preferred_prefill]
-    prefill = known + policies.rank(others, context, WorkerRole.PREFILL, MAX_PREFILL - len(known), rng)
-    return Choice(decode[0], tuple(prefill))
+    request, context = ask.request, policies.context(ask.request)
+    role = running_role(request.work)
+    pool = views.pool_of(request)
+    able, rejections = eligible(pool, ask, EMBEDDING_FILTERS if request.work is Work.EMBEDDING else DECODE_FILTERS)
+    ranked = policies.rank(able, context, role, 1, rng)
+    if not ranked:
+        others = views.num_of_role(role) - len(pool)
+        return Refusal(rejections + Counter({Rejection.MODEL: others}), role)
+    if role is WorkerRole.PREFILL:
+        return Choice(None, tuple(ranked))
+    decode = ranked[0]
+    sources = views.pool(WorkerRole.PREFILL, request.model_digest)
+    checks = deciding_filters(ask, prefill_filters(decode.status.identity))
+    able = [view for view in sources if first_rejection(view, ask, checks) is None]
+    known = [view for view in able if view.ref.incarnation == preferred_prefill] if preferred_prefill else []
+    others_able = [view for view in able if view not in known] if known else able
+    prefill = known + policies.rank(others_able, context, WorkerRole.PREFILL, MAX_PREFILL - len(known), rng)
+    return Choice(decode, tuple(prefill))
 
 
-def never_fits(views: Sequence[WorkerView], ask: Ask) -> bool:
+def never_fits(views: FleetViews, ask: Ask) -> bool:
     """Decode workers of the model are known, and none of them, live or not, could ever hold the request."""
     if ask.request.work is Work.EMBEDDING:
         return False  # its inputs are separate; the worker refuses one that is too long
-    is_known = False
-    for view in views:
-        if has_role(WorkerRole.DECODE)(view, ask) is None and serves_model(view, ask) is None:
-            if not ask.never_fits(view):
-                return False
-            is_known = True
-    return is_known
+    pool = views.pool_of(ask.request)
+    return bool(pool) and all(ask.never_fits(view) for view in pool)
 
 
-def missing_features(views: Sequence[WorkerView], ask: Ask) -> frozenset[str]:
+def missing_features(views: FleetViews, ask: Ask) -> frozenset[str]:
     """What no known worker of the model, live or not, offers together; nothing when none is known."""
-    role = WorkerRole.PREFILL if ask.request.work is Work.EMBEDDING else WorkerRole.DECODE
-    offered = [
-        view.status.features
-        for view in views
-        if has_role(role)(view, ask) is None and serves_model(view, ask) is None and speaks_protocol(view, ask) is None
-    ]
-    lacking = [ask.request.required_features - features for features in offered]
-    return min(lacking, key=len, default=frozenset())
+    required = ask.request.required_features
+    if not required:
+        return frozenset()
+    offered = [view.status.features for view in views.pool_of(ask.request) if speaks_protocol(view, ask) is None]
+    return min((required - features for features in offered), key=len, default=frozenset())
 
 
-def eligible(
-    views: Sequence[WorkerView], ask: Ask, filters: tuple[Filter, ...]
-) -> tuple[list[WorkerView], Counter[Rejection]]:
-    """Workers that pass, and how many were rejected for which reason."""
+def eligible(views: Pool, ask: Ask, filters: tuple[Filter, ...]) -> tuple[list[WorkerView], Counter[Rejection]]:
+    """Workers of a pool that pass, and how many were rejected for which reason."""
     rejections: Counter[Rejection] = Counter()
     able = []
     checks = deciding_filters(ask, filters)
-    for view in views:
-        for check in checks:
-            if (rejection := check(view, ask)) is not None:
-                rejections[rejection] += 1
-                break
-        else:
+    for view, is_sure in zip(views, ask.surely_fits(views), strict=True):
+        if is_sure or (rejection := first_rejection(view, ask, checks)) is None:
             able.append(view)
+        else:
+            rejections[rejection] += 1
     return able, rejections

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
 from random import Random
 
 from stratos.routing.admission import Ask
 from stratos.routing.filters import Rejection, is_candidate
+from stratos.routing.fleet_views import FleetViews
 from stratos.routing.full_models import FullModels
 from stratos.routing.isolation import SuspectHolds, still_excluded
 from stratos.routing.picker import Choice, Refusal, choose
 from stratos.routing.policy.policies import Policies
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.worker_view import WorkerView
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Fleet:
     """What a request is tried against."""
 
-    views: Sequence[WorkerView]
+    views: FleetViews
     version: int
     preferred_prefill: str
 
@@ -54,7 +53,7 @@ class Placer:
         return taken
 
     def choose(
-        self, ticket: Ticket, ask: Ask, views: Sequence[WorkerView], version: int, *, preferred_prefill: str = ""
+        self, ticket: Ticket, ask: Ask, views: FleetViews, version: int, *, preferred_prefill: str = ""
     ) -> Choice | Verdict:
         """Where a request may run now; nothing is booked.
 
@@ -65,15 +64,15 @@ class Placer:
             version: of ``views``; moves whenever a choice among them could turn out differently.
             preferred_prefill: incarnation that has computed its prompt before.
         """
-        excluded = still_excluded(ask.request, views, ticket.asked_at)
-        ask = dataclasses.replace(_excluding(ask, excluded), closed=self._reservations.closed_to(ticket))
+        ask = _excluding(ask, still_excluded(ask.request, views, ticket.asked_at))
+        ask = _closing(ask, self._reservations.closed_to(ticket))
         fleet = _Fleet(views, version, preferred_prefill)
         holders = self._suspects.workers()
         if not holders and not ask.request.is_suspect:
             return self._try(ask, fleet)
         if self._suspects.has_prompt_of(ask.request):
             return Verdict.INELIGIBLE
-        apart = dataclasses.replace(ask, closed=ask.closed | holders)
+        apart = _closing(ask, ask.closed | holders)
         choice = self._try(apart, fleet)
         if not isinstance(choice, Choice):
             beside = self._try(ask, fleet)
@@ -102,12 +101,18 @@ class Placer:
             return choose(views, ask, self._policies, self._rng, preferred_prefill=prefill)
         return choice
 
-    def reserve(self, ticket: Ticket, ask: Ask, views: Sequence[WorkerView]) -> None:
+    def reserve(self, ticket: Ticket, ask: Ask, views: FleetViews) -> None:
         """Keep room for a blocked request at the worker where it is expected to fit first."""
-        self._reservations.reserve(ticket, ask, [view for view in views if is_candidate(view, ask)])
+        self._reservations.reserve(
+            ticket, ask, [view for view in views.pool_of(ask.request) if is_candidate(view, ask)]
+        )
 
 
 def _excluding(ask: Ask, incarnations: frozenset[str]) -> Ask:
     if ask.request.excluded_incarnations == incarnations:
         return ask
     return dataclasses.replace(ask, request=dataclasses.replace(ask.request, excluded_incarnations=incarnations))
+
+
+def _closing(ask: Ask, incarnations: frozenset[str]) -> Ask:
+    return ask if ask.closed == incarnations else dataclasses.replace(ask, closed=incarnations)

@@ -7,8 +7,10 @@ next status: for a moment too much room is taken, and never too little.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
+from stratos.core.features import can_speak_with
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import WorkerRef
 
@@ -52,8 +54,6 @@ class WorkerView:
     status: WorkerStatus
     out_reason: str = ""
     """Why it may not be chosen; empty when it may."""
-    age_s: float = 0.0
-    """Seconds since the status arrived."""
     moved_at: float = 0.0
     """When a status last showed that it moves, or has nothing to do; monotonic seconds."""
     fresh: BookedLoad = NO_LOAD
@@ -63,16 +63,39 @@ class WorkerView:
     num_ended_seqs: int = 0
     """Sequences of the status that were reported as ended since it arrived."""
 
-    @property
-    def num_seqs(self) -> int:
-        """Sequences that run, wait, are promised a place or are on their way there."""
-        return max(0, self.status.num_seqs - self.num_ended_seqs) + self.fresh.num_seqs
+    is_in: bool = field(init=False, repr=False, compare=False)
+    """It answers, is ready, does not drain, and speaks this build's protocol."""
+    num_seqs: int = field(init=False, repr=False, compare=False)
+    """Sequences that run, wait, are promised a place or are on their way there."""
+    num_used_blocks: int = field(init=False, repr=False, compare=False)
+    """KV blocks that are taken, by requests on their way too; evictable cache is not among them."""
+    num_queued_tokens: int = field(init=False, repr=False, compare=False)
+    """Prompt tokens that have to be computed there."""
+    sure_seqs: float = field(init=False, repr=False, compare=False)
+    """Sequences that certainly fit into its batch; admission may allow more."""
+    sure_blocks: float = field(init=False, repr=False, compare=False)
+    """KV blocks that admission certainly gives; it may give more."""
 
-    @property
-    def num_used_blocks(self) -> int:
-        """KV blocks that are taken, by requests on their way too; evictable cache is not among them."""
-        blocks = self.status.blocks
-        return blocks.allocated + blocks.reserved + blocks.fenced + self.fresh.num_blocks
+    def __post_init__(self) -> None:
+        """Numbers that every decision asks for: there are far more decisions than views."""
+        status, fresh = self.status, self.fresh
+        blocks, total = status.blocks, status.blocks.total
+        num_seqs = max(0, status.num_seqs - self.num_ended_seqs) + fresh.num_seqs
+        used = blocks.allocated + blocks.reserved + blocks.fenced + fresh.num_blocks
+        is_shared = status.num_routers > 1 and fresh.num_requests > 0
+        free_seqs = status.max_num_seqs - num_seqs if status.max_num_seqs else math.inf
+        free_blocks = status.kv_watermark * total - used - status.num_promised_blocks
+        derived = {
+            "is_in": not (self.out_reason or status.is_draining or status.not_ready_reason)
+            and can_speak_with(status.protocol_version),
+            "num_seqs": num_seqs,
+            "num_used_blocks": used,
+            "num_queued_tokens": status.num_queued_tokens + fresh.num_prefill_tokens,
+            "sure_seqs": -math.inf if is_shared else free_seqs,
+            "sure_blocks": -math.inf if is_shared else free_blocks,
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def kept_for_other_routers(self, free: float) -> float:
         """Of ``free`` room in the status, what other routers may be giving away at this moment.
@@ -84,11 +107,6 @@ class WorkerView:
         if num_routers <= 1 or not self.fresh.num_requests:
             return 0.0
         return max(0.0, free) * (num_routers - 1) / num_routers
-
-    @property
-    def num_queued_tokens(self) -> int:
-        """Prompt tokens that have to be computed there."""
-        return self.status.num_queued_tokens + self.fresh.num_prefill_tokens
 
     @property
     def free_kv_ratio(self) -> float:

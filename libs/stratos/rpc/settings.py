@@ -44,7 +44,7 @@ class ServiceSettings(BaseModel):
     advertise_host: str = ""
     """Host that peers dial when it is not the one of ``listen`` (a pod listens on 0.0.0.0 and is dialled by its IP)."""
     metrics_listen: str = "127.0.0.1:0"
-    """host:port of /metrics, /livez and /readyz, answered from a thread of their own."""
+    """host:port of /metrics, /livez, /startedz and /readyz, answered from a thread of their own."""
     drain_timeout_s: float = 30.0
     """Longest wait for open work after SIGTERM; must be below the pod's termination grace period."""
     endpoint_lag_s: float = 0.0

@@ -12,6 +12,7 @@ from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import PlacementRequest, WorkerRef
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
+from stratos.routing.fleet_views import FleetViews
 from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import Choice
 from stratos.routing.placer import Placer
@@ -56,7 +57,7 @@ class SimRouter:
         self._placer = Placer(
             Reservations(self._bookings), SuspectHolds(SuspectConfig()), Policies(config, self.index), Random(seed)
         )
-        self._views: dict[str, WorkerView] = {}
+        self._views = FleetViews()
         self._version = 0
         self._numbers = itertools.count()
         self._is_turn_due = False
@@ -94,7 +95,7 @@ class SimRouter:
 
     def _place(self, ticket: Ticket) -> tuple[WorkerRef, str] | Verdict:
         ask = self._ask(ticket)
-        choice = self._placer.choose(ticket, ask, tuple(self._views.values()), self._version)
+        choice = self._placer.choose(ticket, ask, self._views, self._version)
         if not isinstance(choice, Choice):
             return choice
         worker, handoff_id = choice.worker, f"handoff-{next(self._numbers)}"
@@ -111,20 +112,23 @@ class SimRouter:
         return worker.ref, handoff_id
 
     def _reserve(self, ticket: Ticket) -> None:
-        self._placer.reserve(ticket, self._ask(ticket), tuple(self._views.values()))
+        self._placer.reserve(ticket, self._ask(ticket), self._views)
 
     def _ask(self, ticket: Ticket) -> Ask:
         return Ask(request=ticket.request)  # ends are known at once, so that no worker needs a queue of its own
 
     def _booked(self, incarnation: str) -> None:
-        self._set_view(self._views[incarnation])
+        if (view := self._views.get(incarnation)) is not None:
+            self._set_view(view)
 
     def _set_view(self, view: WorkerView) -> None:
         incarnation, bookings = view.ref.incarnation, self._bookings
         self._version += 1
-        self._views[incarnation] = replace(
-            view,
-            fresh=bookings.fresh(incarnation),
-            held=bookings.held(incarnation),
-            num_ended_seqs=bookings.num_ended_seqs(incarnation),
+        self._views.put(
+            replace(
+                view,
+                fresh=bookings.fresh(incarnation),
+                held=bookings.held(incarnation),
+                num_ended_seqs=bookings.num_ended_seqs(incarnation),
+            )
         )

@@ -42,6 +42,7 @@ from stratos.worker.engine_client.own_thread import run_in_own_thread
 from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.handoff.source_servicer import SourceServicer
+from stratos.worker.self_check import SelfCheck
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.status import StatusFeed, StatusServicer, StatusVersions
 from stratos.worker.warm_up import warm_up_engine
@@ -86,6 +87,7 @@ class WorkerProcess(Service):
         self._drain_timeout_s = settings.drain_timeout_s
         self._has_failed = False
         self._opened: OpenWorker | None = None
+        self._self_check: SelfCheck | None = None
         self._sessions = DecodeServicer(lambda: self.opened.context, lambda: self.opened.table)
 
     @property
@@ -137,22 +139,27 @@ class WorkerProcess(Service):
             news=self._feed,
         )
         engine.subscribe(lambda _: self._feed.notify())
+        settings = self._settings
+        self._self_check = SelfCheck(engine, self._clock, settings.self_check_interval_s, settings.step_stall_timeout_s)
 
     async def warm_up(self) -> None:
         await warm_up_engine(self.opened.context.engine, self._clock, self._settings.scheduler.max_num_batched_tokens)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
-        return {
+        tasks = {
             "step loop": self._watch_step_loop(),
             "housekeeping": self._do_housekeeping(),
             "suspect probing": self._probe_suspects(),
         }
+        if self._self_check is not None and self._settings.self_check_interval_s:
+            tasks["self check"] = self._self_check.run()
+        return tasks
 
     def not_ready_reason(self) -> str:
         now_s = self._clock.now()
         if self._opened is not None and self._watch.is_stalled(now_s, self._settings.step_stall_timeout_s):
             return f"the engine has work and its step counter has not moved for {self._watch.stalled_s(now_s):.1f} s"
-        return ""
+        return "" if self._self_check is None else self._self_check.reason(now_s)
 
     def status(self) -> WorkerStatus:
         """What routers see."""

@@ -32,6 +32,9 @@ class WorkerSettings(ServiceSettings):
     """Requests of a broken session are freed after this long; a gateway reconnects within a second."""
     step_stall_timeout_s: float = Field(5.0, gt=0)
     """Not ready when it computes and its step counter stands still for this long (at least 4 of its slow steps)."""
+    self_check_interval_s: float = Field(10.0, ge=0)
+    """An engine that was idle for this long computes one token; not ready when that fails or takes longer than
+    ``step_stall_timeout_s``. 0 turns it off."""
 
     disabled_features: frozenset[Feature] = frozenset()
     """Features that this worker does not offer, e.g. ["watermark"]: it refuses requests that need them."""

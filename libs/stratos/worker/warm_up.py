@@ -38,16 +38,22 @@ async def warm_up_engine(engine: EngineClient, clock: Clock, max_num_batched_tok
     pool_tokens = engine.status().blocks.total * engine.info.geometry.block_size
     wanted = max_num_batched_tokens + -(-max_num_batched_tokens // SECOND_STEP_SHARE)
     num_tokens = max(min(wanted, engine.info.max_model_len - 1, pool_tokens // 2), 1)
-    if engine.info.can_generate:
-        await engine.add(_generation(num_tokens, clock.now()))
-    else:
-        await engine.add_embedding(_embedding(num_tokens, clock.now()))
+    await add_probe(engine, WARM_UP_KEY.request_id, num_tokens, clock.now())
     await done
 
 
-def _generation(num_tokens: int, now_s: float) -> EngineRequest:
+async def add_probe(engine: EngineClient, request_id: str, num_tokens: int, now_s: float) -> None:
+    """Have the engine compute a prompt of so many tokens, and a token or, where it only embeds, a vector of it."""
+    key = RequestKey(request_id, 0)
+    if engine.info.can_generate:
+        await engine.add(_generation(key, num_tokens, now_s))
+    else:
+        await engine.add_embedding(_embedding(key, num_tokens, now_s))
+
+
+def _generation(key: RequestKey, num_tokens: int, now_s: float) -> EngineRequest:
     return EngineRequest(
-        key=WARM_UP_KEY,
+        key=key,
         prompt_ids=(0,) * num_tokens,
         choices=(ChoiceState(index=0),),
         sampling=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
@@ -56,9 +62,9 @@ def _generation(num_tokens: int, now_s: float) -> EngineRequest:
     )
 
 
-def _embedding(num_tokens: int, now_s: float) -> EmbedRequest:
+def _embedding(key: RequestKey, num_tokens: int, now_s: float) -> EmbedRequest:
     return EmbedRequest(
-        key=WARM_UP_KEY,
+        key=key,
         token_ids=(0,) * num_tokens,
         pooling=PoolingKind.LAST,
         terms=RequestTerms(cache_salt=WARM_UP_SALT, arrival_s=now_s),

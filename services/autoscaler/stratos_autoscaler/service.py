@@ -13,6 +13,7 @@ from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.serving.service import Service
 from stratos_autoscaler.backends.base import Backend
 from stratos_autoscaler.backends.local import LocalBackend
+from stratos_autoscaler.backends.observer import Observer
 from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.routers import RouterFleets
 from stratos_autoscaler.scaler import Scaler
@@ -25,8 +26,8 @@ class AutoscalerApp(Service):
     name = "autoscaler"
 
     def __init__(self, settings: AutoscalerSettings, clock: Clock) -> None:
-        self._routers = RouterFleets(PeerAddresses(settings.router_addresses).now, RouterClient)
-        self._backend: Backend = LocalBackend(settings.supervisor_address, settings.start_timeout_s)
+        self._routers = RouterFleets(PeerAddresses(settings.router_addresses, clock).now, RouterClient)
+        self._backend = _open_backend(settings)
         self._scaler = Scaler(self._routers, self._backend, settings, AutoscalerMetrics(self.metrics), clock)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
@@ -46,3 +47,10 @@ class AutoscalerApp(Service):
         await self._scaler.close()
         await self._backend.close()
         await self._routers.close()
+
+
+def _open_backend(settings: AutoscalerSettings) -> Backend:
+    """What the settings name."""
+    if settings.supervisor_address:
+        return LocalBackend(settings.supervisor_address, settings.start_timeout_s)
+    return Observer()

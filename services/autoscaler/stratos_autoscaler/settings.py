@@ -20,8 +20,8 @@ class AutoscalerSettings(ServiceSettings):
     router_addresses: tuple[str, ...] = Field(min_length=1)
     """host:port of the routers: queue depths and worker states come from all of them; a host name, such as that of a
     headless Service, stands for all its addresses."""
-    supervisor_address: str
-    """host:port of the supervisor of ``stratos up``, which starts and drains workers."""
+    supervisor_address: str = ""
+    """host:port of the supervisor of ``stratos up``, which starts and drains workers; empty only looks on."""
     poll_interval_s: float = 1.0
     """Time between two decisions."""
 

@@ -29,7 +29,8 @@ from stratos_gateway.settings import GatewaySettings
 
 async def open_backends(settings: GatewaySettings, stack: AsyncExitStack, metrics: GatewayMetrics) -> Backends:
     """Connect lazily to routers and Redis; what was opened is closed by ``stack``."""
-    addresses, clock = PeerAddresses(settings.router_addresses), SystemClock()
+    clock = SystemClock()
+    addresses = PeerAddresses(settings.router_addresses, clock)
     routers = RouterSet(addresses, RouterClient, settings.routers, settings.convictions, metrics, clock, Random())
     stack.push_async_callback(routers.close)
     redis = open_redis(settings.redis_url.get_secret_value())
@@ -43,7 +44,8 @@ async def open_backends(settings: GatewaySettings, stack: AsyncExitStack, metric
         keeper.restore()
         tasks["snapshot-copy"] = keeper.run
     if settings.snapshot.peers:
-        tasks["snapshot-peers"] = PeerCopies(follower, PeerAddresses(settings.snapshot.peers), fetch_snapshot).run
+        peers = PeerAddresses(settings.snapshot.peers, clock)
+        tasks["snapshot-peers"] = PeerCopies(follower, peers, fetch_snapshot).run
     return Backends(
         routers=routers,
         adapters=SnapshotAdapters(follower),

@@ -3,21 +3,30 @@
     file:///path/workers.json   [{"worker_id", "address", "role"}, ...]; its owner replaces the file atomically
     folder:///path              every *.json in it is such a file, each with an owner of its own
     static://decode@host:port,prefill@host:port
+    dns://decode@name:port,prefill@name:port,prefill@other-name:port
+                                every address that a name resolves to, such as the pods of a headless Service
 
-A malformed or missing file keeps the last good list: a half-done edit must not empty the fleet.
+A malformed or missing file keeps the last good list: a half-done edit must not empty the fleet.  Nor does a name
+service that is away, or that answers without an address.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRole
+from stratos.rpc.clients.known_addresses import IsConnected
+from stratos.rpc.clients.name_lookup import Resolve
+from stratos.rpc.clients.peer_addresses import PeerAddresses
 
 _log = logging.getLogger(__name__)
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -35,14 +44,23 @@ class Member:
     worker_id: str
     address: str
     role: WorkerRole
+    is_named: bool = True
+    """The id is the deployment's; else it is the address, until the worker itself says its name."""
 
 
 class Discovery(ABC):
     """A source of members."""
 
+    is_by_name = False
+    """The list comes from a name service, which is not to be asked all the time."""
+
     @abstractmethod
-    def poll(self) -> tuple[Member, ...]:
-        """The members now; quick, and never fails once there was a good list."""
+    async def members(self, is_connected: IsConnected) -> tuple[Member, ...]:
+        """The members now; never fails once there was a good list.
+
+        Args:
+            is_connected: whether the worker at an address answers; only names need to know.
+        """
 
     @property
     @abstractmethod
@@ -50,27 +68,63 @@ class Discovery(ABC):
         """Why there is no list at all yet; empty when there is one."""
 
 
-class StaticDiscovery(Discovery):
+class PolledDiscovery(Discovery):
+    """A source that says all by itself, on disk or in memory."""
+
+    async def members(self, is_connected: IsConnected) -> tuple[Member, ...]:
+        return await asyncio.to_thread(self.poll)
+
+    @abstractmethod
+    def poll(self) -> tuple[Member, ...]:
+        """The members now; quick, and never fails once there was a good list."""
+
+
+class DnsDiscovery(Discovery):
+    """Names per role.
+
+    Raises:
+        InvalidDiscovery: an entry is malformed, or there is none.
+    """
+
+    is_by_name = True
+
+    def __init__(self, text: str, clock: Clock, resolve: Resolve | None = None) -> None:
+        entries: dict[WorkerRole, list[str]] = {}
+        for role, address in _entries(text, "dns"):
+            entries.setdefault(role, []).append(address)
+        if not entries:
+            raise InvalidDiscovery("dns discovery: no name is given")
+        self._names = {role: PeerAddresses(names, clock, resolve) for role, names in entries.items()}
+
+    @property
+    def problem(self) -> str:
+        """Why there is no list at all yet: an answer without an address is a list."""
+        missing = [name for names in self._names.values() for name in names.unanswered]
+        return f"there was no answer yet for the name {missing[0]}" if missing else ""
+
+    async def members(self, is_connected: IsConnected) -> tuple[Member, ...]:
+        found = await asyncio.gather(*(names.now(is_connected) for names in self._names.values()))
+        members: dict[str, Member] = {}
+        for role, addresses in zip(self._names, found, strict=True):
+            for address in sorted(addresses):
+                members.setdefault(address, Member(address, address, role, is_named=False))
+        return tuple(members.values())
+
+
+class StaticDiscovery(PolledDiscovery):
     """A fixed list; the address is the worker's id."""
 
     problem = ""
 
     def __init__(self, text: str) -> None:
-        self._members = tuple(self._parse(entry.strip()) for entry in text.split(",") if entry.strip())
+        self._members = tuple(Member(address, address, role) for role, address in _entries(text, "static"))
         _check_unique(self._members)
 
     def poll(self) -> tuple[Member, ...]:
         return self._members
 
-    @staticmethod
-    def _parse(entry: str) -> Member:
-        role, at, address = entry.partition("@")
-        if not at:
-            raise InvalidDiscovery(f"static discovery: {entry!r} is not role@host:port")
-        return Member(address, _address(address), _role(role))
 
-
-class FileDiscovery(Discovery):
+class FileDiscovery(PolledDiscovery):
     """A JSON file that is read again when its modification time, size or inode changes."""
 
     def __init__(self, path: Path) -> None:
@@ -113,7 +167,7 @@ class FileDiscovery(Discovery):
         self._problem = problem
 
 
-class FolderDiscovery(Discovery):
+class FolderDiscovery(PolledDiscovery):
     """All files of a folder. A worker that two of them name is taken from the first one by name."""
 
     def __init__(self, path: Path) -> None:
@@ -139,20 +193,28 @@ class FolderDiscovery(Discovery):
         return tuple(members.values())
 
 
-def open_discovery(setting: str) -> Discovery:
+def open_discovery(setting: str, clock: Clock, resolve: Resolve | None = None) -> Discovery:
     """The source that a setting names.
 
+    Args:
+        setting: URL.
+        clock: of outages of the name service.
+        resolve: looks names up; the system's resolver if absent.
+
     Raises:
-        InvalidDiscovery: not a known scheme, or a malformed static list.
+        InvalidDiscovery: not a known scheme, or a malformed list.
     """
     parts = urlsplit(setting)
     if parts.scheme == "static":
         return StaticDiscovery(setting.removeprefix("static://"))
+    if parts.scheme == "dns":
+        return DnsDiscovery(setting.removeprefix("dns://"), clock, resolve)
     if parts.scheme in ("file", "folder") and parts.path and parts.netloc in ("", "localhost"):
         path = Path(unquote(parts.path))
         return FileDiscovery(path) if parts.scheme == "file" else FolderDiscovery(path)
     raise InvalidDiscovery(
-        f"discovery is {setting!r}; use file:///path/workers.json, folder:///path or static://decode@host:port,prefill@host:port"
+        f"discovery is {setting!r}; use file:///path/workers.json, folder:///path, "
+        "static://decode@host:port,prefill@host:port or dns://decode@name:port,prefill@name:port"
     )
 
 
@@ -178,6 +240,15 @@ def _check_unique(members: tuple[Member, ...] | list[Member]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidDiscovery(f"worker_id {twice[0]!r} appears twice")
+
+
+def _entries(text: str, scheme: str) -> Iterator[tuple[WorkerRole, str]]:
+    """role@host:port, separated by commas."""
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        role, at, address = entry.partition("@")
+        if not at:
+            raise InvalidDiscovery(f"{scheme} discovery: {entry!r} is not role@host:port")
+        yield _role(role), _address(address)
 
 
 def _address(text: str) -> str:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from stratos.core.fleet import FleetWorker, WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.routing.bookings import Booking, BookingLedger
+from stratos.routing.fleet_views import FleetViews
 from stratos.routing.liveness import Liveness, OutReason
 from stratos.routing.settings import LivenessConfig
 from stratos.routing.worker_view import WorkerView
@@ -19,6 +19,9 @@ from stratos_router.discovery import Member
 from stratos_router.metrics import RouterMetrics
 
 _log = logging.getLogger(__name__)
+NO_ADAPTERS: frozenset[str] = frozenset()
+OBSERVE_S = 0.05
+"""How often silence and standing still are looked for; a status that says so counts at once."""
 
 
 class _Record:
@@ -27,15 +30,15 @@ class _Record:
     def __init__(self, member: Member, settings: LivenessConfig) -> None:
         self.member = member
         self.liveness = Liveness(settings)
-        self.was_live = False
-        self.view: WorkerView | None = None
-        """Made again when the status, the bookings or the verdict changed."""
+        self.reason: OutReason | None = OutReason.UNKNOWN
+        """Why it may not be chosen, as of the last look."""
 
     def ref(self) -> WorkerRef:
-        """Discovery's name and address, the worker's own incarnation and role."""
+        """Discovery's name, if it has one, and address; the worker's own incarnation and role."""
         status, member = self.liveness.status, self.member
+        own_name = "" if status is None or member.is_named else status.ref.worker_id
         return WorkerRef(
-            worker_id=member.worker_id,
+            worker_id=own_name or member.worker_id,
             incarnation="" if status is None else status.ref.incarnation,
             address=member.address,
             role=member.role if status is None else status.ref.role,
@@ -57,9 +60,12 @@ class FleetState:
         self._metrics = metrics
         self._records: dict[str, _Record] = {}
         self._prefill_models: frozenset[str] = frozenset()
-        self._views: tuple[WorkerView, ...] = ()
-        self._views_at = (-1, 0.0)
-        """Version and time of ``_views``: a call of the router looks at them several times."""
+        self._views = FleetViews()
+        self._changed: set[str] = set()
+        """Incarnations whose view has to be made again."""
+        self._by_incarnation: dict[str, dict[str, _Record]] = {}
+        """Members by the process that they name; two may name one."""
+        self._observed_at = float("-inf")
         self.version = 0
         """Moves whenever placement could turn out differently."""
 
@@ -71,7 +77,7 @@ class FleetState:
             if wanted.get(worker_id) != record.member:
                 _log.info("worker %s at %s left discovery", worker_id, record.member.address)
                 del self._records[worker_id]
-                self._forget(record.liveness.status)
+                self._forget(worker_id, record.liveness.status)
         for worker_id, member in wanted.items():
             if worker_id not in self._records:
                 _log.info("worker %s at %s was discovered", worker_id, member.address)
@@ -82,12 +88,15 @@ class FleetState:
         if record is None:
             return
         self.version += 1
-        last, record.view = record.liveness.status, None
+        last, incarnation = record.liveness.status, status.ref.incarnation
         record.liveness.on_status(status, now)
         self._bookings.on_status(status, now)
-        if last is not None and last.ref.incarnation != status.ref.incarnation:
-            _log.warning("worker %s was replaced by incarnation %s", worker_id, status.ref.incarnation)
-            self._forget(last)
+        if last is None or last.ref.incarnation != incarnation:
+            if last is not None:
+                _log.warning("worker %s was replaced by incarnation %s", worker_id, incarnation)
+            self._forget(worker_id, last)
+            self._by_incarnation.setdefault(incarnation, {})[worker_id] = record
+        self._changed.add(incarnation)
         self._note(record, now)
 
     def on_lost(self, worker_id: str, now: float) -> None:
@@ -100,6 +109,9 @@ class FleetState:
 
     def observe(self, now: float) -> None:
         """Time passed: notice workers that fell silent or hang."""
+        if now - self._observed_at < OBSERVE_S:
+            return
+        self._observed_at = now
         for record in self._records.values():
             self._note(record, now)
 
@@ -119,19 +131,15 @@ class FleetState:
         """Drop bookings whose lease is over."""
         if self._bookings.expire(now):
             self.version += 1
-            for record in self._records.values():
-                record.view = None
+            self._changed.update(self._by_incarnation)
 
-    def views(self, now: float) -> tuple[WorkerView, ...]:
+    def views(self, now: float) -> FleetViews:
         """Every worker that has ever sent a status, live or not."""
-        if self._views_at == (self.version, now):
-            return self._views
-        views: dict[str, WorkerView] = {}
-        for record in self._records.values():
-            view = self._view(record, now)
-            if view is not None:
-                views[view.ref.incarnation] = view  # two members may name one process
-        self._views, self._views_at = tuple(views.values()), (self.version, now)
+        self.observe(now)
+        for incarnation in self._changed:
+            for record in self._by_incarnation.get(incarnation, {}).values():
+                self._views.put(self._view(record))
+        self._changed.clear()
         return self._views
 
     def has_prefill(self, model_digest: str) -> bool:
@@ -142,32 +150,26 @@ class FleetState:
         """Every member, for people and for the autoscaler."""
         return tuple(self._describe(record, now) for record in self._records.values())
 
-    def _view(self, record: _Record, now: float) -> WorkerView | None:
-        status = record.liveness.status
-        if status is None:
-            return None
-        out_reason = record.liveness.out_reason(now) or ""
-        if record.view is None or record.view.out_reason != out_reason:
-            ref = record.ref()
-            record.view = WorkerView(
-                ref=ref,
-                status=replace(status, ref=ref),
-                out_reason=out_reason,
-                age_s=now - record.liveness.status_at,
-                moved_at=record.liveness.moved_at,
-                fresh=self._bookings.fresh(ref.incarnation),
-                held=self._bookings.held(ref.incarnation),
-                fresh_adapters=self._bookings.fresh_adapters(ref.incarnation) - status.resident_adapters,
-                num_ended_seqs=self._bookings.num_ended_seqs(ref.incarnation),
-            )
-        return record.view
+    def _view(self, record: _Record) -> WorkerView:
+        status, ref = record.liveness.status, record.ref()
+        assert status is not None
+        fresh = self._bookings.fresh(ref.incarnation)
+        return WorkerView(
+            ref=ref,
+            status=status,
+            out_reason=record.reason or "",
+            moved_at=record.liveness.moved_at,
+            fresh=fresh,
+            held=self._bookings.held(ref.incarnation),
+            fresh_adapters=self._bookings.fresh_adapters(ref.incarnation) - status.resident_adapters
+            if fresh.num_requests
+            else NO_ADAPTERS,
+            num_ended_seqs=self._bookings.num_ended_seqs(ref.incarnation),
+        )
 
     def _booked(self, booking: Booking) -> None:
         self.version += 1
-        for record in self._records.values():
-            view = record.view
-            if view and view.ref.incarnation in (booking.decode_incarnation, booking.prefill_incarnation):
-                record.view = None
+        self._changed.update((booking.decode_incarnation, booking.prefill_incarnation))
 
     def _describe(self, record: _Record, now: float) -> FleetWorker:
         liveness, ref = record.liveness, record.ref()
@@ -185,26 +187,35 @@ class FleetState:
         )
 
     def _note(self, record: _Record, now: float) -> None:
-        reason = record.liveness.out_reason(now)
-        if reason is None and not record.was_live:
+        reason, last = record.liveness.out_reason(now), record.reason
+        if reason is last:
+            return
+        record.reason = reason
+        self.version += 1
+        self._changed.add(record.ref().incarnation)
+        if reason is None:
             _log.info("worker %s is in", record.member.worker_id)
-        elif reason is not None and record.was_live:
+        elif last is None:
             _log.warning("worker %s is out: %s", record.member.worker_id, reason.value)
             self._metrics.evictions.labels(record.ref().role, reason.value).inc()
-        if record.was_live != (reason is None):
-            record.was_live = reason is None
+        if reason is None or last is None:
             self._prefill_models = frozenset(self._live_prefill_models())
 
     def _live_prefill_models(self) -> Iterator[str]:
         for record in self._records.values():
             status = record.liveness.status
-            if record.was_live and status is not None and status.ref.role is WorkerRole.PREFILL:
+            if record.reason is None and status is not None and status.ref.role is WorkerRole.PREFILL:
                 yield status.identity.model_digest
 
-    def _forget(self, status: WorkerStatus | None) -> None:
+    def _forget(self, worker_id: str, status: WorkerStatus | None) -> None:
         """A process is gone, unless another member names it too."""
         if status is None:
             return
-        known = [r.liveness.status for r in self._records.values()]
-        if all(s is None or s.ref.incarnation != status.ref.incarnation for s in known):
-            self._bookings.forget(status.ref.incarnation)
+        incarnation = status.ref.incarnation
+        named_by = self._by_incarnation[incarnation]
+        del named_by[worker_id]
+        self._changed.add(incarnation)
+        if not named_by:
+            del self._by_incarnation[incarnation]
+            self._bookings.forget(incarnation)
+            self._views.remove(incarnation)

@@ -105,10 +105,9 @@ class RouterMetrics:
             self._show_skew(role, [worker for worker in fleet.workers if worker.ref.role is role])
 
     def count_rejections(self, rejections: Mapping[Rejection, int]) -> None:
-        """Refused tries since the last call; a worker of another role was never meant."""
+        """Refused tries since the last call."""
         for reason, count in rejections.items():
-            if reason is not Rejection.ROLE:
-                self._rejections.labels(reason.value).inc(count)
+            self._rejections.labels(reason.value).inc(count)
 
     def _show_skew(self, role: WorkerRole, workers: Sequence[FleetWorker]) -> None:
         """How far views and builds are apart."""

@@ -83,6 +83,8 @@ class Scheduler:
         self._rng = rng
         self._wake = asyncio.Event()
         self._calls: dict[Ticket, asyncio.Future[Placement]] = {}
+        self._asks: dict[Ticket, Ask] = {}
+        """What was worked out for waiting requests, which are tried many times."""
         self._prefill_memory = PrefillMemory()
         self._suspects = SuspectHolds(settings.suspects)
         self._placer = Placer(Reservations(bookings), self._suspects, self.policies, rng)
@@ -221,7 +223,7 @@ class Scheduler:
         for victim in displaced:
             self._fail(victim, Overloaded("displaced from a full queue by a tenant with less in it; try again later"))
         call: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
-        self._calls[ticket] = call
+        self._calls[ticket], self._asks[ticket] = call, ask
         self.wake()
         try:
             return await call
@@ -233,26 +235,33 @@ class Scheduler:
             self.wake()
             raise
         finally:
-            del self._calls[ticket]
+            del self._calls[ticket], self._asks[ticket]
 
     def _place(self, now: float, ticket: Ticket) -> Placement | Verdict:
         request = ticket.request
         call = self._calls.get(ticket)
         if call is None or call.done():
             return Verdict.INELIGIBLE  # its caller is about to leave
-        ask = self._ask(request)
+        ask = self._ask_again(ticket)
         preferred = self._prefill_memory.recall(request.request_id) if request.is_move else ""
         views, version = self._fleet.views(now), self._fleet.version
         choice = self._placer.choose(ticket, ask, views, version, preferred_prefill=preferred)
         return self._book(choice, ask, ticket, now) if isinstance(choice, Choice) else choice
 
     def _reserve(self, now: float, ticket: Ticket) -> None:
-        ask = self._ask(ticket.request)
-        self._placer.reserve(ticket, ask, self._fleet.views(now))
+        self._placer.reserve(ticket, self._ask_again(ticket), self._fleet.views(now))
 
     def _ask(self, request: PlacementRequest) -> Ask:
         waiting = 0 if self._fleet.has_prefill(request.model_digest) else self._admission.max_waiting_per_worker
         return Ask(request=request, max_waiting_per_worker=waiting)
+
+    def _ask_again(self, ticket: Ticket) -> Ask:
+        """The same as before, unless the first prefill worker of the model came or the last one went."""
+        ask, has_prefill = self._asks[ticket], self._fleet.has_prefill(ticket.request.model_digest)
+        if has_prefill == (ask.max_waiting_per_worker == 0) or not self._admission.max_waiting_per_worker:
+            return ask
+        ask = self._asks[ticket] = self._ask(ticket.request)
+        return ask
 
     def _book(self, choice: Choice, ask: Ask, ticket: Ticket, now: float) -> Placement:
         handoff_id = new_id("handoff")

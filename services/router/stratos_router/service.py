@@ -11,6 +11,7 @@ import grpc.aio
 from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.routing.bookings import BookingLedger
+from stratos.rpc.clients.name_lookup import Resolve
 from stratos.rpc.serving.service import Service
 from stratos_router.cache_follower import CacheFollower
 from stratos_router.discovery import open_discovery
@@ -23,16 +24,23 @@ from stratos_router.watcher import Watcher
 
 
 class RouterApp(Service):
-    """One router process."""
+    """One router process.
+
+    Args:
+        settings: of the process.
+        clock: of all waits and leases.
+        rng: jitter and ties.
+        resolve: looks up the names of ``dns://``; the system's resolver if absent.
+    """
 
     name = "router"
 
-    def __init__(self, settings: RouterSettings, clock: Clock, rng: Random) -> None:
+    def __init__(self, settings: RouterSettings, clock: Clock, rng: Random, resolve: Resolve | None = None) -> None:
         self._clock = clock
         metrics = RouterMetrics(self.metrics)
         bookings = BookingLedger(settings.bookings)
         fleet = FleetState(settings.liveness, bookings, metrics)
-        self._discovery = open_discovery(settings.discovery)
+        self._discovery = open_discovery(settings.discovery, clock, resolve)
         self._scheduler = Scheduler(fleet, bookings, settings, metrics, clock, rng)
         caches = CacheFollower(self._scheduler.policies.index, metrics, settings.redial_after_s)
         self._watcher = Watcher(self._discovery, fleet, self._scheduler, settings, clock, caches)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
+from stratos.common.clock import SystemClock
 from stratos.core.requests.convictions import ConvictionConfig
 from stratos.routing.policy.policies import check_policies
 from stratos.routing.policy.settings import PoliciesConfig
@@ -18,9 +19,14 @@ class RouterSettings(ServiceSettings):
     env_prefix = "STRATOS_ROUTER_"
 
     discovery: str
-    """"file:///path/workers.json", re-read when it changes, "folder:///path" of such files, or "static://decode@host:port,prefill@host:port"."""
-    discovery_interval_s: float = 0.2
-    """How often the file is looked at; a rewrite is noticed by modification time, size and inode."""
+    """"file:///path/workers.json", re-read when it changes, "folder:///path" of such files,
+    "static://decode@host:port,prefill@host:port", or "dns://decode@name:port,prefill@name:port" where every address
+    of a name, such as that of a headless Service, is a worker."""
+    discovery_interval_s: float = Field(0.2, gt=0)
+    """How often a file is looked at; a rewrite is noticed by modification time, size and inode. Least time between two
+    lookups of a name."""
+    resolve_interval_s: float = Field(1.0, gt=0)
+    """How often names of `dns://` are resolved; sooner when a worker's connection breaks."""
     status_interval_ms: int = 100
     """Longest silence asked of a worker's status stream; short, because placement is as good as its view."""
     redial_after_s: float = 5.0
@@ -37,7 +43,7 @@ class RouterSettings(ServiceSettings):
     @field_validator("discovery")
     @classmethod
     def _check_discovery(cls, value: str) -> str:
-        open_discovery(value)
+        open_discovery(value, SystemClock())
         return value
 
     @field_validator("policies")

@@ -1,12 +1,14 @@
 """Follows discovery and holds one status stream to each member.
 
 A stream that breaks is reported at once and opened again after a short pause; one that stays silent for long
-is opened again as well, because a silent connection may be dead without either end knowing.
+is opened again as well, because a silent connection may be dead without either end knowing.  A name service is asked
+every ``resolve_interval_s``, and at once when a stream breaks that had worked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 import grpc.aio
@@ -45,17 +47,31 @@ class Watcher:
         self._clock = clock
         self._caches = caches
         self._streams: dict[Member, list[asyncio.Task[None]]] = {}
+        self._connected: set[str] = set()
+        """Addresses whose present stream has brought a status."""
+        self._has_lost = asyncio.Event()
+        """A stream broke that had worked, since the last look at discovery."""
 
     async def run(self) -> None:
         """Until cancelled."""
         members: tuple[Member, ...] | None = None
         async with asyncio.TaskGroup() as group:
             while True:
-                found = await asyncio.to_thread(self._discovery.poll)
+                self._has_lost.clear()
+                found = await self._discovery.members(self._connected.__contains__)
                 if found != members:
                     members = found
                     self._follow(group, members)
-                await asyncio.sleep(self._settings.discovery_interval_s)
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """Until discovery is to be looked at again."""
+        shortest_s = self._settings.discovery_interval_s
+        await asyncio.sleep(shortest_s)
+        if self._discovery.is_by_name:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.resolve_interval_s - shortest_s):
+                    await self._has_lost.wait()
 
     def _follow(self, group: asyncio.TaskGroup, members: tuple[Member, ...]) -> None:
         self._fleet.set_members(members)
@@ -75,6 +91,8 @@ class Watcher:
         backoff_s, problem = FIRST_BACKOFF_S, ""
         while True:
             num_statuses, why = await self._one_stream(member)
+            if num_statuses:
+                self._has_lost.set()
             self._fleet.on_lost(member.worker_id, self._clock.now())
             backoff_s = FIRST_BACKOFF_S if num_statuses else min(LAST_BACKOFF_S, backoff_s * 2)
             if num_statuses or why != problem:
@@ -95,6 +113,7 @@ class Watcher:
                 if message is grpc.aio.EOF:
                     return num_statuses, "the worker closed it"
                 self._scheduler.on_status(member.worker_id, status_from_pb(message))
+                self._connected.add(member.address)
                 num_statuses += 1
         except TimeoutError:
             return num_statuses, f"silent for {self._settings.redial_after_s} s"
@@ -103,4 +122,5 @@ class Watcher:
         except StratosError as error:
             return num_statuses, f"malformed status: {error.message}"
         finally:
+            self._connected.discard(member.address)
             await peer.close()

@@ -14,6 +14,7 @@ from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.planning.fleet_sum import FleetSum
 from stratos.planning.settings import PoolKey
 from stratos_autoscaler.backends.base import Backend, BackendWorker
+from stratos_autoscaler.backends.observer import Observer
 from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.scaler import Scaler
 from stratos_autoscaler.settings import AutoscalerSettings
@@ -78,7 +79,7 @@ class FakeBackend(Backend):
 
 
 class World:
-    def __init__(self, **changes: object) -> None:
+    def __init__(self, backend: Backend | None = None, **changes: object) -> None:
         self.clock, self.router, self.backend = FakeClock(), FakeFleet("decode-0"), FakeBackend()
         self.registry = CollectorRegistry()
         settings = AutoscalerSettings(
@@ -89,7 +90,7 @@ class World:
             **changes,
         )
         metrics = AutoscalerMetrics(self.registry)
-        self.scaler = Scaler(self.router, self.backend, settings, metrics, self.clock)
+        self.scaler = Scaler(self.router, backend or self.backend, settings, metrics, self.clock)
 
     async def turn(self, count: int = 1) -> None:
         for _ in range(count):
@@ -205,3 +206,12 @@ async def test_nothing_is_drained_while_one_of_several_routers_is_missing() -> N
     world.router.num_missing = 0
     await world.turn(10)
     assert world.backend.drained == ["decode-1"]
+
+
+async def test_without_a_backend_it_looks_on_ready_and_never_acts() -> None:
+    world = World(Observer())
+    world.router.waiting = 5
+    await world.turn(20)
+    assert (world.value("decisions_total", direction="hold", reason="standby") or 0) == 20
+    assert world.value("decisions_total", direction="up", reason="queue") is None
+    assert world.scaler.not_ready_reason() == ""

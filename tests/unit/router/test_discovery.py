@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from stratos.common.clock import FakeClock
 from stratos.core.placement import WorkerRole
-from stratos_router.discovery import FileDiscovery, InvalidDiscovery, Member, open_discovery, parse_members
+from stratos.rpc.clients.name_lookup import NoSuchName, Resolve
+from stratos_router.discovery import (
+    DnsDiscovery,
+    FileDiscovery,
+    InvalidDiscovery,
+    Member,
+    PolledDiscovery,
+    open_discovery,
+    parse_members,
+)
 
 ENTRY = {"worker_id": "decode-0", "address": "127.0.0.1:1234", "role": "decode"}
 MEMBER = Member("decode-0", "127.0.0.1:1234", WorkerRole.DECODE)
@@ -22,19 +34,25 @@ def replace_with(path: Path, text: str) -> None:
     staged.replace(path)
 
 
+def open_file_discovery(setting: str) -> PolledDiscovery:
+    source = open_discovery(setting, FakeClock())
+    assert isinstance(source, PolledDiscovery)
+    return source
+
+
 def test_static_lists() -> None:
-    found = open_discovery("static://decode@a:1, prefill@[::1]:2").poll()
+    found = asyncio.run(open_discovery("static://decode@a:1, prefill@[::1]:2", FakeClock()).members(lambda _: False))
     assert found == (Member("a:1", "a:1", WorkerRole.DECODE), Member("[::1]:2", "[::1]:2", WorkerRole.PREFILL))
 
 
 @pytest.mark.parametrize(
     "setting",
     ["", "workers.json", "http://host/x", "file://", "file://host/x", "static://a:1", "static://router@a:1",
-     "static://decode@a", "static://decode@a:0", "static://decode@a:99999", "static://decode@a:1,decode@a:1"],
+     "dns://", "dns://router@a:1", "dns://a:1", "static://decode@a", "static://decode@a:0", "static://decode@a:99999", "static://decode@a:1,decode@a:1"],
 )  # fmt: skip
 def test_settings_that_cannot_work_are_refused(setting) -> None:
     with pytest.raises(InvalidDiscovery):
-        open_discovery(setting)
+        open_discovery(setting, FakeClock())
 
 
 @pytest.mark.parametrize(
@@ -53,7 +71,7 @@ def test_unknown_keys_are_ignored() -> None:
 
 def test_a_file_is_read_when_it_appears_and_again_when_it_changes(tmp_path: Path) -> None:
     path = tmp_path / "workers.json"
-    source = open_discovery(f"file://{path}")
+    source = open_file_discovery(f"file://{path}")
     assert source.poll() == ()
     assert "does not exist" in source.problem
     replace_with(path, json.dumps([ENTRY]))
@@ -69,7 +87,7 @@ def test_a_file_is_read_when_it_appears_and_again_when_it_changes(tmp_path: Path
 
 
 def test_a_folder_is_the_sum_of_its_files(tmp_path: Path) -> None:
-    source = open_discovery(f"folder://{tmp_path}")
+    source = open_file_discovery(f"folder://{tmp_path}")
     assert source.poll() == ()
     assert "no file yet" in source.problem
     replace_with(tmp_path / "b.json", json.dumps([{**ENTRY, "worker_id": "sim-0"}, {**ENTRY, "address": "other:1"}]))
@@ -102,3 +120,41 @@ def test_a_broken_file_keeps_the_last_good_list_and_is_reported_once(tmp_path: P
     replace_with(path, "[]")
     assert source.poll() == ()
     assert source.problem == ""
+
+
+async def test_names_of_several_pools_stand_for_all_their_addresses() -> None:
+    pods = {"small": ["10.0.0.1"], "large": ["10.0.0.2", "10.0.0.1"], "prefill": ["10.0.0.3"]}
+    source = DnsDiscovery("decode@small:5, prefill@prefill:5, decode@large:5", FakeClock(), resolver(pods))
+    assert await source.members(lambda _: False) == (
+        Member("10.0.0.1:5", "10.0.0.1:5", WorkerRole.DECODE, is_named=False),
+        Member("10.0.0.2:5", "10.0.0.2:5", WorkerRole.DECODE, is_named=False),
+        Member("10.0.0.3:5", "10.0.0.3:5", WorkerRole.PREFILL, is_named=False),
+    )
+    assert source.problem == ""
+
+
+async def test_an_answer_without_addresses_is_a_list_and_no_answer_is_none() -> None:
+    pods: dict[str, list[str] | None] = {"pool": None}
+    source = DnsDiscovery("decode@pool:5", FakeClock(), resolver(pods))
+    assert await source.members(lambda _: False) == ()
+    assert "pool" in source.problem
+    del pods["pool"]
+    assert await source.members(lambda _: False) == ()
+    assert source.problem == ""
+    pods["pool"] = ["10.0.0.1"]
+    members = await source.members(lambda _: False)
+    assert len(members) == 1
+    for pods["pool"] in ([], None):
+        assert await source.members(lambda _: False) == members
+
+
+def resolver(pods: Mapping[str, list[str] | None]) -> Resolve:
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        found = pods.get(host, [])
+        if found is None:
+            raise OSError("no answer")
+        if not found:
+            raise NoSuchName(host)
+        return found
+
+    return resolve

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from stratos.core.placement import WorkerRole
 from stratos.routing.filters import DECODE_FILTERS, EMBEDDING_FILTERS, deciding_filters, first_rejection
 from stratos.routing.picker import eligible
+from stratos.routing.worker_view import BookedLoad
 from tests.support.fleet_samples import IDENTITY, ledger, make_sample_ask, make_view
 
 views = st.builds(
@@ -48,3 +49,16 @@ def test_a_decision_gives_every_worker_the_verdict_of_all_filters(fleet, ask, cl
 
 def test_a_plain_request_asks_fewer_filters() -> None:
     assert len(deciding_filters(make_sample_ask(), DECODE_FILTERS)) <= len(DECODE_FILTERS) - 3
+
+
+@given(fleet=st.lists(views, max_size=6), ask=asks)
+def test_what_surely_fits_passes_every_filter(fleet, ask) -> None:
+    for view, is_sure in zip(fleet, ask.surely_fits(fleet), strict=True):
+        if is_sure:
+            assert first_rejection(view, ask, DECODE_FILTERS) is None
+
+
+def test_what_surely_fits_is_known_for_most_requests_and_not_where_routers_share_a_worker() -> None:
+    free, full = make_view(num_running=7), make_view(num_running=8)  # the queue of a worker is a matter of the filters
+    shared = make_view(num_routers=2, fresh=BookedLoad(num_requests=1))
+    assert make_sample_ask().surely_fits([free, full, shared]) == [True, False, False]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratos.core.placement import WorkerRole
+from stratos.routing.fleet_views import FleetViews
 from stratos.routing.full_models import FullModels
 from stratos.routing.picker import Choice, choose
 from stratos.routing.policy.policies import Policies
@@ -42,7 +43,7 @@ def test_whatever_is_covered_would_be_blocked(fleet, requests) -> None:
     ]
     full = FullModels()
     for ask in requests:
-        choice = choose(views, ask, POLICIES, Random(0))
+        choice = choose(FleetViews(views), ask, POLICIES, Random(0))
         if (verdict := full.verdict(ask, 1)) is not None:
             assert not isinstance(choice, Choice)
             assert verdict is Verdict.FULL or choice.is_blocked
@@ -52,7 +53,7 @@ def test_whatever_is_covered_would_be_blocked(fleet, requests) -> None:
 
 def test_it_learns_from_want_of_seats_and_forgets_with_the_fleet() -> None:
     full, ask = FullModels(), make_sample_ask()
-    refusal = choose([make_view(num_running=10)], ask, POLICIES, Random(0))
+    refusal = choose(FleetViews([make_view(num_running=10)]), ask, POLICIES, Random(0))
     assert not isinstance(refusal, Choice)
     full.learn(ask, refusal, 7)
     assert full.verdict(ask, 7) is Verdict.FULL
@@ -64,14 +65,14 @@ def test_it_learns_from_want_of_seats_and_forgets_with_the_fleet() -> None:
 def test_a_wide_request_says_nothing_about_smaller_ones_nor_about_those_with_other_closed_workers() -> None:
     full, wide = FullModels(), make_sample_ask(num_choices=4)
     views = [make_view(num_running=8)]
-    refusal = choose(views, wide, POLICIES, Random(0))
+    refusal = choose(FleetViews(views), wide, POLICIES, Random(0))
     assert not isinstance(refusal, Choice)
     full.learn(wide, refusal, 7)
     assert full.verdict(wide, 7) is Verdict.BLOCKED
     assert full.verdict(make_sample_ask(num_choices=4, num_prompt_tokens=500), 7) is None
     assert full.verdict(make_sample_ask(), 7) is None
     single = dataclasses.replace(make_sample_ask(), closed=frozenset({"inc-decode-0"}))
-    refusal = choose(views, single, POLICIES, Random(0))
+    refusal = choose(FleetViews(views), single, POLICIES, Random(0))
     assert not isinstance(refusal, Choice)
     full.learn(single, refusal, 7)
     assert full.verdict(single, 7) is Verdict.BLOCKED

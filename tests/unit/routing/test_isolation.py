@@ -8,6 +8,7 @@ from typing import Any
 from stratos.core.placement import Work, WorkerRole
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import BookingLedger
+from stratos.routing.fleet_views import FleetViews
 from stratos.routing.isolation import SuspectHolds, still_excluded
 from stratos.routing.picker import Choice
 from stratos.routing.placer import Placer
@@ -37,7 +38,7 @@ class World:
         ask = Ask(request=request, max_waiting_per_worker=2)
         ticket = Ticket(request=request, cost=1.0, arrived=now - request.waited_ms / 1000, expires=now + 30)
         self.version += 1
-        return self.placer.choose(ticket, ask, views, self.version)
+        return self.placer.choose(ticket, ask, FleetViews(views), self.version)
 
     def name(self, *views: WorkerView, **changes: Any) -> str:
         choice = self.choose(*views, **changes)
@@ -123,8 +124,10 @@ def test_a_worker_that_stood_still_is_avoided_until_it_moves() -> None:
     request = make_request(excluded_incarnations=hung | {"inc-decode-1"}, hung_incarnations=hung)
     still, moved = make_view("decode-0", moved_at=99.9), make_view("decode-0", moved_at=100.1)
     gone = make_view("decode-1", moved_at=100.1)
-    assert still_excluded(request, [still, gone], 100.0) == {"inc-decode-0", "inc-decode-1"}
-    assert still_excluded(request, [moved, gone], 100.0) == {"inc-decode-1"}, "the other one is not known to be well"
+    assert still_excluded(request, FleetViews([still, gone]), 100.0) == {"inc-decode-0", "inc-decode-1"}
+    assert still_excluded(request, FleetViews([moved, gone]), 100.0) == {"inc-decode-1"}, (
+        "the other one is not known to be well"
+    )
     world, busy = World(), make_view("decode-2", num_running=10)
     changes: dict[str, Any] = {"excluded_incarnations": hung, "hung_incarnations": hung, "waited_ms": 9000}
     assert world.choose(still, busy, **changes) is Verdict.BLOCKED

@@ -14,6 +14,7 @@ from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.placement import WorkerRole
 from stratos.routing.admission import Ask
 from stratos.routing.filters import Rejection
+from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import Choice, Refusal, choose, missing_features, never_fits
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import PoliciesConfig
@@ -26,7 +27,7 @@ PREFILL = WorkerRole.PREFILL
 
 
 def pick(*views, ask=None, policies=POLICIES, seed=0):
-    return choose(views, ask or make_sample_ask(), policies, Random(seed))
+    return choose(FleetViews(views), ask or make_sample_ask(), policies, Random(seed))
 
 
 def chosen(*views, **kwargs) -> str:
@@ -38,7 +39,6 @@ def chosen(*views, **kwargs) -> str:
 @pytest.mark.parametrize(
     ("view", "reason"),
     [
-        (make_view(role=PREFILL), Rejection.ROLE),
         (make_view(out_reason="silent"), Rejection.OUT),
         (make_view(is_draining=True), Rejection.OUT),
         (make_view(not_ready_reason="loading"), Rejection.OUT),
@@ -63,7 +63,7 @@ def test_each_filter_rejects_for_its_reason(view, reason) -> None:
     assert isinstance(refusal, Refusal)
     assert refusal.rejections == {reason: 1}
     assert refusal.is_blocked == (reason in (Rejection.BATCH_SLOTS, Rejection.KV_ROOM))
-    assert never_fits([view], make_sample_ask()) == (reason is Rejection.NEVER_FITS)
+    assert never_fits(FleetViews([view]), make_sample_ask()) == (reason is Rejection.NEVER_FITS)
 
 
 def test_features_are_missing_only_where_no_known_worker_has_them_all() -> None:
@@ -71,10 +71,10 @@ def test_features_are_missing_only_where_no_known_worker_has_them_all() -> None:
     plain, half = make_view("plain", features=frozenset()), make_view("half", features=frozenset({"grammar"}))
     out = make_view("out", out_reason="lost", features=frozenset({"grammar", "watermark"}))
     other = make_view("other", identity=dataclasses.replace(IDENTITY, model_digest="cd"))
-    assert missing_features([], needs_both) == frozenset()
-    assert missing_features([plain, half, other], needs_both) == {"watermark"}
-    assert missing_features([plain, half, out], needs_both) == frozenset()
-    assert missing_features([plain], make_sample_ask()) == frozenset()
+    assert missing_features(FleetViews([]), needs_both) == frozenset()
+    assert missing_features(FleetViews([plain, half, other]), needs_both) == {"watermark"}
+    assert missing_features(FleetViews([plain, half, out]), needs_both) == frozenset()
+    assert missing_features(FleetViews([plain]), make_sample_ask()) == frozenset()
 
 
 def test_cached_blocks_and_ended_sequences_count_as_free() -> None:
@@ -84,9 +84,9 @@ def test_cached_blocks_and_ended_sequences_count_as_free() -> None:
 
 def test_a_worker_that_is_out_keeps_a_request_from_being_called_impossible() -> None:
     small, big = make_view("small", blocks=ledger(5)), make_view("big", out_reason="lost")
-    assert never_fits([small], make_sample_ask())
-    assert not never_fits([small, big], make_sample_ask())
-    assert not never_fits([], make_sample_ask())
+    assert never_fits(FleetViews([small]), make_sample_ask())
+    assert not never_fits(FleetViews([small, big]), make_sample_ask())
+    assert not never_fits(FleetViews([]), make_sample_ask())
     assert isinstance(pick(small, big), Refusal)
 
 
@@ -214,10 +214,10 @@ def test_a_chosen_worker_always_passes_every_bound(loads, seed) -> None:
 
 def test_a_recovery_returns_to_the_prefill_worker_that_has_its_prompt() -> None:
     views = [make_view(), make_view("p0", PREFILL, num_queued_tokens=900), make_view("p1", PREFILL)]
-    choice = choose(views, make_sample_ask(), POLICIES, Random(0), preferred_prefill="inc-p0")
+    choice = choose(FleetViews(views), make_sample_ask(), POLICIES, Random(0), preferred_prefill="inc-p0")
     assert isinstance(choice, Choice)
     assert [view.ref.worker_id for view in choice.prefill] == ["p0", "p1"]
-    gone = choose(views, make_sample_ask(), POLICIES, Random(0), preferred_prefill="inc-gone")
+    gone = choose(FleetViews(views), make_sample_ask(), POLICIES, Random(0), preferred_prefill="inc-gone")
     assert isinstance(gone, Choice)
     assert [view.ref.worker_id for view in gone.prefill] == ["p1", "p0"]
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, explained_errors
+from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, TenantOption, explained_errors
 from stratos.common.errors import BadRequest
+from stratos.store.keys import DEFAULT_PEPPER_ID
 
 if TYPE_CHECKING:
     from stratos.cli.stores import StoreTarget
@@ -42,6 +43,29 @@ def init_store(
     with explained_errors():
         target = _find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
         typer.echo(f"the store is {asyncio.run(run_init(target))}")
+
+
+@admin_app.command("add-key")
+def add_key(
+    redis_url: Annotated[str, typer.Option("--redis-url", envvar="REDIS_URL", help="Redis with the store.")],
+    pepper: Annotated[str, typer.Option(envvar="STRATOS_KEY_PEPPER", help="Pepper of the gateways, their KEY_PEPPER.")],
+    key: Annotated[str, typer.Option(envvar="STRATOS_API_KEY", help="The key; empty adds none.")] = "",
+    pepper_id: Annotated[str, typer.Option(envvar="STRATOS_KEY_PEPPER_ID")] = DEFAULT_PEPPER_ID,
+    tenant: TenantOption = "default",
+    name: Annotated[str, typer.Option(help="What the key is for.")] = "",
+    prefix: PrefixOption = "",
+) -> None:
+    """Register a key that was made elsewhere, such as the first one of an installation; again changes nothing."""
+    from stratos.cli.keyring import register_key
+    from stratos.store.keys import Peppers, parse_key
+
+    if not key:
+        return typer.echo("no key is given: none is added")
+    with explained_errors():
+        key_id = parse_key(key)
+        peppers = Peppers(current=pepper, current_id=pepper_id)
+        asyncio.run(register_key(redis_url, peppers, key, tenant=tenant, name=name, prefix=prefix))
+    typer.echo(f"the key {key_id} is one of tenant {tenant}")
 
 
 @admin_app.command("export")

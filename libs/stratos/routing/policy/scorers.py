@@ -91,12 +91,17 @@ def _shortest_over(seconds: Sequence[float]) -> list[float]:
 def score_prefix(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
     """Share of the prompt's known blocks that the worker has."""
     matched, total = context.num_matched, max(1, len(context.request.block_names))
+    if not matched:
+        return [0.0] * len(views)
     return [matched.get(view.ref.incarnation, 0) / total for view in views]
 
 
 def score_first_token(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
     """Few tokens to compute before the first one comes: prompt tokens that wait there, and of this prompt the rest."""
     matched, num_tokens = context.num_matched, context.request.num_prompt_tokens
+    if not matched:
+        rest = TOKENS_PER_SEQ + num_tokens
+        return [TOKENS_PER_SEQ / (rest + view.num_queued_tokens) for view in views]
     return [
         TOKENS_PER_SEQ
         / (

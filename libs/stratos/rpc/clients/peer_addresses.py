@@ -1,23 +1,20 @@
-"""Which peers of a kind exist, routers or gateways: host:port entries, where a host name stands for every address
-that it resolves to.
+"""Which peers of a kind exist, routers, gateways or workers: host:port entries, where a host name stands for every
+address that it resolves to.
 
-A headless Service of Kubernetes is such a name.  A name that cannot be resolved keeps its last addresses: an outage
-of the name service must not take the peers away.
+A headless Service of Kubernetes is such a name.  An outage of the name service takes no peer away (``KnownAddresses``).
 """
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import logging
-import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+
+from stratos.common.clock import Clock
+from stratos.rpc.clients.known_addresses import IsConnected, KnownAddresses
+from stratos.rpc.clients.name_lookup import NoSuchName, Resolve, SystemResolver
 
 _log = logging.getLogger(__name__)
-RESOLVE_TIMEOUT_S = 2.0
-
-Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Host and port -> IP addresses. Raises ``OSError``."""
 
 
 class InvalidAddress(ValueError):
@@ -37,53 +34,62 @@ def split_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-async def resolve_by_system(host: str, port: int) -> Sequence[str]:
-    """Ask the system's resolver. Of a host with both kinds of addresses the IPv4 ones, for they name one process each.
-
-    Raises:
-        OSError: the name is not known, or there is no answer.
-    """
-    async with asyncio.timeout(RESOLVE_TIMEOUT_S):
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family = min(entry[0] for entry in found)  # AF_INET is below AF_INET6
-    return sorted({str(entry[4][0]) for entry in found if entry[0] == family})
-
-
 class PeerAddresses:
     """Belongs to the event loop.
 
     Args:
         entries: host:port each.
-        resolve: looks names up.
+        clock: of the outages.
+        resolve: looks names up; the system's resolver if absent.
     """
 
-    def __init__(self, entries: Sequence[str], resolve: Resolve = resolve_by_system) -> None:
+    def __init__(self, entries: Sequence[str], clock: Clock, resolve: Resolve | None = None) -> None:
         self._entries = tuple(split_address(entry) for entry in entries)
-        self._resolve = resolve
-        self._known: dict[tuple[str, int], Sequence[str]] = {}
+        self._clock = clock
+        self._resolve = resolve or SystemResolver()
+        self._known: dict[tuple[str, int], KnownAddresses] = {}
         self._problems: dict[str, str] = {}
 
     @property
-    def are_fixed(self) -> bool:
-        """No entry is a name, so that there is nothing to look up again."""
-        return all(_is_ip(host) for host, _ in self._entries)
+    def unanswered(self) -> tuple[str, ...]:
+        """Names for which there was no answer yet, not even that they stand for nothing."""
+        return tuple(host for host, port in self._entries if not _is_ip(host) and (host, port) not in self._known)
 
-    async def now(self) -> frozenset[str]:
-        """The addresses of all peers as host:port."""
-        return frozenset([address for host, port in self._entries for address in await self._addresses(host, port)])
+    async def now(self, is_connected: IsConnected = lambda _: False) -> frozenset[str]:
+        """The addresses of all peers as host:port.
 
-    async def _addresses(self, host: str, port: int) -> list[str]:
+        Args:
+            is_connected: whether a peer answers; one that does stays when the name service stops naming it.
+        """
+        found = [await self._addresses(host, port, is_connected) for host, port in self._entries]
+        return frozenset().union(*found)
+
+    async def _addresses(self, host: str, port: int, is_connected: IsConnected) -> frozenset[str]:
         if _is_ip(host):
-            return [_join(host, port)]
+            return frozenset([_join(host, port)])
+        key, problem = (host, port), ""
         try:
-            self._known[host, port] = await self._resolve(host, port)
-            self._problems.pop(host, None)
+            found = [_join(ip, port) for ip in await self._resolve(host, port)]
+            if not found:
+                raise NoSuchName("no addresses")
+            self._known.setdefault(key, KnownAddresses()).on_found(found, is_connected)
+        except NoSuchName as error:
+            problem = str(error)
+            self._known.setdefault(key, KnownAddresses()).on_nothing(is_connected, self._clock.now())
         except OSError as error:  # TimeoutError is one
             problem = str(error) or "no answer"
-            if self._problems.get(host) != problem:
-                _log.warning("the name %s cannot be resolved (%s); the last addresses stay", host, problem)
-            self._problems[host] = problem
-        return [_join(ip, port) for ip in self._known.get((host, port), ())]
+        self._note(host, problem)
+        return self._known[key].now if key in self._known else frozenset()
+
+    def _note(self, host: str, problem: str) -> None:
+        """Log a problem when it begins or changes, and when it is over."""
+        if self._problems.get(host, "") == problem:
+            return
+        self._problems[host] = problem
+        if problem:
+            _log.warning("the name %s is not resolved (%s); its last addresses stay", host, problem)
+        else:
+            _log.info("the name %s is resolved again", host)
 
 
 def _is_ip(host: str) -> bool:

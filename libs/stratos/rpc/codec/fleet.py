@@ -5,6 +5,8 @@ Used by servers and readers of ``WatchStatus`` and ``GetFleet``; nothing else to
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from stratos.api.common.v1 import common_pb2
 from stratos.api.router.v1 import router_pb2
 from stratos.api.worker.v1 import worker_pb2
@@ -65,12 +67,12 @@ def ref_from_pb(message: common_pb2.WorkerRef) -> WorkerRef:
     Raises:
         BadRequest: the role is unknown.
     """
-    return WorkerRef(
-        worker_id=message.worker_id,
-        incarnation=message.incarnation,
-        address=message.address,
-        role=role_from_pb(message.role),
-    )
+    return _ref(message.worker_id, message.incarnation, message.address, role_from_pb(message.role))
+
+
+@lru_cache(maxsize=4096)
+def _ref(worker_id: str, incarnation: str, address: str, role: WorkerRole) -> WorkerRef:
+    return WorkerRef(worker_id=worker_id, incarnation=incarnation, address=address, role=role)
 
 
 def identity_to_pb(identity: KvIdentity) -> common_pb2.KvIdentity:
@@ -85,13 +87,22 @@ def identity_to_pb(identity: KvIdentity) -> common_pb2.KvIdentity:
 
 
 def identity_from_pb(message: common_pb2.KvIdentity) -> KvIdentity:
-    """A KV identity from a message."""
+    """A KV identity from a message; equal ones are one object, which makes comparing them cheap."""
+    return _identity(
+        message.model_digest, message.kv_dtype, message.rope_variant, message.numerics_id, message.protocol_version
+    )
+
+
+@lru_cache(maxsize=256)
+def _identity(
+    model_digest: str, kv_dtype: str, rope_variant: str, numerics_id: str, protocol_version: int
+) -> KvIdentity:
     return KvIdentity(
-        model_digest=message.model_digest,
-        kv_dtype=message.kv_dtype,
-        rope_variant=message.rope_variant,
-        numerics_id=message.numerics_id,
-        protocol_version=message.protocol_version,
+        model_digest=model_digest,
+        kv_dtype=kv_dtype,
+        rope_variant=rope_variant,
+        numerics_id=numerics_id,
+        protocol_version=protocol_version,
     )
 
 

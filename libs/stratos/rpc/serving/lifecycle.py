@@ -119,6 +119,7 @@ class Lifecycle:
     async def _serve(self, server: GrpcServer, stack: AsyncExitStack) -> None:
         service = self._service
         self._readiness.phase = ""
+        self._readiness.has_started = True
         await server.set_serving(not self._readiness.reason())
         if self._settings.address_file:
             path = Path(self._settings.address_file)

@@ -1,8 +1,8 @@
-"""/livez, /readyz and /metrics, answered from an OS thread of their own.
+"""/livez, /startedz, /readyz and /metrics, answered from an OS thread of their own.
 
-The thread answers while the event loop is stalled; that is the point: /livez says that the process exists,
-/readyz says 503 as soon as the loop has not turned for ``stall_timeout_s``, the service gives a reason not to
-be ready, or the lifecycle is not at SERVING.
+The thread answers while the event loop is stalled; that is the point: /livez says that the process exists, /startedz
+that it has been at SERVING once (before that it may load a model for minutes), /readyz says 503 as soon as the loop has
+not turned for ``stall_timeout_s``, the service gives a reason not to be ready, or the lifecycle is not at SERVING.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Readiness:
         self._beat_s = clock.now()
         self.phase = "starting"
         """What the lifecycle does; "" while it is SERVING."""
+        self.has_started = False
+        """It has been at SERVING."""
 
     def beat(self) -> None:
         """The event loop turned."""
@@ -52,17 +54,20 @@ class _Handler(BaseHTTPRequestHandler):
     """Seconds a peer may be silent in the middle of a request; without it each such peer holds a thread."""
 
     def do_GET(self) -> None:
-        """Answer one of the three paths."""
+        """Answer one of the paths."""
         path = self.path.partition("?")[0]
         if path == "/livez":
             self._answer(200, b"ok\n")
+        elif path == "/startedz":
+            has_started = self.server.readiness.has_started
+            self._answer(200 if has_started else 503, b"ok\n" if has_started else b"starting\n")
         elif path == "/readyz":
             reason = self.server.readiness.reason()
             self._answer(503 if reason else 200, f"{reason or 'ok'}\n".encode())
         elif path == "/metrics":
             self._answer(200, generate_latest(self.server.registry), CONTENT_TYPE_LATEST)
         else:
-            self._answer(404, b"known paths: /livez /readyz /metrics\n")
+            self._answer(404, b"known paths: /livez /startedz /readyz /metrics\n")
 
     def _answer(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)

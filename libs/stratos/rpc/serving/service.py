@@ -26,7 +26,7 @@ class Service(ABC):
     address: str = ""
     """host:port that peers dial; set by the lifecycle before ``tasks`` and ``warm_up``."""
     metrics_address: str = ""
-    """host:port of /metrics, /livez and /readyz; set together with ``address``."""
+    """host:port of /metrics, /livez, /startedz and /readyz; set together with ``address``."""
     tracing: Tracing = TRACING_OFF
     """Makes the spans of this service's requests; set by the lifecycle before ``register``."""
     request_stop: Callable[[], None]

@@ -21,6 +21,8 @@ class SimWorkerSettings(WorkerSettings):
     """Begins the name of each worker: sim-0, sim-1, ..."""
     engine: Literal["torch", "fake"] = "fake"
     """Has no meaning here: simulated workers compute by hand."""
+    self_check_interval_s: float = Field(0.0, ge=0)
+    """Off: what has no engine has nothing to check."""
     count: int = Field(1, ge=1, le=10_000)
     """Workers in this process."""
     role: WorkerRole = WorkerRole.DECODE

@@ -1,1 +1,1 @@
-"""What starts and drains workers. Read in this order: ``base`` (the contract), ``local`` (``stratos up``)."""
+"""What starts and drains workers. Read in this order: ``base`` (the contract), ``local``, ``observer``."""

@@ -115,7 +115,7 @@ class RouterSet:
         """Root task: follow the addresses, and watch each router, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
-                self._follow(group, await self._addresses.now())
+                self._follow(group, await self._addresses.now(self._is_up))
                 await asyncio.sleep(self._config.resolve_interval_s)
 
     async def close(self) -> None:
@@ -123,6 +123,10 @@ class RouterSet:
         for address in list(self._links):
             self._drop(address)
         await self._closing.close()
+
+    def _is_up(self, address: str) -> bool:
+        link = self._links.get(address)
+        return link is not None and link.is_up
 
     def _follow(self, group: asyncio.TaskGroup, addresses: frozenset[str]) -> None:
         for address in set(self._links) - addresses:

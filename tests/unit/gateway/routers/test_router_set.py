@@ -165,6 +165,9 @@ async def test_a_router_that_leaves_the_name_gets_its_last_reports_and_a_new_one
         old = world.peers[f"{A}:1"]
         world.routers.report(placement, Outcome.FINISHED, 7)
         world.addresses[:] = [B]
+        await eventually(lambda: world.metric("stratos_routers", state="up") == 2)
+        assert not old.is_closed, "it answers, although it is no longer named"
+        old.state = "leaving"
         await eventually(lambda: old.is_closed)
         assert len(old.reports) == 1
         assert (await world.routers.schedule(make_request())).router_address == f"{B}:1"

@@ -10,6 +10,7 @@ import pytest
 
 from stratos.core.cache_changes import CacheChanges
 from stratos.core.placement import WorkerRole
+from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import Choice, choose
 from stratos.routing.policy.policies import InvalidPolicy, Policies
 from stratos.routing.policy.prefix_index import PrefixIndex
@@ -44,7 +45,7 @@ def test_round_robin_takes_workers_in_turn_whatever_their_load() -> None:
 
 def test_round_robin_reaches_all_decode_workers_through_choose() -> None:
     these, views = policies("round_robin"), [make_view(name, num_running=i) for i, name in enumerate("abcd")]
-    choices = [choose(views, make_sample_ask(), these, Random(0)) for _ in range(8)]
+    choices = [choose(FleetViews(views), make_sample_ask(), these, Random(0)) for _ in range(8)]
     assert Counter(c.worker.ref.worker_id for c in choices if isinstance(c, Choice)) == dict.fromkeys("abcd", 2)
 
 

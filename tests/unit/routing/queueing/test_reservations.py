@@ -9,6 +9,7 @@ import pytest
 
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import BookingLedger
+from stratos.routing.fleet_views import FleetViews
 from stratos.routing.isolation import SuspectHolds
 from stratos.routing.picker import Choice
 from stratos.routing.placer import Placer
@@ -76,11 +77,11 @@ class World:
         return Ticket(request=ask.request, cost=1.0, arrived=0.0, expires=30.0, is_waiting=True), ask
 
     def choose(self, ticket: Ticket, ask: Ask) -> str | Verdict:
-        choice = self.placer.choose(ticket, ask, self.views, self.version)
+        choice = self.placer.choose(ticket, ask, FleetViews(self.views), self.version)
         return choice.worker.ref.worker_id if isinstance(choice, Choice) else choice
 
     def reserve(self, ticket: Ticket, ask: Ask) -> None:
-        self.placer.reserve(ticket, ask, self.views)
+        self.placer.reserve(ticket, ask, FleetViews(self.views))
 
 
 def busy(name: str, num_running: int) -> WorkerView:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from stratos.common.clock import FakeClock
 from stratos.rpc.clients.peer_addresses import InvalidAddress, PeerAddresses, split_address
 
 
@@ -25,7 +26,7 @@ class Names:
 
 async def test_a_name_stands_for_all_its_addresses_and_is_looked_up_again() -> None:
     names = Names({"router": ["10.0.0.1", "10.0.0.2"]})
-    addresses = PeerAddresses(["router:7000", "127.0.0.1:7001", "[::1]:7002"], names.resolve)
+    addresses = PeerAddresses(["router:7000", "127.0.0.1:7001", "[::1]:7002"], FakeClock(), names.resolve)
     assert await addresses.now() == {"10.0.0.1:7000", "10.0.0.2:7000", "127.0.0.1:7001", "[::1]:7002"}
     names.records["router"] = ["10.0.0.2", "10.0.0.3"]
     assert {"10.0.0.2:7000", "10.0.0.3:7000"} <= await addresses.now()
@@ -34,7 +35,7 @@ async def test_a_name_stands_for_all_its_addresses_and_is_looked_up_again() -> N
 
 async def test_an_outage_of_the_name_service_takes_no_router_away() -> None:
     names = Names({"router": ["10.0.0.1"]})
-    addresses = PeerAddresses(["router:7000"], names.resolve)
+    addresses = PeerAddresses(["router:7000"], FakeClock(), names.resolve)
     assert await addresses.now() == {"10.0.0.1:7000"}
     names.is_down = True
     assert await addresses.now() == {"10.0.0.1:7000"}
@@ -42,7 +43,7 @@ async def test_an_outage_of_the_name_service_takes_no_router_away() -> None:
 
 async def test_a_name_that_was_never_known_has_no_addresses_yet() -> None:
     names = Names(is_down=True)
-    addresses = PeerAddresses(["router:7000"], names.resolve)
+    addresses = PeerAddresses(["router:7000"], FakeClock(), names.resolve)
     assert await addresses.now() == frozenset()
     names.is_down, names.records = False, {"router": ["10.0.0.9"]}
     assert await addresses.now() == {"10.0.0.9:7000"}

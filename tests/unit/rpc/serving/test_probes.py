@@ -27,6 +27,7 @@ def test_a_stalled_loop_is_not_ready_and_stays_alive() -> None:
     probes = ProbeServer("127.0.0.1:0", readiness, CollectorRegistry())
     try:
         assert _get(probes.port, "/readyz") == (503, "starting\n")
+        assert _get(probes.port, "/startedz") == (503, "starting\n")
         readiness.phase = ""
         assert _get(probes.port, "/readyz") == (200, "ok\n")
         clock.advance(5.1)
@@ -62,6 +63,7 @@ async def test_a_real_loop_that_blocks_becomes_not_ready() -> None:
         time.sleep(1.2)  # noqa: ASYNC251 - the stall is the subject of the test
         status, text, live = await asked
         assert (status, live) == (503, 200)
+        assert (await asyncio.to_thread(_get, port, "/startedz"))[0] == 200, "a start happens once"
         assert "event loop has not turned" in text
 
 

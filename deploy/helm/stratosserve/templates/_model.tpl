@@ -1,0 +1,85 @@
+{{/* The folder of a model in a pod: dict root, model. Each is a part of a pod that serves the model. */}}
+
+{{- define "stratos.modelPath" -}}
+{{- $path := (.model.source.imageVolume).path | default "" -}}
+/model{{ with $path | trimAll "/" }}/{{ . }}{{ end }}
+{{- end }}
+
+{{- define "stratos.modelMounts" -}}
+{{- $source := .model.source -}}
+{{- if ($source.objectStore).cache }}
+- {name: model, mountPath: /model, readOnly: true, subPath: {{ include "stratos.cacheFolder" . }}}
+{{- else if $source.claim }}
+- {name: model, mountPath: /model, readOnly: true{{ with $source.claim.path }}, subPath: {{ . | trimAll "/" | quote }}{{ end }}}
+{{- else }}
+- {name: model, mountPath: /model, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "stratos.modelVolumes" -}}
+{{- $source := .model.source -}}
+{{- if $source.claim }}
+- {name: model, persistentVolumeClaim: {claimName: {{ $source.claim.name | quote }}, readOnly: true}}
+{{- else if $source.imageVolume }}
+- name: model
+  image:
+    reference: {{ include "stratos.image" (list .root $source.imageVolume) | quote }}
+    pullPolicy: {{ .root.Values.image.pullPolicy }}
+{{- else if (($source.objectStore).cache).claim }}
+- {name: model, persistentVolumeClaim: {claimName: {{ $source.objectStore.cache.claim | quote }}}}
+{{- else }}
+{{- $limit := ($source.image).sizeLimit | default (($source.objectStore).cache).sizeLimit }}
+- {name: model, emptyDir: { {{- with $limit }}sizeLimit: {{ . | quote }}{{ end -}} }}
+{{- end }}
+{{- end }}
+
+{{/* Copies the model before the service starts. */}}
+{{- define "stratos.modelInit" -}}
+{{- with .model.source.image }}
+- name: model
+  image: {{ include "stratos.image" (list $.root .) | quote }}
+  imagePullPolicy: {{ $.root.Values.image.pullPolicy }}
+  command: [cp, -R, {{ printf "%s/." (.path | default "/model" | trimSuffix "/") | quote }}, /into/]
+  {{- include "stratos.containerSecurity" $ | nindent 2 }}
+  resources:
+    {{- toYaml $.root.Values.tools.resources | nindent 4 }}
+  volumeMounts:
+    - {name: model, mountPath: /into}
+{{- end }}
+{{- with .model.source.objectStore }}
+- name: model
+  image: {{ include "stratos.image" (list $.root $.root.Values.tools.image) | quote }}
+  imagePullPolicy: {{ $.root.Values.image.pullPolicy }}
+  command:
+    - stratos
+    - admin
+    - fetch-model
+    - {{ .prefix | quote }}
+    - --object-store={{ include "stratos.objectStoreUrl" $.root }}
+    {{- with $.root.Values.objectStore.s3.endpointUrl }}
+    - --s3-endpoint={{ . }}
+    {{- end }}
+    {{- with .digest }}
+    - --digest={{ . }}
+    {{- end }}
+    - --into=/into{{ if .cache }}/{{ include "stratos.cacheFolder" $ }}{{ end }}
+  env:
+    - {name: HOME, value: /tmp}
+    {{- include "stratos.s3Credentials" $.root | nindent 4 }}
+  {{- include "stratos.containerSecurity" $ | nindent 2 }}
+  resources:
+    {{- toYaml $.root.Values.tools.resources | nindent 4 }}
+  volumeMounts:
+    - {name: tmp, mountPath: /tmp}
+    - {name: model, mountPath: /into}
+    {{- if include "stratos.hasObjectVolume" $.root }}
+    - {name: objects, mountPath: /objects, readOnly: true}
+    {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* One folder of a shared cache per content: a new digest never meets the files of an old one. */}}
+{{- define "stratos.cacheFolder" -}}
+{{- $source := .model.source.objectStore -}}
+{{ .model.name }}-{{ sha256sum (printf "%s %s" $source.prefix ($source.digest | default "")) | trunc 16 }}
+{{- end }}

@@ -1,0 +1,177 @@
+{{/* Puts "over" into "base", map by map; false, 0 and "" count, unlike with mergeOverwrite. */}}
+{{- define "stratos.mergeInto" -}}
+{{- range $key, $value := .over -}}
+{{- if and (kindIs "map" $value) (kindIs "map" (get $.base $key)) -}}
+{{- include "stratos.mergeInto" (dict "base" (get $.base $key) "over" $value) -}}
+{{- else -}}
+{{- $_ := set $.base $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* A value as its variable holds it: text as it is, everything else as JSON, which keeps large numbers whole. */}}
+{{- define "stratos.text" -}}
+{{- if kindIs "string" . }}{{ . }}{{ else }}{{ toJson . }}{{ end -}}
+{{- end }}
+
+{{/* Variables of a service: dict root, service ("gateway"), config, secretConfig. */}}
+{{- define "stratos.serviceEnv" -}}
+{{- $known := get (.root.Files.Get "files/settings.json" | fromJson) .service -}}
+{{- include "stratos.configEnv" (dict "known" $known.config "prefix" $known.prefix "config" .config "path" "" "where" (printf "%s.config" .service)) }}
+{{- with .secretConfig }}
+{{- include "stratos.configEnv" (dict "known" $known.secretConfig "prefix" $known.prefix "config" . "path" "" "where" (printf "%s.secretConfig" $.service) "isSecret" true) }}
+{{- end }}
+{{- end }}
+
+{{- define "stratos.configEnv" -}}
+{{- range $key, $value := .config }}
+{{- $path := ternary $key (printf "%s.%s" $.path $key) (empty $.path) }}
+{{- if hasKey $.known $path }}
+{{- if not (kindIs "invalid" $value) }}
+- name: {{ $.prefix }}{{ get $.known $path }}
+  {{- if $.isSecret }}
+  valueFrom:
+    secretKeyRef: {name: {{ $value.name | quote }}, key: {{ $value.key | quote }}}
+  {{- else }}
+  value: {{ include "stratos.text" $value | quote }}
+  {{- end }}
+{{- end }}
+{{- else if kindIs "map" $value }}
+{{- include "stratos.configEnv" (merge (dict "config" $value "path" $path) (omit $ "config" "path")) }}
+{{- else }}
+{{- fail (printf "%s.%s: unknown setting, see docs/configuration.md" $.where $path) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Variables of the address of the pod and of what the chart decides for every service: dict root, prefix. */}}
+{{- define "stratos.commonEnv" -}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- name: {{ .prefix }}LISTEN
+  value: "0.0.0.0:{{ .root.Values.ports.grpc }}"
+- name: {{ .prefix }}ADVERTISE_HOST
+  value: $(POD_IP)
+- name: {{ .prefix }}METRICS_LISTEN
+  value: "0.0.0.0:{{ .root.Values.ports.metrics }}"
+- name: HOME
+  value: /tmp
+{{- end }}
+
+{{/* dict root, prefix: where the records are; the URL is a secret, since it holds the password. */}}
+{{- define "stratos.redisEnv" -}}
+{{- $external := .root.Values.redis.external.urlSecret -}}
+{{- $isOwn := .root.Values.redis.enabled -}}
+{{- if $isOwn }}
+- name: REDIS_PASSWORD
+  valueFrom:
+    secretKeyRef: {name: {{ include "stratos.credentials" .root }}, key: redis-password}
+{{- end }}
+- name: {{ .prefix }}REDIS_URL
+  {{- if $isOwn }}
+  value: redis://:$(REDIS_PASSWORD)@{{ include "stratos.name" (list .root "redis") }}:6379/0
+  {{- else }}
+  valueFrom:
+    secretKeyRef: {name: {{ $external.name | quote }}, key: {{ $external.key | quote }}}
+  {{- end }}
+{{- end }}
+
+{{/* dict root, prefix: where adapters are. */}}
+{{- define "stratos.objectStoreEnv" -}}
+{{- $store := .root.Values.objectStore -}}
+- name: {{ .prefix }}OBJECT_STORE__URL
+  value: {{ include "stratos.objectStoreUrl" .root | quote }}
+{{- with $store.s3.endpointUrl }}
+- name: {{ $.prefix }}OBJECT_STORE__S3_ENDPOINT_URL
+  value: {{ . | quote }}
+{{- end }}
+{{- with $store.s3.region }}
+- name: {{ $.prefix }}OBJECT_STORE__S3_REGION
+  value: {{ . | quote }}
+{{- end }}
+{{- include "stratos.s3Credentials" .root }}
+{{- end }}
+
+{{- define "stratos.s3Credentials" -}}
+{{- with .Values.objectStore.s3.credentialsSecret }}
+{{- range (list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY") }}
+- name: {{ . }}
+  valueFrom:
+    secretKeyRef: {name: {{ $.Values.objectStore.s3.credentialsSecret | quote }}, key: {{ . }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "stratos.objectStoreUrl" -}}
+{{- .Values.objectStore.url | default "file:///objects" -}}
+{{- end }}
+
+{{- define "stratos.hasObjectVolume" -}}
+{{- if not .Values.objectStore.url }}yes{{ end -}}
+{{- end }}
+
+{{/* What the chart sets where the values do not: dict root, service, and pool where it is one of workers. */}}
+{{- define "stratos.defaultConfig" -}}
+{{- $root := .root -}}
+{{- $router := include "stratos.host" (list $root "routers") -}}
+{{- $config := dict "logFormat" "json" "stopGraceS" 1 -}}
+{{- if eq .service "gateway" -}}
+{{- $_ := set $config "endpointLagS" 2 -}}
+{{- $_ := set $config "drainTimeoutS" 60 -}}
+{{- $_ := set $config "routerAddresses" (list $router) -}}
+{{- $_ := set $config "snapshot" (dict "copyPath" "/var/lib/stratos/snapshot.jsonl" "peers" (list (include "stratos.host" (list $root "gateways")))) -}}
+{{- else if eq .service "router" -}}
+{{- $_ := set $config "endpointLagS" 1 -}}
+{{- $_ := set $config "drainTimeoutS" 10 -}}
+{{- $_ := set $config "discovery" (include "stratos.discovery" $root) -}}
+{{- else if eq .service "loraRegistry" -}}
+{{- $_ := set $config "endpointLagS" 1 -}}
+{{- $_ := set $config "drainTimeoutS" 30 -}}
+{{- $_ := set $config "registrar" (dict "reservedNames" (include "stratos.servedNames" $root | fromJsonArray) "workFolder" "/tmp") -}}
+{{- else if eq .service "autoscaler" -}}
+{{- $_ := set $config "drainTimeoutS" 5 -}}
+{{- $_ := set $config "routerAddresses" (list $router) -}}
+{{- else -}}
+{{- $_ := set $config "endpointLagS" 0 -}}
+{{- $_ := set $config "drainTimeoutS" 30 -}}
+{{- $_ := set $config "transport" (dict "names" (list "gloo")) -}}
+{{- $_ := set $config "adapterCache" (dict "directory" "/var/cache/stratos/adapters") -}}
+{{- if gt (int .pool.gpu.count) 0 -}}
+{{- $_ := set $config "device" "cuda" -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $config -}}
+{{- end }}
+
+{{/* The settings of a workload, as JSON: dict root, service, pool (its values). */}}
+{{- define "stratos.config" -}}
+{{- $config := include "stratos.defaultConfig" . | fromJson -}}
+{{- include "stratos.mergeInto" (dict "base" $config "over" (.pool.config | default dict)) -}}
+{{- toJson $config -}}
+{{- end }}
+
+{{- define "stratos.servedNames" -}}
+{{- $names := list -}}
+{{- range .Values.models }}{{ $names = append $names (.servedName | default .name) }}{{ end -}}
+{{- toJson $names -}}
+{{- end }}
+
+{{/* Where routers find workers: the addresses of the pods behind each pool's headless Service. */}}
+{{- define "stratos.discovery" -}}
+{{- $found := list -}}
+{{- range $model := .Values.models -}}
+{{- range $role := list "decode" "prefill" -}}
+{{- $found = append $found (printf "%s@%s" $role (include "stratos.host" (list $ (printf "%s-%s" $role $model.name)))) -}}
+{{- end -}}
+{{- end -}}
+dns://{{ join "," $found }}
+{{- end }}
+
+{{/* Values of a pool, as JSON: dict root, model, role. */}}
+{{- define "stratos.pool" -}}
+{{- $defaults := ternary .root.Values.prefillWorker .root.Values.decodeWorker (eq .role "prefill") -}}
+{{- if eq .role "gateway" }}{{ $defaults = .root.Values.gateway }}{{ end -}}
+{{- $pool := deepCopy $defaults -}}
+{{- include "stratos.mergeInto" (dict "base" $pool "over" (get .model .role | default dict)) -}}
+{{- toJson $pool -}}
+{{- end }}

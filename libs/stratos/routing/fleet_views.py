@@ -1,0 +1,69 @@
+"""The views of all known workers, by role and model: a decision looks at those alone that could run its request."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from stratos.core.placement import PlacementRequest, Work, WorkerRole
+from stratos.routing.worker_view import WorkerView
+
+Pool = Collection[WorkerView]
+
+
+class FleetViews:
+    """One view per worker process; belongs to one thread."""
+
+    def __init__(self, views: Iterable[WorkerView] = ()) -> None:
+        self._by_incarnation: dict[str, WorkerView] = {}
+        self._pools: dict[tuple[WorkerRole, str], dict[str, WorkerView]] = {}
+        for view in views:
+            self.put(view)
+
+    def __iter__(self) -> Iterator[WorkerView]:
+        return iter(self._by_incarnation.values())
+
+    def __len__(self) -> int:
+        return len(self._by_incarnation)
+
+    def get(self, incarnation: str) -> WorkerView | None:
+        """The view of a process."""
+        return self._by_incarnation.get(incarnation)
+
+    def put(self, view: WorkerView) -> None:
+        """Take in a new view of a process, in the place of the last one."""
+        incarnation = view.ref.incarnation
+        last = self._by_incarnation.get(incarnation)
+        if last is not None and _pool_key(last) != _pool_key(view):
+            self.remove(incarnation)
+        self._by_incarnation[incarnation] = view
+        self._pools.setdefault(_pool_key(view), {})[incarnation] = view
+
+    def remove(self, incarnation: str) -> None:
+        """A process is gone; unknown ones are ignored."""
+        view = self._by_incarnation.pop(incarnation, None)
+        if view is not None:
+            pool = self._pools[_pool_key(view)]
+            del pool[incarnation]
+            if not pool:
+                del self._pools[_pool_key(view)]
+
+    def pool(self, role: WorkerRole, model_digest: str) -> Pool:
+        """Workers of one role that serve one model, live or not."""
+        return self._pools.get((role, model_digest), {}).values()
+
+    def pool_of(self, request: PlacementRequest) -> Pool:
+        """Workers that could run a request."""
+        return self.pool(running_role(request.work), request.model_digest)
+
+    def num_of_role(self, role: WorkerRole) -> int:
+        """Workers of one role, of all models."""
+        return sum(len(pool) for (of_role, _), pool in self._pools.items() if of_role is role)
+
+
+def running_role(work: Work) -> WorkerRole:
+    """Workers of which role run such work."""
+    return WorkerRole.PREFILL if work is Work.EMBEDDING else WorkerRole.DECODE
+
+
+def _pool_key(view: WorkerView) -> tuple[WorkerRole, str]:
+    return view.ref.role, view.status.identity.model_digest

@@ -1,0 +1,1 @@
+"""How values.schema.json of the chart is made: ``settings`` (from the services), ``values`` (from values.yaml)."""

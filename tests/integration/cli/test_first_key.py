@@ -1,0 +1,59 @@
+"""``stratos admin init-store`` and ``add-key`` as a job of an installation runs them: from addresses and variables."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from stratos.cli.main import app
+from stratos.store.key_store import KeyStore, ListedKey
+from stratos.store.keys import Peppers, mint_key
+from stratos.store.records.record_store import RecordStore
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import open_redis
+
+PEPPER = "a pepper of the installation"
+
+
+def admin(*arguments: str, **variables: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["admin", *arguments], env=variables)
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def installation(redis_url: str, tmp_path: Path) -> dict[str, str]:
+    status, output = admin("init-store", f"--object-store=file://{tmp_path}", "--prefix=site", REDIS_URL=redis_url)
+    assert status == 0, output
+    return {"REDIS_URL": redis_url, "STRATOS_KEY_PEPPER": PEPPER}
+
+
+def test_a_key_made_elsewhere_is_registered_once(installation: dict[str, str]) -> None:
+    key = mint_key()
+    for _ in range(2):
+        arguments = ("add-key", "--tenant=team", "--name=first", "--prefix=site")
+        status, output = admin(*arguments, **installation, STRATOS_API_KEY=key)
+        assert status == 0, output
+        assert key not in output
+
+
+async def list_keys(redis_url: str) -> list[ListedKey]:
+    async with open_redis(redis_url) as redis:
+        records = RecordStore(redis, RecordStoreConfig(prefix="site"))
+        return await KeyStore(records, Peppers(current=PEPPER)).list_keys()
+
+
+def test_gateways_of_that_prefix_know_it(installation: dict[str, str]) -> None:
+    key = mint_key()
+    admin("add-key", "--tenant=team", "--prefix=site", **installation, STRATOS_API_KEY=key)
+    listed = asyncio.run(list_keys(installation["REDIS_URL"]))
+    assert [(found.key_id, found.tenant) for found in listed] == [(key[3:15], "team")]
+
+
+def test_without_a_key_nothing_is_added_and_a_malformed_one_is_refused(installation: dict[str, str]) -> None:
+    assert admin("add-key", **installation) == (0, "no key is given: none is added\n")
+    status, output = admin("add-key", **installation, STRATOS_API_KEY="sk-mine")
+    assert status == 1
+    assert "the API key is malformed" in output
