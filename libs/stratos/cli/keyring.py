@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -67,11 +68,19 @@ async def set_plan(facts: PlatformFacts, data_dir: Path, *, tenant: str, plan: s
 async def register_key(redis_url: str, peppers: Peppers, key: str, *, tenant: str, name: str, prefix: str = "") -> None:
     """Store a key that exists already, in the Redis of an installation."""
     async with open_records(redis_url, *([prefix] if prefix else [])) as records:
-        await KeyStore(records, peppers).create_key(tenant, name, key=key)
+        await KeyStore(RecordWriter(records, actor=_person()), peppers).create_key(tenant, name, key=key)
 
 
 @asynccontextmanager
 async def _open(facts: PlatformFacts, data_dir: Path) -> AsyncIterator[KeyStore]:
     credentials = load_credentials(DataDir(data_dir))
     async with open_records(facts.redis_url) as records:
-        yield KeyStore(RecordWriter(records, actor=f"cli:{getpass.getuser()}"), Peppers(current=credentials.pepper))
+        yield KeyStore(RecordWriter(records, actor=_person()), Peppers(current=credentials.pepper))
+
+
+def _person() -> str:
+    """Who runs this command, for the audit log; a pod's user may have no name."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):
+        return f"cli:uid-{os.getuid()}"
