@@ -4,7 +4,7 @@ A key is ``sk-<key id: 12 hex>-<secret: 40 hex>-<checksum: 8 hex>``.  Only an HM
 under a pepper that the store never sees, so neither a dump of the store nor the pepper alone gives a key away.  Each
 key names its pepper, so that a new pepper can be used for new keys while older ones still work.
 
-The checksum is the CRC-32 of the text before it.  It protects nothing: with it a scanner for leaked secrets tells a key
+The checksum is the beginning of the SHA-256 of the text before it.  It protects nothing: with it a scanner for leaked secrets tells a key
 from other text without asking us, and a mistyped key is refused without a look at the store.
 """
 
@@ -14,7 +14,6 @@ import hashlib
 import hmac
 import re
 import secrets
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_network
@@ -92,7 +91,7 @@ def mint_key() -> str:
 
 def with_checksum(body: str) -> str:
     """A key from its text without the checksum."""
-    return f"{body}-{zlib.crc32(body.encode()):08x}"
+    return f"{body}-{hashlib.sha256(body.encode()).hexdigest()[:8]}"
 
 
 def parse_key(text: str) -> str:
