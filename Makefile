@@ -7,6 +7,9 @@ UV ?= $(shell command -v uv)
 PIP_ARGS ?=
 # Arguments for `stratos up`, for example: make run UP="--decode 2 --port 9000"
 UP ?=
+# What `make images` builds with, and its arguments, for example: make images IMAGES="--only gateway --tag v1"
+BUILDER ?= docker build
+IMAGES ?=
 # Arguments for pytest, for example: make test-unit TESTS="-k scheduler"
 TESTS ?=
 XDIST ?= -n 2 --dist loadfile
@@ -26,11 +29,12 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 # Many container images forbid it; then every process, and every test run, would compile torch and our own code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test test-unit test-thorough test-integration pytest check fmt proto proto-check manifests bench chaos clean
+.PHONY: help setup run test test-unit test-thorough test-integration pytest check fmt proto proto-check manifests bench chaos \
+  images clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
 setup: $(DEV) $(ALL_KERNELS) ## Create .venv and install everything into it (only when something changed)
 
@@ -66,10 +70,11 @@ test-thorough: setup ## Property tests with all their examples, a few minutes lo
 test-integration: setup ## Tests with real processes and real gRPC
 	@$(BIN)/python -m pytest tests/integration tests/conformance $(TESTS)
 
-check: setup proto-check ## Lint, format, types, import rules, protos
+check: setup proto-check ## Lint, format, types, import rules, Dockerfiles, protos
 	@echo "==> ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "==> mypy"; $(BIN)/mypy
 	@echo "==> import rules"; $(BIN)/lint-imports
+	@echo "==> hadolint"; $(BIN)/hadolint services/*/Dockerfile deploy/images/*.Dockerfile
 	@echo "==> buf"; $(BIN)/buf lint && $(BIN)/buf format --diff --exit-code
 	@echo "==> chart"; $(BIN)/python -m scripts.generate_chart_schema --check && $(BIN)/python -m scripts.render_manifests --check
 
@@ -92,6 +97,9 @@ bench: setup ## Measure on an idle machine: gateway and engine side by side, the
 # CHAOS_REPORT=PATH.json writes the report there, and a page beside it.
 chaos: setup ## Kill and stop processes under streams, Redis and the object store gone: half an hour or more
 	@CHAOS_REPORT=$(CHAOS_REPORT) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m chaos tests/chaos $(TESTS)
+
+images: ## Build the container images, and lists of what they hold into build/sbom (BUILDER, IMAGES)
+	@$(PYTHON) scripts/build_images.py --builder "$(BUILDER)" $(IMAGES)
 
 clean: ## Remove .venv, caches and the data directory of `make run`
 	rm -rf $(VENV) $(NATIVE)/*.so .stratos .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 
+from stratos_gateway.http.limits import HttpLimits
 from tests.support.gateway_world import KEY, TIMEOUT_S, World, gateway_world, say
 from tests.support.waiting import eventually
 
@@ -139,3 +143,51 @@ async def test_kept_connections_and_slow_bodies_stay_within_their_time(world: Wo
         assert (await client.answer())[0] == 200
         client.writer.write(REQUEST * 3)
         assert [(await client.answer())[0] for _ in range(3)] == [200, 200, 200]
+
+
+async def test_connections_beyond_the_limit_are_told_and_closed() -> None:
+    async with gateway_world(http={"max_connections": 2}) as world, contextlib.AsyncExitStack() as stack:
+        kept = [await stack.enter_async_context(Client(world)) for _ in range(2)]
+        for client in kept:
+            client.writer.write(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+            check_refusal(await client.answer(), 401, "invalid_api_key")
+        async with Client(world) as third:
+            third.writer.write(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+            answer = await third.answer()
+            check_refusal(answer, 503, "overloaded")
+            assert 1 <= int(answer[1]["retry-after"]) <= 30
+            assert await third.is_ended()
+        for _ in range(2):
+            await stack.enter_async_context(Client(world))
+        async with Client(world) as fifth:
+            assert await fifth.is_ended()
+        assert world.metric("stratos_http_connections_refused_total") == 4
+        kept[0].writer.write(REQUEST)
+        assert (await kept[0].answer())[0] == 200
+
+
+async def test_idle_connections_are_kept_for_the_time_that_is_set() -> None:
+    assert HttpLimits().keep_alive_s == 75
+    async with gateway_world(http={"keep_alive_s": 1}) as world, Client(world) as client:
+        for _ in range(2):
+            client.writer.write(REQUEST)
+            assert (await client.answer())[0] == 200
+        answered_s = time.monotonic()
+        assert await client.is_ended()
+        assert 0.9 < time.monotonic() - answered_s < 10
+
+
+async def test_an_answer_that_is_never_read_does_not_hold_its_connection() -> None:
+    limits = {"write_timeout_s": 0.2, "keep_alive_s": 1, "head_timeout_s": 20.0}
+    async with gateway_world(http=limits) as world:
+        say_much = say("word " * 1000)
+        world.worker.script = lambda submit, choice: say_much(submit, choice)
+        address = world.service.http_address.split(":")
+        with socket.socket() as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(raw, (address[0], int(address[1])))
+            ask = json.dumps({"model": "base", "prompt": ["x"] * 8, "n": 8, "max_tokens": 900, "logprobs": 5}).encode()
+            await asyncio.get_running_loop().sock_sendall(raw, HEAD + b"content-length: %d\r\n\r\n" % len(ask) + ask)
+            await eventually(lambda: world.metric("stratos_requests_total", route="/v1/completions", status="200"))
+            await eventually(lambda: world.metric("stratos_http_connections") == 0, "it is dropped")

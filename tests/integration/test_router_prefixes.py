@@ -101,7 +101,7 @@ async def following(service: ScriptedCache, silent_after_s: float = 20.0) -> Asy
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     index = PrefixIndex(max_blocks=100)
-    follower = CacheFollower(index, RouterMetrics(CollectorRegistry()), silent_after_s)
+    follower = CacheFollower(index, RouterMetrics(CollectorRegistry()), silent_after_s, channel)
     task = asyncio.create_task(follower.follow(Member("decode-0", address, DECODE)))
     try:
         yield index

@@ -22,6 +22,7 @@ from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
 from stratos.core.tenancy.plan import STANDARD
 from stratos.core.tenant import Tenant
+from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.codec.generation import welcome_to_pb
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.serving.process import serve_async
@@ -340,6 +341,8 @@ class World:
     http: httpx.AsyncClient
     openai: AsyncOpenAI
     stop: asyncio.Event
+    force: asyncio.Event
+    """Ends the process without lag and drain, once ``stop`` is set."""
     exit_code: asyncio.Task[int]
     keys: FakeKeys
     blocks: FakeBlocks
@@ -375,7 +378,9 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
             stack.push_async_callback(worker.die)
         router, registry, keys, blocks = FakeRouter(workers), FakeAdapters(), FakeKeys(), FakeBlocks()
 
-        async def open_backends(settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics) -> Backends:
+        async def open_backends(
+            settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics, ___: Dialer
+        ) -> Backends:
             return Backends(routers=router, adapters=registry, authenticator=keys, blocks=blocks)
 
         values: dict[str, Any] = {
@@ -389,8 +394,8 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
             "model": {"path": BASE_MODEL, **overrides.get("model", {})},
         }
         settings = GatewaySettings(**values)
-        service, stop = GatewayService(settings, open_backends), asyncio.Event()
-        exit_code = asyncio.create_task(serve_async(service, settings, stop=stop))
+        service, stop, force = GatewayService(settings, open_backends), asyncio.Event(), asyncio.Event()
+        exit_code = asyncio.create_task(serve_async(service, settings, stop=stop, force=force))
         await eventually(lambda: service.address or exit_code.done(), "the gateway listens")
         base_url = f"http://{service.http_address}"
         http = await stack.enter_async_context(
@@ -399,7 +404,7 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
         openai = AsyncOpenAI(base_url=f"{base_url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT_S)
         stack.push_async_callback(openai.close)
         try:
-            yield World(service, workers, router, registry, http, openai, stop, exit_code, keys, blocks)
+            yield World(service, workers, router, registry, http, openai, stop, force, exit_code, keys, blocks)
         finally:
             stop.set()
             assert await exit_code == 0

@@ -15,6 +15,7 @@ import typer
 
 from stratos.cli.commands.access import keys_app, tenants_app
 from stratos.cli.commands.admin import admin_app
+from stratos.cli.commands.certificates import certificates_app
 from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, TenantOption, explained_errors
 from stratos.cli.local.options import UpOptions
 
@@ -29,6 +30,7 @@ adapters_app = typer.Typer(help="LoRA adapters.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
 app.add_typer(admin_app, name="admin")
+app.add_typer(certificates_app, name="certificates")
 app.add_typer(adapters_app, name="adapters")
 watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)
 app.add_typer(watermark_app, name="watermark")

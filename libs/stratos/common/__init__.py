@@ -1,5 +1,5 @@
 """What every library needs and none owns.
 
 Read in this order: ``errors`` (one tree, with status codes as data), ``clock``, ``ids``, ``bugs`` (how a bug is
-logged), ``background`` (work that outlives its call).
+logged), ``background`` (work that outlives its call), ``tls`` (certificates of a process).
 """

@@ -21,9 +21,11 @@
         ├── ModelNotFound           404 model_not_found
         ├── NotFound                404 not_found
         ├── RequestTooLarge         413 request_too_large
+        ├── UnsupportedEncoding     415 unsupported_content_encoding
         ├── InsufficientQuota       429 insufficient_quota
         ├── InvalidCheckpoint       500 invalid_checkpoint   a process refuses to start (internal)
         ├── AdapterMismatch         503 adapter_mismatch     digest differs from what was resolved (internal)
+        ├── PeerRefused             500 peer_refused         a process of ours lacks the role for a call (internal)
         ├── IdentityMismatch        500 identity_mismatch    KV of another identity (internal)
         └── Internal                500 internal_error       a bug
 
@@ -218,6 +220,15 @@ class RequestTooLarge(Permanent):
     type = "invalid_request_error"
 
 
+class UnsupportedEncoding(Permanent):
+    """The body is compressed."""
+
+    http_status = 415
+    grpc_code = "INVALID_ARGUMENT"
+    code = "unsupported_content_encoding"
+    type = "invalid_request_error"
+
+
 class InsufficientQuota(Permanent):
     """The tenant's budget is spent."""
 
@@ -250,6 +261,14 @@ class IdentityMismatch(Permanent):
     code = "identity_mismatch"
 
 
+class PeerRefused(Permanent):
+    """A process called what its certificate gives it no right to: a wrong installation, or an intruder."""
+
+    grpc_code = "PERMISSION_DENIED"
+    code = "peer_refused"
+    public_text = "the platform could not handle this request"
+
+
 class Internal(Permanent):
     """A bug of ours; the details stay in the log."""
 
@@ -270,6 +289,7 @@ _FAMILIES: dict[int, type[StratosError]] = {
     403: PermissionDenied,
     404: NotFound,
     413: RequestTooLarge,
+    415: UnsupportedEncoding,
     429: RateLimited,
     503: Retryable,
 }

@@ -25,6 +25,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
+from stratos.common.tls.settings import TlsConfig
+
 _URL_PASSWORD = re.compile(r"(?P<head>[a-z0-9+.-]+://[^/@\s:]*:)[^@/\s]+(?=@)", re.IGNORECASE)
 _COLLECTIONS = (list, tuple, dict, set, frozenset)
 
@@ -40,7 +42,7 @@ class ServiceSettings(BaseModel):
     env_prefix: ClassVar[str] = ""
 
     listen: str = "127.0.0.1:0"
-    """host:port of the gRPC server; port 0 picks a free one. Loopback, because nothing here authenticates peers."""
+    """host:port of the gRPC server; port 0 picks a free one. Loopback, since only mTLS (``tls``) proves peers."""
     advertise_host: str = ""
     """Host that peers dial when it is not the one of ``listen`` (a pod listens on 0.0.0.0 and is dialled by its IP)."""
     metrics_listen: str = "127.0.0.1:0"
@@ -63,6 +65,7 @@ class ServiceSettings(BaseModel):
     """Where spans are sent (OTLP over gRPC, e.g. "http://collector:4317"); empty turns tracing off."""
     address_file: str = ""
     """JSON {"address", "metrics_address", "pid"} is written here once SERVING, and removed at the end."""
+    tls: TlsConfig | None = None
 
 
 SettingsT = TypeVar("SettingsT", bound=ServiceSettings)

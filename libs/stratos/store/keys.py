@@ -4,8 +4,8 @@ A key is ``sk-<key id: 12 hex>-<secret: 40 hex>-<checksum: 8 hex>``.  Only an HM
 under a pepper that the store never sees, so neither a dump of the store nor the pepper alone gives a key away.  Each
 key names its pepper, so that a new pepper can be used for new keys while older ones still work.
 
-The checksum is the beginning of the SHA-256 of the text before it.  It protects nothing: with it a scanner for leaked secrets tells a key
-from other text without asking us, and a mistyped key is refused without a look at the store.
+The checksum is the beginning of the SHA-256 of the text before it.  It protects nothing: with it a scanner for leaked
+secrets tells a key from other text without asking us, and a mistyped key is refused without a look at the store.
 """
 
 from __future__ import annotations

@@ -137,6 +137,7 @@ class WorkerProcess(Service):
             gate=self._gate,
             tracing=self.tracing,
             news=self._feed,
+            dialer=self.dialer,
         )
         engine.subscribe(lambda _: self._feed.notify())
         settings = self._settings

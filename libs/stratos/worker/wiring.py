@@ -11,6 +11,7 @@ from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
 from stratos.kv.registry import make_receiver, make_sender
 from stratos.kv.settings import TransportConfig
+from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.tracing import Tracing
 from stratos.worker.adapter_cache import AdapterCache, AdapterStore
 from stratos.worker.decode.prefill_policy import PrefillPolicy
@@ -60,10 +61,20 @@ def wire_worker(
     gate: DrainGate,
     tracing: Tracing,
     news: StatusNews,
+    dialer: Dialer,
 ) -> OpenWorker:
     """Build everything around a started engine."""
     context = _context(
-        settings, engine, store, me, incarnation, registry=registry, clock=clock, gate=gate, tracing=tracing
+        settings,
+        engine,
+        store,
+        me,
+        incarnation,
+        registry=registry,
+        clock=clock,
+        gate=gate,
+        tracing=tracing,
+        dialer=dialer,
     )
     receiver, embedder = HandoffReceiver(context), Embedder(context)
     table = RequestTable(
@@ -91,6 +102,7 @@ def _context(
     clock: Clock,
     gate: DrainGate,
     tracing: Tracing,
+    dialer: Dialer,
 ) -> HandoffContext:
     metrics, transports = WorkerMetrics(registry), Transports(_factories(settings.transport, incarnation))
     staging = StagingSlots(settings.handoff.slot_wait_s)
@@ -104,7 +116,7 @@ def _context(
         clock=clock,
         tracing=tracing,
         transports=transports,
-        peers=SourcePeers(transports, staging, clock),
+        peers=SourcePeers(transports, staging, clock, dialer),
         staging=staging,
         jobs=PrefillJobs(),
         config=settings.handoff,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import grpc.aio
 
 from stratos.common.clock import Clock
+from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.serving.service import Service
@@ -26,13 +27,16 @@ class AutoscalerApp(Service):
     name = "autoscaler"
 
     def __init__(self, settings: AutoscalerSettings, clock: Clock) -> None:
-        self._routers = RouterFleets(PeerAddresses(settings.router_addresses, clock).now, RouterClient)
-        self._backend = _open_backend(settings)
+        self._routers = RouterFleets(PeerAddresses(settings.router_addresses, clock).now, self._connect)
+        self._backend = _open_backend(settings, lambda: self.dialer)
         self._scaler = Scaler(self._routers, self._backend, settings, AutoscalerMetrics(self.metrics), clock)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """No servicers of its own."""
         return []
+
+    def _connect(self, address: str) -> RouterClient:
+        return RouterClient(address, dialer=self.dialer)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """The control loop."""
@@ -49,8 +53,8 @@ class AutoscalerApp(Service):
         await self._routers.close()
 
 
-def _open_backend(settings: AutoscalerSettings) -> Backend:
+def _open_backend(settings: AutoscalerSettings, dialer: Callable[[], Dialer]) -> Backend:
     """What the settings name."""
     if settings.supervisor_address:
-        return LocalBackend(settings.supervisor_address, settings.start_timeout_s)
+        return LocalBackend(settings.supervisor_address, settings.start_timeout_s, dialer)
     return Observer()

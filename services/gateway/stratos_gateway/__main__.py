@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 
 from stratos.rpc.serving.process import serve
@@ -14,6 +15,8 @@ from stratos_gateway.settings import GatewaySettings
 def main() -> int:
     """Run the gateway; returns the exit code."""
     settings = load_settings(GatewaySettings)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # HTTP__MAX_CONNECTIONS is the bound, not 1024 of a shell
     return serve(lambda: GatewayService(settings, open_backends), settings)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from random import Random
 
@@ -19,8 +19,9 @@ from stratos.common.bugs import report_bug
 from stratos.common.errors import Draining, Internal, NotFound, StratosError
 from stratos.core.tenant import Tenant
 from stratos.rpc.tracing import TRACING_OFF, Tracing
-from stratos_gateway.http.errors import error_body, public_error, retry_headers
-from stratos_gateway.http.exchange import Exchange, Exchanges
+from stratos_gateway.http.cors import Cors
+from stratos_gateway.http.errors import answer_headers, error_body, public_error
+from stratos_gateway.http.exchange import Exchange, Exchanges, exchange_in
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import SlowClient
 from stratos_gateway.metrics import GatewayMetrics, PublicMetrics
@@ -30,7 +31,6 @@ from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.health import DeepHealth, HealthState
 
 _log = logging.getLogger(__name__)
-CLIENT_LEFT = 499
 
 
 class GatewayApp:
@@ -42,6 +42,7 @@ class GatewayApp:
         random: jitter of Retry-After, and which requests are traced.
         tracing: makes the spans of requests.
         trace_sample_ratio: share of requests without a traceparent that get a trace.
+        cors_origins: whose pages browsers may let call.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class GatewayApp:
         random: Random,
         tracing: Tracing = TRACING_OFF,
         trace_sample_ratio: float = 1.0,
+        cors_origins: tuple[str, ...] = (),
     ) -> None:
         self._router = Router(routes, redirect_slashes=False)
         self._metrics = metrics
         self._random = random
         self._exchanges = Exchanges(tracing, trace_sample_ratio, random)
+        self._cors = Cors(self._answer, cors_origins) if cors_origins else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; nothing escapes."""
@@ -63,47 +66,61 @@ class GatewayApp:
             return
         exchange = self._exchanges.open(scope, send)
         scope["app"] = self  # makes the router raise for unknown paths and methods
-        status = CLIENT_LEFT
         with exchange.span:
             try:
-                status = await self._answer(exchange, scope, receive)
+                await (self._cors or self._answer)(scope, receive, exchange.send)
             finally:
-                self._finish(exchange, scope, status)
+                self._finish(exchange, scope, exchange.counted_status)
 
     def _finish(self, exchange: Exchange, scope: Scope, status: int) -> None:
         """Count, trace and log how a request ended."""
         route, method = getattr(scope.get("route"), "path", "none"), scope["method"]
         self._metrics.requests.labels(route, str(status)).inc()
         exchange.span.rename(f"{method} {route}")
-        exchange.span.set(http_method=method, http_route=route, http_status=status)
+        exchange.span.set(http_method=method, http_route=route, http_status=status, client_address=exchange.client)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             exchange.span.fail(str(status))
-        _log.debug("request %s: %s %s answered with %d", exchange.request_id, method, route, status)
+        _log.debug(
+            "request %s of %s: %s %s answered with %d", exchange.request_id, exchange.client, method, route, status
+        )
 
-    async def _answer(self, exchange: Exchange, scope: Scope, receive: Receive) -> int:
-        """Answer in any case; returns the status to count."""
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer in any case."""
+        exchange = exchange_in(scope)
         try:
-            await self._router(scope, receive, exchange.send)
-            return exchange.status
+            await self._router(scope, receive, send)
         except ClientDisconnect:
+            exchange.client_left = True
             _log.debug("the client of %s left", exchange.request_id)
         except SlowClient:
+            exchange.client_left = True
             _log.info("request %s ends: its client does not read", exchange.request_id)
         except asyncio.CancelledError:  # the process ends and has waited long enough
-            return await self._fail(Draining("this gateway is leaving; try again"), exchange, scope, receive)
+            await self._fail(Draining("this gateway is leaving; try again"), scope, receive, send)
+        except HTTPException as error:
+            await self._answer_unrouted(error, scope, receive, send)
         except Exception as error:  # the edge of the process: the client gets an answer in any case
-            return await self._fail(error, exchange, scope, receive)
-        return CLIENT_LEFT
+            await self._fail(error, scope, receive, send)
 
-    async def _fail(self, error: Exception, exchange: Exchange, scope: Scope, receive: Receive) -> int:
+    async def _answer_unrouted(self, error: HTTPException, scope: Scope, receive: Receive, send: Send) -> None:
+        """No route has this path, or not with this method."""
+        if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
+            return await self._fail(error, scope, receive, send)
+        allow = {"allow": f"{(error.headers or {}).get('Allow', '')}, OPTIONS"}
+        if scope["method"] == "OPTIONS":
+            return await Response(status_code=HTTPStatus.NO_CONTENT, headers=allow)(scope, receive, send)
+        return await self._fail(error, scope, receive, send, allow)
+
+    async def _fail(
+        self, error: Exception, scope: Scope, receive: Receive, send: Send, more: Mapping[str, str] | None = None
+    ) -> None:
+        exchange = exchange_in(scope)
         status, found = _translate(error, exchange.request_id)
         if exchange.status:  # headers are out; all that is left is to end the connection
             _log.error("request %s failed after its answer began: %s", exchange.request_id, found.code)
-            return exchange.status
-        headers = retry_headers(found, self._random)
-        response = OrjsonResponse(error_body(found), status_code=status, headers=headers)
-        await response(scope, receive, exchange.send)
-        return status
+            return
+        headers = {**answer_headers(found, self._random), **(more or {})}
+        await OrjsonResponse(error_body(found), status_code=status, headers=headers)(scope, receive, send)
 
 
 def _translate(error: Exception, request_id: str) -> tuple[int, StratosError]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 
 from stratos.common.clock import SystemClock
+from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
@@ -27,11 +29,13 @@ from stratos_gateway.service import Backends
 from stratos_gateway.settings import GatewaySettings
 
 
-async def open_backends(settings: GatewaySettings, stack: AsyncExitStack, metrics: GatewayMetrics) -> Backends:
+async def open_backends(
+    settings: GatewaySettings, stack: AsyncExitStack, metrics: GatewayMetrics, dialer: Dialer
+) -> Backends:
     """Connect lazily to routers and Redis; what was opened is closed by ``stack``."""
-    clock = SystemClock()
+    clock, connect = SystemClock(), partial(RouterClient, dialer=dialer)
     addresses = PeerAddresses(settings.router_addresses, clock)
-    routers = RouterSet(addresses, RouterClient, settings.routers, settings.convictions, metrics, clock, Random())
+    routers = RouterSet(addresses, connect, settings.routers, settings.convictions, metrics, clock, Random())
     stack.push_async_callback(routers.close)
     redis = open_redis(settings.redis_url.get_secret_value())
     stack.push_async_callback(redis.aclose)
@@ -45,7 +49,7 @@ async def open_backends(settings: GatewaySettings, stack: AsyncExitStack, metric
         tasks["snapshot-copy"] = keeper.run
     if settings.snapshot.peers:
         peers = PeerAddresses(settings.snapshot.peers, clock)
-        tasks["snapshot-peers"] = PeerCopies(follower, peers, fetch_snapshot).run
+        tasks["snapshot-peers"] = PeerCopies(follower, peers, partial(fetch_snapshot, dialer=dialer)).run
     return Backends(
         routers=routers,
         adapters=SnapshotAdapters(follower),

@@ -45,6 +45,15 @@ class GatewayMetrics:
             "stratos_requests", "Answered HTTP requests (499: the client left).", ("route", "status"), registry=registry
         )
         self.open = Gauge("stratos_requests_open", "Generation requests that are open now.", registry=registry)
+        self.ended_by_drain = Counter(
+            "stratos_requests_ended_by_drain",
+            "Generation requests that the end of the gateway's drain ended with an error.",
+            registry=registry,
+        )
+        self.connections = Gauge("stratos_http_connections", "Connections of the OpenAI API.", registry=registry)
+        self.connections_refused = Counter(
+            "stratos_http_connections_refused", "Connections beyond the limit.", registry=registry
+        )
         self.tokens_in = Counter(
             "stratos_prompt_tokens", "Prompt tokens of ended requests.", ("tenant",), registry=registry
         )

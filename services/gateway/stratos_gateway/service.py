@@ -17,6 +17,7 @@ from stratos.api.gateway.v1 import snapshot_pb2, snapshot_pb2_grpc
 from stratos.common.clock import SystemClock
 from stratos.common.errors import DependencyDown
 from stratos.core.placement import WorkerRef
+from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.serving.service import Service
 from stratos.rpc.settings import env_name_of
 from stratos_gateway.access.auth import Authenticator
@@ -28,7 +29,9 @@ from stratos_gateway.generation.platform import Platform
 from stratos_gateway.generation.prefix_names import PrefixNames
 from stratos_gateway.generation.prompt_digest import PromptDigests
 from stratos_gateway.http.listener import Listener, inherit_listener, open_listener
+from stratos_gateway.http.protocol import ConnectionsState
 from stratos_gateway.http.server import HttpServer
+from stratos_gateway.http.tls import ReloadingContext
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.catalogue import ModelCatalogue
@@ -45,6 +48,8 @@ from stratos_gateway.sessions.session import WorkerSession
 from stratos_gateway.settings import GatewaySettings
 
 _log = logging.getLogger(__name__)
+FLUSH_S = 1.0
+"""Time that the errors of open streams get to leave, taken from the drain's own time."""
 _DRAIN_POLL_S = 0.02
 
 
@@ -69,7 +74,7 @@ class Backends:
     """Why no request can be served with what they know; quick, thread-safe."""
 
 
-OpenBackends = Callable[[GatewaySettings, AsyncExitStack, GatewayMetrics], Awaitable[Backends]]
+OpenBackends = Callable[[GatewaySettings, AsyncExitStack, GatewayMetrics, Dialer], Awaitable[Backends]]
 
 
 class GatewayService(Service):
@@ -91,6 +96,7 @@ class GatewayService(Service):
         self._sessions: SessionPool
         self._http: HttpServer
         self._backends: Backends | None = None
+        self._is_leaving = False
 
     @property
     def http_address(self) -> str:
@@ -108,7 +114,7 @@ class GatewayService(Service):
         model = await asyncio.to_thread(ServedModel.load, settings.model)
         self._stack.callback(model.grammars.close)
         metrics = GatewayMetrics(self.metrics)
-        backends = await self._open_backends(settings, self._stack, metrics)
+        backends = await self._open_backends(settings, self._stack, metrics, self.dialer)
         self._backends = backends
         for collector in backends.collectors:
             self.metrics.register(collector)
@@ -116,7 +122,7 @@ class GatewayService(Service):
             self._build_session, self._clock, settings.sessions.connect_timeout_s, metrics.sessions.set
         )
         self._stack.push_async_callback(self._sessions.close)
-        embeddings = EmbeddingClient(settings.sessions.connect_timeout_s, self._clock)
+        embeddings = EmbeddingClient(settings.sessions.connect_timeout_s, self._clock, self.dialer)
         self._stack.push_async_callback(embeddings.close)
         self._admission = Admission(settings.requests.max_open, settings.requests.max_open_per_tenant, metrics)
         platform = Platform(
@@ -131,7 +137,16 @@ class GatewayService(Service):
             prefix_names=PrefixNames(settings.max_block_names),
         )
         app = self._build_app(model, backends, platform, embeddings)
-        self._http = HttpServer(app, self._listener(), settings.http)
+        self._http = HttpServer(
+            app,
+            self._listener(),
+            ConnectionsState(
+                limits=settings.http, num_open=metrics.connections, num_refused=metrics.connections_refused
+            ),
+            trusted_proxies=settings.edge.trusted_proxies,
+            tls=None if settings.http_tls is None else ReloadingContext(settings.http_tls).listening,
+            before_stop=self._admission.end_all,
+        )
         self._stack.callback(self._http.close)
         _log.info("model %s, digest %s", model.base.name, model.base.digest)
 
@@ -151,18 +166,35 @@ class GatewayService(Service):
         """Wait for the first look at the backends, and say where the API is."""
         if self._backends is not None and self._backends.first_look is not None:
             await self._backends.first_look()
-        _log.info("OpenAI API at http://%s/v1", self._http.address)
+        scheme = "http" if self._settings.http_tls is None else "https"
+        _log.info("OpenAI API at %s://%s/v1", scheme, self._http.address)
 
     def not_ready_reason(self) -> str:
         """Draining, or without tenants and keys; a full gateway is ready."""
-        if self._admission.is_draining:
+        if self._is_leaving:
             return "draining"
         return self._backends.not_ready_reason() if self._backends is not None else ""
 
+    def begin_leave(self) -> None:
+        """Requests that still come are answered; their connections, and idle ones, end."""
+        self._is_leaving = True
+        self._http.begin_leave()
+
     async def drain(self) -> None:
-        """Refuse new requests, or leave them to the other gateways of the same port, and let open ones end."""
+        """Refuse new requests, or leave them to the other gateways of the same port, and let open ones end.
+
+        Those that do not end in time get an error.
+        """
         self._admission.is_draining = True
-        self._http.leave_shared_port()
+        limit_s = self._settings.drain_timeout_s
+        try:
+            async with asyncio.timeout(max(limit_s - FLUSH_S, limit_s / 2)):
+                await self._until_idle()
+        except TimeoutError:
+            self._admission.end_all()
+            await self._until_idle()
+
+    async def _until_idle(self) -> None:
         while self._admission.num_open:  # noqa: ASYNC110 - only at the end of a process
             await asyncio.sleep(_DRAIN_POLL_S)
 
@@ -176,7 +208,7 @@ class GatewayService(Service):
         return await self._backends.snapshot_text()
 
     def _build_session(self, worker: WorkerRef) -> WorkerSession:
-        return WorkerSession(worker, self._clock, self._settings.sessions)
+        return WorkerSession(worker, self._clock, self._settings.sessions, self.dialer)
 
     def _build_app(
         self, model: ServedModel, backends: Backends, platform: Platform, embeddings: EmbeddingClient
@@ -195,7 +227,6 @@ class GatewayService(Service):
             platform=platform,
             tokenizer=model.tokenizer,
             limits=settings.http,
-            trusted_proxies=settings.access.networks,
         )
         routes = build_routes(
             chat=GenerationEndpoint(edge, preparation.chat, "messages"),
@@ -207,4 +238,6 @@ class GatewayService(Service):
             registry=self.metrics,
             not_ready_reason=self.not_ready_reason,
         )
-        return GatewayApp(routes, platform.metrics, Random(), self.tracing, settings.trace_sample_ratio)
+        return GatewayApp(
+            routes, platform.metrics, Random(), self.tracing, settings.trace_sample_ratio, settings.edge.cors_origins
+        )

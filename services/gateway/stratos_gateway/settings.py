@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field, SecretStr, field_validator
 
-from stratos.common.errors import BadRequest
 from stratos.core.requests.convictions import ConvictionConfig
 from stratos.rpc.clients.peer_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
-from stratos.store.keys import DEFAULT_PEPPER_ID, check_networks
+from stratos.store.keys import DEFAULT_PEPPER_ID
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
-from stratos_gateway.access.config import AccessConfig, RequestsConfig
+from stratos_gateway.access.config import RequestsConfig
+from stratos_gateway.http.config import EdgeConfig, HttpTlsConfig, check_edge
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
@@ -45,12 +45,13 @@ class GatewaySettings(ServiceSettings):
     trace_sample_ratio: float = Field(1.0, ge=0, le=1)
     """Share of requests without a traceparent that get a trace; a traceparent has a flag for it."""
     model: ModelConfig
-    access: AccessConfig = AccessConfig()
     requests: RequestsConfig = RequestsConfig()
     health: HealthConfig = HealthConfig()
     records: RecordStoreConfig = RecordStoreConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
     http: HttpLimits = HttpLimits()
+    http_tls: HttpTlsConfig | None = None
+    edge: EdgeConfig = EdgeConfig()
     sessions: SessionConfig = SessionConfig()
     routers: RoutersConfig = RoutersConfig()
     convictions: ConvictionConfig = ConvictionConfig()
@@ -63,13 +64,10 @@ class GatewaySettings(ServiceSettings):
             split_address(address)
         return value
 
-    @field_validator("access")
+    @field_validator("edge")
     @classmethod
-    def _check_proxies(cls, value: AccessConfig) -> AccessConfig:
-        try:
-            check_networks(value.trusted_proxies)
-        except BadRequest as error:
-            raise ValueError(error.message) from None
+    def _check_edge(cls, value: EdgeConfig) -> EdgeConfig:
+        check_edge(value)
         return value
 
     @field_validator("router_addresses")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc.aio
@@ -19,7 +20,6 @@ from stratos.api.worker.v1 import cache_pb2, cache_pb2_grpc
 from stratos.common.errors import StratosError
 from stratos.core.cache_changes import CacheChanges
 from stratos.routing.policy.prefix_index import PrefixIndex
-from stratos.rpc.clients.channel import channel
 from stratos.rpc.codec.cache import changes_from_pb
 from stratos_router.discovery import Member
 from stratos_router.metrics import RouterMetrics
@@ -44,12 +44,20 @@ class CacheFollower:
         index: is kept up to date.
         metrics: of the router.
         silent_after_s: a stream without a message for so long is opened again.
+        connect: makes a channel to host:port.
     """
 
-    def __init__(self, index: PrefixIndex, metrics: RouterMetrics, silent_after_s: float) -> None:
+    def __init__(
+        self,
+        index: PrefixIndex,
+        metrics: RouterMetrics,
+        silent_after_s: float,
+        connect: Callable[[str], grpc.aio.Channel],
+    ) -> None:
         self._index = index
         self._metrics = metrics
         self._silent_after_s = silent_after_s
+        self._connect = connect
 
     async def follow(self, member: Member) -> None:
         """One member's cache, until cancelled; then it leaves the index."""
@@ -72,7 +80,7 @@ class CacheFollower:
         if followed.has_gap and known is not None:
             request = cache_pb2.WatchCacheRequest(incarnation=followed.incarnation, after=known)
         followed.has_gap, followed.num_messages = False, 0
-        peer = channel(member.address)
+        peer = self._connect(member.address)
         try:
             stream = cache_pb2_grpc.CacheServiceStub(peer).WatchCache(request)
             while not followed.has_gap:

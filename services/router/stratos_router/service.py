@@ -11,6 +11,7 @@ import grpc.aio
 from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.routing.bookings import BookingLedger
+from stratos.rpc.clients.dialer import ANY_WORKER
 from stratos.rpc.clients.name_lookup import Resolve
 from stratos.rpc.serving.service import Service
 from stratos_router.cache_follower import CacheFollower
@@ -42,13 +43,16 @@ class RouterApp(Service):
         fleet = FleetState(settings.liveness, bookings, metrics)
         self._discovery = open_discovery(settings.discovery, clock, resolve)
         self._scheduler = Scheduler(fleet, bookings, settings, metrics, clock, rng)
-        caches = CacheFollower(self._scheduler.policies.index, metrics, settings.redial_after_s)
-        self._watcher = Watcher(self._discovery, fleet, self._scheduler, settings, clock, caches)
+        caches = CacheFollower(self._scheduler.policies.index, metrics, settings.redial_after_s, self._connect)
+        self._watcher = Watcher(self._discovery, fleet, self._scheduler, settings, clock, caches, self._connect)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         servicer = RouterServicer(self._scheduler, self._clock, self.tracing)
         router_pb2_grpc.add_RouterServiceServicer_to_server(servicer, server)
         return [router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name]
+
+    def _connect(self, address: str) -> grpc.aio.Channel:
+        return self.dialer.channel(address, ANY_WORKER)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """Follow the workers, place requests."""

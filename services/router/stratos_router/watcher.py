@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 
 import grpc.aio
 
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
-from stratos.rpc.clients.channel import channel
 from stratos.rpc.codec.fleet import status_from_pb
 from stratos_router.cache_follower import CacheFollower
 from stratos_router.discovery import Discovery, Member
@@ -39,6 +39,7 @@ class Watcher:
         settings: RouterSettings,
         clock: Clock,
         caches: CacheFollower,
+        connect: Callable[[str], grpc.aio.Channel],
     ) -> None:
         self._discovery = discovery
         self._fleet = fleet
@@ -46,6 +47,7 @@ class Watcher:
         self._settings = settings
         self._clock = clock
         self._caches = caches
+        self._connect = connect
         self._streams: dict[Member, list[asyncio.Task[None]]] = {}
         self._connected: set[str] = set()
         """Addresses whose present stream has brought a status."""
@@ -103,7 +105,7 @@ class Watcher:
     async def _one_stream(self, member: Member) -> tuple[int, str]:
         """One stream until it breaks; returns how many statuses it brought and why it ended."""
         num_statuses = 0
-        peer = channel(member.address)
+        peer = self._connect(member.address)
         try:
             request = worker_pb2.WatchStatusRequest(interval_ms=self._settings.status_interval_ms)
             stream = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(request)

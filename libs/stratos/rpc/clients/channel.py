@@ -35,7 +35,10 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
 
 
 def channel(address: str) -> grpc.aio.Channel:
-    """A plain-text channel to host:port; it connects at the first call and reconnects by itself."""
+    """A plain-text channel to host:port; it connects at the first call and reconnects by itself.
+
+    Services take ``Dialer.channel`` instead, which knows of mTLS.
+    """
     return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import grpc.aio
 
 from stratos.common.background import BackgroundTasks
-from stratos.rpc.clients.channel import channel
+from stratos.rpc.clients.dialer import PLAIN, Dialer
 
 
 class ChannelPool:
@@ -15,9 +15,13 @@ class ChannelPool:
 
     Args:
         max_channels: above this many the least recently used channel is closed, and with it the calls on it.
+        role: of all peers.
+        dialer: makes the channels.
     """
 
-    def __init__(self, max_channels: int) -> None:
+    def __init__(self, max_channels: int, role: str, dialer: Dialer = PLAIN) -> None:
+        self._role = role
+        self._dialer = dialer
         self._max_channels = max_channels
         self._channels: OrderedDict[tuple[str, str], grpc.aio.Channel] = OrderedDict()
         """By address and incarnation, least recently used first."""
@@ -32,7 +36,7 @@ class ChannelPool:
         if key not in self._channels:
             while len(self._channels) >= self._max_channels:
                 self.drop(*next(iter(self._channels)))
-            self._channels[key] = channel(address)
+            self._channels[key] = self._dialer.channel(address, self._role)
         self._channels.move_to_end(key)
         return self._channels[key]
 

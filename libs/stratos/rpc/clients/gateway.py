@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratos.api.gateway.v1 import snapshot_pb2, snapshot_pb2_grpc
 from stratos.common.errors import DependencyDown
-from stratos.rpc.clients.channel import channel
+from stratos.rpc.clients.dialer import PLAIN, Dialer, PeerRole
 from stratos.rpc.errors import translate_errors
 
 MAX_COPY_BYTES = 1 << 30
@@ -12,18 +12,20 @@ FETCH_TIMEOUT_S = 30.0
 """A copy of 100,000 records has some 30 MB."""
 
 
-async def fetch_snapshot(address: str, *, timeout_s: float = FETCH_TIMEOUT_S) -> bytes:
+async def fetch_snapshot(address: str, *, dialer: Dialer = PLAIN, timeout_s: float = FETCH_TIMEOUT_S) -> bytes:
     """The text of a gateway's copy of tenants, keys and adapters.
 
     Args:
         address: host:port of its gRPC server.
+        dialer: connects.
         timeout_s: bound of the whole transfer.
 
     Raises:
         DependencyDown: it does not answer, or knows nothing itself.
     """
     content = bytearray()
-    async with channel(address) as peer, translate_errors(peer="the gateway", lost=DependencyDown):
+    peer = dialer.channel(address, PeerRole.GATEWAY)
+    async with peer, translate_errors(peer="the gateway", lost=DependencyDown):
         stub = snapshot_pb2_grpc.SnapshotServiceStub(peer)
         async for piece in stub.FetchSnapshot(snapshot_pb2.FetchSnapshotRequest(), timeout=timeout_s):
             content += piece.content

@@ -11,7 +11,7 @@ import grpc.aio
 from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
 from stratos.common.errors import DependencyDown
 from stratos.core.adapter import Adapter
-from stratos.rpc.clients.channel import channel
+from stratos.rpc.clients.dialer import PLAIN, Dialer, PeerRole
 from stratos.rpc.errors import translate_errors
 
 _PEER = "the lora-registry"
@@ -56,10 +56,13 @@ class RegistryClient:
         address: host:port.
         timeout_s: bound of a call that only reads.
         register_timeout_s: bound of a registration, which reads the weights.
+        dialer: connects.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 2.0, register_timeout_s: float = 60.0) -> None:
-        self._channel: grpc.aio.Channel = channel(address)
+    def __init__(
+        self, address: str, *, timeout_s: float = 2.0, register_timeout_s: float = 60.0, dialer: Dialer = PLAIN
+    ) -> None:
+        self._channel: grpc.aio.Channel = dialer.channel(address, PeerRole.LORA_REGISTRY)
         self._stub = registry_pb2_grpc.RegistryServiceStub(self._channel)
         self._timeout_s = timeout_s
         self._register_timeout_s = register_timeout_s

@@ -16,7 +16,8 @@ from stratos.common.clock import Clock, SystemClock
 from stratos.core.fleet import Fleet
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionUpdate
-from stratos.rpc.clients.channel import channel, is_serving, translate_errors
+from stratos.rpc.clients.channel import is_serving, translate_errors
+from stratos.rpc.clients.dialer import PLAIN, Dialer, PeerRole
 from stratos.rpc.codec.convictions import answer_from_pb, question_to_pb
 from stratos.rpc.codec.fleet import fleet_from_pb
 from stratos.rpc.codec.placement import placement_from_pb, placement_request_to_pb
@@ -38,10 +39,10 @@ _OUTCOME_TO_PB = {
 class RouterClient:
     """One channel to one router; open it inside a running event loop, close it with ``close`` or ``async with``."""
 
-    def __init__(self, address: str, clock: Clock | None = None) -> None:
+    def __init__(self, address: str, clock: Clock | None = None, *, dialer: Dialer = PLAIN) -> None:
         self.address = address
         self._clock = clock or SystemClock()
-        self._channel = channel(address)
+        self._channel = dialer.channel(address, PeerRole.ROUTER)
         self._stub = router_pb2_grpc.RouterServiceStub(self._channel)
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:

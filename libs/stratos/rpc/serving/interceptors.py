@@ -1,4 +1,4 @@
-"""The one server interceptor: duration metric and error mapping around every handler.
+"""The one server interceptor: duration metric, access by role and error mapping around every handler.
 
 A handler that is an async generator is driven here with ``context.write``, so that a cancelled call closes
 the generator at once and its ``finally`` blocks run; grpc itself leaves that to the garbage collector.
@@ -21,6 +21,7 @@ from stratos.common.bugs import report_bug
 from stratos.common.errors import StratosError
 from stratos.rpc.errors import ERROR_METADATA_KEY, status_code, to_error_detail
 from stratos.rpc.metrics import RpcMetrics
+from stratos.rpc.serving.access import Access
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[Any, Any], Awaitable[Any]]
@@ -33,14 +34,20 @@ _FACTORIES = {
 
 
 class EdgeInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Wraps every handler of a server; ``num_unary_open`` counts calls that will end by themselves."""
+    """Wraps every handler of a server; ``num_unary_open`` counts calls that will end by themselves.
 
-    def __init__(self, metrics: RpcMetrics) -> None:
+    Args:
+        metrics: of the service.
+        access: which peer may call what; ``None`` without mTLS.
+    """
+
+    def __init__(self, metrics: RpcMetrics, access: Access | None = None) -> None:
         self._metrics = metrics
+        self._access = access
         self.num_unary_open = 0
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        """Replace the handler of a call by one with telemetry and error mapping."""
+        """Replace the handler of a call by one with telemetry, access control and error mapping."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -70,6 +77,8 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     async def _edge(self, method: str, context: Any, label: str) -> AsyncIterator[None]:
         started, code = time.monotonic(), grpc.StatusCode.OK
         try:
+            if self._access is not None:
+                self._access.check(method, context)
             yield
         except asyncio.CancelledError:
             code = grpc.StatusCode.CANCELLED

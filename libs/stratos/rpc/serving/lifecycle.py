@@ -2,7 +2,8 @@
 
     logging, tracing, probes -> health NOT_SERVING -> ``open`` -> the gRPC server listens -> root tasks start
     -> ``warm_up`` -> SERVING, address file -> (SIGTERM, SIGINT, or a root task ends) -> NOT_SERVING
-    -> endpoint lag -> ``drain`` -> the server stops -> root tasks are cancelled -> ``close`` -> telemetry flushed
+    -> ``begin_leave`` -> endpoint lag -> ``drain`` -> the server stops -> root tasks are cancelled -> ``close``
+    -> telemetry flushed
 
 Exit code 0 after a signal, 1 after a fault or when the process cannot start.  A second signal skips lag and
 drain, a third one kills.  After a fault there is no lag and only a short drain: peers recover the streams.
@@ -21,11 +22,13 @@ from typing import Any
 from stratos.common.clock import SystemClock
 from stratos.common.errors import StratosError
 from stratos.rpc.binding import StartError, explain_bind_failure, join_address, split_address
+from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.metrics import register_process_metrics
 from stratos.rpc.serving.address_file import ServiceAddress, remove_address_file, write_address_file
 from stratos.rpc.serving.probes import ProbeServer, Readiness
 from stratos.rpc.serving.server import GrpcServer
 from stratos.rpc.serving.service import Service
+from stratos.rpc.serving.tls import open_tls, register_expiry
 from stratos.rpc.settings import ServiceSettings, describe_settings, env_name_of
 from stratos.rpc.tracing import open_tracing
 
@@ -82,6 +85,9 @@ class Lifecycle:
         service.tracing = open_tracing(settings.otlp_endpoint, service.name)
         stack.push_async_callback(asyncio.to_thread, service.tracing.flush)
         stack.callback(self._open_probes().close)
+        service.dialer = Dialer(open_tls(settings))
+        if service.dialer.tls is not None:
+            register_expiry(service.metrics, service.dialer.tls)
         server = GrpcServer(service)
         stack.push_async_callback(self._close)
         self._spawn("heartbeat", self._beat(server))
@@ -134,6 +140,7 @@ class Lifecycle:
         self._readiness.phase = "draining"
         await server.set_serving(False)
         if was_serving:
+            self._service.begin_leave()
             await self._unless_forced(asyncio.sleep(lag_s), lag_s + 1.0, "endpoint lag")
             await self._unless_forced(self._drain(server), drain_timeout_s, "drain")
         await server.stop(0.0 if self._force.is_set() else self._settings.stop_grace_s)

@@ -34,9 +34,18 @@ def serve(factory: Callable[[], Service], settings: ServiceSettings) -> int:
     return uvloop.run(_run_with_signals(factory, settings))
 
 
-async def serve_async(service: Service, settings: ServiceSettings, *, stop: asyncio.Event | None = None) -> int:
-    """The same inside a running loop, without signal handlers and log set-up; setting ``stop`` is the signal."""
-    return await Lifecycle(service, settings, stop or asyncio.Event(), asyncio.Event()).run()
+async def serve_async(
+    service: Service,
+    settings: ServiceSettings,
+    *,
+    stop: asyncio.Event | None = None,
+    force: asyncio.Event | None = None,
+) -> int:
+    """The same inside a running loop, without signal handlers and log set-up.
+
+    Setting ``stop`` is the first signal, setting ``force`` the second one.
+    """
+    return await Lifecycle(service, settings, stop or asyncio.Event(), force or asyncio.Event()).run()
 
 
 async def _run_with_signals(factory: Callable[[], Service], settings: ServiceSettings) -> int:

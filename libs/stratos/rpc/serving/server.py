@@ -8,11 +8,14 @@ from typing import Any
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from stratos.common.tls.files import TlsFiles
 from stratos.rpc.binding import check_bindable, explain_bind_failure
 from stratos.rpc.clients.channel import MAX_MESSAGE_BYTES
 from stratos.rpc.metrics import RpcMetrics
+from stratos.rpc.serving.access import Access
 from stratos.rpc.serving.interceptors import EdgeInterceptor
 from stratos.rpc.serving.service import Service
+from stratos.rpc.serving.tls import add_port
 
 SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.so_reuseport", 0),  # a busy port is an error, not a second listener
@@ -32,7 +35,9 @@ class GrpcServer:
     """Not listening until ``listen``; health says NOT_SERVING until ``set_serving(True)``."""
 
     def __init__(self, service: Service) -> None:
-        self._edge = EdgeInterceptor(RpcMetrics(service.metrics, service.name))
+        self._tls: TlsFiles | None = service.dialer.tls
+        access = Access(self._tls.config.domain) if self._tls is not None else None
+        self._edge = EdgeInterceptor(RpcMetrics(service.metrics, service.name), access)
         self._server = grpc.aio.server(interceptors=[self._edge], options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
         self._names = ("", *service.register(self._server))
@@ -52,13 +57,13 @@ class GrpcServer:
         check_bindable(address, setting)  # before grpc tries, which would log the failure in its own words
         await self.set_serving(False)
         try:
-            port = self._server.add_insecure_port(address)
+            port = add_port(self._server, address, self._tls)
         except RuntimeError:
             port = 0
         if port == 0:
             raise explain_bind_failure(address, setting) from None
         await self._server.start()
-        return int(port)
+        return port
 
     async def set_serving(self, is_serving: bool) -> None:
         """Tell health checks of the process and of every servicer."""

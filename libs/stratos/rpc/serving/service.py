@@ -1,7 +1,7 @@
 """What a service gives to ``stratos.rpc.serve``: its resources, its servicers, its root tasks.
 
 Order of calls: ``register`` and ``open`` -> the server listens, ``address`` is set -> ``tasks`` start ->
-``warm_up`` -> SERVING -> ... -> ``drain`` -> the server stops, tasks are cancelled -> ``close``.
+``warm_up`` -> SERVING -> ... -> ``begin_leave`` -> ``drain`` -> the server stops, tasks are cancelled -> ``close``.
 ``close`` is called also when ``open`` failed half-way, so it must stand resources that were never opened.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 import grpc.aio
 from prometheus_client import CollectorRegistry
 
+from stratos.rpc.clients.dialer import PLAIN, Dialer
 from stratos.rpc.tracing import TRACING_OFF, Tracing
 
 
@@ -29,6 +30,8 @@ class Service(ABC):
     """host:port of /metrics, /livez, /startedz and /readyz; set together with ``address``."""
     tracing: Tracing = TRACING_OFF
     """Makes the spans of this service's requests; set by the lifecycle before ``register``."""
+    dialer: Dialer = PLAIN
+    """Makes channels to peers, with the certificate of this process; set by the lifecycle before ``register``."""
     request_stop: Callable[[], None]
     """Ends the process with a drain, like a first signal but without counting as one; set by the lifecycle."""
 
@@ -54,6 +57,9 @@ class Service(ABC):
     def not_ready_reason(self) -> str:
         """Why no work should come now, "" when all is well. Called from the probe thread: quick, thread-safe."""
         return ""
+
+    def begin_leave(self) -> None:  # noqa: B027
+        """The process is no longer ready: called once, before the endpoint lag and ``drain``; quick."""
 
     async def drain(self) -> None:  # noqa: B027
         """Let open work end or move; called once, bounded by ``drain_timeout_s``."""

@@ -15,8 +15,8 @@ from stratos.api.kv.v1 import source_pb2_grpc
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
-from stratos.rpc.clients.channel import channel
 from stratos.rpc.clients.channel_pool import ChannelPool
+from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.worker.handoff.staging_slots import StagingSlots
 from stratos.worker.handoff.streams import FetchStream
 from stratos.worker.handoff.transports import Transports
@@ -37,11 +37,12 @@ class _Breaker:
 class SourcePeers:
     """All sources this worker has met. Belongs to the event loop."""
 
-    def __init__(self, transports: Transports, staging: StagingSlots, clock: Clock) -> None:
+    def __init__(self, transports: Transports, staging: StagingSlots, clock: Clock, dialer: Dialer = PLAIN) -> None:
         self._transports = transports
         self._staging = staging
         self._clock = clock
-        self._channels = ChannelPool(MAX_CHANNELS)
+        self._dialer = dialer
+        self._channels = ChannelPool(MAX_CHANNELS, ANY_WORKER, dialer)
         self._breakers: dict[str, _Breaker] = {}
         self._suspects: dict[str, WorkerRef] = {}
         self._legs: Counter[str] = Counter()
@@ -101,7 +102,7 @@ class SourcePeers:
 
     async def _ask_incarnation(self, ref: WorkerRef) -> str | None:
         """Incarnation at the suspect's address; "" when no process listens there, ``None`` when it is silent."""
-        async with channel(ref.address) as fresh:
+        async with self._dialer.channel(ref.address, ANY_WORKER) as fresh:
             stub = worker_pb2_grpc.WorkerServiceStub(fresh)
             call = stub.WatchStatus(worker_pb2.WatchStatusRequest(), timeout=PROBE_TIMEOUT_S)
             try:

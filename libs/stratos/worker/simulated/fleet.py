@@ -66,6 +66,7 @@ class SimulatedFleet(Service):
             settings.role, own, make_engine=partial(self._make_engine, settings.fake), make_store=open_adapter_store
         )
         worker.request_stop = partial(self._begin_leave, name)
+        worker.dialer = self.dialer
         server = GrpcServer(worker)
         await worker.open()
         self._workers[name], self._servers[name] = worker, server

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+
+import grpc.aio
+
 from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
 from stratos.common.errors import BadRequest
 from stratos.common.ids import new_incarnation
 from stratos.planning.settings import PoolKey
-from stratos.rpc.clients.channel import channel, translate_errors
+from stratos.rpc.clients.channel import translate_errors
+from stratos.rpc.clients.dialer import PLAIN, Dialer, PeerRole
 from stratos.rpc.codec.fleet import role_from_pb, role_to_pb
 from stratos_autoscaler.backends.base import Backend, BackendWorker
 
@@ -21,13 +27,22 @@ class LocalBackend(Backend):
     Args:
         address: host:port of the supervisor.
         start_timeout_s: longest wait for a new worker to serve.
+        dialer: connects; asked at the first call.
     """
 
-    def __init__(self, address: str, start_timeout_s: float) -> None:
-        self._channel = channel(address)
-        self._stub = supervisor_pb2_grpc.SupervisorServiceStub(self._channel)
+    def __init__(self, address: str, start_timeout_s: float, dialer: Callable[[], Dialer] = lambda: PLAIN) -> None:
+        self._address = address
+        self._dialer = dialer
         self._start_timeout_s = start_timeout_s
         self._holder = new_incarnation()
+
+    @cached_property
+    def _channel(self) -> grpc.aio.Channel:
+        return self._dialer().channel(self._address, PeerRole.SUPERVISOR)
+
+    @cached_property
+    def _stub(self) -> supervisor_pb2_grpc.SupervisorServiceStub:
+        return supervisor_pb2_grpc.SupervisorServiceStub(self._channel)
 
     async def hold_lease(self, ttl_s: float) -> bool:
         request = supervisor_pb2.HoldLeaseRequest(holder=self._holder, ttl_ms=round(ttl_s * 1000))

@@ -1,12 +1,12 @@
-"""How many generation requests may be open: in this process, and per tenant."""
+"""How many generation requests may be open, in this process and per tenant, and how they end with the process."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from stratos.common.errors import ConcurrencyLimited, Draining, Overloaded
+from stratos.common.errors import ConcurrencyLimited, Draining, Overloaded, StratosError
 from stratos_gateway.metrics import GatewayMetrics
 
 
@@ -26,6 +26,8 @@ class Admission:
         self._metrics = metrics
         self.num_open = 0
         self.is_draining = False
+        self._ends: set[Callable[[StratosError], None]] = set()
+        self._end: StratosError | None = None
 
     @contextmanager
     def enter(self, tenant: str) -> Iterator[None]:
@@ -52,3 +54,22 @@ class Admission:
             if not self._by_tenant[tenant]:
                 del self._by_tenant[tenant]
             self._metrics.open.dec()
+
+    @contextmanager
+    def ends_by(self, end: Callable[[StratosError], None]) -> Iterator[None]:
+        """``end`` is called if the process cannot wait for what runs inside; quick, and must not raise."""
+        self._ends.add(end)
+        if self._end is not None:
+            end(self._end)
+        try:
+            yield
+        finally:
+            self._ends.discard(end)
+
+    def end_all(self) -> None:
+        """The drain's time is over: what is open, or begins now, tells its client so."""
+        if self._end is None:
+            self._end = Draining("this gateway leaves before the answer is complete; try again")
+            self._metrics.ended_by_drain.inc(len(self._ends))
+            for end in list(self._ends):
+                end(self._end)

@@ -1,4 +1,4 @@
-"""Where requests come from, how much may be open at once, and for how long."""
+"""How much may be open at once, and for how long."""
 
 from __future__ import annotations
 
@@ -6,23 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt
-
-from stratos.core.tenant import Network
-from stratos.store.keys import check_networks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessConfig:
-    """Where requests come from."""
-
-    trusted_proxies: tuple[str, ...] = ()
-    """Addresses or networks (CIDR) of proxies in front of the gateways, whose X-Forwarded-For says the client's address
-    for keys that may be used from some networks only."""
-
-    @property
-    def networks(self) -> tuple[Network, ...]:
-        """The same, parsed."""
-        return check_networks(self.trusted_proxies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from stratos.core.placement import WorkerRef
 from stratos.core.requests.embedding import EmbedCall
 from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.channel_pool import ChannelPool
+from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec.embedding import call_to_pb
 
 MAX_CHANNELS = 64
@@ -28,12 +29,13 @@ class EmbeddingClient:
     Args:
         connect_timeout_s: longest wait for a connection.
         clock: of the deadlines.
+        dialer: connects.
     """
 
-    def __init__(self, connect_timeout_s: float, clock: Clock) -> None:
+    def __init__(self, connect_timeout_s: float, clock: Clock, dialer: Dialer = PLAIN) -> None:
         self._clock = clock
         self._connect_timeout_s = connect_timeout_s
-        self._channels = ChannelPool(MAX_CHANNELS)
+        self._channels = ChannelPool(MAX_CHANNELS, ANY_WORKER, dialer)
 
     async def embed(self, worker: WorkerRef, call: EmbedCall) -> list[bytes]:
         """Vectors of the inputs, float32; cancelling ends the work at the worker.

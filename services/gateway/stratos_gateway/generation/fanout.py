@@ -38,6 +38,7 @@ class Fanout:
         platform: Platform,
     ) -> None:
         self._news = asyncio.Event()
+        self._failure: StratosError | None = None
         self._num_choices = num_choices
         self._tasks: list[asyncio.Task[None]] = []
         self.generations = [
@@ -54,6 +55,11 @@ class Fanout:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def fail(self, error: StratosError) -> None:
+        """End with this error, unless everything has come already."""
+        self._failure = error
+        self._news.set()
 
     @property
     def is_ended(self) -> bool:
@@ -121,6 +127,8 @@ class Fanout:
         errors: list[StratosError] = [g.error for g in self.generations if g.error is not None]
         if errors:
             raise errors[0]
+        if self._failure is not None and not self.is_ended:
+            raise self._failure
 
 
 def _journals(

@@ -10,7 +10,7 @@ import orjson
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
-from stratos.common.errors import BadRequest, RequestTooLarge
+from stratos.common.errors import BadRequest, RequestTooLarge, UnsupportedEncoding
 
 _DISCARD_TIMEOUT_S = 1.0
 
@@ -19,10 +19,14 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> di
     """The body as a JSON object.
 
     Raises:
+        UnsupportedEncoding: it is compressed; a small body could unfold to any size.
         RequestTooLarge: over ``max_bytes``, announced or not.
         BadRequest: another content type, too slow, not JSON, not an object.
         ClientDisconnect: the client left in the middle.
     """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise UnsupportedEncoding(f"the content encoding {encoding[:40]!r} is not supported; send the body as it is")
     content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise BadRequest("the content type must be application/json", code="unsupported_content_type")

@@ -17,16 +17,18 @@ from stratos.common.errors import (
     Busy,
     IdentityMismatch,
     Internal,
+    InvalidApiKey,
     InvalidCheckpoint,
     Overloaded,
     RateLimited,
     Retryable,
     StratosError,
+    UnsupportedEncoding,
     WorkerLost,
 )
 
 MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 1, 30
-
+CHALLENGE = 'Bearer realm="StratosServe"'
 
 _PROMPT = "prompt"
 _PUBLIC_PARAMS = {
@@ -101,6 +103,16 @@ def error_body(error: StratosError) -> dict[str, Any]:
     shown = public_error(error)
     text = error.public_text or shown.message
     return {"error": {"message": text, "type": shown.type, "param": shown.param, "code": shown.code}}
+
+
+def answer_headers(error: StratosError, random: Random) -> dict[str, str]:
+    """Headers that go with the status: when to try again, how to authenticate, what a body may be."""
+    headers = retry_headers(error, random)
+    if isinstance(error, InvalidApiKey):
+        headers["www-authenticate"] = CHALLENGE
+    if isinstance(error, UnsupportedEncoding):
+        headers["accept-encoding"] = "identity"
+    return headers
 
 
 def retry_headers(error: StratosError, random: Random) -> dict[str, str]:

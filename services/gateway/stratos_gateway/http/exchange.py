@@ -12,6 +12,8 @@ from stratos.core.trace import TraceContext, parse_http_request_id, parse_tracep
 from stratos.rpc.tracing import Span, Tracing
 
 _SCOPE_KEY = "stratos.exchange"
+CLIENT_LEFT = 499
+"""Counted as the status of a request whose client left."""
 
 
 class Exchange:
@@ -20,17 +22,25 @@ class Exchange:
     Args:
         span: of the whole request; its trace context has the request's id.
         send: of ASGI.
+        client: IP address, as the last trusted hop saw it; empty where it is not known.
     """
 
-    def __init__(self, span: Span, send: Send) -> None:
+    def __init__(self, span: Span, send: Send, client: str) -> None:
         self.span = span
+        self.client = client
         self.status = 0
+        self.client_left = False
         self._send = send
 
     @property
     def request_id(self) -> str:
         """The client's x-request-id, or ours."""
         return self.span.trace.http_request_id
+
+    @property
+    def counted_status(self) -> int:
+        """Of the answer, as metrics and traces count it."""
+        return self.status if self.status and not self.client_left else CLIENT_LEFT
 
     async def send(self, message: Message) -> None:
         """Pass a message on; the first one gets the request id, and the span if there is one."""
@@ -66,7 +76,7 @@ class Exchanges:
         span = Span(trace)
         if scope["method"] == "POST":
             span = self._tracing.start("POST", trace, is_chosen=self._is_chosen())
-        exchange = scope[_SCOPE_KEY] = Exchange(span, send)
+        exchange = scope[_SCOPE_KEY] = Exchange(span, send, (scope.get("client") or ("",))[0])
         return exchange
 
     def _is_chosen(self) -> bool:
@@ -75,7 +85,12 @@ class Exchanges:
 
 def exchange_of(request: Request) -> Exchange:
     """The exchange that a request belongs to."""
-    exchange: Exchange = request.scope[_SCOPE_KEY]
+    return exchange_in(request.scope)
+
+
+def exchange_in(scope: Scope) -> Exchange:
+    """The exchange that an ASGI scope belongs to."""
+    exchange: Exchange = scope[_SCOPE_KEY]
     return exchange
 
 

@@ -24,7 +24,12 @@ class HttpLimits:
     body_timeout_s: Annotated[float, Gt(0)] = 10.0
     """Longest time a client may take to send its body."""
     write_timeout_s: Annotated[float, Gt(0)] = 30.0
-    """A stream whose client takes nothing for this long is cancelled."""
+    """A stream whose client takes nothing for this long is cancelled; so is an ended connection with unread bytes."""
+    keep_alive_s: Annotated[int, Ge(1)] = 75
+    """How long a connection without a request is kept; longer than load balancers keep theirs (60 s), so that the one
+    that ends it is never the one that just forwarded a request into it."""
+    max_connections: Annotated[int, Ge(1)] = 8192
+    """More connections than this are answered with 503 and closed, more than twice as many are closed at once."""
 
     max_deadline_s: Annotated[float, Gt(0)] = 60.0
     """Longest time from a request's arrival to its first token; `x-stratos-deadline-ms` asks for less. A request that

@@ -6,39 +6,67 @@
     what follows an early answer      the rest of a request that was answered before it was read gets
                                       ``head_timeout_s`` as well, then the connection ends
 
-What cannot be understood is answered in OpenAI's shape like every other error.  The time of an idle kept
-connection is uvicorn's; body and time of a request that is being served belong to ``http_body``.
+    connections                       at most ``max_connections``; more get 503, more than twice as many are closed
+    an answer that is not read        ``write_timeout_s`` after its end, then the connection is dropped
+
+While the process leaves, every answer ends its connection.  What cannot be understood is answered in OpenAI's shape
+like every other error.  The time of an idle kept connection is uvicorn's; body and time of a request that is being
+served belong to ``body``.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from http import HTTPStatus
+from random import Random
 from typing import Any
 
 import orjson
+from prometheus_client import Counter, Gauge
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from stratos.common.errors import BadRequest
+from stratos.common.errors import BadRequest, Overloaded
 from stratos.common.ids import new_id
-from stratos_gateway.http.errors import error_body
+from stratos_gateway.http.errors import error_body, retry_headers
+from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.limits import HttpLimits
 
 MAX_HEAD_BYTES = 64 * 1024
 """Other servers take 8 to 64 KiB."""
 
 
+@dataclass(slots=True, kw_only=True)
+class ConnectionsState:
+    """What all connections of a server share."""
+
+    limits: HttpLimits
+    num_open: Gauge
+    num_refused: Counter
+    is_leaving: bool = False
+    """Every answer ends its connection."""
+
+
+async def refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
+    """ASGI application of a connection that is one too many."""
+    error = Overloaded("the gateway has too many connections open")
+    headers = {**retry_headers(error, Random()), "connection": "close", "x-request-id": new_id("req")}
+    await OrjsonResponse(error_body(error), status_code=error.http_status, headers=headers)(scope, receive, send)
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection.
 
     Args:
-        limits: its bounds.
+        state: its bounds, and what it shares with the others.
         arguments: of uvicorn's protocol.
     """
 
-    def __init__(self, limits: HttpLimits, **arguments: Any) -> None:
+    def __init__(self, state: ConnectionsState, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._limits = limits
+        self._state = state
+        self._limits = state.limits
         self._in_head = True
         self._in_message = False
         self._num_bytes = 0
@@ -47,12 +75,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The head's time begins."""
         super().connection_made(transport)
+        self._state.num_open.set(len(self.connections))
+        if len(self.connections) > self._limits.max_connections:
+            self._state.num_refused.inc()
+            if len(self.connections) > 2 * self._limits.max_connections:
+                transport.abort()
+                return
+            self.app = refuse_connection
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is left to time."""
         self._stop_timer()
         super().connection_lost(exc)
+        self._state.num_open.set(len(self.connections))
 
     def data_received(self, data: bytes) -> None:
         """Count, parse, and refuse what is too much."""
@@ -76,6 +112,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._stop_timer()
         super().on_headers_complete()
+        if self._state.is_leaving:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         """A request is there; what follows is the next one's head."""
@@ -86,17 +124,33 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """An answer is out; the rest of its request, if any, does not get for ever."""
         super().on_response_complete()
-        if self._in_message and not self.transport.is_closing():
+        if self.transport.is_closing():
+            self._drop_unread()
+        elif self._in_message:
             self._start_timer()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """No further request came."""
+        super().timeout_keep_alive_handler()
+        self._drop_unread()
 
     def send_400_response(self, msg: str) -> None:
         """What uvicorn answers when it does not understand."""
         self._refuse(HTTPStatus.BAD_REQUEST, "this is not a valid HTTP request", "invalid_http")
 
     def end_when_idle(self) -> None:
-        """End after the answer under way; one that has not sent its first request yet is still answered."""
-        if self.cycle is not None:
+        """End after the answer under way, or now where there is none.
+
+        A request that has begun to arrive, and the first one of a connection, are still answered.
+        """
+        is_arriving = self.cycle is None or (self.cycle.response_complete and self._in_message)
+        if not is_arriving:
             self.shutdown()
+
+    def _drop_unread(self) -> None:
+        """The connection is closing; what its client does not read in time goes with it."""
+        self._stop_timer()
+        self._timer = self.loop.call_later(self._limits.write_timeout_s, self.transport.abort)
 
     def _start_timer(self) -> None:
         self._stop_timer()

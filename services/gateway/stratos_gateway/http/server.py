@@ -4,20 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import socket
+import ssl
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from stratos_gateway.http.limits import HttpLimits
-from stratos_gateway.http.listener import Listener
-from stratos_gateway.http.protocol import BoundedHttpProtocol
-
-KEEP_ALIVE_S = 30
+from stratos_gateway.http.listener import BACKLOG, Listener
+from stratos_gateway.http.protocol import BoundedHttpProtocol, ConnectionsState
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None, handshake_timeout_s: float) -> None:
+        super().__init__(config)
+        self._options: dict[str, Any] = {}
+        if tls is not None:
+            self._options = {"ssl": tls, "ssl_handshake_timeout": handshake_timeout_s}
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, with a bound of the TLS handshake, which it leaves at a minute."""
+        await self.lifespan.startup()
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def connect() -> asyncio.Protocol:
+            protocol: Any = config.http_protocol_class
+            made: asyncio.Protocol = protocol(
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return made
+
+        self.servers = [
+            await loop.create_server(connect, sock=sock, backlog=BACKLOG, **self._options) for sock in sockets or ()
+        ]
+        self.started = True
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals belong to the lifecycle."""
@@ -30,26 +53,41 @@ class HttpServer:
     Args:
         app: what answers.
         listener: where connections come from; closed with the server.
-        limits: of each connection.
+        state: bounds of connections, and what they share.
+        trusted_proxies: whose X-Forwarded-For tells the client's address.
+        tls: of the API; ``None`` is plain HTTP.
+        before_stop: called before connections are ended, so that open streams can say why they end.
     """
 
-    def __init__(self, app: ASGIApp, listener: Listener, limits: HttpLimits) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        listener: Listener,
+        state: ConnectionsState,
+        *,
+        trusted_proxies: tuple[str, ...] = (),
+        tls: ssl.SSLContext | None = None,
+        before_stop: Callable[[], None] = lambda: None,
+    ) -> None:
         self._listener = listener
+        self._state = state
+        self._before_stop = before_stop
         self.address = listener.address
         config = uvicorn.Config(
             app,
-            http=partial(BoundedHttpProtocol, limits),  # type: ignore[arg-type]  # uvicorn calls it, no more
+            http=partial(BoundedHttpProtocol, state),  # type: ignore[arg-type]  # uvicorn calls it, no more
             loop="none",
             lifespan="off",
             ws="none",
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            proxy_headers=bool(trusted_proxies),
+            forwarded_allow_ips=list(trusted_proxies),
+            timeout_keep_alive=state.limits.keep_alive_s,
             timeout_graceful_shutdown=1,
         )
-        self._server = _Server(config)
+        self._server = _Server(config, tls, state.limits.head_timeout_s)
 
     async def run(self) -> None:
         """Root task: serve until it is cancelled; then connections are closed and the socket with them."""
@@ -57,18 +95,22 @@ class HttpServer:
         try:
             await asyncio.shield(serving)
         finally:
+            self._before_stop()
             self._server.should_exit = True
             await serving
 
-    def leave_shared_port(self) -> None:
-        """Take no further connection where other processes listen on the same socket, and end idle ones.
+    def begin_leave(self) -> None:
+        """End idle connections, and the others with their next answer.
 
-        On a port of its own the server goes on answering: a client that connects learns that it drains.
+        Where other processes listen on the same socket it takes no further connection.  On a port of its own it goes
+        on answering, since load balancers may not know yet that it leaves.
         """
-        if not self._listener.is_shared or not self._server.started:
+        self._state.is_leaving = True
+        if not self._server.started:
             return
-        for server in self._server.servers:
-            server.close()
+        if self._listener.is_shared:
+            for server in self._server.servers:
+                server.close()
         for connection in list(self._server.server_state.connections):
             if isinstance(connection, BoundedHttpProtocol):
                 connection.end_when_idle()

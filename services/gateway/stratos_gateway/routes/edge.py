@@ -9,7 +9,6 @@ answered, is the route's own business.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from stratos.common.errors import StratosError
 from stratos.core.requests.terms import RequestTerms
-from stratos.core.tenant import Network, Tenant
+from stratos.core.tenant import Tenant
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.auth import Authenticator, bearer_key
 from stratos_gateway.access.client_address import check_address
@@ -27,6 +26,7 @@ from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.body import read_json, until_disconnect
 from stratos_gateway.http.deadline import time_to_first_token_s
 from stratos_gateway.http.errors import public_param
+from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
 
 
@@ -39,7 +39,6 @@ class Edge:
     platform: Platform
     tokenizer: Tokenizer
     limits: HttpLimits
-    trusted_proxies: Sequence[Network] = ()
 
     async def authenticate(self, request: Request) -> Tenant:
         """Whose key a request carries; raises like ``Authenticator``.
@@ -48,7 +47,7 @@ class Edge:
             PermissionDenied: the key may not be used from the client's address.
         """
         tenant = await self.authenticator.authenticate(bearer_key(request.headers))
-        check_address(tenant, request, self.trusted_proxies)
+        check_address(tenant, exchange_of(request).client)
         return tenant
 
 

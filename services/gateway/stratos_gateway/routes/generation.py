@@ -56,19 +56,23 @@ class GenerationEndpoint(EdgeEndpoint):
         fanout = Fanout(specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
         try:
             async with fanout:
-                if options.stream:
-                    await self._stream(fanout, prepared, exchange)
-                else:
-                    chunks = await fanout.finish()
-                    response = OrjsonResponse(prepared.renderer.body(chunks, _usage(fanout)))
-                    await response(request.scope, request.receive, send)
+                with self._edge.admission.ends_by(fanout.fail):
+                    await self._send(fanout, prepared, request, send)
         finally:
             self._count(caller.tenant, fanout)
             _describe(exchange.span, prepared, fanout)
 
-    async def _stream(self, fanout: Fanout, prepared: Prepared, exchange: Exchange) -> None:
+    async def _send(self, fanout: Fanout, prepared: Prepared, request: Request, send: Send) -> None:
+        if prepared.options.stream:
+            await self._stream(fanout, prepared, exchange_of(request), send)
+            return
+        chunks = await fanout.finish()
+        response = OrjsonResponse(prepared.renderer.body(chunks, _usage(fanout)))
+        await response(request.scope, request.receive, send)
+
+    async def _stream(self, fanout: Fanout, prepared: Prepared, exchange: Exchange, send: Send) -> None:
         """Errors before the first event have a status of their own; later ones are the last event."""
-        stream, renderer = EventStream(exchange.send, self._edge.limits.write_timeout_s), prepared.renderer
+        stream, renderer = EventStream(send, self._edge.limits.write_timeout_s), prepared.renderer
         try:
             while chunks := await fanout.news():
                 await stream.write(encode_events(renderer.events(chunks)))

@@ -23,7 +23,7 @@ from stratos.core.features import can_speak_with, name_features
 from stratos.core.generation import Submission
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import RequestKey
-from stratos.rpc.clients.channel import channel
+from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec import generation as codec
 from stratos_gateway.sessions.liveness import Liveness, SessionConfig
 from stratos_gateway.sessions.sink import AttemptSink
@@ -39,9 +39,10 @@ class WorkerSession:
         worker: as the placement names it.
         clock: for liveness.
         config: limits of liveness.
+        dialer: connects.
     """
 
-    def __init__(self, worker: WorkerRef, clock: Clock, config: SessionConfig) -> None:
+    def __init__(self, worker: WorkerRef, clock: Clock, config: SessionConfig, dialer: Dialer = PLAIN) -> None:
         self.worker = worker
         self.is_broken = False
         self._features: frozenset[str] = frozenset()
@@ -50,7 +51,7 @@ class WorkerSession:
         self._sinks: dict[RequestKey, AttemptSink] = {}
         self._outbox: asyncio.Queue[decode_pb2.SessionRequest] = asyncio.Queue(MAX_OUTBOX)
         self._tasks: list[asyncio.Task[None]] = []
-        self._channel: grpc.aio.Channel = channel(worker.address)
+        self._channel: grpc.aio.Channel = dialer.channel(worker.address, ANY_WORKER)
         self._call: Any = None
 
     @property

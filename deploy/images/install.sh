@@ -1,0 +1,28 @@
+#!/bin/sh
+# One step of an image's build, run in the folder of the sources:
+#   install.sh dependencies EXTRAS     /opt/stratos becomes an environment with what these extras need
+#   install.sh project                 /opt/project becomes what the project itself adds to it
+# The environment has no pip. Bytecode is written here: a read-only root could not keep it, and torch alone would compile
+# for seconds at every start.
+set -eu
+target=/opt/stratos
+# Build requirements (hatchling) come from the same pins.
+export PIP_CONSTRAINT="$PWD/constraints.txt" PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+
+case $1 in
+dependencies)
+  python -m venv --without-pip $target
+  python requirements.py "$2" >/tmp/requirements.txt
+  python -m pip --python $target/bin/python install -r /tmp/requirements.txt
+  # Headers, build files and tests of torch: nothing of it is read by a process that only computes.
+  rm -rf $target/lib/python3*/site-packages/torch/include $target/lib/python3*/site-packages/torch/share \
+    $target/lib/python3*/site-packages/torch/test
+  ;;
+project)
+  python -m pip --python $target/bin/python install --no-deps --prefix /opt/project .
+  ;;
+*)
+  echo "install.sh: unknown step $1" >&2
+  exit 2
+  ;;
+esac

@@ -1,0 +1,68 @@
+"""Which role may call which method: the one table, asked by the one interceptor.
+
+A method without a line is refused to all.  Without mTLS there are no roles and nothing is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratos.common.errors import PeerRefused
+from stratos.common.tls.identity import WORKER_ROLES, PeerRole
+from stratos.rpc.serving.tls import caller_identity
+
+_GATEWAY, _ROUTER = frozenset({PeerRole.GATEWAY}), frozenset({PeerRole.ROUTER})
+_AUTOSCALER, _ADMIN = frozenset({PeerRole.AUTOSCALER}), frozenset({PeerRole.ADMIN})
+_SUPERVISOR = frozenset({PeerRole.SUPERVISOR})
+_EVERYONE = frozenset(PeerRole)
+
+ACCESS: dict[str, frozenset[PeerRole]] = {
+    "/stratos.api.worker.v1.DecodeService/Session": _GATEWAY,
+    "/stratos.api.worker.v1.EmbedService/Embed": _GATEWAY,
+    "/stratos.api.worker.v1.WorkerService/WatchStatus": _ROUTER | _AUTOSCALER | WORKER_ROLES,
+    "/stratos.api.worker.v1.WorkerService/Drain": _AUTOSCALER | _SUPERVISOR,
+    "/stratos.api.worker.v1.CacheService/WatchCache": _ROUTER,
+    "/stratos.api.kv.v1.KvSourceService/Fetch": WORKER_ROLES,
+    "/stratos.api.kv.v1.KvSourceService/Invalidate": WORKER_ROLES,
+    "/stratos.api.router.v1.RouterService/Schedule": _GATEWAY,
+    "/stratos.api.router.v1.RouterService/Complete": _GATEWAY,
+    "/stratos.api.router.v1.RouterService/ExchangeConvictions": _GATEWAY,
+    "/stratos.api.router.v1.RouterService/GetFleet": _AUTOSCALER | _SUPERVISOR,
+    # It hands out MACs of keys and cache salts.
+    "/stratos.api.gateway.v1.SnapshotService/FetchSnapshot": _GATEWAY,
+    # An admin sees what it may change.
+    "/stratos.api.lora.v1.RegistryService/ListAdapters": _GATEWAY | WORKER_ROLES | _ADMIN,
+    "/stratos.api.lora.v1.RegistryService/RegisterAdapter": _ADMIN,
+    "/stratos.api.lora.v1.RegistryService/DeleteAdapter": _ADMIN,
+    # `stratos status` asks with the supervisor's own certificate.
+    "/stratos.api.supervisor.v1.SupervisorService/ListProcesses": _AUTOSCALER | _SUPERVISOR,
+    "/stratos.api.supervisor.v1.SupervisorService/HoldLease": _AUTOSCALER,
+    "/stratos.api.supervisor.v1.SupervisorService/StartWorker": _AUTOSCALER,
+    "/stratos.api.supervisor.v1.SupervisorService/DrainWorker": _AUTOSCALER,
+    "/grpc.health.v1.Health/Check": _EVERYONE,
+    "/grpc.health.v1.Health/Watch": _EVERYONE,
+}
+
+
+class Access:
+    """Decides by the certificate of a call's peer.
+
+    Args:
+        domain: of this platform; certificates of another one are refused, also when one CA signed both.
+    """
+
+    def __init__(self, domain: str) -> None:
+        self._domain = domain
+
+    def check(self, method: str, context: Any) -> None:
+        """Pass, or raise ``PeerRefused``.
+
+        Args:
+            method: full name, "/package.Service/Method".
+            context: of the call.
+        """
+        identity = caller_identity(context)
+        if identity is None or identity.domain != self._domain:
+            raise PeerRefused(f"{method} is for processes of the platform {self._domain!r}")
+        if identity.role not in ACCESS.get(method, frozenset()):
+            raise PeerRefused(f"{method} is not for the role {identity.role}")

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Build the container images, and the CycloneDX list of what each one holds.
+
+python scripts/build_images.py                                  all images, with docker
+python scripts/build_images.py --builder "podman build" --only gateway,router --tag v1
+python scripts/build_images.py --only worker-gpu                the worker with CUDA's torch and Triton, several GB
+
+The builder has to take -t, -f, --build-arg and --output as `docker build` does. Lists go to build/sbom/NAME.cdx.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SBOM_DOCKERFILE = "deploy/images/sbom.Dockerfile"
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image: its name below the repository, and what it is built from."""
+
+    name: str
+    dockerfile: str
+    build_args: dict[str, str] = field(default_factory=dict)
+    is_default: bool = True
+    """Built when no names are given."""
+
+
+WORKER = "services/decode_worker/Dockerfile"
+IMAGES = (
+    Image("gateway", "services/gateway/Dockerfile"),
+    Image("router", "services/router/Dockerfile"),
+    Image("lora-registry", "services/lora_registry/Dockerfile"),
+    Image("autoscaler", "services/autoscaler/Dockerfile"),
+    Image("worker", WORKER),
+    Image("worker-gpu", WORKER, {"EXTRAS": "gpu,otlp"}, is_default=False),
+    Image("model-demo", "deploy/images/model-demo.Dockerfile"),
+    Image("redis", "deploy/images/redis.Dockerfile"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """How images are built and named."""
+
+    builder: tuple[str, ...]
+    repository: str
+    tag: str
+    version: str
+    revision: str
+    source: str
+
+    def reference(self, image: Image) -> str:
+        """repository/name:tag"""
+        return f"{self.repository}/{image.name}:{self.tag}"
+
+    def command(self, image: Image) -> list[str]:
+        """Builds the image."""
+        args = {"VERSION": self.version, "REVISION": self.revision, "SOURCE": self.source, **image.build_args}
+        return [*self.builder, "-t", self.reference(image), "-f", image.dockerfile, *_build_args(args), "."]
+
+    def sbom_command(self, image: Image, folder: Path) -> list[str]:
+        """Writes the image's list into ``folder``; the image has to be there."""
+        args = {"IMAGE": self.reference(image), "VERSION": self.version}
+        output = ("--output", f"type=local,dest={folder}")
+        return [*self.builder, "-f", SBOM_DOCKERFILE, *_build_args(args), *output, "."]
+
+
+def _build_args(args: dict[str, str]) -> list[str]:
+    return [part for name, value in args.items() for part in ("--build-arg", f"{name}={value}")]
+
+
+def chosen(names: str) -> list[Image]:
+    """The images named, separated by commas; without names those of a release for CPUs.
+
+    Raises:
+        SystemExit: there is no such image.
+    """
+    if not names:
+        return [image for image in IMAGES if image.is_default]
+    known = {image.name: image for image in IMAGES}
+    if unknown := sorted(set(names.split(",")) - set(known)):
+        raise SystemExit(f"no image is called {', '.join(unknown)}; there are {', '.join(known)}")
+    return [known[name] for name in names.split(",")]
+
+
+def _git(*argv: str) -> str:
+    done = subprocess.run(["git", *argv], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--builder", default="docker build", help="command that builds an image")
+    parser.add_argument("--repository", default="stratosserve", help="put in front of the names")
+    parser.add_argument("--tag", default="", help="default: the version of the project")
+    parser.add_argument("--only", default="", help="names, separated by commas")
+    parser.add_argument("--source", default="unknown", help="address of the sources, for the label")
+    parser.add_argument("--sbom", type=Path, default=ROOT / "build" / "sbom", help="folder of the lists")
+    parser.add_argument("--no-sbom", action="store_true", help="build images only")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Build what is asked for, and stop at the first failure."""
+    args = _arguments()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    revision = _git("rev-parse", "HEAD") or "unknown"
+    if _git("status", "--porcelain", "--untracked-files=no"):
+        revision += "-dirty"
+    build = Build(builder=tuple(shlex.split(args.builder)), repository=args.repository, tag=args.tag or version,
+                  version=version, revision=revision, source=args.source)  # fmt: skip
+    for image in chosen(args.only):
+        start = time.monotonic()
+        steps = [build.command(image)]
+        if not args.no_sbom:
+            args.sbom.mkdir(parents=True, exist_ok=True)
+            steps.append(build.sbom_command(image, args.sbom))
+        for step in steps:
+            if failed := subprocess.run(step, cwd=ROOT, check=False).returncode:
+                print(f"{shlex.join(step)} ended with {failed}", file=sys.stderr)
+                return 1
+        print(f"==> {build.reference(image)} in {time.monotonic() - start:.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

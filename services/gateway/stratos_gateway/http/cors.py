@@ -1,0 +1,41 @@
+"""What browsers ask before a page of another origin may call the API; refusals have OpenAI's shape."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from stratos.common.errors import PermissionDenied
+from stratos_gateway.http.errors import error_body
+from stratos_gateway.http.json_response import OrjsonResponse
+
+_MAX_AGE_S = 600
+
+
+class Cors(CORSMiddleware):
+    """Around everything that answers, errors included.
+
+    Args:
+        app: what answers.
+        origins: that are allowed, or "*".
+    """
+
+    def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),  # a key in a header is no credential that a browser adds by itself
+            expose_headers=("retry-after", "x-request-id", "x-should-retry"),
+            max_age=_MAX_AGE_S,
+        )
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Whether the page may call."""
+        response = super().preflight_response(request_headers)
+        if response.status_code < 400:
+            return response
+        error = PermissionDenied("this origin, or what it asks for, is not allowed")
+        return OrjsonResponse(error_body(error), status_code=error.http_status, headers={"vary": "origin"})

@@ -1,0 +1,44 @@
+"""One set of images and one report for all points of a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.cluster.commands import Kubectl
+from tests.support.cluster.images import provide_images
+from tests.support.cluster.report import ClusterReport
+from tests.support.cluster.settings import ClusterSettings
+
+
+@pytest.fixture(scope="session")
+def cluster() -> ClusterSettings:
+    if not os.environ.get("KUBECONFIG"):
+        pytest.fail("KUBECONFIG names no cluster; see docs/operations.md")
+    return ClusterSettings.from_environment()
+
+
+@pytest.fixture(scope="session")
+def report(cluster: ClusterSettings) -> ClusterReport:
+    return ClusterReport.from_environment(f"local cluster, Kubernetes {Kubectl().server_version()}")
+
+
+@pytest.fixture(scope="session")
+def images(cluster: ClusterSettings) -> dict[str, float]:
+    """They are on the nodes; seconds that it took."""
+    return provide_images(cluster)
+
+
+@pytest.fixture
+def no_leftovers() -> Iterator[None]:
+    """Objects of the cluster's own are the same before and after."""
+    before = _cluster_objects()
+    yield
+    assert _cluster_objects() == before
+
+
+def _cluster_objects() -> set[str]:
+    kinds = "clusterroles,clusterrolebindings,priorityclasses,apiservices,validatingwebhookconfigurations"
+    return set(Kubectl()("get", kinds, "-o", "name").split())

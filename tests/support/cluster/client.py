@@ -1,0 +1,84 @@
+"""A pod that sends requests: what it calls goes through the Service, as it does for an application of the cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.cluster.commands import Kubectl
+
+STREAM = """
+import json, sys, time
+import httpx
+url, key, body = json.loads(sys.stdin.readline())
+events, first_s, start = [], None, time.monotonic()
+headers = {"Authorization": f"Bearer {key}"}
+with httpx.stream("POST", url, json=body, headers=headers, timeout=60, verify=False) as answer:
+    status = answer.status_code
+    if status != 200:
+        events.append(answer.read().decode())
+    for line in answer.iter_lines() if status == 200 else ():
+        if line.startswith("data: "):
+            first_s = first_s or time.monotonic() - start
+            events.append(line[6:])
+print(json.dumps({"status": status, "events": events, "first_s": first_s, "whole_s": time.monotonic() - start}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """An answer of server-sent events."""
+
+    status: int
+    events: list[str]
+    first_s: float
+    whole_s: float
+
+    @property
+    def text(self) -> str:
+        chunks = [json.loads(event) for event in self.events if event != "[DONE]"]
+        return "".join(
+            choice.get("text") or choice.get("delta", {}).get("content") or ""
+            for chunk in chunks
+            for choice in chunk["choices"]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPod:
+    kubectl: Kubectl
+    name: str
+
+    def python(self, program: str, line: Any = None, timeout_s: float = 120.0) -> str:
+        """Output of a program in the pod, which reads ``line`` as JSON from its input."""
+        argv = ("exec", "-i", self.name, "--", "python", "-c", program)
+        return self.kubectl(*argv, stdin=json.dumps(line) + "\n", timeout_s=timeout_s)
+
+    def stream(self, url: str, key: str, body: dict[str, Any]) -> Streamed:
+        return Streamed(**json.loads(self.python(STREAM, [url, key, body | {"stream": True}])))
+
+
+@contextmanager
+def client_pod(kubectl: Kubectl, image: str, name: str = "client") -> Iterator[ClientPod]:
+    """A pod with Python and httpx that fits into a restricted namespace."""
+    container = {
+        "name": "client", "image": image, "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-c", "import signal; signal.sigwait([signal.SIGTERM])"],
+        "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                            "capabilities": {"drop": ["ALL"]}},
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}},
+    }  # fmt: skip
+    security = {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
+    kubectl.apply(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": kubectl.namespace},
+         "spec": {"containers": [container], "securityContext": security, "automountServiceAccountToken": False,
+                  "enableServiceLinks": False}}
+    )  # fmt: skip
+    try:
+        kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=120s", timeout_s=130)
+        yield ClientPod(kubectl, name)
+    finally:
+        kubectl("delete", "pod", name, "--wait=true", "--ignore-not-found")

@@ -1,0 +1,60 @@
+"""What the tests are told about the cluster, from the environment."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.paths import ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """The commands are lists of words; the arguments are appended."""
+
+    build: tuple[str, ...]
+    """Takes what `docker build` takes; empty: the images are there already."""
+    load: tuple[str, ...]
+    """Takes an image and makes every node know it; empty: the nodes pull."""
+    node: tuple[str, ...]
+    """Takes kill, revive, cut or join, and the name of a node; empty: tests of lost nodes are skipped."""
+    registry: str
+    """Put in front of the images' names when nodes pull."""
+    tag: str
+    values: tuple[Path, ...]
+    """More values files, for what is special about the cluster."""
+
+    @classmethod
+    def from_environment(cls) -> ClusterSettings:
+        read = os.environ.get
+        return cls(
+            build=tuple(shlex.split(read("E2E_BUILD", ""))),
+            load=tuple(shlex.split(read("E2E_LOAD", ""))),
+            node=tuple(shlex.split(read("E2E_NODE", ""))),
+            registry=read("E2E_REGISTRY", ""),
+            tag=read("E2E_TAG", "") or f"e2e-{commit()[:12]}",
+            values=tuple(Path(path) for path in shlex.split(read("E2E_VALUES", ""))),
+        )
+
+    @property
+    def repository(self) -> str:
+        """Put in front of an image's name."""
+        return f"{self.registry}/stratosserve/" if self.registry else "stratosserve/"
+
+    def helm_arguments(self) -> list[str]:
+        """Flags of helm install and upgrade: which images, and what is special about the cluster."""
+        files = [part for path in self.values for part in ("-f", str(path))]
+        registry = ["--set", f"image.registry={self.registry}"] if self.registry else []
+        return ["--set", f"image.tag={self.tag}", *registry, *files]
+
+    def documented_environment(self, namespace: str) -> dict[str, str]:
+        """The variables that the blocks of docs/operations.md leave to the reader."""
+        return {"NAMESPACE": namespace, "TAG": self.tag, "HELM_ARGS": shlex.join(self.helm_arguments())}
+
+
+def commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
