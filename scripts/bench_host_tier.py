@@ -57,7 +57,7 @@ def make_engine(switches: dict[str, Any]) -> EngineCore:
             num_threads=1,
         )
     )
-    crowded = {"kv_watermark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
+    crowded: dict[str, Any] = {"kv_watermark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
     config = SchedulerConfig(step_time_budget_ms=0.0, **crowded, **switches)
     return EngineCore(runner, config)
 

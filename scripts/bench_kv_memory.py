@@ -128,7 +128,11 @@ def measure(workload: Workload, switches: dict[str, Any]) -> dict[str, float]:
     """One run to the end; figures as the module says."""
     clock, num_blocks = FakeClock(), workload.pool_tokens // BLOCK_SIZE
     runner = TimedRunner(FakeConfig(num_blocks=num_blocks, block_size=BLOCK_SIZE, max_model_len=CONTEXT), clock)
-    bounds = {"max_num_seqs": workload.num_requests, "max_num_batched_tokens": 2048, "step_time_budget_ms": 0.0}
+    bounds: dict[str, Any] = {
+        "max_num_seqs": workload.num_requests,
+        "max_num_batched_tokens": 2048,
+        "step_time_budget_ms": 0.0,
+    }
     config = SchedulerConfig(**bounds, **switches)
     engine = EngineCore(runner, config, clock)
     requests = make_requests(workload, clock.now())
@@ -166,10 +170,12 @@ def summary(steps: list[Sample], pool_tokens: int) -> dict[str, float]:
     }
 
 
-def measure_all(workload: Workload, seeds: Iterable[int] = SEEDS) -> dict[str, dict[str, float]]:
-    """Every row as the mean over seeds, the seed with the least live tokens, and the ratio to contiguous slots."""
+def measure_all(
+    workload: Workload, seeds: Iterable[int] = SEEDS, names: Iterable[str] = tuple(ROWS)
+) -> dict[str, dict[str, float]]:
+    """Rows as the mean over seeds, the seed with the least live tokens, and the ratio to contiguous slots."""
     workloads = [replace(workload, seed=seed) for seed in seeds]
-    rows = {name: _mean([measure(one, switches) for one in workloads]) for name, switches in ROWS.items()}
+    rows = {name: _mean([measure(one, ROWS[name]) for one in workloads]) for name in names}
     base = rows["contiguous slots of 4096"]["running"]
     return {name: row | {"vs_contiguous": round(row["running"] / base, 2)} for name, row in rows.items()}
 

@@ -109,7 +109,7 @@ def measure(count: int, args: argparse.Namespace, platform: Platform, data_dir: 
 
 def summary(rows: list[dict[str, Any]], step_ms: float) -> list[dict[str, Any]]:
     """Means per number of workers, as a share of linear growth and of what the slots allow."""
-    found = []
+    found: list[dict[str, Any]] = []
     for count in sorted({row["workers"] for row in rows}):
         rates = [row["tokens_per_s"] for row in rows if row["workers"] == count]
         mean = sum(rates) / len(rates)

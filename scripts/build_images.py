@@ -41,7 +41,7 @@ IMAGES = (
     Image("lora-registry", "services/lora_registry/Dockerfile"),
     Image("autoscaler", "services/autoscaler/Dockerfile"),
     Image("worker", WORKER),
-    Image("worker-gpu", WORKER, {"EXTRAS": "gpu,otlp"}, is_default=False),
+    Image("worker-gpu", WORKER, {"EXTRAS": "gpu"}, is_default=False),
     Image("model-demo", "deploy/images/model-demo.Dockerfile"),
     Image("redis", "deploy/images/redis.Dockerfile"),
 )

@@ -75,8 +75,12 @@ def default_of(setting: Setting) -> str:
     if isinstance(value, dict):
         text = json.dumps({key: dataclasses.asdict(held) for key, held in value.items()})
     elif setting.is_json:
-        text = json.dumps([dataclasses.asdict(item) if dataclasses.is_dataclass(item) else item for item in value])
+        text = json.dumps([_plain(item) for item in value])
     return f"`{text}`" if text else "empty"
+
+
+def _plain(item: object) -> object:
+    return dataclasses.asdict(item) if dataclasses.is_dataclass(item) and not isinstance(item, type) else item
 
 
 def cell(text: str) -> str:

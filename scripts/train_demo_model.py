@@ -203,7 +203,7 @@ def train_model(name: str, corpus: dict[str, Part], tokenizer: Tokenizer, out: P
             optimizer.save(checkpoint, step + 1)
     print(f"{name} held-out loss {held_out_loss(model, held):.4f}", flush=True)
     target = out / name
-    model.to(torch.bfloat16).save_pretrained(target)
+    model.bfloat16().save_pretrained(target)
     for path in (out / "tokenizer").glob("*"):
         (target / path.name).write_bytes(path.read_bytes())
 
@@ -230,7 +230,7 @@ def train_adapter(name: str, corpus: dict[str, Part], tokenizer: Tokenizer, out:
             print(f"{name} step {step}/{steps} loss {loss.item():.3f} {time.monotonic() - started:.0f}s", flush=True)
     model.to(torch.bfloat16)
     model.peft_config["default"].base_model_name_or_path = "base"
-    model.save_pretrained(out / "adapters" / name)
+    model.save_pretrained(str(out / "adapters" / name))
     (out / "adapters" / name / "README.md").unlink(missing_ok=True)
     (out / "adapters" / name / "adapter_model.safetensors").chmod(0o644)
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # One step of an image's build, run in the folder of the sources:
-#   install.sh dependencies EXTRAS     /opt/stratos becomes an environment with what these extras need
+#   install.sh dependencies EXTRAS     /opt/stratos gets what the project and these extras need
 #   install.sh project                 /opt/project becomes what the project itself adds to it
 # The environment has no pip. Bytecode is written here: a read-only root could not keep it, and torch alone would compile
 # for seconds at every start.
@@ -11,7 +11,7 @@ export PIP_CONSTRAINT="$PWD/constraints.txt" PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_
 
 case $1 in
 dependencies)
-  python -m venv --without-pip $target
+  [ -d $target ] || python -m venv --without-pip $target
   python requirements.py "$2" >/tmp/requirements.txt
   python -m pip --python $target/bin/python install -r /tmp/requirements.txt
   # Headers, build files and tests of torch: nothing of it is read by a process that only computes.

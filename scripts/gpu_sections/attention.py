@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from stratos.core.kv import KvGeometry
 from stratos.engine.attention import triton_paged
 from stratos.engine.attention.triton_paged import Shapes, TritonPagedAttention
 from stratos.engine.memory.kv_pages import KvPages
-from stratos.engine.triton_kernels.attention import AttentionRows, TileShape
+from stratos.engine.triton_kernels.attention import AttentionRows, ExactSlice, TileShape
 
 HEADS, KV_HEADS, DIM, BLOCK = 32, 8, 128, 16
 CASES = [(batch, context) for batch in (1, 8, 64) for context in (1024, 8192, 32768)]
@@ -40,8 +41,8 @@ def run(rig: Rig) -> None:
             rig.attempt(name, lambda b=batch, c=context, s=shape: _decode(rig, bandwidth, b, c, shape=s))
     for programs in (8,) if rig.is_rehearsal else (264, 1056):
         rig.attempt(f"tune_programs{programs}", lambda n=programs: _with_programs(rig, bandwidth, n))
-    for shape in () if rig.is_rehearsal else PREFILL_SHAPES:
-        rig.attempt(f"tune_prefill_{'_'.join(map(str, shape))}", lambda s=shape: _prefill(rig, 8192, TileShape(*s)))
+    for tiles in () if rig.is_rehearsal else PREFILL_SHAPES:
+        rig.attempt(f"tune_prefill_{'_'.join(map(str, tiles))}", lambda s=tiles: _prefill(rig, 8192, TileShape(*s)))
 
 
 class _Bench:
@@ -81,7 +82,7 @@ class _Bench:
         parts = self.kernel.parts(len(query_blocks)) if is_split else None
         scales = self.kernel.kv_scales
 
-        pieces = [None]
+        pieces: Sequence[ExactSlice | None] = [None]
         if self.kernel.is_exact:
             pieces = self.kernel.exact_slices([(row, 1, self.context) for row, _ in query_blocks])
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
-from gpu_sections.rig import Rig
+from gpu_sections.rig import Rig, Work
 
 SHAPES = {
     "qkv": (6144, 4096),
@@ -36,7 +38,7 @@ def _efficiency(rig: Rig, bandwidth: float, out_features: int, in_features: int)
     shares = {}
     for rows in BATCHES[:2] if rig.is_rehearsal else BATCHES:
         x = torch.randn(rows, in_features, dtype=rig.dtype, device=rig.device)
-        works = [lambda weight=weight, x=x: torch.nn.functional.linear(x, weight) for weight in weights]
+        works: list[Work] = [partial(torch.nn.functional.linear, x, weight) for weight in weights]
         moved = size + rows * (in_features + out_features) * rig.dtype.itemsize
         shares[str(rows)] = round(moved / rig.seconds(works) / bandwidth, 3)
     return shares

@@ -81,9 +81,9 @@ class Rig:
     def event_seconds(self, work: Work, repeats: int = 5) -> float:
         """Seconds of ``work`` on the device's clock, the best of several."""
         if self.is_rehearsal:
-            begin = time.perf_counter()
+            begin_s = time.perf_counter()
             work()
-            return time.perf_counter() - begin
+            return time.perf_counter() - begin_s
         work()
         best = float("inf")
         for _ in range(repeats):

@@ -66,7 +66,7 @@ def _model(rig: Rig) -> tuple[RandomModel, Bench]:
     bandwidth = rig.copy_bandwidth()
     rig.record("copy_gb_per_s", round(bandwidth / 1e9, 1))
     context = 20 if rig.is_rehearsal else CONTEXT
-    batches = (1, 3) if rig.is_rehearsal else BATCHES
+    batches: tuple[int, ...] = (1, 3) if rig.is_rehearsal else BATCHES
     blocks_per_row = -(-(context + 2 * (STEPS + WARM_UP)) // BLOCK)
     largest = max(batches)
     if not rig.is_rehearsal:

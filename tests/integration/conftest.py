@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from tests.support.platform_process import PlatformProcess, running_platform
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, running_redis
 
 
 @pytest.fixture(scope="session")
@@ -23,18 +23,14 @@ def real_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform
 @pytest.fixture
 def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
     """A server of this test's own, to kill and start again."""
-    server = RedisServer(tmp_path / "redis")
-    server.start()
-    yield server
-    server.close()
+    with running_redis(tmp_path / "redis") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def _session_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.close()
+    with running_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 @pytest.fixture

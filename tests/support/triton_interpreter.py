@@ -36,5 +36,16 @@ if IS_INTERPRETED:
             return x.data
         return interpreter._convert_float(x.data, x.dtype.scalar, tl.float32, None).view(np.float32)
 
+    _patch_lang, _patched = interpreter._patch_lang, set()
+
+    def _patch_once(fn: Any) -> Any:
+        """Triton looks through its language at every call of a function; here the first patch stays for good."""
+        is_core = any(value is tl.core for value in fn.__globals__.values())
+        if is_core not in _patched:
+            _patched.add(is_core)
+            _patch_lang(fn)
+        return interpreter._LangPatchScope()
+
+    interpreter._patch_lang = _patch_once
     interpreter._patch_lang_tensor = _patch_with_scalars
     interpreter.InterpreterBuilder.create_dot = _product

@@ -50,6 +50,9 @@ from stratos.engine.slow_steps import SlowSteps
 from stratos.engine.step_loop import StepLoop
 from stratos.engine.step_tracker import StepTracker
 
+STATUS_WAIT_S = 0.01
+"""How long a status waits for a change that another thread is making; then it is the one before."""
+
 
 class EngineCore:
     """One model, one KV pool, one thread; ``runner`` decides what computes."""
@@ -84,7 +87,7 @@ class EngineCore:
         tracker = StepTracker(self._context, self._requests, self._jobs, self._embeddings)
         self._steps = StepLoop(runner, tracker, self._slow_steps, overlap, self._changing)
         self._audit = LedgerAudit(self.verify, clock)
-        self._status = self._snapshot()
+        self._status, self._is_status_old = self._snapshot(), False
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -281,6 +284,12 @@ class EngineCore:
                 del self._adapter_pins[digest]
 
     def status(self) -> EngineStatus:
+        # Made when it is asked for: it walks through every sequence, and a step changes them several times.
+        if self._is_status_old and self._lock.acquire(timeout=STATUS_WAIT_S):
+            try:
+                self._status, self._is_status_old = self._snapshot(), False
+            finally:
+                self._lock.release()
         return self._status
 
     def inspect(self) -> EngineInspection:
@@ -326,7 +335,7 @@ class EngineCore:
             try:
                 yield
             finally:
-                self._status = self._snapshot()
+                self._is_status_old = True
 
     def _snapshot(self) -> EngineStatus:
         waiting, ready, running = self._scheduler.waiting, self._scheduler.ready, self._scheduler.running

@@ -186,6 +186,7 @@ class GatewayService(Service):
         Those that do not end in time get an error.
         """
         self._admission.is_draining = True
+        self._http.end_idle()
         limit_s = self._settings.drain_timeout_s
         try:
             async with asyncio.timeout(max(limit_s - FLUSH_S, limit_s / 2)):

@@ -45,10 +45,10 @@ class ClusterSettings:
         return f"{self.registry}/stratosserve/" if self.registry else "stratosserve/"
 
     def helm_arguments(self) -> list[str]:
-        """Flags of helm install and upgrade: which images, and what is special about the cluster."""
+        """Flags of helm install and upgrade for what is special about the cluster."""
         files = [part for path in self.values for part in ("-f", str(path))]
         registry = ["--set", f"image.registry={self.registry}"] if self.registry else []
-        return ["--set", f"image.tag={self.tag}", *registry, *files]
+        return [*registry, *files]
 
     def documented_environment(self, namespace: str) -> dict[str, str]:
         """The variables that the blocks of docs/operations.md leave to the reader."""

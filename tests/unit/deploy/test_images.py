@@ -99,7 +99,7 @@ def test_an_image_starts_its_service(name: str, module: str) -> None:
 @pytest.mark.parametrize("module", SERVICES.values())
 def test_services_that_do_not_compute_have_no_torch(module: str) -> None:
     text = (ROOT / "services" / module / "Dockerfile").read_text()
-    extras = re.search(r"install\.sh dependencies (\S+)", text)[1].split(",")
+    extras = ",".join(re.findall(r"install\.sh dependencies (\S+)", text)).split(",")
     names = {re.split(r"[\[<>=; ]", requirement)[0] for requirement in requirements(extras, ROOT / "pyproject.toml")}
     assert "grpcio" in names
     assert not {"torch", "triton", "transformers", "numpy"} & names
@@ -109,7 +109,7 @@ def test_the_worker_image_computes_on_gpus_with_another_extra() -> None:
     (gpu,) = [image for image in IMAGES if image.name == "worker-gpu"]
     assert not gpu.is_default
     (build,) = [stage for stage in read_stages(ROOT / gpu.dockerfile) if stage.name == "dependencies"]
-    assert "EXTRAS=worker,otlp" in build.values("ARG")
+    assert "EXTRAS=worker" in build.values("ARG")
     assert any("dependencies ${EXTRAS}" in command for command in build.values("RUN"))
     extra = requirements(gpu.build_args["EXTRAS"].split(","), ROOT / "pyproject.toml")
     assert {"torch", "triton"} <= {re.split(r"[<>=; ]", requirement)[0] for requirement in extra}
@@ -126,8 +126,9 @@ def test_kernels_of_every_instruction_set_are_compiled_apart_from_the_result() -
 @pytest.mark.parametrize("name", [*SERVICES, "worker"])
 def test_a_new_version_of_the_project_leaves_the_large_layer_as_it_is(name: str) -> None:
     stages = read_stages(ROOT / next(image.dockerfile for image in IMAGES if image.name == name))
-    (dependencies,) = [stage for stage in stages if stage.name == "dependencies"]
-    assert not any(re.search(r"\b(libs|services)\b", value) for value in dependencies.values("COPY"))
+    below = [stage for stage in stages if stage.name in ("common", "dependencies")]
+    assert [stage.source for stage in below] == ["${BASE}", "common"]
+    assert not any(re.search(r"\b(libs|services)\b", value) for stage in below for value in stage.values("COPY"))
     words = [instruction.word for instruction in stages[-1].instructions]
     assert words.index("COPY") < words.index("ARG"), "a new revision label would make the layers after it again"
     assert stages[-1].values("COPY")[0] == "--from=dependencies /opt/stratos /opt/stratos"
@@ -146,7 +147,7 @@ def test_a_build_names_image_file_and_version() -> None:
     (gpu,) = chosen("worker-gpu")
     command = BUILD.command(gpu)
     assert command[:6] == ["docker", "build", "-t", "team/worker-gpu:t", "-f", "services/decode_worker/Dockerfile"]
-    assert "EXTRAS=gpu,otlp" in command
+    assert "EXTRAS=gpu" in command
     assert "REVISION=r" in command
     assert command[-1] == "."
 
@@ -155,6 +156,15 @@ def test_a_list_of_contents_is_made_from_the_built_image() -> None:
     command = BUILD.sbom_command(chosen("redis")[0], Path("/lists"))
     assert "IMAGE=team/redis:t" in command
     assert command[-3:] == ["--output", "type=local,dest=/lists", "."]
+
+
+def test_what_all_services_share_is_built_once() -> None:
+    files = {image.dockerfile for image in IMAGES if image.dockerfile.startswith("services")}
+    shared = {
+        tuple(stage for stage in read_stages(ROOT / name) if stage.name in ("common", "project")) for name in files
+    }
+    assert len(files) == 5
+    assert len(shared) == 1
 
 
 def test_unknown_images_are_refused_by_name() -> None:

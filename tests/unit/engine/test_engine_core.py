@@ -1,5 +1,7 @@
 """The core over the fake runner: every token is checked against arithmetic done apart from the engine."""
 
+import threading
+
 import pytest
 
 from stratos.common.clock import FakeClock
@@ -296,6 +298,31 @@ def test_queued_tokens_are_those_of_prompts_that_wait_or_run(make_engine):
     engine.add_prefill(PrefillJob(leg="leg", token_ids=tuple(range(100, 120))))
     engine.step()
     assert engine.status().num_queued_tokens == 20, "a job that waits for its grant is still to be computed"
+
+
+def test_a_status_does_not_wait_for_a_change_that_takes_long(make_engine):
+    engine = make_engine()
+    began, may_end = threading.Event(), threading.Event()
+    resident_adapters = engine.runner.resident_adapters
+
+    def slow():
+        began.set()
+        assert may_end.wait(60)
+        return resident_adapters()
+
+    engine.runner.resident_adapters = slow
+    pinning = threading.Thread(target=engine.pin_adapter, args=("a" * 64,))
+    pinning.start()
+    assert began.wait(60)
+    before = engine.status()
+    engine.runner.resident_adapters = resident_adapters
+    may_end.set()
+    pinning.join()
+    assert before.num_running == 0
+    engine.add(make_request(range(5)))
+    engine.step()
+    assert engine.status().num_running == 1
+    assert engine.status() is engine.status(), "nothing changed in between"
 
 
 def test_the_slowest_step_is_known_and_fades(make_engine):

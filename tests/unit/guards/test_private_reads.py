@@ -15,6 +15,8 @@ EXEMPT = {
         "_patch_lang_tensor",
     ): "mends Triton's interpreter, which has no hook for it",
     ("tests/support/triton_interpreter.py", "_convert_float"): "mends Triton's interpreter, which has no hook for it",
+    ("tests/support/triton_interpreter.py", "_patch_lang"): "mends Triton's interpreter, which has no hook for it",
+    ("tests/support/triton_interpreter.py", "_LangPatchScope"): "mends Triton's interpreter, which has no hook for it",
     ("tests/support/worker_world.py", "_senders"): "puts a faulty sender in the place of a sound one",
     ("tests/support/kv_transfer_world.py", "_pairs"): "looks at staging memory in every state, also freed slots",
     ("tests/unit/cli/data/test_folder.py", "_locks"): "drops the locks as the kernel does when a process is killed",

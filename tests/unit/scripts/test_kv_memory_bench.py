@@ -22,7 +22,8 @@ def bench():
 
 @pytest.fixture(scope="module")
 def rows(bench):
-    return bench.measure_all(bench.Workload(), seeds=(0,))
+    names = ("mark 1.0", "mark 0.90, budgets counted", "contiguous slots of 4096")
+    return bench.measure_all(bench.Workload(), seeds=(0,), names=names)
 
 
 def test_the_pool_runs_full_with_preemption(rows):

@@ -7,6 +7,8 @@ from pathlib import Path
 from stratos.cli.local.options import UpOptions
 from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.core.files.model_files import read_json
+from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
+from stratos.engine.checkpoint.config import parse_decoder_config
 
 TOKENIZER_NAME = "tokenizer.json"
 
@@ -39,9 +41,22 @@ def check_model_folder(path: Path) -> None:
         )
 
 
+def check_checkpoint(path: Path) -> None:
+    """What a worker would find after seconds of imports: a model that is not supported, weights that are cut off.
+
+    Raises:
+        InvalidCheckpoint: with the field or the file.
+    """
+    parse_decoder_config(read_json(path / "config.json"))
+    for weights in sorted(path.glob("*.safetensors")):
+        read_safetensors_header(weights, InvalidCheckpoint, ALL_BYTES)
+
+
 def check_options(options: UpOptions) -> None:
     """Everything that can be checked without starting a process."""
     check_model_folder(options.model_path)
+    if options.engine == "torch":
+        check_checkpoint(options.model_path)
     if options.object_store_url.startswith("s3://") or not options.object_store_url:
         return
     if not options.object_store_url.startswith("file://"):

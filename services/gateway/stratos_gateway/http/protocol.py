@@ -17,6 +17,7 @@ served belong to ``body``.
 from __future__ import annotations
 
 import asyncio
+import select
 from dataclasses import dataclass
 from http import HTTPStatus
 from random import Random
@@ -70,6 +71,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head = True
         self._in_message = False
         self._num_bytes = 0
+        self._answered_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -124,6 +126,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """An answer is out; the rest of its request, if any, does not get for ever."""
         super().on_response_complete()
+        self._answered_s = self.loop.time()
         if self.transport.is_closing():
             self._drop_unread()
         elif self._in_message:
@@ -138,14 +141,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """What uvicorn answers when it does not understand."""
         self._refuse(HTTPStatus.BAD_REQUEST, "this is not a valid HTTP request", "invalid_http")
 
-    def end_when_idle(self) -> None:
-        """End after the answer under way, or now where there is none.
+    def end_when_idle(self, min_idle_s: float = 0.0) -> None:
+        """End after the answer under way, or where there is none, ``min_idle_s`` after the last one.
 
-        A request that has begun to arrive, and the first one of a connection, are still answered.
+        A request that has begun to arrive, and the first one of a connection, are still answered.  A client that sends
+        one after the other is about to use its connection: it rather gets one more answer, which ends it.
         """
-        is_arriving = self.cycle is None or (self.cycle.response_complete and self._in_message)
-        if not is_arriving:
+        if self.cycle is None or self.transport.is_closing():
+            return
+        left_s = min_idle_s - (self.loop.time() - self._answered_s)
+        if self.cycle.response_complete and left_s > 0:
+            self.loop.call_later(left_s, self.end_when_idle)
+        elif not (self.cycle.response_complete and (self._in_message or self._has_unread())):
             self.shutdown()
+
+    def _has_unread(self) -> bool:
+        """Bytes have arrived that were not read yet."""
+        waiting = select.poll()  # select() takes no descriptors above 1023
+        waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(waiting.poll(0))
 
     def _drop_unread(self) -> None:
         """The connection is closing; what its client does not read in time goes with it."""

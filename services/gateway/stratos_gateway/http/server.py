@@ -16,6 +16,9 @@ from starlette.types import ASGIApp
 from stratos_gateway.http.listener import BACKLOG, Listener
 from stratos_gateway.http.protocol import BoundedHttpProtocol, ConnectionsState
 
+MIN_IDLE_S = 1.0
+"""A connection that was used within this time is likely to be used again at once."""
+
 
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None, handshake_timeout_s: float) -> None:
@@ -100,10 +103,10 @@ class HttpServer:
             await serving
 
     def begin_leave(self) -> None:
-        """End idle connections, and the others with their next answer.
+        """End connections that are idle, and the others with their next answer.
 
-        Where other processes listen on the same socket it takes no further connection.  On a port of its own it goes
-        on answering, since load balancers may not know yet that it leaves.
+        Where other processes listen on the same socket it takes no further connection, and they get what comes.  On a
+        port of its own it goes on answering, since load balancers may not know yet that it leaves.
         """
         self._state.is_leaving = True
         if not self._server.started:
@@ -111,9 +114,13 @@ class HttpServer:
         if self._listener.is_shared:
             for server in self._server.servers:
                 server.close()
+        self.end_idle(0.0 if self._listener.is_shared else MIN_IDLE_S)
+
+    def end_idle(self, min_idle_s: float = 0.0) -> None:
+        """End connections whose last answer is this long ago, the others once it is, or with their next answer."""
         for connection in list(self._server.server_state.connections):
             if isinstance(connection, BoundedHttpProtocol):
-                connection.end_when_idle()
+                connection.end_when_idle(min_idle_s)
 
     def close(self) -> None:
         """Close the socket, also when ``run`` was never called."""

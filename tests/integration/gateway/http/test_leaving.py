@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+import httpx
 import pytest
 
 from tests.support.gateway_world import KEY, TIMEOUT_S, World, gateway_world, say
@@ -64,6 +65,25 @@ async def test_from_not_ready_on_connections_end_with_their_answers_and_idle_one
         assert (answer.status_code, answer.headers["connection"]) == (200, "close")
         async with Kept(world) as probe:
             assert (await probe.get("/readyz"))[0] == 503
+        world.force.set()
+
+
+async def test_a_client_that_sends_one_request_after_the_other_sees_no_connection_broken() -> None:
+    async with gateway_world(endpoint_lag_s=30.0) as world:
+        world.worker.script = say("word")
+        answers: list[httpx.Response] = []
+
+        async def ask_on_and_on() -> None:
+            ends = False
+            while not ends:
+                answers.append(await world.http.post("/v1/completions", json={**ASK, "max_tokens": 1}))
+                ends = answers[-1].headers.get("connection") == "close"
+
+        asking = [asyncio.create_task(ask_on_and_on()) for _ in range(8)]
+        await eventually(lambda: len(answers) > 20)
+        world.stop.set()
+        await asyncio.gather(*asking)
+        assert {answer.status_code for answer in answers} == {200}
         world.force.set()
 
 

@@ -37,7 +37,7 @@ async def test_a_draining_gateway_ends_its_streams_and_leaves_what_is_new_to_ano
         async with gateway_world(http_listener_fd=os.dup(port.fileno())) as staying:
             assert staying.service.http_address == leaving.service.http_address
             leaving.stop.set()
-            await eventually(lambda: leaving.service.not_ready_reason(), "draining")
+            await eventually(lambda: leaving.metric("stratos_http_connections") == 1, "the idle connection is closed")
             answers = [await leaving.http.post("/v1/completions", json=ASK) for _ in range(4)]
             assert [answer.status_code for answer in answers] == [200] * 4
             assert (leaving.placed, staying.placed) == (1, 4)

@@ -25,7 +25,7 @@ from stratos.engine.sampling.sampler import Sampler
 from tests.support.sampler_reference import chi_square, distribution, edited, integral_transform, ks_uniform
 
 CPU = torch.device("cpu")
-VOCAB, DRAWS = 48, 12_000
+VOCAB, DRAWS = 48, 8_000
 SIGNIFICANCE, PLANTED = 1e-3, 1e-9
 PROMPT, OUTPUT = (3, 5, 5), (8, 8, 8, 11, 40)
 PATHS = {

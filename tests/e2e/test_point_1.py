@@ -1,0 +1,111 @@
+"""Point 1: three nodes, a strict namespace; install, restore a lost store, upgrade, roll back, a second release."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster.client import client_pod
+from tests.support.cluster.commands import wait_until
+from tests.support.cluster.documented import run_documented
+from tests.support.cluster.release import CHART, Release, namespace, wait_gone
+from tests.support.cluster.report import ClusterReport
+from tests.support.cluster.settings import ClusterSettings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+NAMESPACE = "stratos-e2e-1"
+QUOTA = {
+    "pods": "60", "requests.cpu": "8", "requests.memory": "24Gi", "limits.cpu": "64", "limits.memory": "96Gi",
+    "persistentvolumeclaims": "8", "count/secrets": "60",
+}  # fmt: skip
+LONGEST_NAME = "second-release-with-the-longest-name-that-helm-allows"
+SMALL = "deploy/helm/one-node.values.yaml"
+REQUEST = {"model": "base", "prompt": "def read_lines(", "max_tokens": 16, "temperature": 0, "seed": 1}
+
+
+@pytest.mark.usefixtures("no_leftovers", "images")
+def test_point_1_install_upgrade_uninstall(cluster: ClusterSettings, report: ClusterReport, tmp_path: Path) -> None:
+    figures: dict[str, object] = {}
+    environment = cluster.documented_environment(NAMESPACE) | {"BACKUP": str(tmp_path / "records.jsonl")}
+    with namespace(NAMESPACE, quota=QUOTA) as kubectl:
+        release = Release("stratos", kubectl)
+
+        start = time.monotonic()
+        run_documented("install", environment)
+        wait_until("all pods are ready", lambda: not release.unready())
+        figures["install_to_all_ready_s"] = time.monotonic() - start
+        figures["pods"] = len(release.pods())
+        figures["nodes_used"] = len({pod["spec"]["nodeName"] for pod in release.pods()})
+        assert release.restarts() == {}
+        assert "Succeeded" in run_documented("test", environment)
+        assert "[DONE]" in run_documented("first request", environment)
+
+        figures["restored_records"] = _lose_and_restore(release, environment, cluster)
+        figures["upgrade_s"], figures["rollback_s"] = _upgrade_and_back(release, environment)
+        assert "Succeeded" in run_documented("test", environment)
+
+        second = Release(LONGEST_NAME, kubectl)
+        figures["second_release_ready_s"] = _install_beside(second, cluster)
+        assert "Succeeded" in second.helm("test", "--timeout", "5m")
+        assert second.restarts() == {}
+        second.helm("uninstall", "--wait", "--timeout", "5m")
+        wait_gone(second)
+        assert not release.unready(), "the first release is as it was"
+
+        start = time.monotonic()
+        run_documented("uninstall", environment)
+        wait_gone(release)
+        figures["uninstall_s"] = time.monotonic() - start
+        start = time.monotonic()
+    figures["namespace_deletion_s"] = time.monotonic() - start
+    report.add("point 1: install, upgrade, uninstall", has_passed=True, **figures)
+
+
+def _lose_and_restore(release: Release, environment: dict[str, str], cluster: ClusterSettings) -> int:
+    """An emptied Redis takes no writes and loses no key; the backup makes it the store again. Returns its records."""
+    run_documented("backup", environment)
+    records = Path(environment["BACKUP"]).read_text().splitlines()
+    assert len(records) >= 2
+    kubectl, key = release.kubectl, release.api_key()
+    redis = ("exec", f"deploy/{release.name}-redis", "--", "sh", "-c")
+    kubectl(*redis, "redis-cli FLUSHALL")
+    assert kubectl(*redis, "redis-cli DBSIZE").strip() == "0"
+    with client_pod(kubectl, f"{cluster.repository}lora-registry:{cluster.tag}") as client:
+        url = f"http://{release.name}-gateway/v1/completions"
+        assert client.stream(url, key, REQUEST).status == 200, "known keys go on"
+        run_documented("restore", environment)
+        assert int(kubectl(*redis, "redis-cli DBSIZE")) > 0
+        wait_until("gateways follow the restored store", lambda: client.stream(url, key, REQUEST).status == 200)
+    return len(records)
+
+
+def _upgrade_and_back(release: Release, environment: dict[str, str]) -> tuple[float, float]:
+    """Every gateway pod is replaced by the upgrade, and again by the way back."""
+    start = time.monotonic()
+    changed = environment | {"HELM_ARGS": f"{environment['HELM_ARGS']} --set gateway.config.logLevel=DEBUG"}
+    before = _names(release)
+    run_documented("upgrade", changed)
+    wait_until("the upgrade is ready", lambda: not release.unready())
+    upgraded = time.monotonic()
+    assert not before & _names(release)
+    run_documented("rollback", environment)
+    wait_until("the way back is ready", lambda: not release.unready())
+    history = json.loads(release.helm("history", "-o", "json"))
+    assert [entry["status"] for entry in history] == ["superseded", "superseded", "deployed"]
+    return upgraded - start, time.monotonic() - upgraded
+
+
+def _names(release: Release) -> set[str]:
+    return {name for pod in release.pods() if "-gateway-" in (name := pod["metadata"]["name"])}
+
+
+def _install_beside(second: Release, cluster: ClusterSettings) -> float:
+    assert len(second.name) == 53
+    start = time.monotonic()
+    flags = ["-f", SMALL, "--set", f"image.tag={cluster.tag}", *cluster.helm_arguments()]
+    second.helm("install", CHART, *flags, "--wait", "--timeout", "15m")
+    wait_until("the second release is ready", lambda: not second.unready())
+    return time.monotonic() - start
