@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc.aio
@@ -15,13 +15,11 @@ from openai import AsyncOpenAI
 
 from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
-from stratos.common.errors import InvalidApiKey, StratosError
+from stratos.common.errors import StratosError
 from stratos.core.adapter import Adapter
 from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
-from stratos.core.tenancy.plan import STANDARD
-from stratos.core.tenant import Tenant
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.codec.generation import welcome_to_pb
 from stratos.rpc.errors import to_error_detail
@@ -29,12 +27,12 @@ from stratos.rpc.serving.process import serve_async
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.service import Backends, GatewayService
 from stratos_gateway.settings import GatewaySettings
+from tests.support.gateway_keys import KEY, FakeBlocks, FakeKeys
 from tests.support.paths import BASE_MODEL
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.shipped_model import base_digest, shipped_tokenizer
 from tests.support.waiting import eventually
 
-KEY, OTHER_KEY = "sk-one", "sk-two"
 END_ID = 4
 TIMEOUT_S = 20.0
 Script = Callable[[decode_pb2.Submit, int], Sequence[int]]
@@ -288,46 +286,6 @@ def make_adapter(name: str, **changes: Any) -> Adapter:
         **changes,
     }
     return Adapter(**fields)
-
-
-PLAN = replace(STANDARD, priority_class=1)
-"""Of the tenants of ``FakeKeys``."""
-
-
-def _two_tenants() -> dict[str, Tenant]:
-    names = {KEY: "one", OTHER_KEY: "two"}
-    return {key: Tenant(name=name, cache_salt=name.encode(), plan=PLAN, key_id=name) for key, name in names.items()}
-
-
-@dataclass
-class FakeKeys:
-    """Two tenants with a key each, to be changed by tests."""
-
-    tenants: dict[str, Tenant] = field(default_factory=_two_tenants)
-
-    async def authenticate(self, key: str) -> Tenant:
-        if key not in self.tenants:
-            raise InvalidApiKey("the API key is not known")
-        return self.tenants[key]
-
-    def change_plan(self, key: str, **changes: Any) -> None:
-        """Give the tenant of a key other terms."""
-        tenant = self.tenants[key]
-        self.tenants[key] = replace(tenant, plan=replace(tenant.plan, **changes))
-
-
-@dataclass
-class FakeBlocks:
-    """What is blocked."""
-
-    models: set[str] = field(default_factory=set)
-    adapters: set[tuple[str, str]] = field(default_factory=set)
-
-    def is_model_blocked(self, name: str) -> bool:
-        return name in self.models
-
-    def is_adapter_blocked(self, owner: str, name: str) -> bool:
-        return (owner, name) in self.adapters
 
 
 @dataclass
