@@ -12,7 +12,8 @@ import pytest
 
 from stratos.common.errors import DependencyDown
 from stratos.core.tenancy.plan import CachePolicy
-from tests.support.gateway_world import KEY, OTHER_KEY, World, gateway_world, make_adapter
+from tests.support.gateway_keys import KEY, OTHER_KEY
+from tests.support.gateway_world import World, gateway_world, make_adapter
 
 LONG = {"model": {"max_stream_len": 8192, "max_input_tokens": 8192}, "edge": {"trusted_proxies": ("127.0.0.1",)}}
 
