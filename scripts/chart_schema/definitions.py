@@ -7,7 +7,7 @@ from typing import Any
 from scripts.chart_schema.settings import SECRET_REFERENCE, camel, config_schema, secret_schema
 from scripts.document_settings import SERVICES
 
-NAME = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
+NAME = r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$"
 _TEXT = {"type": "string"}
 _FILLED = {"type": "string", "minLength": 1}
 _OBJECTS = {"type": "array", "items": {"type": "object"}}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from stratos.cli.data.credentials import Credentials, save_credentials
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
-from stratos.common.errors import BadRequest
+from stratos.common.clock import Clock
+from stratos.common.errors import BadRequest, DependencyDown
 from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.store.records.adoption import Adoption, adopt_store, export_store, init_store
 from stratos.store.records.manifest import ManifestStore
@@ -22,6 +24,9 @@ from stratos.store.records.snapshot_copy import load_copy, parse_copy, save_copy
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
+
+T = TypeVar("T")
+RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +83,22 @@ async def open_stores(target: StoreTarget) -> AsyncIterator[tuple[RecordStore, M
         stack.push_async_callback(objects.close)
         records = await stack.enter_async_context(open_records(target.redis_url, target.prefix))
         yield records, ManifestStore(objects)
+
+
+async def once_answered(call: Callable[[], Awaitable[T]], wait_s: float, clock: Clock) -> T:
+    """What a call returns once its stores answer.
+
+    Raises:
+        DependencyDown: they do not within ``wait_s``.
+    """
+    end_s = clock.now() + wait_s
+    while True:
+        try:
+            return await call()
+        except DependencyDown:
+            if clock.now() >= end_s:
+                raise
+        await asyncio.sleep(RETRY_S)
 
 
 async def run_init(target: StoreTarget) -> str:

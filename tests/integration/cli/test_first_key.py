@@ -15,6 +15,7 @@ from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from tests.support.record_stores import key_store
+from tests.support.redis_server import RedisServer
 
 PEPPER = "a pepper of the installation"
 
@@ -58,3 +59,10 @@ def test_without_a_key_nothing_is_added_and_a_malformed_one_is_refused(installat
     status, output = admin("add-key", **installation, STRATOS_API_KEY="sk-mine")
     assert status == 1
     assert "the API key is malformed" in output
+
+
+def test_stores_that_do_not_answer_are_said(tmp_path: Path) -> None:
+    absent = RedisServer(tmp_path).url
+    status, output = admin("init-store", f"--object-store=file://{tmp_path}", REDIS_URL=absent)
+    assert status == 1
+    assert "Redis does not answer" in output

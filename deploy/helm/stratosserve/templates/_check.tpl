@@ -32,6 +32,11 @@
 {{- with .Values.gateway.tls.secretName -}}
 {{- include "stratos.checkSecret" (dict "root" $ "where" "gateway.tls.secretName" "name" . "keys" (list "tls.crt" "tls.key")) -}}
 {{- end -}}
+{{- if and .Values.mtls.enabled (eq .Values.mtls.source "secrets") -}}
+{{- range list "gateway" "router" "prefill-worker" "decode-worker" "lora-registry" "autoscaler" -}}
+{{- include "stratos.checkSecret" (dict "root" $ "where" "mtls.secretPrefix" "name" (printf "%s-%s" (include "stratos.tlsPrefix" $) .) "keys" (list "tls.crt" "tls.key" "ca.crt")) -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* A Secret that the values name must be there, with its keys, when a cluster is asked: dict root, where, name, keys. */}}

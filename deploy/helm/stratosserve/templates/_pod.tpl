@@ -146,6 +146,7 @@ spec:
           command: [python, -m, {{ printf "stratos_%s" (.component | replace "-" "_") }}]
           env:
             {{- include "stratos.commonEnv" . | nindent 12 }}
+            {{- include "stratos.tlsEnv" . | nindent 12 }}
             {{- with .env }}
             {{- . | nindent 12 }}
             {{- end }}
@@ -166,11 +167,17 @@ spec:
             {{- include "stratos.resources" .pool | nindent 12 }}
           volumeMounts:
             - {name: tmp, mountPath: /tmp}
+            {{- if .root.Values.mtls.enabled }}
+            - {name: tls, mountPath: /etc/stratos/tls, readOnly: true}
+            {{- end }}
             {{- with .mounts }}
             {{- . | nindent 12 }}
             {{- end }}
       volumes:
         - {name: tmp, emptyDir: {}}
+        {{- if .root.Values.mtls.enabled }}
+        - {name: tls, secret: {secretName: {{ include "stratos.tlsPrefix" .root }}-{{ .component }}, defaultMode: 288}}
+        {{- end }}
         {{- with .volumes }}
         {{- . | nindent 8 }}
         {{- end }}

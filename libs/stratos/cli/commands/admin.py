@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,9 @@ RedisOption = Annotated[
 ]
 ObjectsOption = Annotated[str, typer.Option("--object-store", help="file:///DIR or s3://BUCKET/PREFIX, with a Redis.")]
 S3Option = Annotated[str, typer.Option("--s3-endpoint", help="Address of an S3 service that is not AWS.")]
+WaitOption = Annotated[
+    float, typer.Option("--wait-s", min=0, help="Seconds to wait for stores that do not answer yet.")
+]
 PrefixOption = Annotated[str, typer.Option("--prefix", help="Head of the keys in Redis, as the services have it.")]
 
 
@@ -31,6 +35,7 @@ def init_store(
     object_store: ObjectsOption = "",
     s3_endpoint: S3Option = "",
     prefix: PrefixOption = "",
+    wait_s: WaitOption = 0,
     data_dir: DataDirOption = DEFAULT_DATA_DIR,
     run: RunOption = "",
 ) -> None:
@@ -38,11 +43,13 @@ def init_store(
 
     Where the object store has outlived its Redis, its store is taken over, and its adapters are put back.
     """
-    from stratos.cli.stores import run_init
+    from stratos.cli.stores import once_answered, run_init
+    from stratos.common.clock import SystemClock
 
     with explained_errors():
         target = _find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
-        typer.echo(f"the store is {asyncio.run(run_init(target))}")
+        store_id = asyncio.run(once_answered(lambda: run_init(target), wait_s, SystemClock()))
+        typer.echo(f"the store is {store_id}")
 
 
 @admin_app.command("add-key")
@@ -54,9 +61,12 @@ def add_key(
     tenant: TenantOption = "default",
     name: Annotated[str, typer.Option(help="What the key is for.")] = "",
     prefix: PrefixOption = "",
+    wait_s: WaitOption = 0,
 ) -> None:
     """Register a key that was made elsewhere, such as the first one of an installation; again changes nothing."""
     from stratos.cli.keyring import register_key
+    from stratos.cli.stores import once_answered
+    from stratos.common.clock import SystemClock
     from stratos.store.keys import Peppers, parse_key
 
     if not key:
@@ -64,7 +74,8 @@ def add_key(
     with explained_errors():
         key_id = parse_key(key)
         peppers = Peppers(current=pepper, current_id=pepper_id)
-        asyncio.run(register_key(redis_url, peppers, key, tenant=tenant, name=name, prefix=prefix))
+        register = partial(register_key, redis_url, peppers, key, tenant=tenant, name=name, prefix=prefix)
+        asyncio.run(once_answered(register, wait_s, SystemClock()))
     typer.echo(f"the key {key_id} is one of tenant {tenant}")
 
 

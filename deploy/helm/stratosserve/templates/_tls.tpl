@@ -1,0 +1,56 @@
+{{- define "stratos.tlsPrefix" -}}
+{{- .Values.mtls.secretPrefix | default (printf "%s-tls" (include "stratos.fullname" .)) -}}
+{{- end }}
+
+{{- define "stratos.tlsDomain" -}}
+{{- .Values.mtls.domain | default (printf "%s.%s" .Release.Name .Release.Namespace) -}}
+{{- end }}
+
+{{- define "stratos.hasCertificateJob" -}}
+{{- if and .Values.mtls.enabled (eq .Values.mtls.source "job") }}yes{{ end -}}
+{{- end }}
+
+{{/* Certificate of a service: dict root, prefix, component. */}}
+{{- define "stratos.tlsEnv" -}}
+{{- if .root.Values.mtls.enabled -}}
+- name: {{ .prefix }}TLS__CERTIFICATE_PATH
+  value: /etc/stratos/tls/tls.crt
+- name: {{ .prefix }}TLS__KEY_PATH
+  value: /etc/stratos/tls/tls.key
+- name: {{ .prefix }}TLS__CA_PATH
+  value: /etc/stratos/tls/ca.crt
+- name: {{ .prefix }}TLS__DOMAIN
+  value: {{ include "stratos.tlsDomain" .root | quote }}
+{{- end -}}
+{{- end }}
+
+{{/* Pod spec of `stratos certificates VERB`: dict root, verb. */}}
+{{- define "stratos.certificatesPod" -}}
+{{- $job := .root.Values.mtls.job -}}
+restartPolicy: OnFailure
+serviceAccountName: {{ include "stratos.serviceAccount" (dict "root" .root "component" "certificates") }}
+{{ include "stratos.podSecurity" .root | replace "automountServiceAccountToken: false" "automountServiceAccountToken: true" }}
+containers:
+  - name: certificates
+    {{- include "stratos.tool" .root | nindent 4 }}
+    command:
+      - stratos
+      - certificates
+      - {{ .verb }}
+      - --secrets={{ include "stratos.tlsPrefix" .root }}
+      - --namespace={{ .root.Release.Namespace }}
+      {{- if ne .verb "remove" }}
+      - --domain={{ include "stratos.tlsDomain" .root }}
+      - --lifetime-days={{ $job.lifetimeDays }}
+      - --ca-lifetime-days={{ $job.caLifetimeDays }}
+      - --overlap-s={{ int $job.overlapSeconds }}
+      - --label=app.kubernetes.io/name=stratosserve
+      - --label=app.kubernetes.io/instance={{ .root.Release.Name }}
+      {{- end }}
+    env:
+      - {name: HOME, value: /tmp}
+    volumeMounts:
+      - {name: tmp, mountPath: /tmp}
+volumes:
+  - {name: tmp, emptyDir: {}}
+{{- end }}
