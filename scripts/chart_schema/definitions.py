@@ -90,7 +90,7 @@ def _source() -> dict[str, Any]:
         objectStore=_closed(
             prefix=_FILLED | {"description": "Below objectStore.url."},
             digest=_TEXT
-            | {"description": "SHA-256 of the model, which is checked; `stratos admin publish-model` prints it."},
+            | {"description": "SHA-256 of the model, which is checked; `stratos models publish` prints it."},
             cache=_closed(
                 claim=_TEXT
                 | {"description": "A claim that the pods of a node, or all pods, share; empty: one copy a pod."},

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestTooLarge, StratosError
@@ -203,3 +204,18 @@ def test_another_scheme_is_refused(url: str) -> None:
 
 def _visible(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if not path.name.startswith(".")]
+
+
+async def test_opening_s3_makes_the_client_and_needs_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    real = boto3.session.Session.client
+    monkeypatch.setattr(
+        boto3.session.Session, "client", lambda self, name, **config: made.append(name) or real(self, name, **config)
+    )
+    store = open_store(ObjectStoreConfig(url=f"s3://{BUCKET}/x", s3_endpoint_url="http://127.0.0.1:9"))
+    await store.open()
+    assert made == ["s3"]
+    with pytest.raises(DependencyDown):
+        await store.list_folder("a")
+    assert made == ["s3"], "the first call makes no other one"
+    await store.close()

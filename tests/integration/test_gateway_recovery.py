@@ -149,6 +149,27 @@ async def test_a_request_that_loses_two_workers_as_it_begins_is_refused() -> Non
         assert convicted.prompt_digest == world.router.requests[0].prompt_digest != b""
 
 
+async def test_a_request_that_meets_a_killed_and_a_stopped_worker_as_it_begins_is_no_culprit() -> None:
+    async with gateway_world(3) as world:
+        killed, stopped, _ = world.workers
+        killed.die_after = 0
+        stopped.is_hung = True
+        answer = await world.openai.completions.create(model="base", prompt="x")
+        assert answer.choices[0].text == "hello world"
+        assert [request.is_suspect for request in world.router.requests] == [False, True, True]
+        assert world.router.requests[2].hung_incarnations == {stopped.ref.incarnation}
+        assert not world.router.convicted
+
+
+async def test_a_worker_that_stands_still_with_the_request_it_took_is_held_against_it() -> None:
+    async with gateway_world(3) as world:
+        for worker in world.workers:
+            worker.freeze_after = 0
+        with pytest.raises(openai.InternalServerError):
+            await world.openai.completions.create(model="base", prompt="x")
+        assert [len(w.submits) for w in world.workers] == [1, 1, 0]
+
+
 async def test_a_stream_that_ran_for_a_while_at_each_lost_worker_goes_on_however_often() -> None:
     async with gateway_world(5) as world:
         for number, worker in enumerate(world.workers):

@@ -19,6 +19,7 @@ from stratos.core.placement import WorkerRole
 from stratos.engine.fake.runner import fake_generate
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.codec.fleet import status_from_pb
+from stratos.worker.adapter_cache import NoStore
 from tests.support.waiting import eventually
 from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, open_world
 
@@ -182,6 +183,7 @@ async def test_progress_and_status_show_life(world: World) -> None:
             while status_from_pb(await watch.read()).num_running:
                 continue
     await eventually(lambda: gateway.num_progress >= 2, "progress without work")
+    assert gateway.num_taken == 1, "a cancelled request was taken, too"
 
 
 # -- adapters --------------------------------------------------------------------------------------
@@ -263,3 +265,18 @@ async def test_wrong_adapter_bytes_are_refused_never_served(world: World, tmp_pa
     stream = await (await gateway.submit(PROMPT, request_id="missing", **missing)).over()
     assert stream.error.code == "adapter_unavailable"
     await decode.wait_baseline()
+
+
+async def test_the_object_store_is_ready_before_the_worker_serves(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its client takes a second or more of the interpreter's time, which must not come with the first adapter."""
+    opened: list[str] = []
+
+    class Store(NoStore):
+        async def open(self) -> None:
+            await asyncio.sleep(0.2)
+            opened.append("open")
+
+    monkeypatch.setattr("tests.support.worker_world.open_adapter_store", lambda config: Store())
+    async with open_world(tmp_path) as world:
+        await world.start(WorkerRole.DECODE)
+        assert opened == ["open"]

@@ -97,8 +97,8 @@ class SteppedSink:
     def on_failure(self, error: StratosError) -> None:
         self.sink.on_failure(error)
 
-    def on_lost(self, cause: str) -> None:
-        self.sink.on_lost(cause)
+    def on_lost(self, cause: str, *, was_taken: bool = True) -> None:
+        self.sink.on_lost(cause, was_taken=was_taken)
 
 
 @dataclass
@@ -139,6 +139,9 @@ class FakeSessions:
         return self.opened[-1]
 
     async def is_back(self, ref: WorkerRef) -> bool:
+        return ref.incarnation in self.back
+
+    async def has_moved(self, ref: WorkerRef, step: int) -> bool:
         return ref.incarnation in self.back
 
 

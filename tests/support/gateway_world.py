@@ -119,7 +119,9 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
 
     async def _live(self, context: Any) -> None:
         while not self.is_hung:
-            progress = decode_pb2.Progress(engine_step=self.step, is_computing=bool(self.running))
+            progress = decode_pb2.Progress(
+                engine_step=self.step, is_computing=bool(self.running), num_submits=len(self.submits)
+            )
             await self._write(context, decode_pb2.SessionResponse(progress=progress))
             await asyncio.sleep(0.05)
 
@@ -190,7 +192,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
 
     async def _send(self, context: Any, submit: decode_pb2.Submit, **fields: Any) -> None:
         output = decode_pb2.RequestOutput(request_id=submit.request_id, attempt=submit.attempt, **fields)
-        outputs = decode_pb2.StepOutputs(engine_step=self.step, outputs=[output])
+        outputs = decode_pb2.StepOutputs(engine_step=self.step, outputs=[output], num_submits=len(self.submits))
         await self._write(context, decode_pb2.SessionResponse(step_outputs=outputs))
 
     async def _write(self, context: Any, message: decode_pb2.SessionResponse) -> None:

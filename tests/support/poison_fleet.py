@@ -143,6 +143,9 @@ class PoisonFleet:
     async def is_back(self, ref: WorkerRef) -> bool:
         return any(worker.ref.incarnation == ref.incarnation for worker in self.workers)
 
+    async def has_moved(self, ref: WorkerRef, step: int) -> bool:
+        return await self.is_back(ref)
+
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
         placement = await self._scheduler.schedule(request)
         assert placement.decode is not None

@@ -202,6 +202,8 @@ class Gateway:
         self.worker: Any = None
         self.features: frozenset[str] = frozenset()
         self.num_progress = 0
+        self.num_taken = 0
+        """Submits of the session that the worker says that it took."""
         self.is_ended = False
 
     async def open(self) -> None:
@@ -237,6 +239,8 @@ class Gateway:
         try:
             while (message := await self.call.read()) is not grpc.aio.EOF:
                 self.num_progress += message.HasField("progress")
+                is_outputs = message.HasField("step_outputs")
+                self.num_taken = (message.step_outputs if is_outputs else message.progress).num_submits
                 for output in message.step_outputs.outputs:
                     self._take(output)
         except (grpc.aio.AioRpcError, asyncio.CancelledError):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stratos.core.placement import PlacementRequest, Work
-from stratos.core.rules.admission import KvNeed, KvRoom, exceeds_alone, num_blocks_short, output_blocks
+from stratos.core.rules.admission import KvNeed, KvRoom, copied_blocks, exceeds_alone, num_blocks_short, output_blocks
 from stratos.routing.worker_view import WorkerView
 
 
@@ -50,9 +50,12 @@ class Ask:
     def _need(self, view: WorkerView) -> KvNeed:
         request, status = self.request, view.status
         num_choices = max(1, request.num_choices)
+        num_tokens, size = request.num_prompt_tokens, status.block_size
+        copied = 0 if request.is_return else copied_blocks(num_tokens, num_choices, size)
         return KvNeed(
             table_blocks=math.ceil(request.num_prompt_tokens / status.block_size),
-            output_blocks=output_blocks(
+            output_blocks=copied
+            + output_blocks(
                 math.ceil(request.max_tokens / num_choices),
                 status.p90_output_tokens,
                 num_choices,

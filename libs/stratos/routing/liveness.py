@@ -3,6 +3,7 @@
 A killed worker breaks its status stream: out at once.  A stopped one falls silent: out after ``silent_after_s``.
 One whose process lives but whose step loop stands still while it has work: out after ``hung_after_s``, or later
 where its own steps take long.
+Time in which the router itself was held up does not count.
 Any of them is in again as soon as its statuses flow and its steps move.
 """
 
@@ -34,7 +35,8 @@ class Liveness:
     def __init__(self, settings: LivenessConfig) -> None:
         self._settings = settings
         self._status: WorkerStatus | None = None
-        self._status_at = 0.0
+        self._status_at = self._moved_at = 0.0
+        self._forgiven_at = float("-inf")
         self._steps = StepWatch(0.0)
         self._is_lost = False
 
@@ -50,7 +52,7 @@ class Liveness:
     @property
     def moved_at(self) -> float:
         """When a status last showed that the worker moves, or has nothing to do."""
-        return self._status_at - self._steps.stalled_s(self._status_at)
+        return self._moved_at
 
     def on_status(self, status: WorkerStatus, now: float) -> None:
         last = self._status
@@ -58,6 +60,13 @@ class Liveness:
             self._steps = StepWatch(now)
         self._steps.observe(status.engine_step, now, is_computing=status.is_computing, slow_step_s=status.slow_step_s)
         self._status, self._status_at, self._is_lost = status, now, False
+        if not self._steps.stalled_s(now):
+            self._moved_at = now
+
+    def forgive(self, now: float) -> None:
+        """The observer itself was held up: silence until now says nothing."""
+        self._forgiven_at = now
+        self._steps.restart(now)
 
     def on_lost(self) -> None:
         """The status stream broke."""
@@ -70,7 +79,7 @@ class Liveness:
             return OutReason.LOST
         if status is None:
             return OutReason.UNKNOWN
-        if now - self._status_at > self._settings.silent_after_s:
+        if now - max(self._status_at, self._forgiven_at) > self._settings.silent_after_s:
             return OutReason.SILENT
         if self._steps.is_stalled(now, self._settings.hung_after_s):
             return OutReason.HUNG

@@ -77,6 +77,9 @@ class ObjectStore(ABC):
     async def put(self, key: str, path: Path) -> None:
         """Store a file under ``key``, replacing what was there."""
 
+    async def open(self) -> None:  # noqa: B027
+        """Get everything ready that takes long and needs no server; the first call does it otherwise."""
+
     async def close(self) -> None:  # noqa: B027
         ...
 

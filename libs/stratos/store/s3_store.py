@@ -57,10 +57,14 @@ class S3Store(ObjectStore):
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
 
-    async def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def open(self) -> None:
+        """Read boto3's data files, for a second or more of the interpreter's time; nothing is contacted."""
         async with self._client_lock:
-            if self._client is None:  # reads boto3's data files: not for the event loop
+            if self._client is None:
                 self._client = await asyncio.to_thread(self._open_client)
+
+    async def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        await self.open()
         try:
             return await asyncio.to_thread(work, *args, **kwargs)
         except (BotoCoreError, ClientError, OSError) as error:

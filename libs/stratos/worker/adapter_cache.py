@@ -67,6 +67,10 @@ class AdapterStore(Protocol):
         """
         ...
 
+    async def open(self) -> None:
+        """Get ready; contacts nothing."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -78,6 +82,8 @@ class NoStore:
     ) -> None:
         """Always refuses."""
         raise DependencyDown("it is not in the cache of this worker, and OBJECT_STORE__URL is not set")
+
+    async def open(self) -> None: ...
 
     async def close(self) -> None: ...
 

@@ -125,11 +125,13 @@ class WorkerProcess(Service):
         """Load the model, start the step loop, wire everything."""
         engine = await run_in_own_thread(self._make_engine, self._settings)
         await asyncio.to_thread(remove_leftovers, self._settings.adapter_cache.directory)
+        store = await asyncio.to_thread(self._make_store, self._settings.object_store)
+        await store.open()  # the first adapter under load would hold up every session for as long as that takes
         await engine.start()
         self._opened = wire_worker(
             self._settings,
             engine,
-            self._make_store(self._settings.object_store),
+            store,
             self.me,
             self.incarnation,
             registry=self.metrics,

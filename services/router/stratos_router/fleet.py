@@ -115,6 +115,12 @@ class FleetState:
         for record in self._records.values():
             self._note(record, now)
 
+    def forgive(self, now: float) -> None:
+        """This process was held up and heard nothing: every worker gets its time again."""
+        for record in self._records.values():
+            record.liveness.forgive(now)
+            self._note(record, now)
+
     def book(self, booking: Booking) -> None:
         """A placement was made."""
         self._bookings.add(booking)

@@ -8,6 +8,9 @@ A caller that leaves takes its ticket, or its booking, along.
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
+from collections.abc import Hashable
 from functools import partial
 from random import Random
 from typing import Literal
@@ -44,9 +47,13 @@ from stratos.routing.worker_view import WorkerView
 from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
 from stratos_router.settings import RouterSettings
+from stratos_router.silence import LATE_S
 
+_log = logging.getLogger(__name__)
 TICK_S = 0.05
 """Deadlines and silent workers are noticed this late at most."""
+MAX_EXPLAINED = 16
+"""Kinds of requests that are told in one round what each worker lacked: it costs a choice each."""
 SHOW_S = 0.25
 """How often gauges are set."""
 MIN_AFTER_S, MAX_AFTER_S = 1.0, 30.0
@@ -91,6 +98,8 @@ class Scheduler:
         self._incarnation = new_incarnation()
         self._convictions = ConvictionTable(settings.convictions)
         self._is_draining = False
+        self._looked_at = math.inf
+        """When ``run`` last looked; before it runs nothing is late."""
 
     async def schedule(self, request: PlacementRequest) -> Placement:
         """Wait for a placement; cancelling leaves the queue.
@@ -103,7 +112,7 @@ class Scheduler:
             QueueTimeout: its time to live, or its deadline, passed.
             Draining: the router is leaving.
         """
-        begin = self._clock.now()
+        begin = self._now()
         outcome = "error"
         try:
             placement = await self._wait(request, begin)
@@ -154,7 +163,7 @@ class Scheduler:
 
     def fleet(self) -> Fleet:
         """Queues and workers now."""
-        now = self._clock.now()
+        now = self._now()
         return Fleet(queues=tuple(self._queue.depths(now)), workers=self._fleet.workers(now))
 
     def wake(self) -> None:
@@ -170,8 +179,10 @@ class Scheduler:
     async def run(self) -> None:
         """Place, expire, observe; until cancelled."""
         next_show = 0.0
+        self._looked_at = self._clock.now()
         while True:
-            now = self._clock.now()
+            now = self._now()
+            self._looked_at = now
             self.turn(now)
             if now >= next_show:
                 next_show = now + SHOW_S
@@ -183,6 +194,15 @@ class Scheduler:
         """Set the gauges to what is now; called often."""
         self._metrics.count_rejections(self._placer.take_rejections())
         self._metrics.show(self.fleet(), len(self._bookings))
+
+    def _now(self) -> float:
+        """The time, after it was noticed whether this process was held up: then workers were not heard, not silent."""
+        now = self._clock.now()
+        if now - self._looked_at > LATE_S:
+            _log.warning("this process was held up for %.1f s", now - self._looked_at)
+            self._looked_at = now
+            self._fleet.forgive(now)
+        return now
 
     async def _pause(self) -> None:
         """Until woken, or a tick. The loop runs at least once in between, so arrivals coalesce."""
@@ -207,8 +227,9 @@ class Scheduler:
             call = self._calls[found.ticket]
             if not call.done():
                 call.set_result(found.result)
+        reasons: dict[Hashable, str] = {}
         for ticket in self._queue.expire(now):
-            self._fail(ticket, self._timeout(ticket, now))
+            self._fail(ticket, self._timeout(ticket, now, reasons))
 
     async def _wait(self, request: PlacementRequest, now: float) -> Placement:
         if self._is_draining:
@@ -306,14 +327,23 @@ class Scheduler:
         if lacking := missing_features(self._fleet.views(now), ask):
             raise FeatureUnavailable(f"the platform cannot do this now: {name_features(lacking)}; try again later")
 
-    def _timeout(self, ticket: Ticket, now: float) -> QueueTimeout:
-        ask = self._ask(ticket.request)
-        choice = choose(self._fleet.views(now), ask, self.policies, self._rng)
+    def _timeout(self, ticket: Ticket, now: float, reasons: dict[Hashable, str]) -> QueueTimeout:
+        """Requests that expire together do so by the thousand: those of a kind share the text of the first one."""
+        request = ticket.request
+        terms = (request.model_digest, request.work, request.num_choices, request.terms.adapter.digest)
+        kind = (*terms, request.required_features, request.excluded_incarnations, bool(request.refusals))
+        if kind not in reasons and len(reasons) < MAX_EXPLAINED:
+            reasons[kind] = self._why_not(ticket, now)
+        why = reasons.get(kind, "its workers were full")
+        return QueueTimeout(f"no worker took the request within {now - ticket.arrived:.1f} s ({why})")
+
+    def _why_not(self, ticket: Ticket, now: float) -> str:
+        choice = choose(self._fleet.views(now), self._ask(ticket.request), self.policies, self._rng)
         why = str(choice) if isinstance(choice, Refusal) else "others were before it"
         counted = {Rejection.OUT: "not answering or draining", Rejection.MODEL: "of another model"}
         for reason, text in counted.items():
             why = why.replace(f"{reason.value}:", f"{text}:")
-        return QueueTimeout(f"no worker took the request within {now - ticket.arrived:.1f} s ({why})")
+        return why
 
     def _fail(self, ticket: Ticket, error: StratosError) -> None:
         call = self._calls.get(ticket)

@@ -23,6 +23,7 @@ from stratos_router.discovery import Discovery, Member
 from stratos_router.fleet import FleetState
 from stratos_router.scheduler import Scheduler
 from stratos_router.settings import RouterSettings
+from stratos_router.silence import SilenceWatch
 
 _log = logging.getLogger(__name__)
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 0.5
@@ -49,6 +50,7 @@ class Watcher:
         self._caches = caches
         self._connect = connect
         self._streams: dict[Member, list[asyncio.Task[None]]] = {}
+        self._silence = SilenceWatch(clock, settings.redial_after_s)
         self._connected: set[str] = set()
         """Addresses whose present stream has brought a status."""
         self._has_lost = asyncio.Event()
@@ -58,6 +60,7 @@ class Watcher:
         """Until cancelled."""
         members: tuple[Member, ...] | None = None
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._silence.run(), name="watch silence")
             while True:
                 self._has_lost.clear()
                 found = await self._discovery.members(self._connected.__contains__)
@@ -109,14 +112,14 @@ class Watcher:
         try:
             request = worker_pb2.WatchStatusRequest(interval_ms=self._settings.status_interval_ms)
             stream = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(request)
-            while True:
-                async with asyncio.timeout(self._settings.redial_after_s):
-                    message = await stream.read()
-                if message is grpc.aio.EOF:
-                    return num_statuses, "the worker closed it"
-                self._scheduler.on_status(member.worker_id, status_from_pb(message))
-                self._connected.add(member.address)
-                num_statuses += 1
+            async with asyncio.timeout(None) as limit:
+                with self._silence.watched(limit) as heard:
+                    while (message := await stream.read()) is not grpc.aio.EOF:
+                        heard.at = self._clock.now()
+                        self._scheduler.on_status(member.worker_id, status_from_pb(message))
+                        self._connected.add(member.address)
+                        num_statuses += 1
+            return num_statuses, "the worker closed it"
         except TimeoutError:
             return num_statuses, f"silent for {self._settings.redial_after_s} s"
         except grpc.aio.AioRpcError as error:

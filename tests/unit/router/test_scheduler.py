@@ -4,71 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from random import Random
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from stratos.common.clock import FakeClock
 from stratos.common.errors import Draining, Overloaded, QueueTimeout
 from stratos.core.features import PROTOCOL_VERSION
-from stratos.core.fleet import WorkerStatus
-from stratos.core.kv import BlockLedger, KvIdentity
-from stratos.core.placement import Outcome, PlacementRequest, WorkerRef, WorkerRole
+from stratos.core.kv import BlockLedger
+from stratos.core.placement import Outcome
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
-from stratos.routing.bookings import BookingLedger
-from stratos_router.discovery import Member
-from stratos_router.fleet import FleetState
-from stratos_router.metrics import VERSION_LABELS, RouterMetrics
-from stratos_router.scheduler import Scheduler
-from stratos_router.settings import RouterSettings
-from tests.support.fleet_samples import with_free_slots
-from tests.support.terms import with_terms
-
-IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
-BLOCKS = BlockLedger(total=1000, free=1000, cached=0, allocated=0, reserved=0, fenced=0)
-
-
-class World:
-    """A scheduler over workers that are set by hand; ``turn`` lets it place what it can."""
-
-    def __init__(self, *names: str, **changes: Any) -> None:
-        self.clock = FakeClock()
-        settings = RouterSettings(discovery="static://decode@a:1", admission={"max_waiting_per_worker": 0}, **changes)
-        self.registry = CollectorRegistry()
-        metrics = RouterMetrics(self.registry)
-        self.bookings = BookingLedger(settings.bookings)
-        self.fleet = FleetState(settings.liveness, self.bookings, metrics)
-        self.scheduler = Scheduler(self.fleet, self.bookings, settings, metrics, self.clock, Random(1))
-        self.fleet.set_members([Member(name, f"{name}:1", WorkerRole(name.partition("-")[0])) for name in names])
-        for name in names:
-            self.status(name)
-
-    def made_status(self, name: str, incarnation: str = "", **changes: Any) -> WorkerStatus:
-        role = WorkerRole(name.partition("-")[0])
-        ref = WorkerRef(worker_id=name, incarnation=incarnation or name, address="", role=role)
-        status = WorkerStatus(ref=ref, blocks=BLOCKS, identity=IDENTITY, max_num_seqs=2)
-        return with_free_slots(status, changes)
-
-    def status(self, name: str, incarnation: str = "", **changes: Any) -> None:
-        self.fleet.on_status(name, self.made_status(name, incarnation, **changes), self.clock.now())
-
-    async def call(self, **changes: Any) -> asyncio.Task[Any]:
-        request = PlacementRequest(request_id="r", model_digest="m", num_prompt_tokens=64, max_tokens=32)
-        task = asyncio.create_task(self.scheduler.schedule(with_terms(request, **changes)))
-        await asyncio.sleep(0)
-        return task
-
-    async def turn(self, seconds: float = 0.01) -> None:
-        self.clock.advance(seconds)
-        self.scheduler.turn(self.clock.now())
-        for _ in range(3):
-            await asyncio.sleep(0)
+from stratos_router.metrics import VERSION_LABELS
+from tests.support.router_scheduler import RouterScheduler
 
 
 async def test_a_burst_between_two_statuses_is_spread_and_never_exceeds_the_seats() -> None:
-    world = World("decode-0", "decode-1", "decode-2")
+    world = RouterScheduler("decode-0", "decode-1", "decode-2")
     calls = [await world.call(request_id=str(index)) for index in range(9)]
     await world.turn()
     placed = Counter(call.result().decode.worker_id for call in calls if call.done())
@@ -89,7 +39,7 @@ async def _cancel(calls: list[asyncio.Task[Any]]) -> None:
 
 
 async def test_an_end_frees_the_seat_before_the_next_status_and_a_new_incarnation_all_of_them() -> None:
-    world = World("decode-0")
+    world = RouterScheduler("decode-0")
     first, second, third, fourth = [await world.call(request_id=str(index)) for index in range(4)]
     await world.turn()
     world.clock.advance(0.1)
@@ -107,7 +57,7 @@ async def test_an_end_frees_the_seat_before_the_next_status_and_a_new_incarnatio
 
 
 async def test_a_caller_that_leaves_at_any_moment_leaves_nothing_behind() -> None:
-    world = World("decode-0")
+    world = RouterScheduler("decode-0")
     waiting = [await world.call(request_id=str(index)) for index in range(3)]
     await world.turn()
     waiting[2].cancel()  # while it waits
@@ -124,7 +74,7 @@ async def test_a_caller_that_leaves_at_any_moment_leaves_nothing_behind() -> Non
 
 
 async def test_refusals_say_why_and_when_to_come_back() -> None:
-    world = World(queue={"max_requests": 1, "ttl_s": 3})
+    world = RouterScheduler(queue={"max_requests": 1, "ttl_s": 3})
     waiting = await world.call()
     with pytest.raises(Overloaded) as refused:
         await (await world.call(request_id="2"))
@@ -142,7 +92,7 @@ async def test_refusals_say_why_and_when_to_come_back() -> None:
 
 
 async def test_retry_after_is_the_longest_wait() -> None:
-    world = World(queue={"max_requests": 1})
+    world = RouterScheduler(queue={"max_requests": 1})
     waiting = await world.call()
     world.clock.advance(9)
     with pytest.raises(Overloaded) as refused:
@@ -152,7 +102,7 @@ async def test_retry_after_is_the_longest_wait() -> None:
 
 
 async def test_a_flooding_tenant_is_displaced_by_one_with_less() -> None:
-    world = World(queue={"max_requests": 2})
+    world = RouterScheduler(queue={"max_requests": 2})
     flood = [await world.call(request_id=str(index), tenant="flood") for index in range(2)]
     polite = await world.call(tenant="polite")
     with pytest.raises(Overloaded, match="displaced"):
@@ -162,7 +112,7 @@ async def test_a_flooding_tenant_is_displaced_by_one_with_less() -> None:
 
 
 async def test_draining_sends_callers_elsewhere() -> None:
-    world = World()
+    world = RouterScheduler()
     waiting = await world.call()
     world.scheduler.drain()
     with pytest.raises(Draining):
@@ -173,14 +123,14 @@ async def test_draining_sends_callers_elsewhere() -> None:
 
 async def test_the_worker_says_what_output_to_expect_and_a_restarted_router_keeps_its_promises() -> None:
     blocks = BlockLedger(total=40, free=40, cached=0, allocated=0, reserved=0, fenced=0)
-    world = World("decode-0")
+    world = RouterScheduler("decode-0")
     big = {"num_prompt_tokens": 16, "max_tokens": 4096}
     world.status("decode-0", blocks=blocks, max_num_seqs=0)  # 1 + 16 blocks of 36 each
     calls = [await world.call(request_id=str(index), **big) for index in range(3)]
     await world.turn()
     assert [call.done() for call in calls] == [True, True, False]
     await _cancel(calls[2:])
-    restarted = World("decode-0")
+    restarted = RouterScheduler("decode-0")
     held = BlockLedger(total=40, free=38, cached=0, allocated=2, reserved=0, fenced=0)
     restarted.status("decode-0", blocks=held, max_num_seqs=0, num_running=2, num_promised_blocks=32)
     call = await restarted.call(**big)
@@ -194,7 +144,7 @@ async def test_the_worker_says_what_output_to_expect_and_a_restarted_router_keep
 
 
 async def test_an_attempt_that_made_nothing_costs_nothing_and_output_is_charged_as_it_is_made() -> None:
-    world = World("decode-0")
+    world = RouterScheduler("decode-0")
     refused = await world.call(tenant="a", num_prompt_tokens=1000)
     await world.turn()
     world.scheduler.complete(refused.result().handoff_id, Outcome.FAILED, 0)
@@ -222,7 +172,7 @@ async def test_an_attempt_that_made_nothing_costs_nothing_and_output_is_charged_
 
 
 async def test_two_members_that_name_one_process_count_once() -> None:
-    world = World("decode-0", "decode-1")
+    world = RouterScheduler("decode-0", "decode-1")
     world.status("decode-1", incarnation="decode-0")
     calls = [await world.call(request_id=str(index)) for index in range(4)]
     await world.turn()
@@ -231,7 +181,7 @@ async def test_two_members_that_name_one_process_count_once() -> None:
 
 
 async def test_evictions_are_counted_once_and_by_reason() -> None:
-    world = World("decode-0")
+    world = RouterScheduler("decode-0")
     await world.turn()
     await world.turn(2)
     await world.turn(2)
@@ -244,7 +194,7 @@ async def test_evictions_are_counted_once_and_by_reason() -> None:
 
 
 async def test_the_next_attempt_prefers_the_prefill_worker_that_has_the_prompt() -> None:
-    world = World("decode-0", "decode-1", *(f"prefill-{index}" for index in range(6)))
+    world = RouterScheduler("decode-0", "decode-1", *(f"prefill-{index}" for index in range(6)))
     first = await world.call(request_id="moved")
     await world.turn()
     prefill = first.result().prefill[0]
@@ -260,7 +210,7 @@ async def test_the_next_attempt_prefers_the_prefill_worker_that_has_the_prompt()
 
 
 async def test_after_busy_a_request_goes_back_only_to_a_worker_whose_status_changed() -> None:
-    world = World("decode-0")
+    world = RouterScheduler("decode-0")
     world.status("decode-0", version=3)
     first = await world.call()
     await world.turn()
@@ -278,7 +228,7 @@ async def test_after_busy_a_request_goes_back_only_to_a_worker_whose_status_chan
 
 
 async def test_a_settled_suspect_keeps_its_booking_and_frees_its_worker_for_the_next() -> None:
-    world = World("decode-0")
+    world = RouterScheduler("decode-0")
     first = await world.call(request_id="1", is_move=True, is_suspect=True)
     second = await world.call(request_id="2", is_move=True, is_suspect=True)
     await world.turn()
@@ -290,7 +240,7 @@ async def test_a_settled_suspect_keeps_its_booking_and_frees_its_worker_for_the_
 
 
 async def test_a_worker_that_stood_still_is_chosen_once_it_moves() -> None:
-    world = World("decode-0")
+    world = RouterScheduler("decode-0")
     hung = frozenset({"decode-0"})
     world.clock.advance(2.0)  # silent
     call = await world.call(is_move=True, excluded_incarnations=hung, hung_incarnations=hung)
@@ -302,7 +252,7 @@ async def test_a_worker_that_stood_still_is_chosen_once_it_moves() -> None:
 
 
 async def test_a_convicted_prompt_is_refused_where_it_waits_and_where_it_comes_again() -> None:
-    world = World("decode-0")
+    world = RouterScheduler("decode-0")
     fills = [await world.call(request_id=str(number)) for number in range(2)]
     await world.turn()
     waiting = await world.call(request_id="2", tenant="a", prompt_digest=b"p")
@@ -332,7 +282,7 @@ async def test_a_convicted_prompt_is_refused_where_it_waits_and_where_it_comes_a
 
 
 async def test_rejections_are_counted_by_reason_and_skew_is_shown() -> None:
-    world = World("decode-0", "decode-1", "decode-2", "prefill-0")
+    world = RouterScheduler("decode-0", "decode-1", "decode-2", "prefill-0")
 
     def value(name: str, **labels: str) -> float | None:
         return world.registry.get_sample_value(f"stratos_router_{name}", labels)

@@ -7,7 +7,7 @@
 
 {{- define "stratos.modelMounts" -}}
 {{- $source := .model.source -}}
-{{- if ($source.objectStore).cache }}
+{{- if $source.objectStore }}
 - {name: model, mountPath: /model, readOnly: true, subPath: {{ include "stratos.cacheFolder" . }}}
 {{- else if $source.claim }}
 - {name: model, mountPath: /model, readOnly: true{{ with $source.claim.path }}, subPath: {{ . | trimAll "/" | quote }}{{ end }}}
@@ -52,8 +52,8 @@
   imagePullPolicy: {{ $.root.Values.image.pullPolicy }}
   command:
     - stratos
-    - admin
-    - fetch-model
+    - models
+    - fetch
     - {{ .prefix | quote }}
     - --object-store={{ include "stratos.objectStoreUrl" $.root }}
     {{- with $.root.Values.objectStore.s3.endpointUrl }}
@@ -62,7 +62,7 @@
     {{- with .digest }}
     - --digest={{ . }}
     {{- end }}
-    - --into=/into{{ if .cache }}/{{ include "stratos.cacheFolder" $ }}{{ end }}
+    - --into=/into/{{ include "stratos.cacheFolder" $ }}
   env:
     - {name: HOME, value: /tmp}
     {{- include "stratos.s3Credentials" $.root | nindent 4 }}

@@ -3,8 +3,9 @@
     taken + promised + table + output <= watermark * total
 
 ``table`` are the blocks that a request takes when it is admitted, ``output`` those that its choices are expected to
-need: ``min(max_tokens, p90 output length so far)`` each, at least one block.  ``taken`` blocks are allocated, reserved
-or fenced; ``promised`` ones are expected by requests that were let in and are not held yet.
+need: ``min(max_tokens, p90 output length so far)`` each, at least one block, and what they copy of the prompt.
+``taken`` blocks are allocated, reserved or fenced; ``promised`` ones are expected by requests that were let in and are
+not held yet.
 
 A return, which emitted tokens before, must get back in: the whole pool, promises to others do not count, and of output
 one block per choice.  An empty pool takes everything that fits.
@@ -47,6 +48,14 @@ def output_blocks(
     if is_return:
         return num_choices
     return num_choices * max(1, -(-min(max_tokens, p90_output_tokens) // block_size))
+
+
+def copied_blocks(num_prompt_tokens: int, num_choices: int, block_size: int) -> int:
+    """Blocks that choices after the first one copy, because they write into the prompt's last block; 0 if it is full.
+
+    The last token of a prompt is computed by each choice: 9 tokens in blocks of 4 leave 8 to share, and none to copy.
+    """
+    return num_choices - 1 if num_choices > 1 and (num_prompt_tokens - 1) % block_size else 0
 
 
 def num_blocks_short(need: KvNeed, room: KvRoom) -> float:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from stratos.common.errors import ContextLengthExceeded
 from stratos.core.requests.records import EngineRequest, FinishReason
-from stratos.core.rules.admission import KvNeed, KvRoom, num_blocks_short, output_blocks
+from stratos.core.rules.admission import KvNeed, KvRoom, copied_blocks, num_blocks_short, output_blocks
 from stratos.core.rules.quantile import RecentQuantile
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.window import KvWindow
@@ -58,13 +58,10 @@ class KvAdmission:
         """Blocks of output that ``num_choices`` choices of a request are expected to need from now on."""
         if self.has_slots:
             return 0
-        return output_blocks(
-            request.sampling.max_tokens,
-            self.output_lengths.value,
-            num_choices,
-            self._blocks.block_size,
-            is_return=is_resumed(request),
-        )
+        size, is_return = self._blocks.block_size, is_resumed(request)
+        copied = 0 if is_return else copied_blocks(len(request.prompt_ids), num_choices, size)
+        expected_tokens, max_tokens = self.output_lengths.value, request.sampling.max_tokens
+        return copied + output_blocks(max_tokens, expected_tokens, num_choices, size, is_return=is_return)
 
     def check_request(self, request: EngineRequest) -> None:
         """Raise ``ContextLengthExceeded`` for a new request that is above the watermark even in an empty pool."""

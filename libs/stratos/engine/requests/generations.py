@@ -99,7 +99,7 @@ class GenerationTable:
         """The first choice that waits for the prompt computes it, for all of them."""
         choice = state.pending_forks.pop(0)
         parent = self._start_choice(state, choice)
-        parent.output_blocks *= 1 + len(state.pending_forks)
+        parent.output_blocks = self._kv.admission.output_blocks(state.request, 1 + len(state.pending_forks))
         state.parent_choice = choice.index
         return parent
 
@@ -238,7 +238,7 @@ class GenerationTable:
             sequence.block_hashes = parent.block_hashes[:num_shared]
             sequence.block_table, sequence.num_released = shared + private, parent.num_released
             sequence.budget_blocks = sequence.num_held + sequence.output_blocks
-            parent.budget_blocks -= sequence.output_blocks
+            parent.budget_blocks -= sequence.output_blocks + len(private)
             sequence.num_computed = num_tokens
             sequence.num_hashed = min(num_shared, parent.num_hashed)
             scheduler.run_now(sequence)

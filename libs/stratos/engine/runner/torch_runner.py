@@ -105,12 +105,14 @@ class TorchRunner(Runner):
         model = streams.model if streams else model
         kernels = choose_kernels(config, target, dtype)
         linear = kernels.linear(config, target, dtype)
+        reader = CheckpointReader(files, model, dtype, target)
+        # A team of threads that waits for cores stops the streams of other processes; one thread loads as well.
+        with one_thread():
+            decoder = Decoder(model, reader, linear, kernels.ops, target, streams.rotary if streams else None)
         threads = None
         if not config.num_threads and target.type == "cpu":
             product = small_product(linear.plain, dtype)
             threads = ThreadChoice(torch.get_num_threads(), product, clock)
-        reader = CheckpointReader(files, model, dtype, target)
-        decoder = Decoder(model, reader, linear, kernels.ops, target, streams.rotary if streams else None)
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype
         geometry = _geometry(model, config.block_size, kv_dtype)
         pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), kv_dtype, target)

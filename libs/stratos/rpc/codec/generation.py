@@ -11,7 +11,7 @@ from typing import Any
 
 from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import Internal
-from stratos.core.features import PROTOCOL_VERSION
+from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.generation import ChoiceDelta, PrefillPath, Receipt, RequestDelta, Submission
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.grammar import check_grammar
@@ -52,8 +52,9 @@ _PLAIN = tuple(f.name for f in dataclasses.fields(SamplingParams) if f.name not 
 
 
 def hello() -> decode_pb2.SessionRequest:
-    """First message up."""
-    return decode_pb2.SessionRequest(hello=decode_pb2.Hello(protocol_version=PROTOCOL_VERSION))
+    """First message up: what this build speaks and knows."""
+    message = decode_pb2.Hello(protocol_version=PROTOCOL_VERSION, features=sorted(Feature))
+    return decode_pb2.SessionRequest(hello=message)
 
 
 def welcome_to_pb(worker: WorkerRef, features: frozenset[str]) -> decode_pb2.Welcome:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stratos.core.requests.records import EngineRequest
-from stratos.core.rules.admission import output_blocks
+from stratos.core.rules.admission import copied_blocks, output_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,5 +33,7 @@ def sum_intents(
         num_blocks += output_blocks(
             request.sampling.max_tokens, p90_output_tokens, num_choices, block_size, is_return=is_return
         )
+        if not is_return:
+            num_blocks += copied_blocks(len(request.prompt_ids), num_choices, block_size)
         num_batch_slots += min(num_choices, max_batch_slots)
     return Intents(num_blocks=num_blocks, num_batch_slots=num_batch_slots)

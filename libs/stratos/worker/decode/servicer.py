@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
@@ -11,6 +12,7 @@ import grpc.aio
 
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.errors import BadRequest, StratosError
+from stratos.core.features import name_features
 from stratos.core.requests.records import RequestKey
 from stratos.rpc.codec.generation import delta_to_pb, submit_from_pb, welcome_to_pb
 from stratos.worker.context import WorkerContext
@@ -18,6 +20,8 @@ from stratos.worker.decode import session as sessions
 from stratos.worker.decode.checks import check_protocol, check_submission
 from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.decode.session import StepDeltas, StepProgress
+
+_log = logging.getLogger(__name__)
 
 
 class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
@@ -38,6 +42,8 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
         if hello is grpc.aio.EOF or hello.WhichOneof("message") != "hello":
             raise BadRequest("the first message of a Session must be Hello")
         check_protocol(hello.hello.protocol_version)
+        if unknown := shared.features - frozenset(hello.hello.features):
+            _log.info("a gateway of another build never asks for: %s", name_features(unknown))
         session = sessions.Session(shared.engine, shared.clock)
         self._sessions.add(session)
         reader = asyncio.create_task(self._read(session, context))
@@ -77,6 +83,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
         match message.WhichOneof("message"):
             case "submit":
                 submit = message.submit
+                session.num_submits += 1
                 try:
                     submission = submit_from_pb(submit, shared.clock.now())
                     table.submit(session, check_submission(submission, shared.engine.info, shared.features))
@@ -102,10 +109,13 @@ def _to_pb(message: StepDeltas | StepProgress) -> decode_pb2.SessionResponse:
             engine_step=message.step,
             is_computing=message.is_computing,
             slow_step_ms=round(message.slow_step_s * 1000),
+            num_submits=message.num_submits,
         )
         return decode_pb2.SessionResponse(progress=progress)
     return decode_pb2.SessionResponse(
         step_outputs=decode_pb2.StepOutputs(
-            engine_step=message.step, outputs=[delta_to_pb(delta) for delta in message.deltas]
+            engine_step=message.step,
+            outputs=[delta_to_pb(delta) for delta in message.deltas],
+            num_submits=message.num_submits,
         )
     )

@@ -28,6 +28,8 @@ class StepDeltas:
 
     step: int
     deltas: tuple[RequestDelta, ...]
+    num_submits: int
+    """Submits of the session so far, refused ones included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class StepProgress:
     step: int
     is_computing: bool
     slow_step_s: float
+    num_submits: int
+    """Submits of the session so far, refused ones included."""
 
 
 class Session:
@@ -49,6 +53,8 @@ class Session:
         self._refusals: list[RequestDelta] = []
         self._wake = asyncio.Event()
         self.is_closed = False
+        self.num_submits = 0
+        """Taken so far; told with everything that is sent."""
 
     def mark(self, record: RequestRecord) -> None:
         """``record`` has something to send."""
@@ -85,7 +91,12 @@ class Session:
                 return
             if self._clock.now() >= due_s:
                 status = self._engine.status()
-                yield StepProgress(step=status.step, is_computing=status.is_computing, slow_step_s=status.slow_step_s)
+                yield StepProgress(
+                    step=status.step,
+                    is_computing=status.is_computing,
+                    slow_step_s=status.slow_step_s,
+                    num_submits=self.num_submits,
+                )
                 due_s = self._clock.now() + PROGRESS_INTERVAL_S
             if self.is_idle and not self.is_closed:
                 await self._wait(due_s - self._clock.now())
@@ -101,4 +112,4 @@ class Session:
         deltas, self._refusals = self._refusals, []
         dirty, self._dirty = self._dirty, {}
         deltas += [delta for record in dirty.values() if (delta := record.drain()) is not None]
-        return StepDeltas(step=self._engine.status().step, deltas=tuple(deltas))
+        return StepDeltas(step=self._engine.status().step, deltas=tuple(deltas), num_submits=self.num_submits)

@@ -40,6 +40,8 @@ class Attempt:
         self.label = label
         self.is_settled = False
         """The worker has made some steps after the one of the first token."""
+        self.was_taken = True
+        """The worker has said that it took the request, or has not been lost."""
         self._transcript = transcript
         self._session = session
         self._key = key
@@ -86,8 +88,9 @@ class Attempt:
         if not self._end.done():
             self._end.set_exception(error)
 
-    def on_lost(self, cause: str) -> None:
+    def on_lost(self, cause: str, *, was_taken: bool = True) -> None:
         """The session broke."""
+        self.was_taken = was_taken
         self._is_over_there = True
         self._settle(Cause(cause))
 

@@ -137,7 +137,13 @@ class Generation:
         if cause is None:
             return None
         has_progressed = self.transcript.num_output_tokens > num_before
-        return AttemptLoss(cause=cause, has_progressed=has_progressed, is_settled=attempt.is_settled)
+        return AttemptLoss(
+            cause=cause,
+            has_progressed=has_progressed,
+            is_settled=attempt.is_settled,
+            was_taken=attempt.was_taken,
+            step=session.step,
+        )
 
     def _placement_request(self) -> PlacementRequest:
         spec, num_choices = self.spec, len(self.transcript.choices)

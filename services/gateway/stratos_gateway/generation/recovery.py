@@ -44,6 +44,9 @@ from stratos_gateway.generation.suspicion import Suspicion, Victim
 
 _log = logging.getLogger(__name__)
 MAX_CONFLICTS = 2
+MAX_UNHEARD = 2
+"""Workers that fell silent before they took the request, and that are not held against it: they stopped by themselves.
+A request that silences workers before they can say a word is suspected from the next one on."""
 MAX_UNSUPPORTED = 3
 """Workers that said no to a feature which the router took them to have, or that cannot load the adapter: the next one
 would hardly say yes."""
@@ -85,6 +88,10 @@ class AttemptLoss:
     """It emitted tokens."""
     is_settled: bool = False
     """It had settled at the worker, see ``suspicion``."""
+    step: int = -1
+    """The worker's step counter at the end."""
+    was_taken: bool = True
+    """The worker had said that it took the request; nothing is known of one that fell silent before."""
 
 
 def cause_of(error: StratosError) -> Cause | None:
@@ -131,6 +138,7 @@ class Attempts:
         """Incarnations to avoid, and whether each one stood still and is avoided only until it moves."""
         self._refusals: dict[str, int] = {}
         """Workers that answered Busy, each with the status version that its placement went by."""
+        self._num_unheard = 0
         self._num_conflicts = self._num_unsupported = self._num_without_adapter = self._num_unreached = 0
         self._idle_since_s = platform.clock.now()
         """The request arrived, or its last attempt with output ended: wall time, whatever it was spent on."""
@@ -190,12 +198,19 @@ class Attempts:
             return
         if loss.cause.excludes_worker:
             self._excluded[worker.incarnation] = is_hung
-        if loss.cause.is_loss and not loss.is_settled:
-            await self._suspect(Victim(worker=worker, is_hung=is_hung))
+        if loss.cause.is_loss and not loss.is_settled and not self._is_unheard(loss):
+            await self._suspect(Victim(worker=worker, is_hung=is_hung, step=loss.step))
+
+    def _is_unheard(self, loss: AttemptLoss) -> bool:
+        """The worker stood still before it took the request.  A crash may be quicker than any message, so it counts."""
+        if loss.was_taken or loss.cause is not Cause.HANG:
+            return False
+        self._num_unheard += 1
+        return self._num_unheard <= MAX_UNHEARD
 
     async def _suspect(self, victim: Victim) -> None:
         first = self._suspicion.victim
-        if first is not None and first.is_hung and await self._is_alive(first.worker):
+        if first is not None and first.is_hung and await self._has_moved(first):
             self._suspicion.clear()  # it only stood still for a while
         if self._suspicion.is_convicted_by(victim):
             _log.error("request %s is refused: two workers were lost as it began there", self.label)
@@ -250,6 +265,9 @@ class Attempts:
 
     async def _is_alive(self, worker: WorkerRef) -> bool:
         return self._reconnects and await self._platform.sessions.is_back(worker)
+
+    async def _has_moved(self, victim: Victim) -> bool:
+        return self._reconnects and await self._platform.sessions.has_moved(victim.worker, victim.step)
 
     def _placement_request(self, num_emitted: int, trace: TraceContext) -> PlacementRequest:
         request = self._request

@@ -4,6 +4,8 @@
     suspect   --- the same once more, placed apart from other suspects ------> convicted
     suspect   --- it settles, or the worker was not dead after all ----------> bystander
 
+A worker that fell silent before it took the request (``recovery``) is no victim of it: something else stopped it.
+
 A request has settled at a worker when the worker has made ``SETTLED_STEPS`` steps after the one of its first token.
 One that crashes its worker while its prompt is computed, or in its first steps, therefore costs two workers; one
 that has run for longer is as little to blame as its neighbours, however often they move.
@@ -25,6 +27,8 @@ class Victim:
     worker: WorkerRef
     is_hung: bool
     """It stood still, and may move again; else it is gone."""
+    step: int = -1
+    """Its step counter when it was lost."""
 
 
 class Suspicion:

@@ -14,6 +14,7 @@ from stratos_gateway.sessions.session import WorkerSession
 WATCH_INTERVAL_S = 0.1
 RETURN_TIMEOUT_S = 0.25
 """A worker that is alive answers a new session within this time; a recovery waits no longer for it."""
+MOVE_POLL_S = 0.02
 LATE_S = 0.5
 """A watch round that comes this late was held up by this process, not by the workers."""
 
@@ -62,6 +63,18 @@ class SessionPool:
         try:
             async with asyncio.timeout(RETURN_TIMEOUT_S):
                 await self.get(worker)
+        except (WorkerLost, TimeoutError):
+            return False
+        return True
+
+    async def has_moved(self, worker: WorkerRef, step: int) -> bool:
+        """Whether a worker process that stood still at ``step`` moves again; one that only answers does not."""
+        try:
+            async with asyncio.timeout(RETURN_TIMEOUT_S):
+                session = await self.get(worker)
+                # A few looks within the short time are cheaper than an event per step.
+                while session.step <= step:  # noqa: ASYNC110
+                    await asyncio.sleep(MOVE_POLL_S)
         except (WorkerLost, TimeoutError):
             return False
         return True

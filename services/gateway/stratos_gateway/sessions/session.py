@@ -49,6 +49,10 @@ class WorkerSession:
         self._clock = clock
         self._liveness = Liveness(config, clock.now())
         self._sinks: dict[RequestKey, AttemptSink] = {}
+        self._number_of: dict[RequestKey, int] = {}
+        """Of each attempt's Submit, from 1 on."""
+        self._num_submits = self._num_taken = 0
+        """Submits so far, and how many of them the worker says that it took."""
         self._outbox: asyncio.Queue[decode_pb2.SessionRequest] = asyncio.Queue(MAX_OUTBOX)
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: grpc.aio.Channel = dialer.channel(worker.address, ANY_WORKER)
@@ -104,12 +108,14 @@ class WorkerSession:
             self._outbox.put_nowait(decode_pb2.SessionRequest(submit=message))
         except asyncio.QueueFull as error:
             raise Overloaded(f"{self.worker.worker_id} does not take messages") from error
+        self._num_submits += 1
         self._sinks[submission.request.key] = sink
+        self._number_of[submission.request.key] = self._num_submits
 
     def cancel(self, key: RequestKey, choices: tuple[int, ...] = ()) -> None:
         """End an attempt, or some of its choices; without ``choices`` nothing of it is delivered any more."""
         if not choices:
-            self._sinks.pop(key, None)
+            self.release(key)
         if self.is_broken:
             return
         try:
@@ -120,6 +126,7 @@ class WorkerSession:
     def release(self, key: RequestKey) -> None:
         """The attempt ended at the worker: forget its sink."""
         self._sinks.pop(key, None)
+        self._number_of.pop(key, None)
 
     def check(self) -> None:
         """Break the session if the worker hangs; called often."""
@@ -160,11 +167,13 @@ class WorkerSession:
         kind, now_s = message.WhichOneof("message"), self._clock.now()
         if kind == "step_outputs":
             self._liveness.heard(message.step_outputs.engine_step, now_s)
+            self._num_taken = message.step_outputs.num_submits
             for output in message.step_outputs.outputs:
                 if (sink := self._sinks.get(RequestKey(output.request_id, output.attempt))) is not None:
                     self._deliver(output, sink)
         elif kind == "progress":
             progress = message.progress
+            self._num_taken = progress.num_submits
             self._liveness.heard(
                 progress.engine_step,
                 now_s,
@@ -186,5 +195,5 @@ class WorkerSession:
         sinks, self._sinks = self._sinks, {}
         _log.warning("session with %s (%s) is lost: %s", self.worker.worker_id, self.worker.incarnation, reason)
         self._call.cancel()
-        for sink in sinks.values():
-            sink.on_lost(cause)
+        for key, sink in sinks.items():
+            sink.on_lost(cause, was_taken=self._number_of[key] <= self._num_taken)

@@ -21,5 +21,10 @@ class AttemptSink(Protocol):
     def on_failure(self, error: StratosError) -> None:
         """A message could not be handled; the worker still runs the attempt."""
 
-    def on_lost(self, cause: str) -> None:
-        """The session broke; ``cause`` is "broken" or "hang"."""
+    def on_lost(self, cause: str, *, was_taken: bool = True) -> None:
+        """The session broke.
+
+        Args:
+            cause: "broken" or "hang".
+            was_taken: the worker has said that it took the attempt.
+        """

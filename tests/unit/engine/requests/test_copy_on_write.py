@@ -72,7 +72,7 @@ def test_forks_copy_before_they_write_in_any_schedule(overlap):
     for seed in range(60):
         draw = random.Random(seed)
         engine, runner = make_engine(
-            overlap, num_blocks=draw.choice([9, 12, 16]), num_host_blocks=draw.choice([0, 4, 40])
+            overlap, num_blocks=draw.choice([10, 12, 16]), num_host_blocks=draw.choice([0, 4, 40])
         )
         run, prompts, ended = Run(engine), {}, set()
         for turn in range(60):

@@ -76,8 +76,12 @@ def fails(error: Exception) -> Play:
     return lambda sink, submission: sink.on_output(output(submission.request.key, error=error))  # type: ignore[arg-type]
 
 
-def is_lost(cause: str) -> Play:
-    return lambda sink, submission: sink.on_lost(cause)
+def is_lost(cause: str, *, was_taken: bool = True) -> Play:
+    return lambda sink, submission: sink.on_lost(cause, was_taken=was_taken)
+
+
+STOPPED = is_lost("hang", was_taken=False)
+"""The worker stood still before it took the request."""
 
 
 async def test_one_attempt_carries_the_terms_and_reports_how_it_ended() -> None:
@@ -158,6 +162,26 @@ async def test_a_worker_that_only_stood_still_convicts_nothing() -> None:
     ran = await run(is_lost("hang"), is_lost("broken"), says(5, ends=True), back=frozenset({"inc-1"}))
     assert ran.generation.error is None
     assert [request.is_suspect for request in ran.router.requests] == [False, True, True]
+
+
+async def test_a_killed_worker_and_one_that_was_stopped_at_the_same_moment_convict_nothing() -> None:
+    ran = await run(is_lost("broken"), STOPPED, says(5, ends=True))
+    assert ran.generation.error is None
+    assert [request.is_suspect for request in ran.router.requests] == [False, True, True], "the first loss still counts"
+    assert ran.router.requests[2].hung_incarnations == {"inc-2"}
+    ran = await run(STOPPED, is_lost("broken"), says(5, ends=True))
+    assert [request.is_suspect for request in ran.router.requests] == [False, False, True]
+
+
+async def test_workers_that_one_after_the_other_fall_silent_at_a_request_are_held_against_it() -> None:
+    ran = await run(*[STOPPED] * 4)
+    assert isinstance(ran.generation.error, Overloaded)
+    assert [request.is_suspect for request in ran.router.requests] == [False, False, False, True]
+
+
+async def test_a_crash_before_a_word_of_the_worker_counts() -> None:
+    ran = await run(*[is_lost("broken", was_taken=False)] * 2)
+    assert isinstance(ran.generation.error, Overloaded), "a native crash in the first step is quicker than any message"
 
 
 async def test_a_worker_that_is_named_again_is_avoided_no_longer() -> None:

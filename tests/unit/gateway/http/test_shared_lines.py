@@ -37,7 +37,7 @@ class Sink:
         self.tokens += [token for choice in output.choices for token in choice.token_ids]
         self.heard.set()
 
-    def on_lost(self, cause: str) -> None: ...
+    def on_lost(self, cause: str, *, was_taken: bool = True) -> None: ...
 
     def on_failure(self, error: StratosError) -> None:
         self.failure = error

@@ -20,6 +20,7 @@ class FakeSession:
     fails: bool = False
     is_broken: bool = False
     num_opened: int = 0
+    step: int = 7
 
     async def open(self, timeout_s: float) -> None:
         self.num_opened += 1
@@ -75,6 +76,13 @@ async def test_opening_that_fails_is_told_to_all_and_tried_again_later() -> None
 async def test_a_worker_that_does_not_open_is_not_back() -> None:
     world = World(failing=1)
     assert not await world.pool().is_back(worker(1))
+
+
+async def test_a_worker_that_answers_has_moved_only_when_its_steps_have() -> None:
+    pool = World().pool()
+    assert await pool.has_moved(worker(1), 6)
+    assert not await pool.has_moved(worker(1), 7)
+    assert not await World(failing=1).pool().has_moved(worker(1), 6)
 
 
 async def test_a_caller_that_leaves_does_not_end_the_opening_for_others() -> None:

@@ -61,10 +61,12 @@ class SessionResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version",)
+    __slots__ = ("protocol_version", "features")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
-    def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol_version: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("worker", "protocol_version", "features")
@@ -287,19 +289,23 @@ class RequestOutput(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., deltas: _Optional[_Iterable[_Union[ChoiceDelta, _Mapping]]] = ..., error: _Optional[_Union[_common_pb2.ErrorDetail, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PositionLogprobs, _Mapping]]] = ...) -> None: ...
 
 class StepOutputs(_message.Message):
-    __slots__ = ("engine_step", "outputs")
+    __slots__ = ("engine_step", "outputs", "num_submits")
     ENGINE_STEP_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SUBMITS_FIELD_NUMBER: _ClassVar[int]
     engine_step: int
     outputs: _containers.RepeatedCompositeFieldContainer[RequestOutput]
-    def __init__(self, engine_step: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[RequestOutput, _Mapping]]] = ...) -> None: ...
+    num_submits: int
+    def __init__(self, engine_step: _Optional[int] = ..., outputs: _Optional[_Iterable[_Union[RequestOutput, _Mapping]]] = ..., num_submits: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("engine_step", "is_computing", "slow_step_ms")
+    __slots__ = ("engine_step", "is_computing", "slow_step_ms", "num_submits")
     ENGINE_STEP_FIELD_NUMBER: _ClassVar[int]
     IS_COMPUTING_FIELD_NUMBER: _ClassVar[int]
     SLOW_STEP_MS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SUBMITS_FIELD_NUMBER: _ClassVar[int]
     engine_step: int
     is_computing: bool
     slow_step_ms: int
-    def __init__(self, engine_step: _Optional[int] = ..., is_computing: _Optional[bool] = ..., slow_step_ms: _Optional[int] = ...) -> None: ...
+    num_submits: int
+    def __init__(self, engine_step: _Optional[int] = ..., is_computing: _Optional[bool] = ..., slow_step_ms: _Optional[int] = ..., num_submits: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,90 @@
+"""Base models in an object store: published, fetched once into a cache that several share, and checked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from stratos.cli.main import app
+from stratos.cli.model_store import fetch_model, publish_model
+from stratos.common.errors import InvalidCheckpoint, NotFound
+from stratos.core.files.model_files import read_model_files
+from stratos.store.local_store import LocalStore
+from stratos.store.object_store import ObjectStore
+from tests.support.paths import ROOT
+from tests.support.s3_server import BUCKET, s3_server
+
+MODEL = ROOT / "models" / "draft"
+PREFIX = "models/draft"
+
+
+class CountingStore(LocalStore):
+    """Counts what is read from it."""
+
+    num_fetched = 0
+
+    async def fetch(self, key: str, path: Path, max_bytes: int) -> int:
+        self.num_fetched += 1
+        return await super().fetch(key, path, max_bytes)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> CountingStore:
+    (tmp_path / "objects").mkdir()
+    store = CountingStore(tmp_path / "objects")
+    assert await publish_model(store, MODEL, PREFIX) == read_model_files(MODEL).digest
+    return store
+
+
+async def test_a_model_comes_back_whole(store: CountingStore, tmp_path: Path) -> None:
+    target = tmp_path / "cache" / "draft"
+    assert await fetch_model(store, PREFIX, target, read_model_files(MODEL).digest)
+    assert {p.name: p.read_bytes() for p in target.iterdir()} == {p.name: p.read_bytes() for p in MODEL.iterdir()}
+
+
+async def test_several_that_share_a_cache_fetch_once(store: CountingStore, tmp_path: Path) -> None:
+    target = tmp_path / "cache" / "draft"
+    done = await asyncio.gather(*(fetch_model(store, PREFIX, target) for _ in range(4)))
+    assert sorted(done) == [False, False, False, True]
+    assert store.num_fetched == len(list(MODEL.iterdir()))
+    assert [p.name for p in target.parent.iterdir() if "fetch" in p.name] == []
+
+
+async def test_another_model_than_asked_for_never_appears(store: CountingStore, tmp_path: Path) -> None:
+    target = tmp_path / "cache" / "draft"
+    with pytest.raises(InvalidCheckpoint, match="has the digest"):
+        await fetch_model(store, PREFIX, target, "0" * 64)
+    assert not target.exists()
+    with pytest.raises(NotFound):
+        await fetch_model(store, "models/none", target)
+    assert await fetch_model(store, PREFIX, target)
+
+
+async def test_what_a_killed_fetch_left_is_removed(store: ObjectStore, tmp_path: Path) -> None:
+    left = tmp_path / "cache" / ".draft.fetch-0badcafe"
+    left.mkdir(parents=True)
+    (left / "model.safetensors").write_bytes(b"half")
+    await fetch_model(store, PREFIX, tmp_path / "cache" / "draft")
+    assert not left.exists()
+
+
+@pytest.fixture
+def place() -> Iterator[tuple[str, str]]:
+    with s3_server() as url:
+        yield f"--object-store=s3://{BUCKET}/site", f"--s3-endpoint={url}"
+
+
+def test_from_and_to_s3_by_the_command(place: tuple[str, str], tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    published = run(app, ["models", "publish", str(MODEL), PREFIX, *place])
+    assert published.exit_code == 0, published.output
+    digest = published.output.strip()
+    target = tmp_path / "draft"
+    for said in ("is fetched", "was there already"):
+        fetched = run(app, ["models", "fetch", PREFIX, *place, f"--into={target}", f"--digest={digest}"])
+        assert (fetched.exit_code, said in fetched.output) == (0, True), fetched.output
+    assert read_model_files(target).digest == digest
