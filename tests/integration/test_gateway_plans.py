@@ -64,7 +64,7 @@ async def test_n_and_max_tokens_are_capped(world: World) -> None:
 
 async def answer_for(world: World, name: str) -> list[tuple[int, str, dict[str, str]]]:
     """Every way in which a client can ask for a name, with the name itself taken out of the answer."""
-    own = {"date", "x-request-id", "content-length", "retry-after"}
+    own = {"date", "x-request-id", "content-length", "retry-after", "retry-after-ms"}
     requests = [
         await complete(world, model=name),
         await world.http.post(

@@ -24,6 +24,7 @@ from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.codec.generation import welcome_to_pb
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.serving.process import serve_async
+from stratos_gateway.limits.leaser import NO_LEASES, Leases
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.service import Backends, GatewayService
 from stratos_gateway.settings import GatewaySettings
@@ -329,7 +330,7 @@ class World:
 
 
 @asynccontextmanager
-async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator[World]:
+async def gateway_world(num_workers: int = 1, leases: Leases = NO_LEASES, **overrides: Any) -> AsyncIterator[World]:
     """Start workers and a gateway; fields of ``GatewaySettings`` may be overridden."""
     async with AsyncExitStack() as stack:
         workers = [FakeDecodeWorker(f"decode-{i}") for i in range(num_workers)]
@@ -341,7 +342,7 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
         async def open_backends(
             settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics, ___: Dialer
         ) -> Backends:
-            return Backends(routers=router, adapters=registry, authenticator=keys, blocks=blocks)
+            return Backends(routers=router, adapters=registry, authenticator=keys, blocks=blocks, leases=leases)
 
         values: dict[str, Any] = {
             "http_listen": "127.0.0.1:0",

@@ -7,6 +7,7 @@ from functools import partial
 from random import Random
 
 from stratos.common.clock import SystemClock
+from stratos.common.ids import new_incarnation
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.rpc.clients.peer_addresses import PeerAddresses
@@ -14,6 +15,7 @@ from stratos.rpc.clients.router import RouterClient
 from stratos.store.key_check import KeyCheck
 from stratos.store.key_use import KeyUse
 from stratos.store.keys import Peppers
+from stratos.store.leases import LeaseStore
 from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
@@ -55,6 +57,7 @@ async def open_backends(
         adapters=SnapshotAdapters(follower),
         authenticator=KeyCheck(follower, _peppers(settings), note_use=key_use.note),
         blocks=SnapshotBlocks(follower),
+        leases=LeaseStore(redis, settings.records, new_incarnation()),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,

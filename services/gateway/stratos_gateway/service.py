@@ -32,6 +32,8 @@ from stratos_gateway.http.listener import Listener, inherit_listener, open_liste
 from stratos_gateway.http.protocol import ConnectionsState
 from stratos_gateway.http.server import HttpServer
 from stratos_gateway.http.tls import ReloadingContext
+from stratos_gateway.limits.leaser import NO_LEASES, Leaser, Leases
+from stratos_gateway.limits.limiter import TenantLimiter
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.catalogue import ModelCatalogue
@@ -60,6 +62,8 @@ class Backends:
     routers: Routers
     adapters: AdapterSource | None
     authenticator: Authenticator
+    leases: Leases = NO_LEASES
+    """Where the limits of tenants are counted over all gateways."""
     blocks: Blocks = NO_BLOCKS
     """Models and adapters that are refused for now."""
     tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = field(default_factory=dict)
@@ -94,6 +98,7 @@ class GatewayService(Service):
         self._stack = AsyncExitStack()
         self._admission: Admission
         self._sessions: SessionPool
+        self._leaser: Leaser
         self._http: HttpServer
         self._backends: Backends | None = None
         self._is_leaving = False
@@ -116,6 +121,7 @@ class GatewayService(Service):
         metrics = GatewayMetrics(self.metrics)
         backends = await self._open_backends(settings, self._stack, metrics, self.dialer)
         self._backends = backends
+        self._leaser = Leaser(backends.leases, self._clock, settings.limits)
         for collector in backends.collectors:
             self.metrics.register(collector)
         self._sessions = SessionPool(
@@ -158,7 +164,7 @@ class GatewayService(Service):
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """The HTTP server, the watch over sessions, what keeps the backends fresh."""
-        own = {"http": self._http.run(), "sessions": self._sessions.run()}
+        own = {"http": self._http.run(), "sessions": self._sessions.run(), "limits": self._leaser.run()}
         assert self._backends is not None, "tasks start after open"
         return {**own, **{name: work() for name, work in self._backends.tasks.items()}}
 
@@ -228,6 +234,7 @@ class GatewayService(Service):
             platform=platform,
             tokenizer=model.tokenizer,
             limits=settings.http,
+            limiter=TenantLimiter(self._leaser, self._clock, model.base.digest[:16]),
         )
         routes = build_routes(
             chat=GenerationEndpoint(edge, preparation.chat, "messages"),

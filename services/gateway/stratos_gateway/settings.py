@@ -12,6 +12,7 @@ from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
 from stratos_gateway.access.config import RequestsConfig
 from stratos_gateway.http.config import EdgeConfig, HttpTlsConfig, check_edge
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.limits.config import LimitsConfig
 from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
 from stratos_gateway.routers.config import RoutersConfig
@@ -46,6 +47,7 @@ class GatewaySettings(ServiceSettings):
     """Share of requests without a traceparent that get a trace; a traceparent has a flag for it."""
     model: ModelConfig
     requests: RequestsConfig = RequestsConfig()
+    limits: LimitsConfig = LimitsConfig()
     health: HealthConfig = HealthConfig()
     records: RecordStoreConfig = RecordStoreConfig()
     snapshot: SnapshotConfig = SnapshotConfig()

@@ -9,25 +9,28 @@ answered, is the route's own business.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from stratos.common.errors import StratosError
+from stratos.common.errors import Retryable, StratosError
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.tenant import Tenant
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.auth import Authenticator, bearer_key
 from stratos_gateway.access.client_address import check_address
-from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.access.concurrency import Admission, Place
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.body import read_json, until_disconnect
 from stratos_gateway.http.deadline import time_to_first_token_s
 from stratos_gateway.http.errors import public_param
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.limits.limiter import Cost, TenantLimiter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,7 @@ class Edge:
     platform: Platform
     tokenizer: Tokenizer
     limits: HttpLimits
+    limiter: TenantLimiter
 
     async def authenticate(self, request: Request) -> Tenant:
         """Whose key a request carries; raises like ``Authenticator``.
@@ -51,11 +55,20 @@ class Edge:
         return tenant
 
 
+@dataclass(slots=True)
+class Spending:
+    """What a request has used so far; until it is known, all that it may come to use."""
+
+    num_tokens: int
+    num_output_tokens: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """For whom a request is answered, and until when it must have begun; monotonic seconds."""
 
     tenant: Tenant
+    place: Place
     arrival_s: float
     deadline_s: float
 
@@ -81,17 +94,37 @@ class EdgeEndpoint(ABC):
         edge, request = self._edge, Request(scope, receive)
         arrival_s = edge.platform.clock.now()
         tenant = await edge.authenticate(request)
-        with edge.admission.enter(tenant.name):
+        with edge.admission.enter(tenant) as place:
             limits = edge.limits
             deadline_s = arrival_s + time_to_first_token_s(request, limits.max_deadline_s)
             body = await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
             try:
-                await until_disconnect(
-                    receive, self._answer(request, body, Caller(tenant, arrival_s, deadline_s), send)
-                )
+                caller = Caller(tenant, place, arrival_s, deadline_s)
+                await until_disconnect(receive, self._answer(request, body, caller, send))
             except StratosError as error:
                 self._name_param(error)
                 raise
+
+    @asynccontextmanager
+    async def _within_limits(self, request: Request, tenant: Tenant, cost: Cost) -> AsyncIterator[Spending]:
+        """Hold a request's part of its tenant's limits; at the end it is settled to what was spent.
+
+        Raises:
+            RateLimited, ConcurrencyLimited, RequestOverRate: the tenant's own limits.
+        """
+        limiter, exchange = self._edge.limiter, exchange_of(request)
+        reservation, spending = limiter.claim(tenant, cost), Spending(cost.num_tokens)
+        try:
+            try:
+                await limiter.take(reservation)
+            finally:
+                exchange.headers = reservation.headers
+            yield spending
+        except Retryable:
+            spending.num_tokens = spending.num_output_tokens  # the platform's failure is not the tenant's use
+            raise
+        finally:
+            reservation.settle(spending.num_tokens)
 
     def _name_param(self, error: StratosError) -> None:
         """Workers and the router name fields of our messages; the client knows the route's parameters."""

@@ -24,6 +24,7 @@ from stratos.core.trace import TraceContext
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.embedding_run import embed_all
 from stratos_gateway.http.exchange import exchange_of
+from stratos_gateway.limits.limiter import Cost
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.embedding_requests import EmbeddingBody, embedding_answer, parse_embedding
@@ -61,7 +62,8 @@ class EmbeddingEndpoint(EdgeEndpoint):
         num_tokens = sum(map(len, call.inputs))
         span.set(operation="embeddings", model=parsed.model, input_tokens=num_tokens, inputs=len(call.inputs))
         left_s = max(0.0, caller.deadline_s - self._edge.platform.clock.now())
-        vectors = await embed_all(call, self._edge.platform, self._client, min(self._timeout_s, left_s))
+        async with self._within_limits(request, caller.tenant, Cost(num_tokens=num_tokens, num_sequences=1)):
+            vectors = await embed_all(call, self._edge.platform, self._client, min(self._timeout_s, left_s))
         metrics = self._edge.platform.metrics
         metrics.tokens_in.labels(caller.tenant.name).inc(num_tokens)
         metrics.embedding_inputs.inc(len(vectors))
