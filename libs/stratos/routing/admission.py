@@ -11,12 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stratos.core.placement import PlacementRequest, Work
-<<<<<<< HEAD
-from stratos.core.rules.admission import KvNeed, KvRoom, copied_blocks, exceeds_alone, num_blocks_short, output_blocks
-=======
 from stratos.core.requests.terms import FULL_SHARE, Share
-from stratos.core.rules.admission import KvNeed, KvRoom, exceeds_alone, num_blocks_short, output_blocks
->>>>>>> plans
+from stratos.core.rules.admission import KvNeed, KvRoom, copied_blocks, exceeds_alone, num_blocks_short, output_blocks
 from stratos.routing.worker_view import WorkerView
 
 
@@ -95,10 +91,16 @@ class Ask:
             total=status.blocks.total,
             taken=view.num_used_blocks,
             promised=status.num_promised_blocks,
-            watermark=max(0.0, status.kv_watermark - self._share.kv_headroom_ratio),
+            watermark=self._watermark(view),
         )
         short = num_blocks_short(need, room)
         return short + view.kept_for_other_routers(need.num_blocks + view.fresh.num_blocks - short)
+
+    def _watermark(self, view: WorkerView) -> float:
+        """Up to where the pool may be filled; headroom is not for what would never fit beside it."""
+        mark, total = view.status.kv_watermark, view.status.blocks.total
+        below = mark - self._share.kv_headroom_ratio
+        return mark if exceeds_alone(self.need(view), total, below) else below
 
     def surely_fits(self, views: Iterable[WorkerView]) -> list[bool]:
         """Which workers every filter passes.  ``False`` says nothing: there the filters have to be asked one by one.
@@ -106,7 +108,7 @@ class Ask:
         One call for all workers of a pool, because this is what most of a decision consists of.
         """
         if self._share is not FULL_SHARE:
-            return [False] * len(list(views))
+            return [False for _ in views]
         request, num_slots, barred = self.request, self.num_slots, self.barred
         adapter, required = request.terms.adapter.digest, request.required_features
         needs_blocks, need = request.work is not Work.EMBEDDING, self.need
@@ -131,5 +133,6 @@ class Ask:
             return 0
         max_num_seqs = max(1, int(max_num_seqs * self._share.max_batch_ratio))
         wanted = min(self.num_slots, max_num_seqs)
-        free = max_num_seqs + self.max_waiting_per_worker - view.num_seqs + view.fresh.num_seqs
+        num_waiting = 0 if self.is_share_bound else self.max_waiting_per_worker
+        free = max_num_seqs + num_waiting - view.num_seqs + view.fresh.num_seqs
         return wanted + view.fresh.num_seqs - free + view.kept_for_other_routers(free)

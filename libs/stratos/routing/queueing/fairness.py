@@ -56,12 +56,8 @@ class ServiceCounters:
     def _prune(self, keep: str) -> None:
         """Forget tenants that the next arrival would lift anyway, then those with the smallest counters."""
         self._counters = {t: c for t, c in self._counters.items() if c > self._level or t == keep}
-<<<<<<< HEAD
-        surplus = len(self._counters) - MAX_KEPT
-=======
         self._weights = {t: w for t, w in self._weights.items() if t in self._counters}
-        surplus = len(self._counters) - MAX_IDLE_TENANTS
->>>>>>> plans
+        surplus = len(self._counters) - MAX_KEPT
         for tenant in sorted(self._counters, key=lambda t: self._counters[t])[: max(0, surplus)]:
             if tenant != keep:
                 del self._counters[tenant]
