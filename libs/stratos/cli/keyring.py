@@ -14,7 +14,7 @@ from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.stores import open_records
 from stratos.store.key_store import KeyStore, ListedKey
-from stratos.store.keys import Peppers, mint_key
+from stratos.store.keys import KeyTerms, Peppers, mint_key
 from stratos.store.records.writer import RecordWriter
 from stratos.store.tenants import TenantRecord
 
@@ -35,10 +35,18 @@ async def ensure_api_key(redis_url: str, credentials: Credentials, data: DataDir
     return key
 
 
-async def create_key(facts: PlatformFacts, data_dir: Path, *, tenant: str, name: str, plan: str | None = None) -> str:
+async def create_key(
+    facts: PlatformFacts,
+    data_dir: Path,
+    *,
+    tenant: str,
+    name: str,
+    plan: str | None = None,
+    role: Role = Role.TENANT,
+) -> str:
     """Make a key for a running platform."""
     async with _open(facts, data_dir) as keys:
-        return await keys.create_key(tenant, name, plan=plan)
+        return await keys.create_key(tenant, name, plan=plan, terms=KeyTerms(role=role))
 
 
 async def revoke_key(facts: PlatformFacts, data_dir: Path, *, key_id: str) -> None:

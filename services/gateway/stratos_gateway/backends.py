@@ -24,6 +24,7 @@ from stratos.store.redis import open_redis
 from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
+from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
 from stratos_gateway.routers.router_set import RouterSet
@@ -52,10 +53,12 @@ async def open_backends(
     if settings.snapshot.peers:
         peers = PeerAddresses(settings.snapshot.peers, clock)
         tasks["snapshot-peers"] = PeerCopies(follower, peers, partial(fetch_snapshot, dialer=dialer)).run
+    peppers = _peppers(settings)
     return Backends(
+        admin=AdminStores(records=store, key_use=key_use, peppers=peppers),
         routers=routers,
         adapters=SnapshotAdapters(follower),
-        authenticator=KeyCheck(follower, _peppers(settings), note_use=key_use.note),
+        authenticator=KeyCheck(follower, peppers, note_use=key_use.note),
         blocks=SnapshotBlocks(follower),
         leases=LeaseStore(redis, settings.records, new_incarnation()),
         tasks=tasks,

@@ -23,6 +23,8 @@ from stratos.rpc.settings import env_name_of
 from stratos_gateway.access.auth import Authenticator
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.access.snapshot_servicer import SnapshotServicer
+from stratos_gateway.admin.app import build_server
+from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.platform import Platform
@@ -64,6 +66,8 @@ class Backends:
     authenticator: Authenticator
     leases: Leases = NO_LEASES
     """Where the limits of tenants are counted over all gateways."""
+    admin: AdminStores | None = None
+    """What the admin API works on; ``None`` serves none."""
     blocks: Blocks = NO_BLOCKS
     """Models and adapters that are refused for now."""
     tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = field(default_factory=dict)
@@ -99,7 +103,9 @@ class GatewayService(Service):
         self._admission: Admission
         self._sessions: SessionPool
         self._leaser: Leaser
+        self._edge: Edge
         self._http: HttpServer
+        self._admin_http: HttpServer | None = None
         self._backends: Backends | None = None
         self._is_leaving = False
 
@@ -107,6 +113,11 @@ class GatewayService(Service):
     def http_address(self) -> str:
         """host:port of the OpenAI API; known once ``open`` has run."""
         return self._http.address
+
+    @property
+    def admin_address(self) -> str:
+        """host:port of the admin API; empty where there is none."""
+        return "" if self._admin_http is None else self._admin_http.address
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Other gateways may ask for a copy of the snapshot."""
@@ -154,7 +165,18 @@ class GatewayService(Service):
             before_stop=self._admission.end_all,
         )
         self._stack.callback(self._http.close)
+        self._open_admin(backends, metrics)
         _log.info("model %s, digest %s", model.base.name, model.base.digest)
+
+    def _open_admin(self, backends: Backends, metrics: GatewayMetrics) -> None:
+        settings = self._settings
+        if not settings.admin.listen or backends.admin is None:
+            return
+        listener = open_listener(settings.admin.listen, env_name_of(type(settings), ("admin", "listen")))
+        authenticate = self._edge.authenticate
+        self._admin_http = build_server(settings, listener, backends.admin, authenticate, metrics)
+        self._stack.callback(self._admin_http.close)
+        _log.info("admin API at http://%s/admin/v1", listener.address)
 
     def _listener(self) -> Listener:
         settings = self._settings
@@ -164,7 +186,8 @@ class GatewayService(Service):
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """The HTTP server, the watch over sessions, what keeps the backends fresh."""
-        own = {"http": self._http.run(), "sessions": self._sessions.run(), "limits": self._leaser.run()}
+        own = {} if self._admin_http is None else {"admin": self._admin_http.run()}
+        own |= {"http": self._http.run(), "sessions": self._sessions.run(), "limits": self._leaser.run()}
         assert self._backends is not None, "tasks start after open"
         return {**own, **{name: work() for name, work in self._backends.tasks.items()}}
 
@@ -228,7 +251,7 @@ class GatewayService(Service):
             default_max_tokens=settings.model.default_max_tokens,
             watermarks=read_policy(settings.watermark),
         )
-        edge = Edge(
+        edge = self._edge = Edge(
             authenticator=backends.authenticator,
             admission=self._admission,
             platform=platform,

@@ -10,6 +10,7 @@ from stratos.rpc.settings import ServiceSettings
 from stratos.store.keys import DEFAULT_PEPPER_ID
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
 from stratos_gateway.access.config import RequestsConfig
+from stratos_gateway.admin.config import AdminConfig
 from stratos_gateway.http.config import EdgeConfig, HttpTlsConfig, check_edge
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.limits.config import LimitsConfig
@@ -48,6 +49,7 @@ class GatewaySettings(ServiceSettings):
     model: ModelConfig
     requests: RequestsConfig = RequestsConfig()
     limits: LimitsConfig = LimitsConfig()
+    admin: AdminConfig = AdminConfig()
     health: HealthConfig = HealthConfig()
     records: RecordStoreConfig = RecordStoreConfig()
     snapshot: SnapshotConfig = SnapshotConfig()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, TenantOption, explained_errors
+from stratos.core.tenancy.roles import Role
 
 keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
 tenants_app = typer.Typer(help="Tenants and their plans.", no_args_is_help=True)
@@ -18,6 +19,7 @@ def keys_create(
     name: Annotated[str, typer.Option(help="What the key is for.")] = "",
     tenant: TenantOption = "default",
     plan: Annotated[str | None, typer.Option(help="Plan of a new tenant; default: standard.")] = None,
+    role: Annotated[Role, typer.Option(help="What its owner may do.")] = Role.TENANT,
     data_dir: DataDirOption = DEFAULT_DATA_DIR,
     run: RunOption = "",
 ) -> None:
@@ -27,7 +29,7 @@ def keys_create(
 
     with explained_errors():
         facts = find_platform(data_dir, run)
-        made = create_key(facts, data_dir, tenant=tenant, name=name, plan=plan)
+        made = create_key(facts, data_dir, tenant=tenant, name=name, plan=plan, role=role)
         typer.echo(asyncio.run(made))
 
 
