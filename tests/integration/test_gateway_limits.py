@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from stratos.store.leases import LeaseStore
+from stratos.store.counters.leases import LeaseStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from tests.support.gateway_keys import KEY, OTHER_KEY

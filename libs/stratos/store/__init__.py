@@ -3,5 +3,5 @@
 Read in this order: ``object_store`` (the contract), ``local_store``, ``s3_store``, ``redis``, ``keys``, ``plans`` and
 ``tenants`` (their form), ``records`` (what is stored, and the snapshot that every gateway holds), ``tenant_store`` and
 ``key_store`` (make, change and delete them), ``tenant_lookup`` and ``key_check`` (find them in the snapshot),
-``key_use`` (when each key was last used), ``leases`` (what tenants have left of their limits, over all gateways).
+``counters`` (what tenants have left of their limits, when keys were last used).
 """

@@ -12,10 +12,10 @@ from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
+from stratos.store.counters.key_use import KeyUse
+from stratos.store.counters.leases import LeaseStore
 from stratos.store.key_check import KeyCheck
-from stratos.store.key_use import KeyUse
 from stratos.store.keys import Peppers
-from stratos.store.leases import LeaseStore
 from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower

@@ -13,8 +13,8 @@ import pytest
 from stratos.common.errors import BadRequest, InvalidApiKey, NotFound, PermissionDenied
 from stratos.core.tenancy.plan import STANDARD
 from stratos.core.tenancy.roles import Role
+from stratos.store.counters.key_use import KeyUse
 from stratos.store.key_store import KeyStore
-from stratos.store.key_use import KeyUse
 from stratos.store.keys import KeyTerms, parse_key
 from stratos.store.records.record import Kind
 from stratos.store.records.settings import RecordStoreConfig

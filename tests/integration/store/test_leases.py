@@ -13,7 +13,7 @@ import redis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from stratos.store.leases import LEASE, LeaseAsk, lease_args, lease_keys, parse_grants
+from stratos.store.counters.leases import LEASE, LeaseAsk, lease_args, lease_keys, parse_grants
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
 from stratos_gateway.limits.config import LimitsConfig
 

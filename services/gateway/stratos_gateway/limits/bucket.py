@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratos.store.leases import LeaseAsk, LeaseGrant
+from stratos.store.counters.leases import LeaseAsk, LeaseGrant
 from stratos_gateway.limits.config import LimitsConfig
 
 _DEMAND_S = 0.5

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown
-from stratos.store.leases import LeaseAsk, LeaseGrant
+from stratos.store.counters.leases import LeaseAsk, LeaseGrant
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
 from stratos_gateway.limits.config import LimitsConfig
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratos.store.leases import LeaseGrant
+from stratos.store.counters.leases import LeaseGrant
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
 from stratos_gateway.limits.config import LimitsConfig
 from stratos_gateway.limits.headers import duration, limit_headers
