@@ -17,8 +17,8 @@ from starlette.routing import BaseRoute, Route
 from stratos.common.errors import BadRequest, NotFound, PermissionDenied
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
+from stratos.store.counters.key_use import KeyUse
 from stratos.store.key_store import KeyStore
-from stratos.store.key_use import KeyUse
 from stratos.store.keys import Peppers
 from stratos.store.plans import plan_from_json
 from stratos.store.records.record_store import RecordStore
