@@ -61,6 +61,7 @@ async def admin(redis_url: str, tmp_path: Path) -> AsyncIterator[Admin]:
     service, stop = GatewayService(settings, open_backends), asyncio.Event()
     run = asyncio.create_task(serve_async(service, settings, stop=stop))
     await eventually(lambda: service.address or run.done(), "the gateway listens")
+    await eventually(lambda: not service.not_ready_reason(), "tenants and keys are loaded")
     try:
         async with (
             httpx.AsyncClient(base_url=f"http://{service.admin_address}", timeout=20) as http,
@@ -186,6 +187,7 @@ HOSTILE: list[tuple[str, str, Any]] = [
     ("POST", "/blocks", {"model": "a", "adapter": "b"}),
     ("POST", "/blocks", {}),
     ("POST", "/declaration", {"tenants": []}),
+    ("POST", "/declaration", {"tenants": {"acme": {"overrides": []}}}),
     ("POST", "/declaration", {"tenants": {"acme": None}}),
     ("POST", "/declaration", {"tenants": {"acme": {"plan": "no-such"}}}),
     ("POST", "/declaration", {"plans": {"gold": {"budget": {"hard": 1.5}}}}),

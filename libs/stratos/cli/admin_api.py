@@ -69,7 +69,8 @@ def read_declaration(path: Path) -> Any:
 
 def declaration_text(declaration: dict[str, Any]) -> str:
     """As a file for ``read_declaration``."""
-    return yaml.safe_dump(declaration, sort_keys=True, allow_unicode=True)
+    text: str = yaml.safe_dump(declaration, sort_keys=True, allow_unicode=True)
+    return text
 
 
 def changes_text(changes: list[dict[str, Any]]) -> str:

@@ -13,6 +13,7 @@ from stratos.cli.data.credentials import Credentials, load_credentials, save_cre
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.stores import open_records
+from stratos.core.tenancy.roles import Role
 from stratos.store.key_store import KeyStore, ListedKey
 from stratos.store.keys import KeyTerms, Peppers, mint_key
 from stratos.store.records.writer import RecordWriter

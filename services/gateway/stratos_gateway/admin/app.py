@@ -36,6 +36,6 @@ def build_server(
     """
     routes = AdminRoutes(authenticate, stores, settings.admin.max_body_bytes).build()
     limits = replace(settings.http, max_body_bytes=settings.admin.max_body_bytes)
-    state = ConnectionsState(limits, metrics.connections, metrics.connections_refused)
+    state = ConnectionsState(limits=limits, num_open=metrics.connections, num_refused=metrics.connections_refused)
     app = GatewayApp(routes, metrics, Random())
     return HttpServer(app, listener, state, trusted_proxies=settings.edge.trusted_proxies)

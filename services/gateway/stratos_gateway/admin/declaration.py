@@ -126,7 +126,7 @@ def _shown(tenant: TenantRecord) -> dict[str, Any]:
 
 
 def _entries(body: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:
-    found = body.get(name) or {}
+    found = {} if body.get(name) is None else body[name]
     if not isinstance(found, dict) or len(found) > MAX_ENTRIES or not all(isinstance(key, str) for key in found):
         raise BadRequest(f"{name} must be an object by name", param=name)
     return list(found.items())
@@ -141,5 +141,5 @@ def _terms(name: str, value: object) -> TenantTerms:
     plan, is_suspended = value.get("plan", STANDARD.name), value.get("suspended", False)
     if not isinstance(plan, str) or not isinstance(is_suspended, bool):
         raise BadRequest(f"{where}: plan is a name, suspended is true or false", param=where)
-    overrides = overrides_from_json(value.get("overrides") or {})
+    overrides = overrides_from_json({} if value.get("overrides") is None else value["overrides"])
     return TenantTerms(plan=plan, overrides=overrides, is_suspended=is_suspended)
