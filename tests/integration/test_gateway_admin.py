@@ -36,7 +36,7 @@ class Admin:
         self, method: str, path: str, body: Any = None, *, by: str = "admin", **query: str
     ) -> httpx.Response:
         headers = {"authorization": f"Bearer {self.keys[by]}"}
-        return await self.http.request(method, f"/admin/v1{path}", json=body, headers=headers, params=query)
+        return await self.http.request(method, f"/admin/v1{path}", json=body, headers=headers, params=query or None)
 
     async def status(self, key: str) -> int:
         """What a client with this key gets for its models."""

@@ -23,7 +23,7 @@ from stratos.rpc.settings import env_name_of
 from stratos_gateway.access.auth import Authenticator
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.access.snapshot_servicer import SnapshotServicer
-from stratos_gateway.admin.app import build_server
+from stratos_gateway.admin.app import AdminPort, build_server
 from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.embedding_client import EmbeddingClient
@@ -173,8 +173,9 @@ class GatewayService(Service):
         if not settings.admin.listen or backends.admin is None:
             return
         listener = open_listener(settings.admin.listen, env_name_of(type(settings), ("admin", "listen")))
-        authenticate = self._edge.authenticate
-        self._admin_http = build_server(settings, listener, backends.admin, authenticate, metrics)
+        proxies = settings.edge.trusted_proxies
+        port = AdminPort(listener=listener, config=settings.admin, limits=settings.http, trusted_proxies=proxies)
+        self._admin_http = build_server(port, backends.admin, self._edge.authenticate, metrics)
         self._stack.callback(self._admin_http.close)
         _log.info("admin API at http://%s/admin/v1", listener.address)
 
