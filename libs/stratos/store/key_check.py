@@ -12,7 +12,7 @@ from stratos.core.tenant import Tenant
 from stratos.store.keys import KeyRecord, Peppers, key_mac, parse_key
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind, Record
-from stratos.store.tenant_lookup import NOT_NOW, TenantLookup
+from stratos.store.records.tenant_lookup import NOT_NOW, TenantLookup
 
 
 class KeyCheck:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
 
+from redis.exceptions import RedisError
+
 from stratos.common.clock import SystemClock
+from stratos.common.errors import DependencyDown
 from stratos.common.ids import new_incarnation
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.gateway import fetch_snapshot
@@ -54,6 +58,12 @@ async def open_backends(
         peers = PeerAddresses(settings.snapshot.peers, clock)
         tasks["snapshot-peers"] = PeerCopies(follower, peers, partial(fetch_snapshot, dialer=dialer)).run
     peppers = _peppers(settings)
+
+    async def first_look() -> None:
+        await follower.first_look()
+        with contextlib.suppress(DependencyDown, RedisError):  # what it is shows later; what cannot work, now
+            await store.check_server()
+
     return Backends(
         admin=AdminStores(records=store, key_use=key_use, peppers=peppers),
         routers=routers,
@@ -64,7 +74,7 @@ async def open_backends(
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,
-        first_look=follower.first_look,
+        first_look=first_look,
         not_ready_reason=follower.not_ready_reason,
     )
 
