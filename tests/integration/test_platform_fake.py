@@ -136,7 +136,11 @@ def test_a_stream_outlives_new_certificates_and_a_new_ca(platform: PlatformProce
     assert received == expected
     assert report.num_authorities == 1
     assert (folder.path / PeerRole.GATEWAY / "tls.crt").read_bytes() != old
+    processes = platform.processes()
     assert {w["is_live"] for w in platform.status()["workers"]} == {True}
+    metrics = httpx.get(f"http://{processes['prefill-0']['metrics_address']}/metrics").text
+    assert 'stratos_kv_transfer_bytes_total{direction="sent",transport="tls"}' in metrics
+    assert "stratos_tls_certificate_expiry_timestamp_seconds" in metrics
 
 
 def test_the_first_url_is_the_base_url_and_it_answers(platform: PlatformProcess) -> None:
