@@ -23,6 +23,7 @@
         ├── RequestTooLarge         413 request_too_large
         ├── UnsupportedEncoding     415 unsupported_content_encoding
         ├── InsufficientQuota       429 insufficient_quota
+        ├── RequestOverRate         429 request_over_rate_limit  needs more at once than the plan ever allows
         ├── InvalidCheckpoint       500 invalid_checkpoint   a process refuses to start (internal)
         ├── AdapterMismatch         503 adapter_mismatch     digest differs from what was resolved (internal)
         ├── PeerRefused             500 peer_refused         a process of ours lacks the role for a call (internal)
@@ -88,6 +89,22 @@ class QueueTimeout(Retryable):
     grpc_code = "DEADLINE_EXCEEDED"
     code = "queue_timeout"
     public_text = "there was no room for this request in time; try again later"
+
+
+class DeadlinePassed(Retryable):
+    """The request's own time is over, while it waited or in the middle of its answer."""
+
+    grpc_code = "DEADLINE_EXCEEDED"
+    code = "deadline_exceeded"
+    public_text = "the request's deadline passed before its answer was complete"
+
+
+class PromptRefused(Retryable):
+    """Workers were lost as this tenant's prompt began there."""
+
+    grpc_code = "RESOURCE_EXHAUSTED"
+    code = "prompt_refused"
+    public_text = "workers were lost as this prompt began there; it is refused for some minutes"
 
 
 class Draining(Retryable):
@@ -236,6 +253,15 @@ class InsufficientQuota(Permanent):
     grpc_code = "RESOURCE_EXHAUSTED"
     code = "insufficient_quota"
     type = "insufficient_quota"
+
+
+class RequestOverRate(Permanent):
+    """One request needs more than the tenant's plan allows at once."""
+
+    http_status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
+    code = "request_over_rate_limit"
+    type = "rate_limit_error"
 
 
 class InvalidCheckpoint(Permanent):

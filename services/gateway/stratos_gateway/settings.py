@@ -10,8 +10,10 @@ from stratos.rpc.settings import ServiceSettings
 from stratos.store.keys import DEFAULT_PEPPER_ID
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
 from stratos_gateway.access.config import RequestsConfig
+from stratos_gateway.admin.config import AdminConfig
 from stratos_gateway.http.config import EdgeConfig, HttpTlsConfig, check_edge
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.limits.config import LimitsConfig
 from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
 from stratos_gateway.routers.config import RoutersConfig
@@ -31,7 +33,8 @@ class GatewaySettings(ServiceSettings):
     router_addresses: tuple[str, ...] = Field(min_length=1)
     """host:port of the routers; a host name, such as that of a headless Service, stands for all its addresses."""
     redis_url: SecretStr
-    """Where tenants, API keys and adapters are; secret because it may hold a password."""
+    """Where tenants, API keys and adapters are: redis://, rediss:// (TLS) or redis+sentinel:// with user and password,
+    which is why it is secret; see docs/operations.md for the forms."""
     key_pepper: SecretStr
     """Secret under which API keys are hashed; the same one that made the keys."""
     key_pepper_id: str = DEFAULT_PEPPER_ID
@@ -46,6 +49,8 @@ class GatewaySettings(ServiceSettings):
     """Share of requests without a traceparent that get a trace; a traceparent has a flag for it."""
     model: ModelConfig
     requests: RequestsConfig = RequestsConfig()
+    limits: LimitsConfig = LimitsConfig()
+    admin: AdminConfig = AdminConfig()
     health: HealthConfig = HealthConfig()
     records: RecordStoreConfig = RecordStoreConfig()
     snapshot: SnapshotConfig = SnapshotConfig()

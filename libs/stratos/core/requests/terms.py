@@ -8,6 +8,21 @@ from stratos.core.adapter import BASE_MODEL, AdapterRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """How much of the platform a request may take, as its tenant's plan says; for the router alone."""
+
+    weight: int = 1
+    """Among the backlogged tenants of a class: 3 is served three times the tokens of 1."""
+    max_batch_ratio: float = 1.0
+    """It goes to no worker of which more than this part of the batch slots would then be taken."""
+    kv_headroom_ratio: float = 0.0
+    """Part of a worker's KV pool that it leaves free."""
+
+
+FULL_SHARE = Share()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTerms:
     """Tenant, class, adapter and times of a request.
 
@@ -21,10 +36,14 @@ class RequestTerms:
     """Separates the prefix caches of tenants."""
     priority_class: int = 0
     """0 is the most urgent class."""
+    share: Share = FULL_SHARE
+    """Workers do not get it."""
     adapter: AdapterRef = BASE_MODEL
     arrival_s: float = 0.0
     deadline_s: float | None = None
-    """``None`` means no deadline."""
+    """When the first token is due; ``None`` means no deadline."""
+    end_s: float | None = None
+    """When everything is over, the last token too; ``None`` means no bound."""
 
     def for_router(self) -> RequestTerms:
         """The part that placement needs: the router knows no salts."""
@@ -33,6 +52,11 @@ class RequestTerms:
     def left_s(self, now_s: float) -> float | None:
         """Seconds until the deadline, 0 when it has passed; ``None`` without a deadline."""
         return None if self.deadline_s is None else max(self.deadline_s - now_s, 0.0)
+
+
+def is_over(terms: RequestTerms, now_s: float) -> bool:
+    """The request's time has ended, wherever it is."""
+    return terms.end_s is not None and terms.end_s <= now_s
 
 
 DEFAULT_TERMS = RequestTerms()

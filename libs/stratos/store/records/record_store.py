@@ -1,8 +1,10 @@
 """The records in Redis.
 
-    <prefix>:store                   hash {id, revision, num_tenant, num_key, num_adapter}: the marker
-    <prefix>:tenant, :key, :adapter  hashes, record id -> text of the record; nothing is ever taken out of them
+    <prefix>:store                   hash {id, revision, num_plan, num_tenant, ...}: the marker
+    <prefix>:plan, :tenant, :key, :adapter, :block
+                                     hashes, record id -> text of the record; nothing is ever taken out of them
     <prefix>:changes                 stream of the last changes {after, kind, id, text}; its ids are revisions
+    <prefix>:audit                   stream of every change by a person {entry}; nothing is ever taken out of it
 
 The marker is written by ``mark`` alone.  Without it, with another id than the caller expects, or where records are
 gone although nothing takes any out, a write is refused: Redis was emptied, or is another one.  Scripts use keys of
@@ -19,10 +21,12 @@ from redis.asyncio import Redis
 
 from stratos.common.errors import BadRequest, DependencyDown
 from stratos.store.records import scripts
+from stratos.store.records.audit import AuditEntry, parse_entry
 from stratos.store.records.followed_snapshot import Change, Malformed, Marker
 from stratos.store.records.record import Kind, MalformedRecord, Record, parse_record
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
+from stratos.store.redis_address import cluster_refused
 
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z")
 _PAGE = 512
@@ -59,6 +63,7 @@ class RecordStore:
         self._max_changes = config.max_changes
         self._store = f"{config.prefix}:store"
         self._changes = f"{config.prefix}:changes"
+        self._audit = f"{config.prefix}:audit"
         self._hashes = {kind: f"{config.prefix}:{kind.value}" for kind in Kind}
         self._write = redis.register_script(scripts.WRITE)
         self._mark = redis.register_script(scripts.MARK)
@@ -73,7 +78,7 @@ class RecordStore:
         with translate_redis_errors():
             info: Mapping[str, Any] = await self._redis.info("cluster")
         if info.get("cluster_enabled"):
-            raise BadRequest("Redis Cluster is not supported: use one server, with replicas if need be", param="redis")
+            raise cluster_refused()
 
     async def marker(self) -> Marker | None:
         """What the store says about itself; ``None`` where it was never set up, or has lost all it had."""
@@ -149,7 +154,9 @@ class RecordStore:
             text: str | None = await self._redis.hget(self._hashes[kind], record_id)
         return text
 
-    async def write(self, kind: Kind, record_id: str, body: str, *, seen: int, store_id: str = "") -> int:
+    async def write(
+        self, kind: Kind, record_id: str, body: str, *, seen: int, store_id: str = "", audit: AuditEntry | None = None
+    ) -> int:
         """Store a new version of a record; returns the version.
 
         Args:
@@ -158,6 +165,7 @@ class RecordStore:
             body: see ``make_body``.
             seen: the version that the writer has looked at; 0 where there was none.
             store_id: the store that is meant; "" takes any that is marked.
+            audit: appended to the audit log with the write; ``None`` for what no person asked for.
 
         Raises:
             VersionConflict: another writer was first.
@@ -165,14 +173,29 @@ class RecordStore:
         """
         with translate_redis_errors():
             outcome, detail = await self._write(
-                keys=[self._store, self._hashes[kind], self._changes],
-                args=[store_id, kind.value, record_id, str(seen), body, self._max_changes],
+                keys=[self._store, self._hashes[kind], self._changes, self._audit],
+                args=[
+                    store_id,
+                    kind.value,
+                    record_id,
+                    str(seen),
+                    body,
+                    self._max_changes,
+                    "" if audit is None else audit.as_text(),
+                ],
             )
         if outcome == "conflict":
             raise VersionConflict(detail)
         if outcome != "ok":
             raise DependencyDown(_REFUSALS[outcome])
         return int(detail)
+
+    async def audit_log(self, after: str = "0", count: int = _PAGE) -> list[AuditEntry]:
+        """Entries of the audit log after the one of an id, oldest first; ones that cannot be read are left out."""
+        with translate_redis_errors():
+            page = await self._redis.xrange(self._audit, min=f"({after}", count=count)
+        entries = [parse_entry(entry_id, fields.get("entry", "")) for entry_id, fields in page]
+        return [entry for entry in entries if entry is not None]
 
     async def restore(self, records: Iterable[Record]) -> int:
         """Put records back with the versions they had, where no newer one is there; returns how many were put.
