@@ -4,7 +4,8 @@
 
 A frame counts from ``post`` to the return of ``wait``: control messages and checksums are not in it.
 Measured on 2 shared x86-64 cores, torch 2.13 CPU, 2 frames in flight (MB/s): inproc 31,000, shm 30,000 (one copy each,
-of memory that fits the cache), gloo 2,400 over loopback. SHA-256 runs at 1,800, so the checksum is what bounds shm.
+of memory that fits the cache), gloo 2,400 over loopback. SHA-256 runs at 1,800, so the checksum is what
+bounds shm. What tls costs against gloo is measured by scripts/bench_kv_tls.py.
 """
 
 import asyncio
@@ -17,12 +18,15 @@ from pathlib import Path
 
 import pytest
 
+from stratos.common.tls.contexts import TlsContexts
+from stratos.common.tls.identity import PeerRole
 from stratos.core.kv import KvRange
 from stratos.kv.framing import checksum
 from stratos.kv.inproc import InprocHub
 from stratos.kv.registry import TRANSPORTS, make_receiver, make_sender
 from stratos.kv.settings import StagingConfig, TransportConfig
 from stratos.kv.transfer import FrameHeader
+from tests.support.certificates import CertificateFolder
 
 pytestmark = pytest.mark.bench
 
@@ -38,11 +42,12 @@ def shm_directory():
 
 
 @pytest.mark.parametrize("name", TRANSPORTS)
-async def test_rate_of_one_pair(name, shm_directory):
+async def test_rate_of_one_pair(name, shm_directory, tmp_path):
     staging, hub = StagingConfig(slot_bytes=FRAME_BYTES, slots_per_pair=8), InprocHub()
     settings = TransportConfig(shm_directory=shm_directory, staging=staging)
-    receiver = make_receiver(name, "inc-d", settings, hub=hub)
-    sender = make_sender(name, settings, hub=hub)
+    tls = TlsContexts(CertificateFolder(tmp_path / "tls").files(PeerRole.DECODE_WORKER))
+    receiver = make_receiver(name, "inc-d", settings, hub=hub, tls=tls)
+    sender = make_sender(name, settings, hub=hub, tls=tls)
     offer = await receiver.open_pair("inc-p")
     pair = await sender.connect(offer)
     payload = bytearray(os.urandom(FRAME_BYTES))

@@ -15,7 +15,7 @@ from stratos.kv.settings import GlooConfig, TransportConfig
 from tests.support.kv_transfer_world import LONG_S, SLOT_BYTES, World, header_of, payload_of
 from tests.support.waiting import eventually
 
-TRANSPORTS = ["inproc", "shm", "gloo"]
+TRANSPORTS = ["inproc", "shm", "gloo", "tls"]
 ODD_SIZES = [1, 2, 63, 4095, 4097, SLOT_BYTES - 1, SLOT_BYTES]
 
 

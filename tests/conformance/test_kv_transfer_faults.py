@@ -8,13 +8,13 @@ import pytest
 from stratos.common.errors import WorkerLost
 from stratos.core.kv import StagingLedger
 from stratos.kv.framing import checksum
-from stratos.kv.registry import make_sender
 from tests.support.kv_faults import Fault, FaultPlan, FaultySender
 from tests.support.kv_transfer_world import LONG_S, SHORT_S, SLOT_BYTES, PeerProcess, World, header_of, payload_of
 from tests.support.waiting import eventually
 
-TRANSPORTS = ["inproc", "shm", "gloo"]
-BETWEEN_PROCESSES = ["shm", "gloo"]
+TRANSPORTS = ["inproc", "shm", "gloo", "tls"]
+BETWEEN_PROCESSES = ["shm", "gloo", "tls"]
+POSTED_RECEIVES = ("gloo", "tls")
 
 
 def _world(transport, tmp_path, **options):
@@ -38,7 +38,7 @@ async def two_processes(request, tmp_path):
 
 
 async def _faulty_link(world, plan):
-    sender = FaultySender(make_sender(world.transport, world.settings, hub=world.hub), plan)
+    sender = FaultySender(world.make_sender(), plan)
     world.senders.append(sender)
     return await world.link(sender=sender)
 
@@ -79,13 +79,13 @@ async def test_the_checksum_catches_damage_and_a_repeat_heals_it(world, fault):
 async def test_a_dropped_payload_is_never_taken_for_good(world):
     plan, _, outcome = await _second_frame(world, {1: Fault.DROP})
     # With posted receives nothing arrives; otherwise the slot still holds the frame before.
-    assert outcome == ("lost" if world.transport == "gloo" else "damaged")
+    assert outcome == ("lost" if world.transport in POSTED_RECEIVES else "damaged")
     assert plan.injected == {Fault.DROP: 1}
 
 
 async def test_a_payload_that_comes_late_is_never_taken_for_good_too_early(world):
     plan, link, outcome = await _second_frame(world, {1: Fault.REORDER})
-    assert outcome == ("lost" if world.transport == "gloo" else "damaged")
+    assert outcome == ("lost" if world.transport in POSTED_RECEIVES else "damaged")
     assert plan.injected == {Fault.REORDER: 1}
     assert await _outcome(link, 2, link.slots[1], payload_of(2, 100)) == "intact"
     assert bytes(await link.wait(1)) == payload_of(1, 9000)
@@ -209,8 +209,9 @@ async def _until_stopped(peer):
     await eventually(lambda: peer.state == "T")
 
 
-async def test_gloo_breaks_the_pair_of_a_stopped_sender_after_its_timeout(tmp_path):
-    world = _world("gloo", tmp_path, gloo_timeout_s=4.0)
+@pytest.mark.parametrize("transport", POSTED_RECEIVES)
+async def test_the_pair_of_a_stopped_sender_breaks_after_the_timeout(tmp_path, transport):
+    world = _world(transport, tmp_path, gloo_timeout_s=4.0)
     async with PeerProcess.start(world) as stopped:
         link = await _remote_link(world, stopped, "inc-1")
         stopped.signal(signal.SIGSTOP)

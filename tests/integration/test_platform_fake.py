@@ -1,7 +1,8 @@
-"""`stratos up` as a real process over the fake engine: what it prints, what it survives, what it leaves."""
+"""`stratos up --mtls` as a real process over the fake engine: what it prints, what it survives, what it leaves."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -18,6 +19,12 @@ import openai
 import psutil
 import pytest
 
+from stratos.cli.certificates.renewal import Wishes
+from stratos.common.errors import PeerRefused, WorkerLost
+from stratos.common.tls.identity import PeerRole
+from stratos.rpc.clients.dialer import Dialer
+from stratos.rpc.clients.router import RouterClient
+from tests.support.certificates import CertificateFolder
 from tests.support.paths import FIXTURES
 from tests.support.platform_process import PlatformProcess, gone, launch_platform, running_platform
 from tests.support.waiting import wait_until
@@ -28,6 +35,7 @@ SERVICES = {
     "gateway-0", "gateway-1",
 }  # fmt: skip
 REPLICAS = ("--gateways", "2", "--routers", "2", "--decode", "2", "--max-decode", "2")
+MTLS = ("--mtls", "--transport", "tls")
 STEP_S = 0.01
 
 
@@ -44,7 +52,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, guard_dir: Path) -> Itera
         "STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S),
     }
     data_dir = tmp_path_factory.mktemp("platform")
-    with running_platform(data_dir, "--engine", "fake", *REPLICAS, env=env) as running:
+    with running_platform(data_dir, "--engine", "fake", *REPLICAS, *MTLS, env=env) as running:
         yield running
 
 
@@ -85,6 +93,45 @@ def test_every_service_is_a_process_that_serves(platform: PlatformProcess) -> No
     shown = platform.stratos("status").stdout
     assert all(name in shown for name in SERVICES)
     assert "Traceback" not in shown
+
+
+def test_a_call_needs_a_certificate_of_the_right_role(platform: PlatformProcess) -> None:
+    facts = platform.facts()
+    folder, address = CertificateFolder.of_platform(Path(facts["tls_folder"])), facts["router_addresses"][0]
+
+    async def ask(dialer: Dialer) -> int:
+        async with RouterClient(address, dialer=dialer) as router:
+            return len((await router.fleet()).workers)
+
+    assert asyncio.run(ask(folder.dialer(PeerRole.SUPERVISOR))) == 3
+    with pytest.raises(PeerRefused, match="not for the role gateway"):
+        asyncio.run(ask(folder.dialer(PeerRole.GATEWAY)))
+    with pytest.raises(WorkerLost):
+        asyncio.run(ask(Dialer()))
+
+
+def test_a_stream_outlives_new_certificates_and_a_new_ca(platform: PlatformProcess) -> None:
+    """Tests after this one restart processes, which then connect under the new CA."""
+    folder = CertificateFolder.of_platform(Path(platform.facts()["tls_folder"]))
+    old = (folder.path / PeerRole.GATEWAY / "tls.crt").read_bytes()
+    expected = token_ids(platform, 200)
+    wishes = [Wishes(rotate_ca=True), None, None]
+    received: list[int] = []
+    with client_of(platform) as client:
+        extra = {"ignore_eos": True, "return_token_ids": True}
+        stream = client.completions.create(
+            model="base", prompt=PROMPT, max_tokens=200, temperature=0, stream=True, extra_body=extra
+        )
+        for chunk in stream:
+            received += getattr(chunk.choices[0], "token_ids", None) or [] if chunk.choices else []
+            if wishes and len(received) >= 20 * (4 - len(wishes)):
+                report = folder.run(wishes.pop(0))
+                assert len(token_ids(platform, 5, f"{len(wishes)} {PROMPT}")) == 5
+    assert wishes == []
+    assert received == expected
+    assert report.num_authorities == 1
+    assert (folder.path / PeerRole.GATEWAY / "tls.crt").read_bytes() != old
+    assert {w["is_live"] for w in platform.status()["workers"]} == {True}
 
 
 def test_the_first_url_is_the_base_url_and_it_answers(platform: PlatformProcess) -> None:

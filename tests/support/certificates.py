@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stratos.cli.certificates.keeper import RunReport, keep
-from stratos.cli.certificates.renewal import Policy, Wishes
+from stratos.cli.certificates.keeper import RunReport, keep, read_authorities
+from stratos.cli.certificates.renewal import Authority, Policy, Wishes
 from stratos.cli.certificates.stores import CA, CERTIFICATE, KEY, FolderStore
 from stratos.common.tls.files import TlsFiles
 from stratos.common.tls.identity import PeerRole
@@ -24,14 +24,25 @@ class CertificateFolder:
         self.domain = domain
         # Runs are hours apart and all of them in the past, or peers would call new certificates not valid yet.
         self.now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+        self.pause = datetime.timedelta(hours=1)
         if not path.exists():
             self.run()
 
-    def run(self, wishes: Wishes | None = None, *, overlap_s: float = 3600) -> RunReport:
-        policy = Policy(overlap=datetime.timedelta(seconds=overlap_s))
+    @classmethod
+    def of_platform(cls, path: Path) -> CertificateFolder:
+        """That of a running `stratos up --mtls`; runs are a minute apart, the first one now."""
+        folder = cls(path, "local")
+        folder.now, folder.pause = datetime.datetime.now(datetime.UTC), datetime.timedelta(minutes=1)
+        return folder
+
+    def run(self, wishes: Wishes | None = None) -> RunReport:
+        policy = Policy(overlap=self.pause)
         report = keep(FolderStore(self.path), self.domain, list(PeerRole), policy, self.now, wishes=wishes)
-        self.now += datetime.timedelta(hours=1)
+        self.now += self.pause
         return report
+
+    def authorities(self) -> tuple[Authority, ...]:
+        return read_authorities(FolderStore(self.path))
 
     def config(self, role: PeerRole) -> TlsConfig:
         folder = self.path / role

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PositionLogprobs
 from stratos.engine.runner.torch_runner import TorchRunner
+from tests.support.native_kernels import NATIVE_SETS, native_library
 from tests.support.plan_driver import FULL, Driver, Stream
 
 NUM_TOKENS = 5
@@ -24,7 +26,18 @@ KERNELS: dict[str, dict[str, bool]] = {
     "torch-ops": {"enable_fused_ops": False},
     "torch-unpacked": {"enable_native_kernels": False, "enable_prepacked_gemm": False},
 }
+BUILDS = [name for name in NATIVE_SETS if name in ("amx-twin", "avx512-bf16")]
+"""Builds of the C++ kernels beside the best one: the tiles' sums by vectors, and what serves where tiles are masked."""
 INEXACT = {"exact": False, "enable_native_kernels": False, "enable_prepacked_gemm": False}
+
+
+@contextmanager
+def using_build(name: str) -> Iterator[None]:
+    """Runners that are loaded take this build of the C++ kernels."""
+    library = native_library(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stratos.engine.runner.kernels.load_native", lambda name: library)
+        yield
 
 
 @dataclass(eq=False, repr=False)

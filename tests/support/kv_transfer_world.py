@@ -9,12 +9,15 @@ import threading
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from stratos.common.tls.contexts import TlsContexts
+from stratos.common.tls.identity import PeerRole
 from stratos.core.kv import KvRange
 from stratos.kv.framing import checksum
 from stratos.kv.inproc import InprocHub
 from stratos.kv.registry import make_receiver, make_sender
-from stratos.kv.settings import GlooConfig, StagingConfig, TransportConfig
+from stratos.kv.settings import GlooConfig, StagingConfig, TlsTransportConfig, TransportConfig
 from stratos.kv.transfer import FrameHeader
+from tests.support.certificates import CertificateFolder
 from tests.support.module_command import module_command
 
 SLOT_BYTES = 64 * 1024
@@ -48,12 +51,23 @@ class World:
             shm_directory=directory,
             staging=StagingConfig(slot_bytes=SLOT_BYTES, slots_per_pair=num_slots, max_pairs=max_pairs),
             gloo=GlooConfig(timeout_s=gloo_timeout_s),
+            tls=TlsTransportConfig(timeout_s=gloo_timeout_s),
         )
-        self.receiver = make_receiver(transport, "inc-d", self.settings, hub=self.hub)
+        self.certificates = CertificateFolder(directory.parent / "tls") if transport == "tls" else None
+        self.receiver = make_receiver(
+            transport, "inc-d", self.settings, hub=self.hub, tls=self.contexts(PeerRole.DECODE_WORKER)
+        )
         self.senders = []
 
+    def contexts(self, role):
+        """The certificate of a role, where the transport needs one."""
+        return TlsContexts(self.certificates.files(role)) if self.certificates else None
+
+    def make_sender(self, role=PeerRole.PREFILL_WORKER):
+        return make_sender(self.transport, self.settings, hub=self.hub, tls=self.contexts(role))
+
     def sender(self):
-        made = make_sender(self.transport, self.settings, hub=self.hub)
+        made = self.make_sender()
         self.senders.append(made)
         return made
 
@@ -70,7 +84,7 @@ class World:
     async def close(self):
         async with asyncio.timeout(LONG_S):
             await asyncio.gather(self.receiver.close(), *(sender.close() for sender in self.senders))
-        assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("kv-gloo")]
+        assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("kv-gloo", "kv-tls"))]
         assert not list(self.directory.iterdir()), "staging files were left"
 
 
@@ -122,6 +136,7 @@ class PeerProcess:
         options = {
             "transport": world.transport,
             "directory": str(world.directory),
+            "certificates": str(world.certificates.path) if world.certificates else "",
             "gloo_timeout_s": world.gloo_timeout_s,
             "faults": faults,
         }

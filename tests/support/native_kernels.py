@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 
 from stratos.engine.native.build import build, find_compiler
-from stratos.engine.native.isa import SOURCE_FOLDER, cpu_flags, supported_sets
-from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable
+from stratos.engine.native.isa import SOURCE_FOLDER, TILE_TWIN, cpu_flags, supported_sets
+from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, TilesRefused
 
-NATIVE_SETS = [isa.name for isa in supported_sets(cpu_flags())]
-"""Instruction sets that this processor can run."""
+_SETS = {isa.name: isa for isa in supported_sets(cpu_flags())}
+if cpu_flags().issuperset(TILE_TWIN.cpu_flags):
+    _SETS[TILE_TWIN.name] = TILE_TWIN
+NATIVE_SETS = list(_SETS)
+"""Builds that this processor can run, the one with the tiles' sums by vectors among them."""
+TILE_SETS = [name for name in ("amx", TILE_TWIN.name) if name in _SETS]
+"""Those of them that add in the order of the tile instruction."""
 
 
 @functools.cache
@@ -24,9 +29,11 @@ def _build_folder() -> tempfile.TemporaryDirectory[str]:
 @functools.cache
 def native_library(name: str) -> NativeLibrary:
     """The library of one instruction set; skips the test where it can be neither loaded nor built."""
-    isa = next(isa for isa in supported_sets(cpu_flags()) if isa.name == name)
+    isa = _SETS[name]
     try:
         return NativeLibrary(SOURCE_FOLDER / isa.file_name, isa.name)
+    except TilesRefused as refusal:
+        pytest.skip(str(refusal))
     except NativeLibraryUnusable:
         compiler = find_compiler()
     if compiler is None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from stratos.cli.certificates.local import dial_as
 from stratos.cli.data.platform_facts import PlatformFacts
+from stratos.common.tls.identity import PeerRole
 from stratos.core.adapter import Adapter
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, read_adapter_files
@@ -23,6 +26,14 @@ from stratos.store.urls import open_store
 SHIPPED_FOLDER = "adapters"
 
 
+@dataclass(frozen=True, slots=True)
+class RegistryAddress:
+    """Where the registry of a platform answers, and with which certificates."""
+
+    address: str
+    tls_folder: str = ""
+
+
 async def register_adapter(facts: PlatformFacts, *, name: str, path: Path, tenant: str) -> Adapter:
     """Upload and register one adapter for the model a platform serves.
 
@@ -32,25 +43,29 @@ async def register_adapter(facts: PlatformFacts, *, name: str, path: Path, tenan
     base = await asyncio.to_thread(read_model_files, Path(facts.model_path))
     store = open_store(ObjectStoreConfig(url=facts.object_store_url, s3_endpoint_url=facts.s3_endpoint_url))
     try:
-        return await _publish(store, facts.registry_address, name=name, path=path, tenant=tenant, base=base.digest)
+        return await _publish(store, _target(facts), name=name, path=path, tenant=tenant, base=base.digest)
     finally:
         await store.close()
 
 
 async def list_adapters(facts: PlatformFacts, *, tenant: str) -> tuple[Adapter, ...]:
     """The adapters a tenant may use."""
-    async with _registry(facts.registry_address) as registry:
+    async with _registry(_target(facts)) as registry:
         return await registry.list(tenant)
 
 
 async def delete_adapter(facts: PlatformFacts, *, name: str, tenant: str) -> None:
     """Take a name away."""
-    async with _registry(facts.registry_address) as registry:
+    async with _registry(_target(facts)) as registry:
         await registry.delete(tenant, name)
 
 
+def _target(facts: PlatformFacts) -> RegistryAddress:
+    return RegistryAddress(facts.registry_address, facts.tls_folder)
+
+
 async def publish_shipped_adapters(
-    model_path: Path, *, handed_digest: str, store_url: str, s3_endpoint_url: str, registry_address: str
+    model_path: Path, *, handed_digest: str, store_url: str, s3_endpoint_url: str, registry: RegistryAddress
 ) -> tuple[str, ...]:
     """Offer the adapters that ship with the base model to every tenant; returns their names."""
     folders = sorted(p.parent for p in (model_path.parent / SHIPPED_FOLDER).glob(f"*/{CONFIG_NAME}"))
@@ -60,26 +75,26 @@ async def publish_shipped_adapters(
     store = open_store(ObjectStoreConfig(url=store_url, s3_endpoint_url=s3_endpoint_url))
     try:
         for folder in folders:
-            await _publish(store, registry_address, name=folder.name, path=folder, tenant="", base=base.digest)
+            await _publish(store, registry, name=folder.name, path=folder, tenant="", base=base.digest)
     finally:
         await store.close()
     return tuple(folder.name for folder in folders)
 
 
 async def _publish(
-    store: ObjectStore, registry_address: str, *, name: str, path: Path, tenant: str, base: str
+    store: ObjectStore, registry: RegistryAddress, *, name: str, path: Path, tenant: str, base: str
 ) -> Adapter:
     files = await asyncio.to_thread(read_adapter_files, path)
     uri = f"{SHIPPED_FOLDER}/{name}-{files.digest[:12]}"
     for file_name in (CONFIG_NAME, WEIGHTS_NAME):
         await store.put(f"{uri}/{file_name}", path / file_name)
-    async with _registry(registry_address) as registry:
-        return await registry.register(tenant=tenant, name=name, base_model_digest=base, uri=uri)
+    async with _registry(registry) as client:
+        return await client.register(tenant=tenant, name=name, base_model_digest=base, uri=uri)
 
 
 @asynccontextmanager
-async def _registry(address: str) -> AsyncIterator[RegistryClient]:
-    client = RegistryClient(address, timeout_s=10.0)
+async def _registry(registry: RegistryAddress) -> AsyncIterator[RegistryClient]:
+    client = RegistryClient(registry.address, timeout_s=10.0, dialer=dial_as(registry.tls_folder, PeerRole.ADMIN))
     try:
         yield client
     finally:

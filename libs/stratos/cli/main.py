@@ -55,7 +55,8 @@ def up(
     engine: Annotated[str, typer.Option(help="torch, or fake: tokens by arithmetic, for tests.")] = "torch",
     dtype: Annotated[str, typer.Option(help="Compute and KV type of the workers: float32 or bfloat16.")] = "float32",
     threads: Annotated[int, typer.Option(help="Threads of each worker; 0 shares the cores among them.")] = 0,
-    transport: Annotated[str, typer.Option(help="KV transport between workers: shm or gloo.")] = "shm",
+    transport: Annotated[str, typer.Option(help="KV transport between workers: shm, gloo or tls.")] = "shm",
+    mtls: Annotated[bool, typer.Option("--mtls", help="Certificates and encryption between all processes.")] = False,
     otlp_endpoint: Annotated[str, typer.Option(help="Collector of traces, e.g. http://localhost:4317.")] = "",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     keep_logs: Annotated[bool, typer.Option(help="Keep the run's log files after a clean stop.")] = False,
@@ -87,6 +88,7 @@ def up(
             dtype=dtype,
             threads=threads,
             transport=transport,
+            mtls=mtls,
             otlp_endpoint=otlp_endpoint,
             log_level=log_level,
             keep_logs=keep_logs,
@@ -114,7 +116,7 @@ def sim_worker(
     with explained_errors():
         options = SimOptions(count=count, role=role, name=name, step_ms=step_ms)
         if discovery is None:
-            settings = settings_beside(find_platform(data_dir, run), data_dir)
+            settings = settings_beside(find_platform(data_dir, run), data_dir, role)
         else:
             settings = {"DISCOVERY_FOLDER": str(discovery), "FAKE__MODEL_PATH": str(model or "")}
         argv, env = command(options, settings)

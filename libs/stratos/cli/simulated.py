@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stratos.cli.certificates.local import tls_config, tls_environment
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.common.errors import BadRequest
+from stratos.common.tls.identity import PeerRole
 
 PREFIX = "STRATOS_SIM_WORKER_"
 MAX_COUNT = 10_000
@@ -40,17 +42,19 @@ class SimOptions:
             raise BadRequest("--step-ms must not be negative", param="--step-ms")
 
 
-def settings_beside(facts: PlatformFacts, data_dir: Path) -> dict[str, str]:
+def settings_beside(facts: PlatformFacts, data_dir: Path, role: str) -> dict[str, str]:
     """Settings of workers that belong to a running platform: its model, discovery, object store and memory."""
     run = DataDir(data_dir).run_paths(facts.run_id)
     settings = {
         "DISCOVERY_FOLDER": str(run.workers_folder),
         "FAKE__MODEL_PATH": facts.model_path,
-        "TRANSPORT__NAMES": json.dumps(["shm"]),
+        "TRANSPORT__NAMES": json.dumps(["shm", "tls"] if facts.tls_folder else ["shm"]),
         "TRANSPORT__SHM_DIRECTORY": str(run.shm_path),
         "ADAPTER_CACHE__DIRECTORY": str(run.work_path / "adapters-sim"),
         "OBJECT_STORE__URL": facts.object_store_url,
     }
+    if facts.tls_folder:
+        settings |= tls_environment(tls_config(Path(facts.tls_folder), PeerRole(f"{role}-worker")))
     if facts.s3_endpoint_url:
         settings["OBJECT_STORE__S3_ENDPOINT_URL"] = facts.s3_endpoint_url
     return settings

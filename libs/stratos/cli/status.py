@@ -11,11 +11,14 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from stratos.cli.certificates.local import dial_as
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.local.process import ProcessView
 from stratos.cli.local.running import list_processes
 from stratos.common.errors import StratosError
+from stratos.common.tls.identity import PeerRole
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
+from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.router import RouterClient
 
 _LEDGER = ("free", "cached", "allocated", "reserved", "fenced")
@@ -36,7 +39,8 @@ class PlatformStatus:
 async def read_status(facts: PlatformFacts) -> PlatformStatus:
     """Ask supervisor and routers; a router that is down is part of the answer, not a failure."""
     processes = await list_processes(facts)
-    answers = await asyncio.gather(*(_ask(address) for address in facts.router_addresses))
+    dialer = dial_as(facts.tls_folder, PeerRole.SUPERVISOR)
+    answers = await asyncio.gather(*(_ask(address, dialer) for address in facts.router_addresses))
     fleets = [answer for answer in answers if isinstance(answer, Fleet)]
     errors = {
         address: answer
@@ -47,10 +51,10 @@ async def read_status(facts: PlatformFacts) -> PlatformStatus:
     return PlatformStatus(facts=facts, processes=processes, fleet=fleet, router_errors=errors)
 
 
-async def _ask(address: str) -> Fleet | str:
+async def _ask(address: str, dialer: Dialer) -> Fleet | str:
     """The fleet as one router sees it, or why it does not say."""
     try:
-        async with RouterClient(address) as router:
+        async with RouterClient(address, dialer=dialer) as router:
             return await router.fleet()
     except StratosError as error:
         return error.message

@@ -15,6 +15,7 @@ from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, DependencyDown
+from stratos.rpc.clients.dialer import PLAIN, Dialer
 from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.store.records.adoption import Adoption, adopt_store, export_store, init_store
 from stratos.store.records.manifest import ManifestStore
@@ -118,7 +119,9 @@ async def run_export(target: StoreTarget, path: Path) -> int:
     return len(copy.records)
 
 
-async def run_adopt(target: StoreTarget, paths: Sequence[Path], gateways: Sequence[str], *, replaces: bool) -> Adoption:
+async def run_adopt(
+    target: StoreTarget, paths: Sequence[Path], gateways: Sequence[str], *, replaces: bool, dialer: Dialer = PLAIN
+) -> Adoption:
     """Fill a Redis that was emptied, from the object store, files of copies, and gateways that run.
 
     Raises:
@@ -128,6 +131,6 @@ async def run_adopt(target: StoreTarget, paths: Sequence[Path], gateways: Sequen
     copies = [await asyncio.to_thread(load_copy, path) for path in paths]
     if missing := [str(path) for path, copy in zip(paths, copies, strict=True) if copy is None]:
         raise BadRequest(f"there is no file {', '.join(missing)}")
-    copies += [parse_copy(await fetch_snapshot(address)) for address in gateways]
+    copies += [parse_copy(await fetch_snapshot(address, dialer=dialer)) for address in gateways]
     async with open_stores(target) as (records, manifests):
         return await adopt_store(records, manifests, [copy for copy in copies if copy], replaces=replaces)

@@ -112,6 +112,9 @@ class RunnerConfig:
     at decode."""
     enable_native_gemm: bool = True
     """Ablation switch: linear layers by the C++ kernels on CPU, where setup could build them, instead of oneDNN."""
+    native_isa: Literal["auto", "amx", "avx512-bf16", "avx512", "avx2"] = "auto"
+    """Build of the C++ kernels; "auto" takes the fastest that processor and system allow. The last bits of bfloat16
+    differ between builds: unlike machines that are to share KV exactly need one that all of them have."""
     enable_native_kernels: bool = True
     """Ablation switch: C++ kernels for attention and layer operations on CPU, where setup could build them."""
     enable_whole_step: bool = True

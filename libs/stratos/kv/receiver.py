@@ -3,8 +3,8 @@
 A transport brings a ``Ring``: the memory of one pair and its way of completing frames.
 
 ``rings that complete on Sent`` (inproc, shm): the payload is in the slot when the source says so.
-``rings with posted receives`` (gloo): the ring calls ``on_arrived`` itself; a quarantined slot with a posted receive
-is freed only then, since the transport still owns that memory.
+``rings with posted receives`` (gloo, tls): the ring calls ``on_arrived`` itself; a quarantined slot with a posted
+receive is freed only then, since the transport still owns that memory.
 """
 
 from __future__ import annotations
@@ -96,6 +96,9 @@ class RingReceiver(Receiver):
 
     def _opened(self, ring: Ring) -> None:
         """The pair of a new ring is known from here on: it may call ``_on_arrived`` and ``_on_broken``."""
+
+    def _ended(self, ring: Ring) -> None:
+        """The pair of this ring has ended."""
 
     async def open_pair(self, source_incarnation: str) -> TransportOffer:
         async with self._opening:
@@ -256,6 +259,7 @@ class RingReceiver(Receiver):
         for frame in pair.frames.values():
             if not frame.arrived:
                 frame.fail(why)
+        self._ended(pair.ring)
         closing = pair.ring.close()
         if closing is not None and not closing.done():
             self._closing.own(closing)

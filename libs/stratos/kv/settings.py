@@ -39,12 +39,29 @@ class GlooConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsTransportConfig:
+    """Where to listen with mTLS on, and how long to wait."""
+
+    host: str = "127.0.0.1"
+    """Address that the TLS transport listens on, and that the other workers dial."""
+    port: Annotated[int, Interval(ge=0, le=65535)] = 0
+    """One port for all sources; 0 takes a free one."""
+    timeout_s: Annotated[float, Gt(0)] = 10.0
+    """Bounds a handshake, and every frame once announced; passing it breaks the pair."""
+    rekey_bytes: Annotated[int, Ge(1024 * 1024)] = 64 * 1024**3
+    """A connection is made again after this many bytes: AES-GCM is safe for some 350 GiB under one key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransportConfig:
     """Which transports a process speaks, and what each of them needs."""
 
-    names: Annotated[tuple[Literal["shm", "gloo"], ...], MinLen(1)] = ("shm", "gloo")
-    """KV transports, best first; shm is used only between workers of one host."""
+    names: Annotated[tuple[Literal["shm", "tls", "gloo"], ...], MinLen(1)] = ("shm", "tls", "gloo")
+    """KV transports, best first; shm is for workers of one host, tls needs mTLS, and with mTLS gloo is left out."""
+    allow_unencrypted_gloo: bool = False
+    """With mTLS on, take gloo too: KV is then readable on the network, and any process there may send some."""
     shm_directory: Path = Path(f"/dev/shm/stratos-{os.getuid()}")  # noqa: S108 - the transport checks owner and mode
     """Private directory of the shm transport; the same for all workers of a host."""
     staging: StagingConfig = field(default_factory=StagingConfig)
     gloo: GlooConfig = field(default_factory=GlooConfig)
+    tls: TlsTransportConfig = field(default_factory=TlsTransportConfig)

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import Clock
+from stratos.common.tls.contexts import TlsContexts
+from stratos.common.tls.files import TlsFiles
 from stratos.core.placement import WorkerRef
-from stratos.kv.registry import make_receiver, make_sender
+from stratos.kv.registry import make_receiver, make_sender, usable_transports
 from stratos.kv.settings import TransportConfig
+from stratos.rpc.binding import StartError
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.tracing import Tracing
 from stratos.worker.adapter_cache import AdapterCache, AdapterStore
@@ -104,7 +107,7 @@ def _context(
     tracing: Tracing,
     dialer: Dialer,
 ) -> HandoffContext:
-    metrics, transports = WorkerMetrics(registry), Transports(_factories(settings.transport, incarnation))
+    metrics, transports = WorkerMetrics(registry), Transports(_factories(settings.transport, incarnation, dialer.tls))
     staging = StagingSlots(settings.handoff.slot_wait_s)
     return HandoffContext(
         me=me,
@@ -123,11 +126,16 @@ def _context(
     )
 
 
-def _factories(config: TransportConfig, incarnation: str) -> dict[str, TransportFactory]:
+def _factories(config: TransportConfig, incarnation: str, files: TlsFiles | None) -> dict[str, TransportFactory]:
+    tls = None if files is None else TlsContexts(files)
+    try:
+        names = usable_transports(config, has_tls=tls is not None)
+    except ValueError as error:
+        raise StartError(f"TRANSPORT__NAMES: {error}") from None
     return {
         name: TransportFactory(
-            receiver=lambda name=name: make_receiver(name, incarnation, config),  # type: ignore[misc]
-            sender=lambda name=name: make_sender(name, config),  # type: ignore[misc]
+            receiver=lambda name=name: make_receiver(name, incarnation, config, tls=tls),  # type: ignore[misc]
+            sender=lambda name=name: make_sender(name, config, tls=tls),  # type: ignore[misc]
         )
-        for name in config.names
+        for name in names
     }

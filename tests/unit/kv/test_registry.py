@@ -5,10 +5,13 @@ import threading
 
 import pytest
 
+from stratos.common.tls.contexts import TlsContexts
+from stratos.common.tls.identity import PeerRole
 from stratos.core.kv import StagingLedger
 from stratos.kv.blocking import BlockingThreads
 from stratos.kv.registry import TRANSPORTS, make_receiver, make_sender
 from stratos.kv.settings import TransportConfig
+from tests.support.certificates import CertificateFolder
 
 CONFIG = TransportConfig()
 
@@ -16,7 +19,7 @@ CONFIG = TransportConfig()
 @pytest.mark.parametrize("name", ["", "nccl", "cuda_ipc", "nixl", "SHM"])
 def test_unknown_transports_are_refused_with_the_known_ones(name):
     for make in (lambda: make_receiver(name, "inc-d", CONFIG), lambda: make_sender(name, CONFIG)):
-        with pytest.raises(ValueError, match=f"unknown KV transport '{name}'; this build has inproc, shm, gloo"):
+        with pytest.raises(ValueError, match=f"unknown KV transport '{name}'; this build has inproc, shm, tls, gloo"):
             make()
 
 
@@ -26,13 +29,20 @@ def test_a_missing_hub_is_named():
             make()
 
 
+def test_a_missing_certificate_is_named():
+    for make in (lambda: make_receiver("tls", "inc-d", CONFIG), lambda: make_sender("tls", CONFIG)):
+        with pytest.raises(ValueError, match="certificate"):
+            make()
+
+
 def test_every_known_name_makes_both_ends(tmp_path):
     from stratos.kv.inproc import InprocHub
 
     settings, hub = TransportConfig(shm_directory=tmp_path / "staging"), InprocHub()
+    tls = TlsContexts(CertificateFolder(tmp_path / "tls").files(PeerRole.DECODE_WORKER))
     for name in TRANSPORTS:
-        receiver = make_receiver(name, "inc-d", settings, hub=hub)
-        assert receiver.transport == make_sender(name, settings, hub=hub).transport == name
+        receiver = make_receiver(name, "inc-d", settings, hub=hub, tls=tls)
+        assert receiver.transport == make_sender(name, settings, hub=hub, tls=tls).transport == name
         assert receiver.ledger() == StagingLedger()
 
 

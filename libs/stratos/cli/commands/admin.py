@@ -108,6 +108,10 @@ def adopt_store(
     gateways: Annotated[
         list[str] | None, typer.Option("--gateway", help="host:port of a gateway's gRPC server that still knows all.")
     ] = None,
+    tls_folder: Annotated[
+        Path | None, typer.Option(help="With mTLS: folder with tls.crt, tls.key and ca.crt of a gateway.")
+    ] = None,
+    domain: Annotated[str, typer.Option(help="With mTLS: name of the platform in its certificates.")] = "stratos",
     replace: Annotated[bool, typer.Option("--replace", help="Even where Redis holds another store now.")] = False,
     redis_url: RedisOption = "",
     object_store: ObjectsOption = "",
@@ -120,12 +124,15 @@ def adopt_store(
 
     Adapters come from the manifest in the object store; tenants and keys come from copies alone.
     """
+    from stratos.cli.certificates.local import dialer_of, role_config
     from stratos.cli.stores import run_adopt
 
     with explained_errors():
         target = _find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)
         kept = [] if redis_url or copies or gateways else sorted((data_dir / "copies").glob("*.jsonl"))
-        adoption = asyncio.run(run_adopt(target, copies or kept, gateways or (), replaces=replace))
+        dialer = dialer_of(None if tls_folder is None else role_config(tls_folder, domain))
+        found = run_adopt(target, copies or kept, gateways or (), replaces=replace, dialer=dialer)
+        adoption = asyncio.run(found)
     live = ", ".join(f"{num} {kind.value}s" for kind, num in adoption.num_live.items()) or "nothing"
     typer.echo(f"the store is {adoption.store_id}: {live}, {adoption.num_tombstones} tombstones")
 

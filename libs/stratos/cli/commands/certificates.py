@@ -11,7 +11,6 @@ import typer
 from stratos.cli.commands.shared import explained_errors
 from stratos.common.errors import BadRequest
 from stratos.common.tls.identity import InvalidCertificate, PeerRole
-from stratos.common.tls.settings import TlsConfig
 
 if TYPE_CHECKING:
     from stratos.cli.certificates.keeper import RunReport
@@ -93,9 +92,9 @@ def check(
 ) -> None:
     """Say whether a process would start with these files and its peers accept it; if not, exit code 1 and why."""
     from stratos.cli.certificates.audit import check_files
-    from stratos.cli.certificates.stores import CA, CERTIFICATE, KEY
+    from stratos.cli.certificates.local import role_config
 
-    config = TlsConfig(certificate_path=folder / CERTIFICATE, key_path=folder / KEY, ca_path=folder / CA, domain=domain)
+    config = role_config(folder, domain)
     with explained_errors():
         try:
             typer.echo(check_files(config, role, datetime.timedelta(days=min_days)))

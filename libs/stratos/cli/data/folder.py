@@ -106,6 +106,11 @@ class RunDir:
         """Files that need not outlive the run, such as adapters while they are checked."""
         return self.path / "work"
 
+    @property
+    def tls_path(self) -> Path:
+        """Certificates by role, in a run with mTLS."""
+        return self.path / "tls"
+
     def log_path(self, name: str) -> Path:
         """Log of one process, all its restarts together."""
         return self.path / "logs" / f"{name}.log"

@@ -24,6 +24,8 @@ class PlatformFacts:
     object_store_url: str
     s3_endpoint_url: str
     model_path: str
+    tls_folder: str = ""
+    """Certificates by role, with mTLS."""
 
     def as_json(self) -> dict[str, Any]:
         """All fields as JSON values."""

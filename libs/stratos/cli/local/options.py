@@ -42,6 +42,8 @@ class UpOptions:
     threads: int = 0
     """Threads of one operation in each worker; 0 shares the cores among the workers."""
     transport: str = "shm"
+    mtls: bool = False
+    """Encrypt calls between the processes, and let each call only what its role may."""
     otlp_endpoint: str = ""
     """Where every process sends its spans; empty turns tracing off."""
     log_level: str = "info"
@@ -68,10 +70,15 @@ class UpOptions:
         for flag, text, allowed in (
             ("--engine", self.engine, ("torch", "fake")),
             ("--dtype", self.dtype, ("float32", "bfloat16")),
-            ("--transport", self.transport, ("shm", "gloo")),
+            ("--transport", self.transport, ("shm", "gloo", "tls")),
         ):
             if text not in allowed:
                 raise BadRequest(f"{flag} must be one of {', '.join(allowed)}, not {text!r}", param=flag)
+
+        if (self.transport == "tls") > self.mtls:
+            raise BadRequest("--transport tls needs --mtls", param="--transport")
+        if self.transport == "gloo" and self.mtls:
+            raise BadRequest("--transport gloo does not encrypt; with --mtls take tls", param="--transport")
 
     @property
     def decode_limit(self) -> int:

@@ -16,7 +16,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from stratos.cli.adapters import publish_shipped_adapters
+from stratos.cli.adapters import RegistryAddress, publish_shipped_adapters
+from stratos.cli.certificates.local import dial_as, make_certificates, tls_config
 from stratos.cli.data.credentials import Credentials, load_credentials
 from stratos.cli.data.folder import DataDir, RunDir, try_lock, write_json_atomically
 from stratos.cli.data.platform_facts import PlatformFacts
@@ -32,6 +33,7 @@ from stratos.cli.local.topology import Endpoints, ProcessSpec, Role, RunPaths
 from stratos.cli.stores import StoreTarget, set_up_own_store
 from stratos.common.clock import SystemClock
 from stratos.common.errors import DependencyDown, InvalidCheckpoint, Overloaded, StratosError
+from stratos.common.tls.identity import PeerRole
 from stratos.core.files.model_files import digest_to_hand_over
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.serving.process import serve_async
@@ -55,7 +57,17 @@ class Platform:
         self._run = run
         self._credentials = credentials
         self._report = report
-        self._supervisor = Supervisor(run, report=report, clock=SystemClock(), drain_timeout_s=options.drain_timeout_s)
+        self._tls_path = run.tls_path if options.mtls else None
+        if self._tls_path is not None:
+            make_certificates(self._tls_path)
+        self._dialer = dial_as(self._tls_folder, PeerRole.SUPERVISOR)
+        self._supervisor = Supervisor(
+            run,
+            report=report,
+            clock=SystemClock(),
+            drain_timeout_s=options.drain_timeout_s,
+            dialer=self._dialer,
+        )
         self._paths = RunPaths(workers_folder=run.workers_folder, shm_path=run.shm_path, work_path=run.work_path)
         self._stack = AsyncExitStack()
         self._redis_url = options.redis_url
@@ -139,6 +151,7 @@ class Platform:
             object_store_url=self._store_url,
             s3_endpoint_url=options.s3_endpoint_url,
             model_path=str(options.model_path),
+            tls_folder=self._tls_folder,
         )
         write_json_atomically(self._run.platform_file, facts.as_json())
         return facts
@@ -148,10 +161,16 @@ class Platform:
         await self._supervisor.stop(is_urgent=is_urgent)
         await self._stack.aclose()
 
+    @property
+    def _tls_folder(self) -> str:
+        return "" if self._tls_path is None else str(self._tls_path)
+
     async def _serve_supervisor(self) -> None:
         stop = asyncio.Event()
         service = SupervisorService(self)
-        server = asyncio.create_task(serve_async(service, SupervisorSettings(), stop=stop), name="supervisor")
+        tls = None if self._tls_path is None else tls_config(self._tls_path, PeerRole.SUPERVISOR)
+        settings = SupervisorSettings(tls=tls)
+        server = asyncio.create_task(serve_async(service, settings, stop=stop), name="supervisor")
 
         async def end() -> None:
             stop.set()
@@ -230,13 +249,13 @@ class Platform:
             return ()
         return await publish_shipped_adapters(
             options.model_path, handed_digest=self._model_digest, store_url=self._store_url,
-            s3_endpoint_url=options.s3_endpoint_url, registry_address=registry_address,
+            s3_endpoint_url=options.s3_endpoint_url, registry=RegistryAddress(registry_address, self._tls_folder),
         )  # fmt: skip
 
     async def _wait_fleet(self, router_address: str) -> None:
         """A router has heard of every worker, so the first request finds a place."""
         wanted = self._options.prefill + self._options.decode
-        async with RouterClient(router_address) as router:
+        async with RouterClient(router_address, dialer=self._dialer) as router:
             try:
                 async with asyncio.timeout(FLEET_TIMEOUT_S):
                     while sum(w.is_live for w in (await router.fleet()).workers) < wanted:  # noqa: ASYNC110
@@ -252,7 +271,7 @@ class Platform:
     def _spec(self, name: str, module: str, settings: dict[str, str], *, role: Role = "") -> ProcessSpec:
         address_file = self._run.address_file(name)
         return topology.service_spec(
-            name, module, settings, address_file=address_file, options=self._options, role=role
+            name, module, settings, address_file=address_file, options=self._options, role=role, tls_path=self._tls_path
         )
 
     def _router(self) -> dict[str, str]:

@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
+from stratos.cli.certificates.local import dial_as
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.local.process import ProcessView
 from stratos.cli.local.servicer import view_of
 from stratos.common.errors import DependencyDown, NotFound
-from stratos.rpc.clients.channel import channel, translate_errors
+from stratos.common.tls.identity import PeerRole
+from stratos.rpc.clients.channel import translate_errors
 
 TIMEOUT_S = 5.0
 
@@ -33,8 +35,9 @@ def find_platform(data_dir: Path, run_id: str = "") -> PlatformFacts:
 
 async def list_processes(facts: PlatformFacts) -> list[ProcessView]:
     """Every process of a running platform."""
+    dialer = dial_as(facts.tls_folder, PeerRole.SUPERVISOR)
     async with (
-        channel(facts.supervisor_address) as peer,
+        dialer.channel(facts.supervisor_address, PeerRole.SUPERVISOR) as peer,
         translate_errors(peer="the supervisor", lost=DependencyDown),
     ):
         stub = supervisor_pb2_grpc.SupervisorServiceStub(peer)

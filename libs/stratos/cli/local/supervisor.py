@@ -23,7 +23,8 @@ from stratos.cli.local.topology import ProcessSpec
 from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, NotFound, Overloaded, StratosError
-from stratos.rpc.clients.channel import channel, translate_errors
+from stratos.rpc.clients.channel import translate_errors
+from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 
 MAX_CRASHES = 6
 HEALTHY_AFTER_S = 60.0
@@ -45,11 +46,14 @@ SpecFactory = Callable[[str], ProcessSpec]
 class Supervisor:
     """All processes of one run. Belongs to one event loop, whose thread must live as long as the platform."""
 
-    def __init__(self, run: RunDir, *, report: Report, clock: Clock, drain_timeout_s: float) -> None:
+    def __init__(
+        self, run: RunDir, *, report: Report, clock: Clock, drain_timeout_s: float, dialer: Dialer = PLAIN
+    ) -> None:
         self._run = run
         self._report = report
         self._clock = clock
         self._drain_timeout_s = drain_timeout_s
+        self._dialer = dialer
         self._processes: dict[str, ManagedProcess] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._drains = BackgroundTasks()
@@ -114,7 +118,7 @@ class Supervisor:
 
     async def _ask_to_drain(self, process: ManagedProcess) -> None:
         timeout_ms = int(self._drain_timeout_s * 1000)
-        peer = channel(process.address)
+        peer = self._dialer.channel(process.address, ANY_WORKER)
         try:
             async with translate_errors(peer=process.name):
                 stub = worker_pb2_grpc.WorkerServiceStub(peer)

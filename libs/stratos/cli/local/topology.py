@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from stratos.cli.certificates.local import tls_config, tls_environment
 from stratos.cli.local.options import UpOptions
 from stratos.cli.local.ports import PublicListener
+from stratos.common.tls.identity import PeerRole
 
 Role = Literal["", "prefill", "decode"]
 Readiness = Literal["address_file", "redis"]
@@ -72,7 +74,14 @@ class RunPaths:
 
 
 def service_spec(
-    name: str, module: str, settings: Mapping[str, str], *, address_file: Path, options: UpOptions, role: Role = ""
+    name: str,
+    module: str,
+    settings: Mapping[str, str],
+    *,
+    address_file: Path,
+    options: UpOptions,
+    role: Role = "",
+    tls_path: Path | None = None,
 ) -> ProcessSpec:
     """A process of ours: ``python -m stratos_<module>`` with settings in the environment."""
     prefix = f"STRATOS_{module.upper()}_"
@@ -84,6 +93,8 @@ def service_spec(
         "DRAIN_TIMEOUT_S": str(options.drain_timeout_s),
         "ADDRESS_FILE": str(address_file),
     }
+    if tls_path is not None:
+        common |= tls_environment(tls_config(tls_path, PeerRole(module.replace("_", "-"))))
     env = {f"{prefix}{key}": value for key, value in {**common, **settings}.items()}
     if role:  # every library that computes, from its import on: a team larger than its cores stops for milliseconds
         env["OMP_NUM_THREADS"] = str(options.threads_per_worker)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+import threading
 from typing import Any
 
 from stratos.common.tls.files import TlsFiles, TlsMaterial
@@ -17,23 +18,26 @@ _log = logging.getLogger(__name__)
 
 
 class TlsContexts:
-    """Both contexts of a process; made again when the files have changed."""
+    """Both contexts of a process; made again when the files have changed. Thread-safe."""
 
     def __init__(self, files: TlsFiles) -> None:
         self.files = files
+        self._lock = threading.Lock()
         self._made_from: TlsMaterial | None = None
         self._server: ssl.SSLContext
         self._client: ssl.SSLContext
 
     def server(self) -> ssl.SSLContext:
         """For connections that others make."""
-        self._refresh()
-        return self._server
+        with self._lock:
+            self._refresh()
+            return self._server
 
     def client(self) -> ssl.SSLContext:
         """For connections that this process makes."""
-        self._refresh()
-        return self._client
+        with self._lock:
+            self._refresh()
+            return self._client
 
     def _refresh(self) -> None:
         material = self.files.current()

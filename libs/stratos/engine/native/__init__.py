@@ -2,5 +2,5 @@
 
 Callers are ``attention.native``, ``layers.native_linear``, ``layers.native_ops`` and ``runner.native_forward``.
 Read in this order: ``isa`` and ``build`` (compiling), ``library`` (loading), ``structures``, then ``gemm.h``,
-``attention.cpp`` and ``decoder.cpp``.
+``attention.cpp`` and ``decoder.cpp``; with AMX, ``tile_order.h``, ``amx.h`` and ``tile_panel.h``.
 """

@@ -16,7 +16,7 @@ constexpr int ITEM_ROWS = 256;
 constexpr int64_t SERIAL_WORK = 1 << 20;  // some microseconds: below, a second thread saves less than it can cost
 constexpr float LOG2_E = 1.44269504089f;
 
-static inline int64_t padded_dim(int64_t dim) { return (dim + LANES - 1) / LANES * LANES; }
+static inline int64_t padded_dim(int64_t dim) { return (dim + WIDEST_SPAN - 1) / WIDEST_SPAN * WIDEST_SPAN; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -85,21 +85,21 @@ struct Scratch {  // of one thread; offsets in floats
         query = values + padded * TILE;
         out = query + ITEM_ROWS * padded;
         scores = out + ITEM_ROWS * padded;
-        weights = scores + MAX_ROWS * TILE;
-        maxima = weights + MAX_ROWS * TILE;
+        weights = scores + MOST_ROWS * TILE;
+        maxima = weights + MOST_ROWS * TILE;
         totals = maxima + ITEM_ROWS;
     }
     static int64_t bytes(int64_t dim) {
-        return 4 * (2 * padded_dim(dim) * (TILE + ITEM_ROWS) + 2 * MAX_ROWS * TILE + 2 * ITEM_ROWS) + 64;
+        return 4 * (2 * padded_dim(dim) * (TILE + ITEM_ROWS) + 2 * MOST_ROWS * TILE + 2 * ITEM_ROWS) + 64;
     }
 };
 
-// Query rows of an item as units: floats, or pairs of bf16 as they lie in memory.
+// Query rows of an item as units: floats, or pairs of bf16 as they lie in memory; zeros up to a whole step.
 template <class T, class U> static void copy_query(const T *head, float *units, int64_t dim) {
-    if (U::PER_UNIT == 1)
-        load_head(head, units, dim);
-    else
-        memcpy(units, head, dim * sizeof(T));
+    if (U::PER_UNIT == 1) return load_head(head, units, dim);
+    memcpy(units, head, dim * sizeof(T));
+    const int64_t given = dim / U::PER_UNIT;
+    memset(units + given, 0, (whole_steps<U>(given) - given) * sizeof(float));
 }
 
 // Softmax weights of one row over a tile; returns the factor for what was summed before.
@@ -133,10 +133,10 @@ static float tile_weights(float *scores, float *weights, int columns, int begin,
 }
 
 // Pointers to K of the keys of one tile, null for keys outside of [begin, end); returns how many columns are needed.
-template <class T>
-static int tile_rows(const Step *s, const T *head, const int64_t *table, int64_t tile, int64_t begin, int64_t end,
+template <class T, int SPAN>
+static int keys_of_tile(const Step *s, const T *head, const int64_t *table, int64_t tile, int64_t begin, int64_t end,
                      const T **rows) {
-    int count = (int)(least(end, tile + TILE) - tile), columns = (count + LANES - 1) / LANES * LANES;
+    int count = (int)(least(end, tile + TILE) - tile), columns = (count + SPAN - 1) / SPAN * SPAN;
     for (int k = 0; k < columns; k++) {
         int64_t key = tile + k;
         bool is_seen = key >= begin && key < end;
@@ -155,7 +155,8 @@ template <class T> static void run_item(const Step *s, int64_t layer, int64_t wi
     const int64_t begin = window ? most(0, position + 1 - window) : 0;
     const T *head = (const T *)s->pages + layer * s->layer_stride + item->kv_head * s->head_stride;
     const float scale = s->scale * LOG2_E;
-    const int num_blocks = (int)((num_rows + MAX_ROWS - 1) / MAX_ROWS);
+    const int num_blocks = (int)num_blocks_of<U>(num_rows), units = (int)whole_steps<U>(dim / U::PER_UNIT);
+    ItemScope<U> scope;
 
     for (int64_t i = 0; i < num_rows; i++) {
         int64_t token = row->begin + item->first + i / group, q = item->kv_head * group + i % group;
@@ -167,35 +168,36 @@ template <class T> static void run_item(const Step *s, int64_t layer, int64_t wi
 
     for (int64_t tile = begin / TILE * TILE; tile < end; tile += TILE) {
         const T *rows[TILE];
-        int columns = tile_rows(s, head, s->tables + row->table, tile, begin, end, rows);
+        int columns = keys_of_tile<T, U::SPAN>(s, head, s->tables + row->table, tile, begin, end, rows);
         pack_keys<T, U>(rows, columns, (int)dim, t.keys);
         for (int k = 0; k < columns; k++)
             if (rows[k]) rows[k] += s->kv_stride;
         pack_values<T>(rows, columns, (int)dim, (int)padded, t.values);
         for (int b = 0; b < num_blocks; b++) {
-            int64_t first = num_rows * b / num_blocks, last = num_rows * (b + 1) / num_blocks;
+            int64_t first = block_begin<U>(num_rows, b), last = block_begin<U>(num_rows, b + 1);
             int64_t lowest = position + first / group, highest = position + (last - 1) / group;
             if (highest < tile || (window && lowest + 1 - window >= tile + TILE)) continue;  // none of them sees the tile
-            int count = (int)(last - first), seen = (int)least(columns, (highest - tile) / LANES * LANES + LANES);
-            float factors[MAX_ROWS];
-            multiply<U>(count, t.keys, TILE, t.query + first * padded, padded, (int)dim / U::PER_UNIT, t.scores, TILE, 0,
-                        seen);
+            int count = (int)(last - first), seen = (int)least(columns, (highest - tile) / U::SPAN * U::SPAN + U::SPAN);
+            float factors[MOST_ROWS];
+            multiply<U>(scope, count, t.keys, TILE, t.query + first * padded, padded, units, t.scores, TILE, 0, seen,
+                        Fetch());
             for (int i = 0; i < count; i++) {
                 int64_t at = position + (first + i) / group;
                 int hide = window ? (int)most(0, at + 1 - window - tile) : 0, stop = (int)least(TILE, at + 1 - tile);
                 factors[i] = tile_weights<U>(t.scores + i * TILE, t.weights + i * TILE, seen, hide, (int)most(0, stop),
                                              scale, t.maxima + first + i, t.totals + first + i);
             }
-            multiply<U>(count, t.values, padded, t.weights, TILE, seen / U::PER_UNIT, t.out + first * padded, padded,
-                        factors, (int)padded);
+            multiply<U>(scope, count, t.values, padded, t.weights, TILE, seen / U::PER_UNIT, t.out + first * padded, padded,
+                        factors, (int)padded, Fetch());
         }
     }
     for (int64_t i = 0; i < num_rows; i++) {
         int64_t token = row->begin + item->first + i / group, q = item->kv_head * group + i % group;
         T *target = out + (token * s->num_heads + q) * dim;
         vec total = vset(t.totals[i]);
+        // A weight of zero may turn -0 into 0, and how many of them a row meets depends on its neighbours: no -0 leaves.
         for (int64_t d = 0; d < dim; d += LANES)
-            vstore(target + d, vdiv(vload(t.out + i * padded + d), total), (int)(dim - d));
+            vstore(target + d, vadd(vdiv(vload(t.out + i * padded + d), total), vset(0)), (int)(dim - d));
     }
 }
 

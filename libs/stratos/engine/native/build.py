@@ -1,10 +1,10 @@
 """Compiles the kernels: ``python -m stratos.engine.native.build``.
 
 Part of the installation, never of a start.  One library per instruction set; a machine needs the fastest that it can
-run, ``--all`` adds the others, for tests and packages.  A library that comes from the same sources stays.  Without a
-compiler, or on another processor family, it says so and leaves nothing: the engine then runs on pure torch.  The OpenMP
-run-time is not linked: torch's is found when the library is loaded, under any file name, so that both share one
-pool of threads.
+run, and the next one where the system may refuse that; ``--all`` adds the others, for tests and packages.  A library
+that comes from the same sources stays.  Without a compiler, or on another processor family, it says so and leaves
+nothing: the engine then runs on pure torch.  The OpenMP run-time is not linked: torch's is found when the library is
+loaded, under any file name, so that both share one pool of threads.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from stratos.engine.native import isa as instruction_sets
 from stratos.engine.native.isa import (
     INSTRUCTION_SETS,
     SOURCE_FOLDER,
+    TILE_TWIN,
     InstructionSet,
     cpu_flags,
     source_digest,
@@ -98,8 +99,8 @@ def main() -> int:
         )
         print(f"native kernels are not built ({reason}); the engine runs on pure torch, which is slower")
         return 0
-    for isa in INSTRUCTION_SETS if builds_all else supported_sets(cpu_flags()):
-        if _provide(isa, compiler) and not builds_all:
+    for isa in (*INSTRUCTION_SETS, TILE_TWIN) if builds_all else supported_sets(cpu_flags()):
+        if _provide(isa, compiler) and not builds_all and not isa.needs_permission:
             break  # older compilers do not know the newest instruction sets: then the next one serves
     return 0
 

@@ -11,7 +11,7 @@
 #include "tiles.h"
 
 constexpr int PANEL = STRIP * LANES;
-constexpr int DEPTH = 256;  // units of k: this much of a panel stays close to the core while the rows pass by
+constexpr int DEPTH = 64;  // units of k: this much of a panel stays in the first cache while the rows pass by
 constexpr int CHUNK = 240;  // rows of one item
 
 struct Linear {  // mirrored by native/structures.py
@@ -27,7 +27,7 @@ template <class T> struct WeightOf { typedef T type; };
 
 template <class T> static inline int64_t units_of(int64_t k) {
     constexpr int per = UnitsOf<T>::type::PER_UNIT;
-    return (k + per - 1) / per;
+    return whole_steps<typename UnitsOf<T>::type>((k + per - 1) / per);
 }
 
 static inline int64_t panels_of(int64_t n) { return (n + PANEL - 1) / PANEL; }
@@ -44,12 +44,12 @@ template <class T> static inline bool has_units(int64_t k) {
 }
 
 template <class T> static void pack_units(const T *weight, float *out, int64_t columns, int64_t k) {
-    const int64_t units = units_of<T>(k);
+    const int64_t units = units_of<T>(k), given = k / UnitsOf<T>::type::PER_UNIT;
     for (int64_t c = 0; c < PANEL; c += LANES)
         for (int64_t u = 0; u < units; u += LANES) {
             vec x[LANES];
             for (int i = 0; i < LANES; i++)
-                x[i] = c + i < columns ? vload((const float *)(weight + (c + i) * k) + u, (int)(units - u)) : vset(0);
+                x[i] = c + i < columns ? vload((const float *)(weight + (c + i) * k) + u, (int)(given - u)) : vset(0);
             transpose(x);
             for (int i = 0; i < LANES && u + i < units; i++) vstore(out + (u + i) * PANEL + c, x[i]);
         }
@@ -97,21 +97,30 @@ static void store_panel(const float *sums, int64_t rows, const T *bias, O *out, 
         }
 }
 
+template <class T, class O> static void store_sums(const Linear *l, int64_t panel, const float *sums, int64_t rows, O *out) {
+    const int64_t column = panel * PANEL, columns = l->n - column < PANEL ? l->n - column : PANEL;
+    store_panel(sums, rows, l->bias ? (const T *)l->bias + column : nullptr, out + column, l->n, columns);
+}
+
 // One panel times `rows` of at most CHUNK.
 template <class T, class O>
 static void multiply_panel(const Linear *l, int64_t panel, const T *x, O *out, int64_t rows) {
     typedef typename UnitsOf<T>::type U;
     typedef typename WeightOf<T>::type W;
     alignas(64) float sums[CHUNK * PANEL], copied[MAX_ROWS * DEPTH];
+    ItemScope<U> scope;
     static const float ones[MAX_ROWS] = {1, 1, 1, 1, 1, 1};
-    const int64_t k = l->k, units = units_of<T>(k), num_blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
+    const int64_t k = l->k, units = units_of<T>(k), num_blocks = num_blocks_of<U>(rows);
     const bool is_direct = has_units<T>(k);
     const int64_t depth = is_direct && num_blocks == 1 ? units : DEPTH;
     const W *weight = (const W *)l->weight + panel * units * PANEL;
+    constexpr int unit_lines = PANEL * sizeof(W) / 64;
+    Fetch fetch;  // blocks share the fetching of the next DEPTH
+    fetch.lines = num_blocks > 1 ? (int)((unit_lines + num_blocks - 1) / num_blocks) : 0;
     for (int64_t u = 0; u < units; u += depth) {
         int count = (int)(units - u < depth ? units - u : depth);
         for (int64_t b = 0; b < num_blocks; b++) {
-            int64_t first = rows * b / num_blocks, last = rows * (b + 1) / num_blocks, at = u * U::PER_UNIT;
+            int64_t first = block_begin<U>(rows, b), last = block_begin<U>(rows, b + 1), at = u * U::PER_UNIT;
             const float *block = (const float *)(x + first * k + at);
             int64_t stride = k / U::PER_UNIT;
             if (!is_direct) {
@@ -119,13 +128,13 @@ static void multiply_panel(const Linear *l, int64_t panel, const T *x, O *out, i
                 for (int64_t r = first; r < last; r++) copy_units(x + r * k + at, elements, copied + (r - first) * DEPTH);
                 block = copied, stride = DEPTH;
             }
-            multiply<U>((int)(last - first), weight + u * PANEL, PANEL, block, stride, count, sums + first * PANEL, PANEL,
-                        u ? ones : nullptr, PANEL);
+            if (u + depth >= units) fetch.lines = 0;
+            fetch.next = (const float *)(weight + (u + depth) * PANEL) + b * count * fetch.lines * LINE_FLOATS;
+            multiply<U>(scope, (int)(last - first), weight + u * PANEL, PANEL, block, stride, count, sums + first * PANEL,
+                        PANEL, u ? ones : nullptr, PANEL, fetch);
         }
     }
-    const int64_t column = panel * PANEL, columns = l->n - column < PANEL ? l->n - column : PANEL;
-    const T *bias = l->bias ? (const T *)l->bias + column : nullptr;
-    store_panel(sums, rows, bias, out + column, l->n, columns);
+    store_sums<T>(l, panel, sums, rows, out);
 }
 
 // Called by every thread of a region; ends with a barrier.  out [rows, n] is of T or of float.
@@ -140,3 +149,7 @@ template <class T, class O> static void multiply_rows(const Linear *l, const T *
         multiply_panel(l, item % panels, x + first * l->k, out + first * l->n, last - first);
     }
 }
+
+#if defined(STRATOS_TILE_ORDER)
+#include "tile_panel.h"
+#endif

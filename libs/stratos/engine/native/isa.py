@@ -13,12 +13,17 @@ _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq")
 
 @dataclass(frozen=True, slots=True)
 class InstructionSet:
-    """One build of the kernels."""
+    """One build of the kernels.
+
+    Each computes bfloat16 in an order of its own, so its name is part of the numerics id.
+    """
 
     name: str
     cpu_flags: tuple[str, ...]
     """What the processor must have, as Linux spells it."""
     compiler_flags: tuple[str, ...]
+    needs_permission: bool = False
+    """A system may refuse it to a process although the processor has it: then the next one serves."""
 
     @property
     def file_name(self) -> str:
@@ -26,16 +31,24 @@ class InstructionSet:
         return f"kernels-{self.name}.so"
 
 
+_AVX512_BF16_CPU = ("avx2", "fma", *_AVX512, "avx512_bf16")
+_AVX512_BF16 = ("-mavx2", "-mfma", *(f"-m{flag}" for flag in _AVX512), "-mavx512bf16")
+_TILE_ORDER = "-DSTRATOS_TILE_ORDER"
+
 INSTRUCTION_SETS = (
     InstructionSet(
-        "avx512-bf16",
-        ("avx2", "fma", *_AVX512, "avx512_bf16"),
-        ("-mavx2", "-mfma", *(f"-m{flag}" for flag in _AVX512), "-mavx512bf16"),
+        "amx",
+        (*_AVX512_BF16_CPU, "amx_tile", "amx_bf16"),
+        (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", _TILE_ORDER),
+        needs_permission=True,
     ),
+    InstructionSet("avx512-bf16", _AVX512_BF16_CPU, _AVX512_BF16),
     InstructionSet("avx512", ("avx2", "fma", *_AVX512), ("-mavx2", "-mfma", *(f"-m{flag}" for flag in _AVX512))),
     InstructionSet("avx2", ("avx2", "fma"), ("-mavx2", "-mfma")),
 )
 """Fastest first."""
+TILE_TWIN = InstructionSet("amx-twin", _AVX512_BF16_CPU, (*_AVX512_BF16, _TILE_ORDER))
+"""The sums of ``amx`` by vectors, for tests: the same bits on processors without tiles, and never taken by itself."""
 
 
 def cpu_flags(facts: Path = _CPU_FACTS) -> frozenset[str]:

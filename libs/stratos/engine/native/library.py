@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from stratos.engine.native.structures import (
     ModelWeights,
 )
 
+_log = logging.getLogger(__name__)
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_sources": (c_char_p, []),
+    "stratos_permit": (c_int, []),
+    "stratos_peak": (c_int64, [c_int, c_int64]),
     "stratos_step_bytes": (c_int64, []),
     "stratos_scratch_bytes": (c_int64, [c_int64]),
     "stratos_plan": (None, [POINTER(AttentionStep)]),
@@ -37,6 +41,10 @@ class NativeLibraryUnusable(Exception):
     """There is no library that this process can use; the message says why and what to do."""
 
 
+class TilesRefused(NativeLibraryUnusable):
+    """The processor has tiles, and the system does not let this process use them."""
+
+
 class NativeLibrary:
     """The functions of one compiled library, as attributes without the prefix.
 
@@ -45,7 +53,7 @@ class NativeLibrary:
         isa: name of the instruction set that it is built for.
 
     Raises:
-        NativeLibraryUnusable: it cannot be loaded, or was built from other sources.
+        NativeLibraryUnusable: it cannot be loaded, was built from other sources, or is refused by the system.
     """
 
     plan: Any
@@ -57,6 +65,7 @@ class NativeLibrary:
     packed_bytes: Any
     pack: Any
     linear: Any
+    peak: Any
     forward: Any
 
     def __init__(self, path: Path, isa: str) -> None:
@@ -73,18 +82,28 @@ class NativeLibrary:
         sizes = library.stratos_step_bytes(), library.stratos_pass_bytes()
         if not is_current or sizes != (ctypes.sizeof(AttentionStep), SHARED_BYTES):
             raise NativeLibraryUnusable(f"{path.name} was built from other sources")
+        if library.stratos_permit():
+            raise TilesRefused(f"{path.name} needs tiles, and the system refuses them to this process")
 
 
-def load_native(folder: Path = SOURCE_FOLDER) -> NativeLibrary:
-    """Load the fastest library that this processor can run.
+def load_native(folder: Path = SOURCE_FOLDER, name: str = "auto") -> NativeLibrary:
+    """Load the fastest library that this process can run, or the one that ``name`` asks for.
 
     Raises:
-        NativeLibraryUnusable: there is none.
+        NativeLibraryUnusable: there is none, or not that one.
     """
-    candidates = supported_sets(cpu_flags())
+    candidates = [isa for isa in supported_sets(cpu_flags()) if name in ("auto", isa.name)]
     if not candidates:
-        raise NativeLibraryUnusable("this processor has none of the instruction sets that they are written for")
+        wanted = "none of the instruction sets" if name == "auto" else f"no {name}, the instruction set"
+        raise NativeLibraryUnusable(f"this processor has {wanted} that they are written for")
     for isa in candidates:
-        if (folder / isa.file_name).exists():
+        if not (folder / isa.file_name).exists():
+            continue
+        try:
             return NativeLibrary(folder / isa.file_name, isa.name)
-    raise NativeLibraryUnusable("they are not built; run: python -m stratos.engine.native.build")
+        except TilesRefused as refusal:
+            if name != "auto":
+                raise
+            _log.warning("computing without tiles, which is slower: %s", refusal)
+    all_builds = "" if name == "auto" else " --all"
+    raise NativeLibraryUnusable(f"they are not built; run: python -m stratos.engine.native.build{all_builds}")

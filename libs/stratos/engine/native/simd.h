@@ -170,3 +170,15 @@ static inline vec vexp2(vec x) {
 }
 
 #endif
+
+constexpr int LINE_FLOATS = 16;  // 64 bytes
+
+struct Fetch {  // what is wanted next, fetched while something else is computed; null is nothing
+    const float *next = nullptr;
+    int lines = 0;           // of `next`, every step of the computation
+    bool is_stream = false;  // the operands at work follow one another in memory and are read once
+};
+
+template <int HINT> static inline void prefetch(const float *from, int lines) {
+    for (int i = 0; i < lines; i++) _mm_prefetch((const char *)(from + i * LINE_FLOATS), (_mm_hint)HINT);
+}

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "simd.h"
+#include "tile_order.h"
 
 constexpr int TILE = 64;     // keys; tiles begin at multiples of it
 constexpr int MAX_ROWS = 6;  // query rows whose sums stay in registers
@@ -17,14 +18,19 @@ constexpr int STRIP = 4;  // vectors of one row whose sums stay in registers
 constexpr int STRIP = 2;
 #endif
 
+// PER_UNIT: elements of a unit; STEP: units that are only taken together; SPAN: columns, keys and dimensions come in
+// multiples of it; ROWS: at most, in one call.
 struct FloatUnits {  // T: type of the pages; products are of floats
-    static constexpr int PER_UNIT = 1;
+    static constexpr int PER_UNIT = 1, STEP = 1, SPAN = LANES, ROWS = MAX_ROWS;
     static inline vec madd(vec a, float unit, vec sum) { return vfma(a, vset(unit), sum); }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(STRATOS_TILE_ORDER)
+template <class T> struct UnitsOf { typedef FloatUnits type; };
+template <> struct UnitsOf<bf16_t> { typedef TileUnits type; };
+#elif defined(__AVX512BF16__)
 struct PairUnits {  // two bf16 values
-    static constexpr int PER_UNIT = 2;
+    static constexpr int PER_UNIT = 2, STEP = 1, SPAN = LANES, ROWS = MAX_ROWS;
     static inline vec madd(vec a, float unit, vec sum) {
         return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)vset(unit));
     }
@@ -35,10 +41,25 @@ template <> struct UnitsOf<bf16_t> { typedef PairUnits type; };
 template <class T> struct UnitsOf { typedef FloatUnits type; };
 #endif
 
+constexpr int WIDEST_SPAN = UnitsOf<bf16_t>::type::SPAN, MOST_ROWS = UnitsOf<bf16_t>::type::ROWS;
+
+// What an item of work sets up for its products; nothing for most units.
+template <class U> struct ItemScope {};
+
+template <class U> static inline int64_t whole_steps(int64_t units) { return (units + U::STEP - 1) / U::STEP * U::STEP; }
+
+// Rows [block_begin(b), block_begin(b + 1)) are block b: as even as possible, or full ones and a rest where rows are tiles.
+template <class U> static inline int64_t num_blocks_of(int64_t rows) { return (rows + U::ROWS - 1) / U::ROWS; }
+template <class U> static inline int64_t block_begin(int64_t rows, int64_t b) {
+    if (U::STEP == 1) return rows * b / num_blocks_of<U>(rows);
+    return b * U::ROWS < rows ? b * U::ROWS : rows;
+}
+
 // sums[row][column] over `units` steps: a [units][a_stride], b [rows][b_stride] broadcast, columns of VECS vectors.
+// The second cache takes what is fetched: the first one is full of what is at work.
 template <class U, int ROWS, int VECS, class A>
 static inline void product(const A *a, int64_t a_stride, const float *b, int64_t b_stride, int units, float *out,
-                           int64_t out_stride, const float *factors) {
+                           int64_t out_stride, const float *factors, Fetch fetch) {
     vec sums[ROWS][VECS];
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++)
@@ -46,6 +67,8 @@ static inline void product(const A *a, int64_t a_stride, const float *b, int64_t
         for (int v = 0; v < VECS; v++)
             sums[r][v] = factors ? vmul(vload(out + r * out_stride + v * LANES), vset(factors[r])) : vset(0);
     for (int u = 0; u < units; u++) {
+        prefetch<_MM_HINT_T1>(fetch.next, fetch.lines);
+        fetch.next += fetch.lines * LINE_FLOATS;
         vec column[VECS];
 #pragma GCC unroll 4
         for (int v = 0; v < VECS; v++) column[v] = vload(a + u * a_stride + v * LANES);
@@ -62,27 +85,46 @@ static inline void product(const A *a, int64_t a_stride, const float *b, int64_t
 
 template <class U, int ROWS, class A>
 static void product_rows(const A *a, int64_t a_stride, const float *b, int64_t b_stride, int units, float *out,
-                         int64_t out_stride, const float *factors, int columns) {
+                         int64_t out_stride, const float *factors, int columns, const Fetch &fetch) {
     int c = 0;
     for (; c + STRIP * LANES <= columns; c += STRIP * LANES)
-        product<U, ROWS, STRIP>(a + c, a_stride, b, b_stride, units, out + c, out_stride, factors);
+        product<U, ROWS, STRIP>(a + c, a_stride, b, b_stride, units, out + c, out_stride, factors, fetch);
     for (; c < columns; c += LANES)
-        product<U, ROWS, 1>(a + c, a_stride, b, b_stride, units, out + c, out_stride, factors);
+        product<U, ROWS, 1>(a + c, a_stride, b, b_stride, units, out + c, out_stride, factors, fetch);
 }
 
-// out = out * factors + b a (or b a where factors is null), `rows` of at most MAX_ROWS, columns a multiple of LANES.
+// out = out * factors + b a (or b a where factors is null), `rows` of at most U::ROWS, columns a multiple of LANES.
 template <class U, class A>
-static void multiply(int rows, const A *a, int64_t a_stride, const float *b, int64_t b_stride, int units, float *out,
-                     int64_t out_stride, const float *factors, int columns) {
+static void multiply(ItemScope<U> &, int rows, const A *a, int64_t a_stride, const float *b, int64_t b_stride, int units, float *out,
+                     int64_t out_stride, const float *factors, int columns, const Fetch &fetch) {
     switch (rows) {
-        case 1: return product_rows<U, 1>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns);
-        case 2: return product_rows<U, 2>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns);
-        case 3: return product_rows<U, 3>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns);
-        case 4: return product_rows<U, 4>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns);
-        case 5: return product_rows<U, 5>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns);
-        default: return product_rows<U, 6>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns);
+        case 1: return product_rows<U, 1>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns, fetch);
+        case 2: return product_rows<U, 2>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns, fetch);
+        case 3: return product_rows<U, 3>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns, fetch);
+        case 4: return product_rows<U, 4>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns, fetch);
+        case 5: return product_rows<U, 5>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns, fetch);
+        default: return product_rows<U, 6>(a, a_stride, b, b_stride, units, out, out_stride, factors, columns, fetch);
     }
 }
+
+#if defined(STRATOS_TILE_ORDER)
+template <> struct ItemScope<TileUnits> {
+    DenormalsAreZero denormals;
+    TileScope tiles;
+};
+
+// The same with tiles or their twin: units of whole steps, columns a multiple of 32.
+template <>
+void multiply<TileUnits>(ItemScope<TileUnits> &scope, int rows, const float *a, int64_t a_stride, const float *b,
+                         int64_t b_stride, int units, float *out, int64_t out_stride, const float *factors, int columns,
+                         const Fetch &) {
+    for (int r = 0; factors && r < rows; r++)
+        for (int c = 0; c < columns; c += LANES)
+            vstore(out + r * out_stride + c, vmul(vload(out + r * out_stride + c), vset(factors[r])));
+    const Rows all{b, b_stride, TileUnits::STEP, 16 * b_stride};
+    accumulate(scope.tiles, Operands{a, a_stride, all, units, out, out_stride}, rows, columns, !factors);
+}
+#endif
 
 // LANES units of a row from dimension `d` on, zeros after its end; a null row is all zeros.
 template <class T, class U> static inline vec load_units(const T *row, int d, int dim) {
@@ -143,6 +185,8 @@ static inline void transpose(vec *x) {
 
 // rows: `keys` (a multiple of LANES) pointers, null where there is no key.
 template <class T, class U> static void pack_keys(const T *const *rows, int keys, int dim, float *packed) {
+    const int units = dim / U::PER_UNIT, whole = (int)whole_steps<U>(units);
+    for (int u = units; u < whole; u++) memset(packed + u * TILE, 0, TILE * sizeof(float));
     for (int k = 0; k < keys; k += LANES)
         for (int d = 0; d < dim; d += LANES * U::PER_UNIT) {
             vec x[LANES];

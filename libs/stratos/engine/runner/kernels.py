@@ -85,7 +85,8 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
     """Take Triton's kernels where they are asked for; else load the C++ ones where they are wanted and usable.
 
     Raises:
-        InvalidCheckpoint: Triton is asked for and not installed, or fp8 KV without it.
+        InvalidCheckpoint: Triton is asked for and not installed, fp8 KV without it, or a build of the C++ kernels that
+            this machine cannot run.
     """
     has_fp8_kv = config.kv_dtype == "fp8"
     if config.enable_triton_kernels:
@@ -100,7 +101,7 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
         )
     if has_fp8_kv:
         raise InvalidCheckpoint("kv_dtype fp8 needs the kernels of a GPU: set device to cuda, or kv_dtype to auto")
-    library = _library() if config.enable_native_kernels and device.type == "cpu" else None
+    library = _library(config.native_isa) if config.enable_native_kernels and device.type == "cpu" else None
     is_exact = config.exact and device.type == "cpu"
     ops = ExactTorchOps() if is_exact else TorchOps()
     if library is not None and config.enable_fused_ops:
@@ -116,9 +117,11 @@ def _triton_ops() -> LayerOps:
     return TritonOps()
 
 
-def _library() -> NativeLibrary | None:
+def _library(name: str) -> NativeLibrary | None:
     try:
-        return load_native()
+        return load_native(name=name)
     except NativeLibraryUnusable as error:
+        if name != "auto":
+            raise InvalidCheckpoint(f"native_isa {name} cannot be used: {error}") from error
         _log.warning("native kernels are off, computing in pure torch, which is slower: %s", error)
         return None

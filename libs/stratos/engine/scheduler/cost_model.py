@@ -155,6 +155,8 @@ class StepCostModel:
             found = _solve_on(matrix, right, subset)
             if found is None or min(found) < 0:
                 continue
+            if len(subset) == len(right):
+                return found  # the least wrong of all, and none of it negative
             value = sum(found[i] * (sum(matrix[i][j] * found[j] for j in range(3)) - 2 * right[i]) for i in range(3))
             if value < best_value:
                 best, best_value = found, value

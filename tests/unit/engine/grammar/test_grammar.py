@@ -48,7 +48,7 @@ def prompt() -> list[int]:
 
 @cache
 def core() -> EngineCore:
-    return make_core(BASE_MODEL, kv_pool_bytes=32 << 20, max_num_batched_tokens=256)
+    return make_core(BASE_MODEL, kv_pool_bytes=8 << 20, max_num_batched_tokens=256)
 
 
 def generate(grammar: GrammarSpec, engine: EngineCore | None = None, **fields: Any) -> tuple[str, FinishReason | None]:
@@ -220,7 +220,7 @@ def test_an_ambiguous_grammar_ends_its_request_alone(monkeypatch: pytest.MonkeyP
         make_request(prompt(), "good", max_tokens=9),
     )
     alone = run(core(), good).choices["good", 0].ids
-    outcomes = run(make_core(BASE_MODEL, kv_pool_bytes=16 << 20), bad, good)
+    outcomes = run(make_core(BASE_MODEL, kv_pool_bytes=8 << 20), bad, good)
     assert isinstance(outcomes.errors["bad"], BadRequest)
     assert "takes too long" in outcomes.errors["bad"].message
     assert outcomes.choices["good", 0].ids == alone

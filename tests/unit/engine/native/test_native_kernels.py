@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from stratos.common.errors import InvalidCheckpoint
 from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.native import NativePagedAttention
@@ -132,6 +133,9 @@ def test_the_fastest_supported_set_is_chosen(tmp_path: Path) -> None:
     facts.write_text("processor\t: 0\nflags\t\t: fpu avx2 fma avx512f\n")
     assert [s.name for s in isa.supported_sets(isa.cpu_flags(facts))] == ["avx2"]
     assert isa.supported_sets(isa.cpu_flags(tmp_path / "absent")) == []
+    everything = frozenset(flag for known in isa.INSTRUCTION_SETS for flag in known.cpu_flags)
+    assert [s.name for s in isa.supported_sets(everything)] == ["amx", "avx512-bf16", "avx512", "avx2"]
+    assert isa.supported_sets(everything - {"amx_bf16"})[0].name == "avx512-bf16"
 
 
 def test_a_library_that_is_missing_broken_or_of_other_sources_is_not_used(
@@ -151,7 +155,7 @@ def test_a_library_that_is_missing_broken_or_of_other_sources_is_not_used(
 def test_without_kernels_the_engine_says_so_once_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(kernels, "load_native", lambda: load_native(Path("/nowhere")))
+    monkeypatch.setattr(kernels, "load_native", lambda name: load_native(Path("/nowhere"), name))
     with caplog.at_level(logging.INFO):
         chosen = kernels.choose_kernels(RunnerConfig(model_path=Path("m")), torch.device("cpu"), torch.float32)
     assert chosen.library is None
@@ -159,6 +163,9 @@ def test_without_kernels_the_engine_says_so_once_and_goes_on(
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "native kernels are off, computing in pure torch, which is slower"
     ]
+    asked = RunnerConfig(model_path=Path("m"), native_isa="avx2")
+    with pytest.raises(InvalidCheckpoint, match=r"native_isa avx2 cannot be used: .*--all"):
+        kernels.choose_kernels(asked, torch.device("cpu"), torch.float32)
 
 
 def test_a_machine_without_a_compiler_builds_nothing_and_is_no_error(

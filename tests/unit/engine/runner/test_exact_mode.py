@@ -11,7 +11,8 @@ import torch
 from stratos.core.files.adapter_files import read_adapter_files
 from stratos.core.kv import KvRange
 from stratos.engine.runner.torch_runner import TorchRunner
-from tests.support.exact_traces import INEXACT, KERNELS, NUM_TOKENS, Trace, alone, generated
+from tests.support.exact_traces import BUILDS, INEXACT, KERNELS, NUM_TOKENS, Trace, alone, generated, using_build
+from tests.support.native_kernels import NATIVE_SETS
 from tests.support.plan_driver import BLOCK_SIZE, FULL, Driver, load_runner
 from tests.support.tiny_models import FAMILIES, save_adapter, save_tiny
 
@@ -23,6 +24,8 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
 }
 ADAPTED = ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
 DTYPES = ["float32", "bfloat16"]
+BEST = next(iter(NATIVE_SETS), "")
+"""Build that a runner takes by itself."""
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +116,29 @@ def check_handoff(source: TorchRunner, target: TorchRunner, prompt: list[int], r
     )
     received.num_computed = count
     assert generated(other, [received], 1) == [reference]
+
+
+@pytest.mark.parametrize("case", ["head-dim-80", "qwen2-groups-of-7"], indirect=True)
+@pytest.mark.parametrize("build", BUILDS)
+def test_every_build_keeps_the_bits_of_a_sequence(case: tuple[Path, list[int]], build: str) -> None:
+    path, prompt = case
+    best = load(path, "bfloat16")
+    with using_build(build):
+        runner, peer = load(path, "bfloat16"), load(path, "bfloat16")
+    reference = alone(runner, prompt)
+    for chunk in (1, 33):
+        assert alone(runner, prompt, chunk) == reference
+    check_prefix_hit_and_recompute(runner, prompt, reference)
+    check_handoff(runner, peer, prompt, reference)
+    ids = [other.info.identity.numerics_id for other in (runner, peer, best)]
+    assert ids[0] == ids[1]
+    assert f"native-{build}+" in ids[0]
+    if (build, BEST) == ("amx-twin", "amx"):
+        assert alone(best, prompt) == reference  # tiles and vectors in turn, as the rows of a step have it
+        assert ids[2] != ids[0]
+    elif BEST == "amx":
+        assert alone(best, prompt) != reference
+        assert ids[2] != ids[0]
 
 
 @pytest.mark.parametrize("kernels", ["best", "torch"])

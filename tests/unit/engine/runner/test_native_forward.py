@@ -86,7 +86,7 @@ def handoffs_of_a_decode_step(path: Path, monkeypatch: pytest.MonkeyPatch, **set
     counter, library = Counter(), load_native()
     for name in ("plan", "attention", "rms_norm", "silu_mul", "linear", "argmax", "forward"):
         monkeypatch.setattr(library, name, counter.counting(getattr(library, name)))
-    monkeypatch.setattr("stratos.engine.runner.kernels.load_native", lambda: library)
+    monkeypatch.setattr("stratos.engine.runner.kernels.load_native", lambda name: library)
     driver = Driver(load_runner(path, **settings))
     streams = [driver.stream(prompt) for prompt in PROMPTS]
     driver.generate(streams, 2)

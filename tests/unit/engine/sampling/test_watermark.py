@@ -77,7 +77,7 @@ def test_banned_tokens_stay_banned_and_unmarked_rows_are_not_touched() -> None:
 
 @cache
 def core() -> EngineCore:
-    return make_core(BASE_MODEL, kv_pool_bytes=64 << 20, max_num_batched_tokens=256)
+    return make_core(BASE_MODEL, kv_pool_bytes=12 << 20, max_num_batched_tokens=256)
 
 
 def outputs(num: int, watermark: Watermark | None, **fields: Any) -> list[list[int]]:

@@ -17,7 +17,7 @@ SLOW = "start: R0\n" + "".join(f"R{i}: R{i + 1} R{i + 1}\n" for i in range(60)) 
 
 
 async def test_steps_go_on_while_a_grammar_compiles() -> None:
-    engine = ThreadEngine(make_core(BASE_MODEL, kv_pool_bytes=16 << 20))
+    engine = ThreadEngine(make_core(BASE_MODEL, kv_pool_bytes=8 << 20))
     await engine.start()
     try:
         await engine.prepare_grammar(GrammarSpec(GrammarKind.REGEX, "a"))  # loads the tokenizer
