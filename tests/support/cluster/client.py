@@ -9,23 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.cluster.commands import Kubectl
-
-STREAM = """
-import json, sys, time
-import httpx
-url, key, body = json.loads(sys.stdin.readline())
-events, first_s, start = [], None, time.monotonic()
-headers = {"Authorization": f"Bearer {key}"}
-with httpx.stream("POST", url, json=body, headers=headers, timeout=60, verify=False) as answer:
-    status = answer.status_code
-    if status != 200:
-        events.append(answer.read().decode())
-    for line in answer.iter_lines() if status == 200 else ():
-        if line.startswith("data: "):
-            first_s = first_s or time.monotonic() - start
-            events.append(line[6:])
-print(json.dumps({"status": status, "events": events, "first_s": first_s, "whole_s": time.monotonic() - start}))
-"""
+from tests.support.cluster.programs import METRIC, STREAM
+from tests.support.cluster.release import Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +67,17 @@ def client_pod(kubectl: Kubectl, image: str, name: str = "client") -> Iterator[C
         yield ClientPod(kubectl, name)
     finally:
         kubectl("delete", "pod", name, "--wait=true", "--ignore-not-found")
+
+
+def kv_bytes(release: Release) -> float:
+    """KV that decode workers received from other pods.
+
+    Raises:
+        AssertionError: none; no prompt went through the hand-off.
+    """
+    chosen = f"{release.selector},app.kubernetes.io/component=decode-worker"
+    pods = [pod["metadata"]["name"] for pod in release.kubectl.items("pods", chosen)]
+    read = [ClientPod(release.kubectl, pod).python(METRIC, "stratos_kv_transfer_bytes_total") for pod in pods]
+    total = sum(float(text) for text in read)
+    assert total > 0, "no prompt went through the hand-off"
+    return total

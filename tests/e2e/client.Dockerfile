@@ -1,0 +1,12 @@
+# The tests' client: the image with the stratos command, and OpenAI's SDK. Build context: the root of the repository.
+ARG IMAGE
+FROM ${IMAGE}
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_FIND_LINKS
+ARG PIP_CERT
+USER 0:0
+COPY constraints.txt /tmp/
+RUN PATH=/usr/local/bin:/usr/bin:/bin python3 -m pip --python /opt/stratos/bin/python install --no-cache-dir \
+    -c /tmp/constraints.txt openai && rm /tmp/constraints.txt
+USER 10001:10001

@@ -1,0 +1,56 @@
+"""Every packet that the nodes see, taken by a pod in each node's network, and searched for runs of bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.cluster.client import ClientPod
+from tests.support.cluster.commands import Kubectl
+from tests.support.cluster.programs import CAPTURE, SEARCH
+
+NAMESPACE = "stratos-e2e-capture"
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    pods: tuple[ClientPod, ...]
+
+    def search(self, needles: dict[str, list[bytes]]) -> dict[str, Any]:
+        """bytes: captured so far; found: how many runs of each kind any node saw."""
+        line = {name: [run.hex() for run in runs] for name, runs in needles.items()}
+        answers = [json.loads(pod.python(SEARCH, line)) for pod in self.pods]
+        found = {name: max(answer["found"][name] for answer in answers) for name in needles}
+        return {"bytes": sum(answer["bytes"] for answer in answers), "found": found}
+
+
+@contextmanager
+def capturing(image: str) -> Iterator[Capture]:
+    """From here on; the namespace allows what a capture needs."""
+    cluster, kubectl = Kubectl(), Kubectl(NAMESPACE)
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
+    try:
+        nodes = [node["metadata"]["name"] for node in cluster.items("nodes")]
+        kubectl.apply(*(_pod(node, image) for node in nodes))
+        for node in nodes:
+            kubectl("wait", f"pod/{node}", "--for=condition=Ready", "--timeout=120s", timeout_s=130)
+        yield Capture(tuple(ClientPod(kubectl, node) for node in nodes))
+    finally:
+        cluster("delete", "namespace", NAMESPACE, "--wait=true", "--timeout=120s", timeout_s=130)
+
+
+def _pod(node: str, image: str) -> dict[str, Any]:
+    container = {
+        "name": "capture", "image": image, "imagePullPolicy": "IfNotPresent", "command": ["python", "-c", CAPTURE],
+        "securityContext": {"runAsUser": 0, "capabilities": {"add": ["NET_RAW"]}},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }  # fmt: skip
+    spec = {
+        "nodeName": node, "hostNetwork": True, "containers": [container], "terminationGracePeriodSeconds": 0,
+        "volumes": [{"name": "tmp", "emptyDir": {}}], "tolerations": [{"operator": "Exists"}],
+    }  # fmt: skip
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": node, "namespace": NAMESPACE}, "spec": spec}

@@ -1,0 +1,126 @@
+"""Programs that run in pods, and where said on this machine too; each reads one line of JSON and prints JSON."""
+
+from __future__ import annotations
+
+STREAM = """
+import json, sys, time
+import httpx
+url, key, body = json.loads(sys.stdin.readline())
+events, first_s, start = [], None, time.monotonic()
+headers = {"Authorization": f"Bearer {key}"}
+with httpx.stream("POST", url, json=body, headers=headers, timeout=60, verify=False) as answer:
+    status = answer.status_code
+    if status != 200:
+        events.append(answer.read().decode())
+    for line in answer.iter_lines() if status == 200 else ():
+        if line.startswith("data: "):
+            first_s = first_s or time.monotonic() - start
+            events.append(line[6:])
+print(json.dumps({"status": status, "events": events, "first_s": first_s, "whole_s": time.monotonic() - start}))
+"""
+
+SDK = """
+import json, ssl, sys
+import httpx
+from openai import OpenAI
+
+task = json.loads(sys.stdin.readline())
+verify = ssl.create_default_context(cadata=task["ca"]) if task["ca"] else True
+client = OpenAI(base_url=task["url"], api_key=task["key"], http_client=httpx.Client(verify=verify), max_retries=10)
+answers = []
+for model, prompt in task["asked"]:
+    tokens, text, pieces, reason = [], "", 0, None
+    stream = client.completions.create(
+        model=model, prompt=prompt, max_tokens=task["max_tokens"], temperature=0, stream=True,
+        extra_body={"return_token_ids": True},
+    )
+    for chunk in stream:
+        for choice in chunk.choices:
+            tokens += (choice.model_extra or {}).get("token_ids") or []
+            text += choice.text
+            pieces += 1
+            reason = choice.finish_reason or reason
+    answers.append({"tokens": tokens, "text": text, "pieces": pieces, "finish_reason": reason})
+print(json.dumps(answers))
+"""
+
+REGISTER = """
+import asyncio, json, sys
+from pathlib import Path
+from stratos.common.tls.files import TlsFiles
+from stratos.common.tls.settings import TlsConfig
+from stratos.core.files.adapter_config import CONFIG_NAME
+from stratos.core.files.adapter_files import WEIGHTS_NAME
+from stratos.core.files.model_files import read_model_files
+from stratos.rpc.clients.dialer import PLAIN, Dialer
+from stratos.rpc.clients.registry import RegistryClient
+from stratos.store.settings import ObjectStoreConfig
+from stratos.store.urls import open_store
+
+task = json.loads(sys.argv[1])
+
+async def main():
+    store = open_store(ObjectStoreConfig(url="file:///objects"))
+    files = {"certificate_path": "/tls/tls.crt", "key_path": "/tls/tls.key", "ca_path": "/tls/ca.crt"}
+    paths = {name: Path(path) for name, path in files.items()}
+    dialer = Dialer(TlsFiles(TlsConfig(**paths, domain=task["domain"]))) if task["domain"] else PLAIN
+    registry = RegistryClient(task["registry"], timeout_s=20.0, dialer=dialer)
+    for file_name in (CONFIG_NAME, WEIGHTS_NAME):
+        await store.put(f"adapters/{task['name']}/{file_name}", Path("/models/adapters") / task["name"] / file_name)
+    digest = read_model_files(Path("/models/model")).digest
+    await registry.register(tenant="", name=task["name"], base_model_digest=digest, uri=f"adapters/{task['name']}")
+    await registry.close()
+    await store.close()
+
+asyncio.run(main())
+"""
+
+CAPTURE = """
+import socket
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
+packets.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)
+with open("/tmp/frames", "wb", buffering=0) as out:
+    while True:
+        out.write(packets.recv(1 << 17))
+"""
+
+SEARCH = """
+import json, sys
+frames = open("/tmp/frames", "rb").read()
+needles = json.loads(sys.stdin.readline())
+found = {name: sum(bytes.fromhex(run) in frames for run in runs) for name, runs in needles.items()}
+print(json.dumps({"bytes": len(frames), "found": found}))
+"""
+
+METRIC = """
+import json, sys, urllib.request
+name = json.loads(sys.stdin.readline())
+text = urllib.request.urlopen("http://127.0.0.1:9100/metrics", timeout=10).read().decode()
+print(sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name)))
+"""
+
+# Deletes an adapter with the certificate of the pod that it runs in; prints the error.
+DELETE = """
+import asyncio, json, sys
+from pathlib import Path
+from stratos.common.tls.files import TlsFiles
+from stratos.common.tls.settings import TlsConfig
+from stratos.rpc.clients.dialer import Dialer
+from stratos.rpc.clients.registry import RegistryClient
+
+folder, domain = Path("/etc/stratos/tls"), json.loads(sys.stdin.readline())
+config = TlsConfig(
+    certificate_path=folder / "tls.crt", key_path=folder / "tls.key", ca_path=folder / "ca.crt", domain=domain
+)
+
+async def main():
+    registry = RegistryClient("127.0.0.1:9000", timeout_s=20.0, dialer=Dialer(TlsFiles(config)))
+    try:
+        await registry.delete("", "no-such-adapter")
+        print("it was allowed")
+    except Exception as error:
+        print(type(error).__name__, error)
+    await registry.close()
+
+asyncio.run(main())
+"""
