@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from typing import Any
 
 import openai
@@ -141,7 +142,7 @@ async def test_a_request_that_loses_two_workers_as_it_begins_is_refused() -> Non
             worker.die_after = 0
         with pytest.raises(openai.InternalServerError) as caught:
             await world.openai.completions.create(model="base", prompt="x")
-        assert (caught.value.status_code, caught.value.code) == (503, "overloaded")
+        assert (caught.value.status_code, caught.value.code) == (503, "prompt_refused")
         assert 1 <= int(caught.value.response.headers["retry-after"]) <= 30
         assert [len(w.submits) for w in world.workers] == [1, 1, 0]
         assert [request.is_suspect for request in world.router.requests] == [False, True]
@@ -189,6 +190,21 @@ async def test_an_error_after_the_first_token_is_the_last_event() -> None:
         assert response.status_code == 200
         assert '"error"' in events[-1]
         assert "[DONE]" not in response.text
+
+
+async def test_the_clients_deadline_ends_a_stream_with_an_error_event_and_an_answer_with_a_status() -> None:
+    async with gateway_world(1) as world:
+        world.worker.script, world.worker.step_s = say(TEXT), 0.05
+        body, headers = {"model": "base", "prompt": "x"}, {"x-stratos-deadline-ms": "500"}
+        response = await world.http.post("/v1/completions", json={**body, "stream": True}, headers=headers)
+        events = response.text.strip().split("\n\n")
+        assert (response.status_code, len(events) > 2) == (200, True), "what came in time was sent"
+        assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "deadline_exceeded"
+        whole = await world.http.post("/v1/completions", json=body, headers=headers)
+        assert (whole.status_code, whole.json()["error"]["code"]) == (503, "deadline_exceeded")
+        assert whole.headers["retry-after"]
+        await eventually(lambda: not world.worker.running, "the worker is told")
+        assert all(0 < submit.terms.end_ms <= 500 for submit in world.worker.submits)
 
 
 async def test_the_sdk_raises_an_error_that_comes_in_mid_stream() -> None:

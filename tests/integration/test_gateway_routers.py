@@ -17,7 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import SystemClock
-from stratos.common.errors import Overloaded
+from stratos.common.errors import PromptRefused
 from stratos.core.placement import Outcome, Placement, WorkerRole
 from stratos.core.requests.convictions import ConvictionConfig
 from stratos.rpc.clients.peer_addresses import PeerAddresses
@@ -140,7 +140,7 @@ async def _until_refused(routers: RouterSet) -> None:
     async def is_refused() -> bool:
         try:
             placement = await routers.schedule(POISON, timeout_s=10)
-        except Overloaded:
+        except PromptRefused:
             return True
         routers.report(placement, Outcome.CANCELLED, 0)
         return False
@@ -160,8 +160,8 @@ async def test_requests_and_convictions_go_on_through_the_other_router_and_retur
         await world.until_up(2)
         assert (await world.schedule("a")).router_address == first
         async with RouterClient(first) as client:
-            with pytest.raises(Overloaded):
+            with pytest.raises(PromptRefused):
                 await client.schedule(POISON)
         async with gateway([first], CollectorRegistry()) as later:
-            with pytest.raises(Overloaded):
+            with pytest.raises(PromptRefused):
                 await later.schedule(POISON)

@@ -20,19 +20,25 @@ from stratos.store.redis import open_redis
 from stratos_gateway.backends import open_backends
 from stratos_gateway.service import GatewayService
 from stratos_gateway.settings import GatewaySettings
+from stratos_lora_registry.service import LoraRegistryService
+from stratos_lora_registry.settings import LoraRegistrySettings
 from tests.support.paths import BASE_MODEL
 from tests.support.record_stores import PEPPERS, manifests_in
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, redis_cluster
 from tests.support.waiting import eventually
+
+
+def gateway_settings(redis_url: str, **snapshot: Any) -> GatewaySettings:
+    return GatewaySettings(
+        http_listen="127.0.0.1:0", model={"path": BASE_MODEL}, router_addresses=("127.0.0.1:9",), redis_url=redis_url,
+        key_pepper=PEPPERS.current, snapshot={"poll_s": 0.02, **snapshot}, drain_timeout_s=1.0,
+    )  # fmt: skip
 
 
 @asynccontextmanager
 async def gateway(redis_url: str, **snapshot: Any) -> AsyncIterator[GatewayService]:
     """A whole gateway; no router answers, which models and keys do not need."""
-    settings = GatewaySettings(
-        http_listen="127.0.0.1:0", model={"path": BASE_MODEL}, router_addresses=("127.0.0.1:9",), redis_url=redis_url,
-        key_pepper=PEPPERS.current, snapshot={"poll_s": 0.02, **snapshot}, drain_timeout_s=1.0,
-    )  # fmt: skip
+    settings = gateway_settings(redis_url, **snapshot)
     service, stop = GatewayService(settings, open_backends), asyncio.Event()
     run = asyncio.create_task(serve_async(service, settings, stop=stop))
     try:
@@ -109,3 +115,17 @@ def test_peers_without_a_port_are_refused(peers: tuple[str, ...]) -> None:
             model={"path": BASE_MODEL}, router_addresses=("127.0.0.1:9",), redis_url="redis://unused", key_pepper="x",
             snapshot={"peers": peers},
         )  # fmt: skip
+
+
+async def test_a_gateway_on_redis_cluster_does_not_start(tmp_path: Path, caplog) -> None:
+    with redis_cluster(tmp_path) as url:
+        settings = gateway_settings(url)
+        assert await serve_async(GatewayService(settings, open_backends), settings) == 1
+    assert "Redis Cluster is not supported" in caplog.text
+
+
+async def test_a_registry_on_redis_cluster_does_not_start(tmp_path: Path, caplog) -> None:
+    with redis_cluster(tmp_path) as url:
+        settings = LoraRegistrySettings(redis_url=url, object_store={"url": f"file://{tmp_path}"})
+        assert await serve_async(LoraRegistryService(settings), settings) == 1
+    assert "Redis Cluster is not supported" in caplog.text

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +26,7 @@ from stratos.common.tls.identity import PeerRole
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.router import RouterClient
 from tests.support.certificates import CertificateFolder
+from tests.support.fault_rounds import ROUNDS, is_whole, strike
 from tests.support.paths import FIXTURES
 from tests.support.platform_process import PlatformProcess, gone, launch_platform, running_platform
 from tests.support.waiting import wait_until
@@ -37,6 +39,8 @@ SERVICES = {
 REPLICAS = ("--gateways", "2", "--routers", "2", "--decode", "2", "--max-decode", "2")
 MTLS = ("--mtls", "--transport", "tls")
 STEP_S = 0.01
+CRASH_POSITION = 3000
+"""A decode worker dies when it runs a token there; no other prompt is so long."""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +54,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, guard_dir: Path) -> Itera
         "PYTHONPATH": os.pathsep.join(filter(None, (str(GUARD), os.environ.get("PYTHONPATH")))),
         "NETWORK_GUARD_DIR": str(guard_dir),
         "STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S),
+        "STRATOS_DECODE_WORKER_FAKE__CRASH_POSITION": str(CRASH_POSITION),
     }
     data_dir = tmp_path_factory.mktemp("platform")
     with running_platform(data_dir, "--engine", "fake", *REPLICAS, *MTLS, env=env) as running:
@@ -66,7 +71,7 @@ LONG_ARRAY = {"type": "array", "items": {"type": "integer", "minimum": 0, "maxim
 PROMPT = "the quick brown fox jumps over the lazy dog and runs away from here"
 
 
-def token_ids(platform: PlatformProcess, num_tokens: int, prompt: str = PROMPT, **more: Any) -> list[int]:
+def token_ids(platform: PlatformProcess, num_tokens: int, prompt: str | list[int] = PROMPT, **more: Any) -> list[int]:
     with client_of(platform) as client:
         answer = client.completions.create(
             model="base",
@@ -131,7 +136,11 @@ def test_a_stream_outlives_new_certificates_and_a_new_ca(platform: PlatformProce
     assert received == expected
     assert report.num_authorities == 1
     assert (folder.path / PeerRole.GATEWAY / "tls.crt").read_bytes() != old
+    processes = platform.processes()
     assert {w["is_live"] for w in platform.status()["workers"]} == {True}
+    metrics = httpx.get(f"http://{processes['prefill-0']['metrics_address']}/metrics").text
+    assert 'stratos_kv_transfer_bytes_total{direction="sent",transport="tls"}' in metrics
+    assert "stratos_tls_certificate_expiry_timestamp_seconds" in metrics
 
 
 def test_the_first_url_is_the_base_url_and_it_answers(platform: PlatformProcess) -> None:
@@ -298,6 +307,54 @@ def test_simulated_workers_serve_streams_beside_the_others(platform: PlatformPro
     assert process.returncode == 0
     wait_until(lambda: not [w for w in platform.status()["workers"] if w["worker_id"] in names], what="their end")
     assert answers == [token_ids(platform, 40, prompt) for prompt in prompts], "the others say the same"
+
+
+MIX: list[dict[str, Any]] = [{}, {"n": 2}, {"frequency_penalty": 1.0}, {"structured_outputs": {"json": LONG_ARRAY}}]
+
+
+def test_no_token_differs_while_processes_of_each_kind_are_killed_and_stopped(platform: PlatformProcess) -> None:
+    """The short form of tests/chaos/test_faults.py."""
+    prompts = [f"{index} {PROMPT}" for index in range(len(MIX))]
+    expected = [token_ids(platform, 120, prompt, **more) for prompt, more in zip(prompts, MIX, strict=True)]
+    is_over = threading.Event()
+
+    def stream(index: int) -> list[list[int]]:
+        answers = []
+        while not is_over.is_set():
+            answers.append(token_ids(platform, 120, prompts[index], **MIX[index]))
+        return answers
+
+    with ThreadPoolExecutor(len(MIX)) as pool:
+        streams = [pool.submit(stream, index) for index in range(len(MIX))]
+        try:
+            for faults in ROUNDS:
+                asyncio.run(strike(platform, faults))
+                wait_until(lambda: is_whole(platform), what=f"the return after {', '.join(map(str, faults))}")
+        finally:
+            is_over.set()
+    for wanted, answers in zip(expected, streams, strict=True):
+        assert answers.result() == [wanted] * len(answers.result())
+
+
+def test_a_prompt_that_crashes_workers_costs_two_and_is_refused_by_every_gateway(platform: PlatformProcess) -> None:
+    def num_deaths() -> int:
+        return sum(platform.processes()[name]["num_restarts"] for name in ("decode-0", "decode-1"))
+
+    poison, before = [7] * (CRASH_POSITION + 1), num_deaths()
+    others = [f"bystander {index}" for index in range(4)]
+    with ThreadPoolExecutor(len(others)) as pool:
+        bystanders = [pool.submit(token_ids, platform, 100, prompt) for prompt in others]
+        with pytest.raises(openai.InternalServerError) as caught:
+            token_ids(platform, 8, poison)
+    assert (caught.value.status_code, caught.value.code) == (503, "prompt_refused")
+    wait_until(lambda: is_whole(platform), what="the workers' return")
+    assert num_deaths() == before + 2
+    for _ in range(6):  # each a connection of its own, at either gateway
+        with pytest.raises(openai.InternalServerError) as caught:
+            token_ids(platform, 8, poison)
+        assert caught.value.code == "prompt_refused"
+    assert num_deaths() == before + 2
+    assert [answer.result() for answer in bystanders] == [token_ids(platform, 100, prompt) for prompt in others]
 
 
 def live_workers(platform: PlatformProcess) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,22 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@contextmanager
+def redis_cluster(folder: Path) -> Iterator[str]:
+    """Yields the URL of a server that is part of a Redis Cluster."""
+    config = {
+        "cluster-enabled": "yes",
+        "cluster-config-file": os.fspath(folder / "nodes.conf"),
+        "cluster-port": str(free_port()),  # else 10,000 above the other one, which may be no port
+    }
+    server = ValkeyServer(port=free_port(), data_dir=folder, config=config)
+    server.start()
+    try:
+        yield f"redis://127.0.0.1:{server.port}/0"
+    finally:
+        server.terminate()
 
 
 class RedisServer:

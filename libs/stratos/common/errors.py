@@ -90,6 +90,22 @@ class QueueTimeout(Retryable):
     public_text = "there was no room for this request in time; try again later"
 
 
+class DeadlinePassed(Retryable):
+    """The request's own time is over, while it waited or in the middle of its answer."""
+
+    grpc_code = "DEADLINE_EXCEEDED"
+    code = "deadline_exceeded"
+    public_text = "the request's deadline passed before its answer was complete"
+
+
+class PromptRefused(Retryable):
+    """Workers were lost as this tenant's prompt began there."""
+
+    grpc_code = "RESOURCE_EXHAUSTED"
+    code = "prompt_refused"
+    public_text = "workers were lost as this prompt began there; it is refused for some minutes"
+
+
 class Draining(Retryable):
     """The process is leaving."""
 

@@ -82,6 +82,7 @@ SUBMIT: Mapping[str, Feature | None] = {
     "terms.priority_class": BASIC,
     "terms.adapter": Feature.ADAPTERS,
     "terms.deadline_ms": BASIC,
+    "terms.end_ms": BASIC,  # the gateway ends the stream as well
     "prefill": BASIC,
     "trace": BASIC,
     "required_features": BASIC,

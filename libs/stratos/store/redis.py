@@ -2,60 +2,88 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import MasterNotFoundError
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterDownError,
     ConnectionError,
     OutOfMemoryError,
     ReadOnlyError,
     TimeoutError,
 )
 
-from stratos.common.errors import BadRequest, DependencyDown
+from stratos.common.errors import DependencyDown
+from stratos.store.redis_address import cluster_refused, parse_redis_url
+from stratos.store.redis_sentinel import open_master
 
 DEFAULT_TIMEOUT_S = 0.8
 """Callers promise an answer within one second."""
 
 
 def open_redis(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, max_connections: int = 32) -> Redis:
-    """A client with decoded answers; nothing is contacted yet.
+    """A client with decoded answers, for any URL of ``redis_address``; nothing is contacted yet.
 
     One retry, at once, and only after a broken connection: a pool may hold connections from before a restart
-    of the server.  A server that is silent is not asked twice.
+    of the server, or from before another one took its place.  A server that is silent is not asked twice.
 
     Raises:
-        BadRequest: not a redis:// URL.
+        BadRequest: not a URL that can be used.
     """
-    try:
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=max_connections,
-            timeout=timeout_s,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            decode_responses=True,
-            encoding_errors="replace",  # bytes that are no text spoil the one record that has them
-            retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
+    address = parse_redis_url(url)
+    options = {
+        "max_connections": max_connections,
+        "timeout": timeout_s,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "decode_responses": True,
+        "encoding_errors": "replace",  # bytes that are no text spoil the one record that has them
+        "retry": Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
+        **address.options,
+    }
+    if address.sentinels:
+        return open_master(
+            address.sentinels, address.service, options=options, sentinel_options=address.sentinel_options
         )
-    except ValueError as error:
-        raise BadRequest(f"the Redis URL is not usable: {error}", param="redis_url") from error
-    return Redis.from_pool(pool)
+    return Redis.from_pool(BlockingConnectionPool(**options))
 
 
 @contextmanager
 def translate_redis_errors() -> Iterator[None]:
-    """Raise ``DependencyDown`` for every error that means "not now"; wrong commands stay what they are."""
+    """Raise ``DependencyDown`` for every error that means "not now"; wrong commands stay what they are.
+
+    Raises:
+        BadRequest: it is a Redis Cluster.
+    """
     try:
         yield
+    except (AskError, ClusterDownError, ClusterCrossSlotError) as error:
+        raise cluster_refused() from error
     except AuthenticationError as error:
         raise DependencyDown("Redis refuses the user or password of redis_url") from error
+    except MasterNotFoundError as error:
+        raise DependencyDown("no Redis Sentinel names a master now; try again shortly") from error
     except (ConnectionError, TimeoutError, BusyLoadingError, OSError) as error:
+        if (refused := _certificate_problem(error)) is not None:
+            raise DependencyDown(f"the certificate of Redis is not accepted: {refused}") from error
         raise DependencyDown("Redis does not answer; it is restarted or looked after, try again shortly") from error
     except (ReadOnlyError, OutOfMemoryError) as error:
         raise DependencyDown(f"Redis takes no writes now ({type(error).__name__})") from error
+
+
+def _certificate_problem(error: BaseException | None) -> str | None:
+    """Why a TLS handshake failed, if that is what is at the bottom of an error."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return error.verify_message
+        error = error.__cause__ or error.__context__
+    return None

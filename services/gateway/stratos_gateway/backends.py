@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
 
+from redis.exceptions import RedisError
+
 from stratos.common.clock import SystemClock
+from stratos.common.errors import DependencyDown
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.rpc.clients.peer_addresses import PeerAddresses
@@ -48,6 +52,12 @@ async def open_backends(
     if settings.snapshot.peers:
         peers = PeerAddresses(settings.snapshot.peers, clock)
         tasks["snapshot-peers"] = PeerCopies(follower, peers, partial(fetch_snapshot, dialer=dialer)).run
+
+    async def first_look() -> None:
+        await follower.first_look()
+        with contextlib.suppress(DependencyDown, RedisError):  # what it is shows later; what cannot work, now
+            await store.check_server()
+
     return Backends(
         routers=routers,
         adapters=SnapshotAdapters(follower),
@@ -55,7 +65,7 @@ async def open_backends(
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,
-        first_look=follower.first_look,
+        first_look=first_look,
         not_ready_reason=follower.not_ready_reason,
     )
 

@@ -31,7 +31,8 @@ class GatewaySettings(ServiceSettings):
     router_addresses: tuple[str, ...] = Field(min_length=1)
     """host:port of the routers; a host name, such as that of a headless Service, stands for all its addresses."""
     redis_url: SecretStr
-    """Where tenants, API keys and adapters are; secret because it may hold a password."""
+    """Where tenants, API keys and adapters are: redis://, rediss:// (TLS) or redis+sentinel:// with user and password,
+    which is why it is secret; see docs/operations.md for the forms."""
     key_pepper: SecretStr
     """Secret under which API keys are hashed; the same one that made the keys."""
     key_pepper_id: str = DEFAULT_PEPPER_ID

@@ -46,7 +46,9 @@ class AdapterCatalogue:
 
         Raises:
             DependencyDown: Redis does not answer, has no marker, or holds another store.
+            BadRequest: it cannot hold records.
         """
+        await self._records.check_server()
         await self._records.require_marker(self._store_id)
 
     async def begin(self) -> int:

@@ -33,7 +33,7 @@ class LoraRegistryService(Service):
     name = "lora-registry"
 
     def __init__(self, settings: LoraRegistrySettings) -> None:
-        self._redis = open_redis(settings.redis_url)
+        self._redis = open_redis(settings.redis_url.get_secret_value())
         # One attempt: the caller that registers is told within a second that the store is down.
         self._store = open_store(settings.object_store, num_attempts=1)
         self._catalogue = AdapterCatalogue(RecordStore(self._redis, settings.records), ManifestStore(self._store))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import SecretStr
+
 from stratos.rpc.settings import ServiceSettings
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.settings import ObjectStoreConfig
@@ -13,8 +15,9 @@ class LoraRegistrySettings(ServiceSettings):
 
     env_prefix = "STRATOS_LORA_REGISTRY_"
 
-    redis_url: str = "redis://127.0.0.1:6379/0"
-    """Where metadata is kept; a password in it is masked in the log."""
+    redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    """Where metadata is kept: redis://, rediss:// (TLS) or redis+sentinel:// with user and password, which is why it is
+    secret; see docs/operations.md for the forms."""
 
     records: RecordStoreConfig = RecordStoreConfig()
     object_store: ObjectStoreConfig

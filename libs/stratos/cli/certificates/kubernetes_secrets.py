@@ -67,33 +67,28 @@ class SecretStore:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._versions: dict[str, str] = {}
-        """By document: the version that was read, which a write replaces and no other one."""
+        self._known: dict[str, dict[str, Any]] = {}
+        """By document: the Secret that was read. A write replaces this version of it and no other one."""
 
     def read(self, name: str) -> dict[str, bytes]:
         status, secret = self._call("GET", self._path(name))
         if status == _ABSENT:
             return {}
-        self._versions[name] = secret["metadata"]["resourceVersion"]
+        self._known[name] = secret
         return {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
 
     def write(self, name: str, files: Mapping[str, bytes]) -> None:
-        version = self._versions.get(name)
-        metadata: dict[str, Any] = {"name": self._name(name), "labels": dict(self._cluster.labels)}
-        if version is not None:
-            metadata["resourceVersion"] = version
-        body = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": metadata,
-            "type": "Opaque",
-            "data": {key: base64.b64encode(value).decode() for key, value in files.items()},
-        }
-        method, path = ("POST", self._collection()) if version is None else ("PUT", self._path(name))
+        known = self._known.get(name)
+        # Of a Secret that others made too, everything but the files stays: its type, and annotations of a chart's tool.
+        body = known or {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": self._name(name)}, "type": "Opaque"}
+        labels = {**body["metadata"].get("labels", {}), **self._cluster.labels}
+        data = {key: base64.b64encode(value).decode() for key, value in files.items()}
+        body = {**body, "metadata": {**body["metadata"], "labels": labels}, "data": data}
+        method, path = ("POST", self._collection()) if known is None else ("PUT", self._path(name))
         status, secret = self._call(method, path, body)
         if status in (_ABSENT, _CONFLICT):
             raise Overloaded(f"another run changed the Secret {self._name(name)}; run this again")
-        self._versions[name] = secret["metadata"]["resourceVersion"]
+        self._known[name] = secret
 
     def remove(self, name: str) -> None:
         self._call("DELETE", self._path(name))

@@ -17,7 +17,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt
 
-from stratos.common.errors import Overloaded
+from stratos.common.errors import PromptRefused
 
 REFUSED_AFTER_S = 30.0
 
@@ -129,8 +129,8 @@ class ConvictionTable:
             del self._tenants[tenant]
 
 
-def prompt_refused() -> Overloaded:
+def prompt_refused() -> PromptRefused:
     """The answer to a convicted prompt."""
-    return Overloaded(
+    return PromptRefused(
         "workers were lost as this prompt began there; it is refused for some minutes", after_s=REFUSED_AFTER_S
     )

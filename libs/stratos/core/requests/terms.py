@@ -24,7 +24,9 @@ class RequestTerms:
     adapter: AdapterRef = BASE_MODEL
     arrival_s: float = 0.0
     deadline_s: float | None = None
-    """``None`` means no deadline."""
+    """When the first token is due; ``None`` means no deadline."""
+    end_s: float | None = None
+    """When everything is over, the last token too; ``None`` means no bound."""
 
     def for_router(self) -> RequestTerms:
         """The part that placement needs: the router knows no salts."""
@@ -33,6 +35,11 @@ class RequestTerms:
     def left_s(self, now_s: float) -> float | None:
         """Seconds until the deadline, 0 when it has passed; ``None`` without a deadline."""
         return None if self.deadline_s is None else max(self.deadline_s - now_s, 0.0)
+
+
+def is_over(terms: RequestTerms, now_s: float) -> bool:
+    """The request's time has ended, wherever it is."""
+    return terms.end_s is not None and terms.end_s <= now_s
 
 
 DEFAULT_TERMS = RequestTerms()

@@ -20,6 +20,8 @@ It has settable step time and fault injection, and ships so that a platform can 
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -79,6 +81,8 @@ class FakeConfig:
     """Duration added per token of a step, so that prefill takes time."""
     fail_at_step: int | None = None
     """Raise in ``launch`` of this step: the step loop dies."""
+    crash_position: int | None = None
+    """The process dies when a row runs the token at this position."""
     poison_token: int | None = None
     """A row that runs this token fails alone."""
 
@@ -223,6 +227,8 @@ class FakeRunner(Runner):
         for source, target in plan.copies:
             self._pages[target * size : (target + 1) * size] = self._pages[source * size : (source + 1) * size]
         for row in plan.rows:
+            if self.config.crash_position in range(row.start, row.start + len(row.token_ids)):
+                os.kill(os.getpid(), signal.SIGKILL)
             known = row.token_ids[:-1] if row.continues else row.token_ids
             token_ids = (*known, self._previous.get(row.seq_id, 0)) if row.continues else known
             handle.token_ids[row.seq_id] = token_ids

@@ -26,8 +26,9 @@ import sys
 from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
-from stratos.common.errors import Internal, QueueTimeout, StratosError
+from stratos.common.errors import DeadlinePassed, Internal, QueueTimeout, StratosError
 from stratos.core.requests.records import EngineRequest
+from stratos.core.requests.terms import is_over
 from stratos.engine.kv_cache.admission import is_resumed
 from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.scheduler.budget import StepBudget
@@ -219,6 +220,9 @@ class Scheduler:
         late = [s for s in self.waiting if s.terms.left_s(now) == 0 and not s.has_run]
         for sequence in late:
             decision.failed.append((sequence, QueueTimeout("the deadline passed before the request could run")))
+        for sequence in (*self.running, *self.waiting):
+            if is_over(sequence.terms, now) and sequence not in late:
+                decision.failed.append((sequence, DeadlinePassed()))
 
     def _admit(self, decision: Decision, budget: StepBudget, now: float) -> None:
         self._is_short = self.num_free_seqs <= 0

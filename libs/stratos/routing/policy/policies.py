@@ -43,10 +43,10 @@ class Policy:
         return ranked
 
     def _score(self, views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
-        total = [0.0] * len(views)
-        for score, weight in self._scorers:
-            total = [so_far + weight * one for so_far, one in zip(total, score(views, context), strict=True)]
-        return total
+        if not self._scorers:
+            return [0.0] * len(views)
+        weighted = [[weight * one for one in score(views, context)] for score, weight in self._scorers]
+        return [sum(scores) for scores in zip(*weighted, strict=True)]
 
 
 class Policies:

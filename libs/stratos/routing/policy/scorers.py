@@ -6,7 +6,6 @@ A scorer sees all candidates at once, so that it can compare them, and costs one
 from __future__ import annotations
 
 import hashlib
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -48,7 +47,8 @@ def score_free_kv(views: Sequence[WorkerView], context: ScoringContext) -> list[
 
 def score_free_slots(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
     """Share of the batch slots that no sequence wants; falls evenly, where ``load`` falls fast at first."""
-    return [max(0.0, 1.0 - view.num_seqs / (view.status.max_num_seqs or UNKNOWN_SEQS)) for view in views]
+    shares = [1.0 - view.num_seqs / (view.status.max_num_seqs or UNKNOWN_SEQS) for view in views]
+    return [share if share > 0.0 else 0.0 for share in shares] if shares and min(shares) < 0.0 else shares
 
 
 def score_queued_tokens(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
@@ -99,18 +99,13 @@ def score_prefix(views: Sequence[WorkerView], context: ScoringContext) -> list[f
 def score_first_token(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
     """Few tokens to compute before the first one comes: prompt tokens that wait there, and of this prompt the rest."""
     matched, num_tokens = context.num_matched, context.request.num_prompt_tokens
-    if not matched:
-        rest = TOKENS_PER_SEQ + num_tokens
-        return [TOKENS_PER_SEQ / (rest + view.num_queued_tokens) for view in views]
-    return [
-        TOKENS_PER_SEQ
-        / (
-            TOKENS_PER_SEQ
-            + view.num_queued_tokens
-            + max(0, num_tokens - matched.get(view.ref.incarnation, 0) * view.status.block_size)
-        )
-        for view in views
-    ]
+    whole = TOKENS_PER_SEQ + num_tokens
+    scores = [TOKENS_PER_SEQ / (whole + view.num_queued_tokens) for view in views]
+    for index, view in enumerate(views) if matched else ():
+        if view.ref.incarnation in matched:  # few workers have a given prompt
+            rest = max(0, num_tokens - matched[view.ref.incarnation] * view.status.block_size)
+            scores[index] = TOKENS_PER_SEQ / (TOKENS_PER_SEQ + view.num_queued_tokens + rest)
+    return scores
 
 
 def score_session(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
@@ -120,8 +115,8 @@ def score_session(views: Sequence[WorkerView], context: ScoringContext) -> list[
     if not key:
         return scores
     ranks = [((key ^ _worker_key(view.ref.worker_id)) * _ODD) & _MASK for view in views]
-    for place, index in enumerate(heapq.nlargest(3, range(len(views)), key=ranks.__getitem__)):
-        scores[index] = 0.5**place
+    for place, rank in enumerate(sorted(ranks, reverse=True)[:3]):
+        scores[ranks.index(rank)] = 0.5**place
     return scores
 
 

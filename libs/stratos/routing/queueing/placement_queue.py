@@ -194,8 +194,8 @@ class PlacementQueue:
         settings = self._settings
         arrived = now - request.waited_ms / 1000
         expires = arrived + (settings.recovery_ttl_s if request.is_move else settings.ttl_s)
-        if request.terms.deadline_s is not None:
-            expires = min(expires, request.terms.deadline_s)
+        terms = request.terms
+        expires = min(at for at in (expires, terms.deadline_s, terms.end_s) if at is not None)
         return Ticket(
             request=request,
             cost=self._cost(request),

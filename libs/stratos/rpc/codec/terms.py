@@ -9,15 +9,19 @@ from stratos.core.requests.terms import RequestTerms
 
 def terms_to_pb(terms: RequestTerms, now_s: float) -> common_pb2.RequestTerms:
     """Terms as a message that leaves at ``now_s``; an open deadline has at least 1 ms left."""
-    left_s = terms.left_s(now_s)
     adapter = terms.adapter
     return common_pb2.RequestTerms(
         tenant=terms.tenant,
         cache_salt=terms.cache_salt,
         priority_class=terms.priority_class,
         adapter=common_pb2.AdapterRef(digest=adapter.digest, uri=adapter.uri) if adapter.digest else None,
-        deadline_ms=None if left_s is None else max(round(left_s * 1000), 1),
+        deadline_ms=_left_ms(terms.deadline_s, now_s),
+        end_ms=_left_ms(terms.end_s, now_s),
     )
+
+
+def _left_ms(at_s: float | None, now_s: float) -> int | None:
+    return None if at_s is None else max(round((at_s - now_s) * 1000), 1)
 
 
 def terms_from_pb(message: common_pb2.RequestTerms, now_s: float) -> RequestTerms:
@@ -30,4 +34,5 @@ def terms_from_pb(message: common_pb2.RequestTerms, now_s: float) -> RequestTerm
         adapter=AdapterRef(digest=adapter.digest, uri=adapter.uri) if adapter.digest else BASE_MODEL,
         arrival_s=now_s,
         deadline_s=now_s + message.deadline_ms / 1000 if message.HasField("deadline_ms") else None,
+        end_s=now_s + message.end_ms / 1000 if message.HasField("end_ms") else None,
     )

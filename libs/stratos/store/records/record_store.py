@@ -23,6 +23,7 @@ from stratos.store.records.followed_snapshot import Change, Malformed, Marker
 from stratos.store.records.record import Kind, MalformedRecord, Record, parse_record
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
+from stratos.store.redis_address import cluster_refused
 
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z")
 _PAGE = 512
@@ -73,7 +74,7 @@ class RecordStore:
         with translate_redis_errors():
             info: Mapping[str, Any] = await self._redis.info("cluster")
         if info.get("cluster_enabled"):
-            raise BadRequest("Redis Cluster is not supported: use one server, with replicas if need be", param="redis")
+            raise cluster_refused()
 
     async def marker(self) -> Marker | None:
         """What the store says about itself; ``None`` where it was never set up, or has lost all it had."""

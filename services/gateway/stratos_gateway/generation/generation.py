@@ -11,13 +11,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from stratos.common.bugs import report_bug
-from stratos.common.errors import Draining, FeatureUnavailable, StratosError, WorkerLost
+from stratos.common.errors import DeadlinePassed, Draining, FeatureUnavailable, QueueTimeout, StratosError, WorkerLost
 from stratos.common.ids import new_id
 from stratos.core.features import required_features
 from stratos.core.generation import Submission
@@ -79,9 +80,13 @@ class Generation:
 
     async def run(self) -> None:
         """Generate to the end; afterwards ``error`` says whether it went well."""
+        end_s, now_s = self.spec.terms.end_s, self._platform.clock.now()
         try:
-            while not self.transcript.is_complete:
-                await self._run_attempt()
+            async with asyncio.timeout(None if end_s is None else max(0.0, end_s - now_s)) as limit:
+                while not self.transcript.is_complete:
+                    await self._run_attempt()
+        except TimeoutError:
+            self.error = self._too_late() if limit.expired() else report_bug(_log, f"in request {self._attempts.label}")
         except StratosError as error:
             self.error = error
         except Exception:
@@ -91,6 +96,11 @@ class Generation:
                 self.error = Draining("this gateway is leaving; try again")  # cancelled
             self.is_ended = True
             self._notify()
+
+    def _too_late(self) -> StratosError:
+        if self.transcript.num_output_tokens:
+            return DeadlinePassed()
+        return QueueTimeout("the request's deadline passed before its first token")
 
     async def _run_attempt(self) -> None:
         num_before = self.transcript.num_output_tokens

@@ -34,6 +34,9 @@ class HttpLimits:
     max_deadline_s: Annotated[float, Gt(0)] = 60.0
     """Longest time from a request's arrival to its first token; `x-stratos-deadline-ms` asks for less. A request that
     cannot begin in time ends as 503 queue_timeout, wherever it waits."""
+    max_answer_s: Annotated[float, Gt(0)] = 3600.0
+    """Longest time from a request's arrival to the end of its answer; `x-stratos-deadline-ms` asks for less. What is
+    not complete then ends as 503 deadline_exceeded, a stream with that error as its last event."""
 
     @property
     def max_message_bytes(self) -> int:

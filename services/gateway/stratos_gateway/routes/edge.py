@@ -23,7 +23,7 @@ from stratos_gateway.access.auth import Authenticator, bearer_key
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.body import read_json, until_disconnect
-from stratos_gateway.http.deadline import time_to_first_token_s
+from stratos_gateway.http.deadline import TimeAllowed, time_allowed
 from stratos_gateway.http.errors import public_param
 from stratos_gateway.http.limits import HttpLimits
 
@@ -45,15 +45,16 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """For whom a request is answered, and until when it must have begun; monotonic seconds."""
+    """For whom a request is answered, and until when it must have begun and ended; monotonic seconds."""
 
     tenant: Tenant
     arrival_s: float
     deadline_s: float
+    end_s: float
 
     def dated(self, terms: RequestTerms) -> RequestTerms:
         """``terms`` with the request's times."""
-        return replace(terms, arrival_s=self.arrival_s, deadline_s=self.deadline_s)
+        return replace(terms, arrival_s=self.arrival_s, deadline_s=self.deadline_s, end_s=self.end_s)
 
 
 class EdgeEndpoint(ABC):
@@ -75,12 +76,11 @@ class EdgeEndpoint(ABC):
         tenant = await edge.authenticate(request)
         with edge.admission.enter(tenant.name):
             limits = edge.limits
-            deadline_s = arrival_s + time_to_first_token_s(request, limits.max_deadline_s)
+            allowed = time_allowed(request, TimeAllowed(limits.max_deadline_s, limits.max_answer_s))
+            caller = Caller(tenant, arrival_s, arrival_s + allowed.first_token_s, arrival_s + allowed.end_s)
             body = await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
             try:
-                await until_disconnect(
-                    receive, self._answer(request, body, Caller(tenant, arrival_s, deadline_s), send)
-                )
+                await until_disconnect(receive, self._answer(request, body, caller, send))
             except StratosError as error:
                 self._name_param(error)
                 raise

@@ -174,6 +174,17 @@ def test_secrets_carry_names_and_labels(api: ApiServer) -> None:
     assert base64.b64decode(api.secrets["rel-tls-router"]["data"]["tls.crt"]).startswith(b"-----BEGIN CERT")
 
 
+def test_what_others_wrote_into_a_secret_stays(api: ApiServer) -> None:
+    annotations = {"meta.helm.sh/release-name": "rel"}
+    metadata = {"name": "rel-tls-router", "annotations": annotations, "labels": {"app": "x"}, "resourceVersion": "7"}
+    api.secrets["rel-tls-router"] = {"metadata": metadata, "type": "kubernetes.io/tls"}
+    assert run(api.store()).written == ("ca", "gateway", "router")
+    made = api.secrets["rel-tls-router"]
+    assert (made["type"], made["metadata"]["annotations"]) == ("kubernetes.io/tls", annotations)
+    assert made["metadata"]["labels"] == {"app": "x", "release": "rel"}
+    assert set(made["data"]) == {"tls.crt", "tls.key", "ca.crt"}
+
+
 def test_refusals_of_the_api_server(api: ApiServer) -> None:
     with pytest.raises(PermissionDenied, match="lacks the verb"):
         run(api.store(token="wrong"))

@@ -3,7 +3,7 @@
 import pytest
 
 from stratos.common.clock import FakeClock
-from stratos.common.errors import BadRequest, Internal, QueueTimeout
+from stratos.common.errors import BadRequest, DeadlinePassed, Internal, QueueTimeout
 from stratos.core.kv import KvRange
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.records import ChoiceState, FinishReason, PrefillJob, RequestKey
@@ -187,3 +187,20 @@ def test_a_row_without_its_token_ends_its_request(overlap):
     assert isinstance(run.errors["bad"], Internal)
     assert run.tokens["good", 0] == expected([7, 8])
     assert_at_rest(engine)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_the_time_of_the_whole_answer_ends_all_choices_wherever_they_are(make_engine, steps):
+    """Before it runs, while its prompt is computed, in the middle of its output; a neighbour notices nothing."""
+    clock = FakeClock()
+    engine = make_engine(clock=clock)
+    run = Run(engine)
+    engine.add(make_request([4, 5, 6], "neighbour", max_tokens=12))
+    engine.add(make_request([1, 2, 3], "late", n=2, max_tokens=30, end_s=clock.now() + 1.0))
+    for _ in range(steps):
+        run.step()
+    clock.advance(2.0)
+    run.drain()
+    assert_at_rest(engine)
+    assert {name: type(error) for name, error in run.errors.items()} == {"late": DeadlinePassed}
+    assert run.tokens[("neighbour", 0)] == expected([4, 5, 6], 12)

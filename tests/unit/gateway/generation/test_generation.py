@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 import pytest
 
 from stratos.common.clock import FakeClock
-from stratos.common.errors import BadRequest, Busy, Draining, Internal, Overloaded, QueueTimeout, WorkerLost
+from stratos.common.errors import (
+    BadRequest,
+    Busy,
+    DeadlinePassed,
+    Draining,
+    Internal,
+    Overloaded,
+    PromptRefused,
+    QueueTimeout,
+    WorkerLost,
+)
 from stratos.core.generation import Receipt, Submission
 from stratos.core.placement import Outcome
 from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenLogprob
@@ -40,11 +50,12 @@ async def run(
     n: int = 1,
     clock: FakeClock | None = None,
     deadline_s: float | None = None,
+    end_s: float | None = None,
     **sampling: int,
 ) -> Ran:
     router, sessions = router or FakeRouter(), FakeSessions(list(plays), back=back)
     spec = GenerationSpec(
-        terms=replace(TERMS, deadline_s=deadline_s),
+        terms=replace(TERMS, deadline_s=deadline_s, end_s=end_s),
         model_digest="m",
         prompt_ids=(1, 2, 3),
         sampling=SamplingParams(**{"max_tokens": 8, **sampling}),
@@ -123,7 +134,7 @@ LOSSES = {"broken": is_lost("broken"), "hang": is_lost("hang"), "lost": fails(Wo
 @pytest.mark.parametrize("loss", LOSSES)
 async def test_a_request_that_saw_two_workers_lost_as_it_began_is_refused(loss: str) -> None:
     ran = await run(LOSSES[loss], LOSSES[loss])
-    assert isinstance(ran.generation.error, Overloaded)
+    assert isinstance(ran.generation.error, PromptRefused)
     assert [request.is_suspect for request in ran.router.requests] == [False, True]
     assert ran.router.outcomes == [Outcome.FAILED, Outcome.FAILED]
 
@@ -139,7 +150,7 @@ async def test_a_request_that_settled_before_each_loss_goes_on_however_often_it_
 
 async def test_tokens_of_the_first_steps_do_not_clear() -> None:
     ran = await run(says(5), says(6), says(7, ends=True))
-    assert isinstance(ran.generation.error, Overloaded), "it may crash its worker in the step after its first token"
+    assert isinstance(ran.generation.error, PromptRefused), "it may crash its worker in the step after its first token"
 
 
 async def test_a_suspect_that_settles_is_none_any_more_and_the_router_hears_of_it() -> None:
@@ -175,13 +186,13 @@ async def test_a_killed_worker_and_one_that_was_stopped_at_the_same_moment_convi
 
 async def test_workers_that_one_after_the_other_fall_silent_at_a_request_are_held_against_it() -> None:
     ran = await run(*[STOPPED] * 4)
-    assert isinstance(ran.generation.error, Overloaded)
+    assert isinstance(ran.generation.error, PromptRefused)
     assert [request.is_suspect for request in ran.router.requests] == [False, False, False, True]
 
 
 async def test_a_crash_before_a_word_of_the_worker_counts() -> None:
     ran = await run(*[is_lost("broken", was_taken=False)] * 2)
-    assert isinstance(ran.generation.error, Overloaded), "a native crash in the first step is quicker than any message"
+    assert isinstance(ran.generation.error, PromptRefused), "a native crash may be quicker than any message"
 
 
 async def test_a_worker_that_is_named_again_is_avoided_no_longer() -> None:
@@ -300,3 +311,30 @@ async def test_the_deadline_travels_until_there_is_output_and_ends_a_wait_before
     assert [submission.request.terms.deadline_s for submission in ran.submissions] == [1e9, 1e9, None]
     late = await run(*[fails(Busy("full"))] * 9, deadline_s=0.0)
     assert isinstance(late.generation.error, QueueTimeout)
+
+
+async def test_the_time_of_the_whole_answer_ends_a_stream_in_the_middle_and_cancels_it_there() -> None:
+    clock = FakeClock()
+
+    def begins(sink: AttemptSink, submission: Submission) -> None:
+        sink.on_output(output(submission.request.key, 0, (5,)))
+
+    ran = await run(begins, clock=clock, end_s=clock.now() + 0.05)
+    assert isinstance(ran.generation.error, DeadlinePassed)
+    assert ran.generation.transcript.choices[0].ids == [5], "what came stays with the client"
+    assert ran.router.outcomes == [Outcome.CANCELLED]
+    assert len(ran.sessions.opened[0].cancelled) == 1
+    (submission,) = ran.submissions
+    assert submission.request.terms.end_s == ran.router.requests[0].terms.end_s == clock.now() + 0.05
+
+
+async def test_recovery_keeps_the_time_of_the_whole_answer() -> None:
+    ran = await run(says(*range(5), slowly=True), says(6, ends=True), deadline_s=1e9, end_s=2e9, max_tokens=64)
+    assert [request.terms.deadline_s for request in ran.router.requests] == [1e9, None]
+    assert [submission.request.terms.end_s for submission in ran.submissions] == [2e9, 2e9]
+
+
+async def test_time_that_ends_before_the_first_token_is_a_timeout_of_the_queue() -> None:
+    clock = FakeClock()
+    ran = await run(lambda sink, submission: None, clock=clock, end_s=clock.now() + 0.05)
+    assert isinstance(ran.generation.error, QueueTimeout)

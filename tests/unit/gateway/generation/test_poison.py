@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratos.common.errors import Overloaded
+from stratos.common.errors import PromptRefused
 from stratos_gateway.generation import recovery
 from stratos_gateway.generation.generation import Generation
 from stratos_gateway.generation.suspicion import SETTLED_STEPS
@@ -77,7 +77,7 @@ def test_a_poison_costs_two_workers_and_nothing_else_is_refused(case: Case) -> N
         patch.setattr(recovery, "RETRY_WAIT_S", 0.0)
         fleet, poisons, bystanders = asyncio.run(_play(case))
     assert sum(fleet.killers.values()) == 2
-    assert all(isinstance(poison.error, Overloaded) for poison in poisons)
+    assert all(isinstance(poison.error, PromptRefused) for poison in poisons)
     assert [generation.error for generation in bystanders] == [None] * len(bystanders)
     for generation in bystanders:
         (choice,) = generation.transcript.choices

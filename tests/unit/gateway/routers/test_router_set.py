@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stratos.common.errors import Draining, Overloaded, QueueTimeout
+from stratos.common.errors import Draining, Overloaded, PromptRefused, QueueTimeout
 from stratos.core.placement import Outcome
 from stratos.core.requests.convictions import Conviction
 from stratos_gateway.routers import outbox
@@ -180,7 +180,7 @@ async def test_a_convicted_prompt_is_refused_before_a_router_is_asked() -> None:
     async with router_set(A, B) as world:
         await both_up(world)
         await world.routers.convict(POISON)
-        with pytest.raises(Overloaded):
+        with pytest.raises(PromptRefused):
             await world.routers.schedule(POISON)
         assert not any(peer.requests for peer in world.peers.values())
         assert all(peer.table.holds("a", b"poison", world.clock.now()) for peer in world.peers.values())
@@ -199,7 +199,7 @@ async def test_convictions_of_other_gateways_come_through_the_routers() -> None:
         peer.table.add_all([Conviction(tenant="a", prompt_digest=b"poison", left_s=60.0)], world.clock.now())
         other = world.peers[f"{A}:1"]
         await eventually(lambda: other.table.holds("a", b"poison", world.clock.now()), "it is handed on")
-        with pytest.raises(Overloaded):
+        with pytest.raises(PromptRefused):
             await world.routers.schedule(POISON)
 
 
