@@ -60,7 +60,7 @@ def client_pod(kubectl: Kubectl, image: str, name: str = "client") -> Iterator[C
     kubectl.apply(
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": kubectl.namespace},
          "spec": {"containers": [container], "securityContext": security, "automountServiceAccountToken": False,
-                  "enableServiceLinks": False}}
+                  "enableServiceLinks": False, "terminationGracePeriodSeconds": 0}}
     )  # fmt: skip
     try:
         kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=120s", timeout_s=130)

@@ -12,6 +12,7 @@ from stratos.cli.local.options import UpOptions
 from stratos.cli.local.ports import any_free_port, listen_from
 from stratos.cli.local.topology import Endpoints, ProcessSpec, RunPaths
 from stratos.common.errors import BadRequest
+from stratos.common.tls.settings import TlsConfig
 from stratos.core.placement import WorkerRole
 from stratos.planning.settings import PoolBounds
 from stratos.rpc.settings import check_names, load_settings
@@ -64,6 +65,20 @@ def test_services_understand_what_they_are_given(module: str, monkeypatch: pytes
     assert spec.argv[-1] == f"stratos_{module}"
 
 
+@pytest.mark.parametrize("module", SETTINGS)
+def test_with_mtls_a_service_gets_the_certificate_of_its_own_role(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = topology.service_spec(
+        module, module, {}, address_file=Path("/run/a.json"), options=OPTIONS, tls_path=Path("/run/tls")
+    )
+    for name, value in {**spec_of(module).env, **spec.env}.items():
+        monkeypatch.setenv(name, value)
+    folder = Path("/run/tls") / module.replace("_", "-")
+    assert load_settings(settings_class(module)).tls == TlsConfig(
+        certificate_path=folder / "tls.crt", key_path=folder / "tls.key", ca_path=folder / "ca.crt", domain="local"
+    )
+    assert not [name for name in spec_of(module).env if "TLS__" in name]
+
+
 def test_no_library_of_a_worker_takes_more_threads_than_its_share_from_its_import_on() -> None:
     spec = topology.service_spec(
         "decode-0", "decode_worker", {}, address_file=Path("/run/a.json"), options=OPTIONS, role="decode"
@@ -110,6 +125,8 @@ def test_secrets_are_not_shown() -> None:
         ({"port": 70000}, "--port"),
         ({"engine": "x"}, "--engine"),
         ({"transport": "nccl"}, "--transport"),
+        ({"transport": "tls"}, "--mtls"),
+        ({"transport": "gloo", "mtls": True}, "--transport gloo does not encrypt"),
     ],
 )
 def test_options_out_of_range(change: dict[str, object], flag: str) -> None:
