@@ -183,6 +183,7 @@ def main() -> None:
     document = {
         "cpu": next(iter(names), ""),
         "machine_cores": os.cpu_count(),
+        "load_average": [round(load, 1) for load in os.getloadavg()],
         "commit": commit.stdout.strip(),
         **result,
     }

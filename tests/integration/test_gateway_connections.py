@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from stratos_gateway.http.limits import HttpLimits
-from tests.support.gateway_world import KEY, TIMEOUT_S, World, gateway_world, say
+from tests.support.gateway_keys import KEY
+from tests.support.gateway_world import TIMEOUT_S, World, gateway_world, say
 from tests.support.waiting import eventually
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer " + KEY.encode() + b"\r\n"

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded, Overloaded, QueueTimeout, StratosError
-from tests.support.gateway_world import KEY, OTHER_KEY, World, gateway_world, say
+from tests.support.gateway_keys import KEY, OTHER_KEY
+from tests.support.gateway_world import World, gateway_world, say
 from tests.support.shipped_model import shipped_tokenizer
 from tests.support.waiting import eventually
 

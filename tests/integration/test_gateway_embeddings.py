@@ -20,7 +20,8 @@ from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import fake_kv
 from stratos.rpc.serving.interceptors import _abort
 from stratos_gateway.generation.embedding_run import MAX_GROUP_INPUTS
-from tests.support.gateway_world import KEY, OTHER_KEY, World, gateway_world
+from tests.support.gateway_keys import KEY, OTHER_KEY
+from tests.support.gateway_world import World, gateway_world
 from tests.support.paths import BASE_MODEL
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.shipped_model import base_digest, shipped_tokenizer

@@ -13,7 +13,6 @@ import pytest
 
 from stratos.cli.stores import StoreTarget, run_adopt
 from stratos.rpc.serving.process import serve_async
-from stratos.store.key_store import KeyStore
 from stratos.store.records.adoption import init_store
 from stratos.store.records.record_store import RecordStore
 from stratos.store.redis import open_redis
@@ -23,7 +22,7 @@ from stratos_gateway.settings import GatewaySettings
 from stratos_lora_registry.service import LoraRegistryService
 from stratos_lora_registry.settings import LoraRegistrySettings
 from tests.support.paths import BASE_MODEL
-from tests.support.record_stores import PEPPERS, manifests_in
+from tests.support.record_stores import PEPPERS, key_store, manifests_in
 from tests.support.redis_server import RedisServer, redis_cluster
 from tests.support.waiting import eventually
 
@@ -62,7 +61,7 @@ async def make_key(redis_url: str, folder: Path) -> str:
     async with open_redis(redis_url) as redis:
         records = RecordStore(redis)
         await init_store(records, manifests_in(folder))
-        return await KeyStore(records, PEPPERS).create_key("acme", "k")
+        return await key_store(records).create_key("acme", "k")
 
 
 async def test_a_gateway_is_ready_once_it_has_everything(redis_url: str, tmp_path: Path) -> None:

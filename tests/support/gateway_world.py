@@ -15,25 +15,25 @@ from openai import AsyncOpenAI
 
 from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
-from stratos.common.errors import InvalidApiKey, StratosError
+from stratos.common.errors import StratosError
 from stratos.core.adapter import Adapter
 from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
-from stratos.core.tenant import Tenant
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.codec.generation import welcome_to_pb
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.serving.process import serve_async
+from stratos_gateway.limits.leaser import NO_LEASES, Leases
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.service import Backends, GatewayService
 from stratos_gateway.settings import GatewaySettings
+from tests.support.gateway_keys import KEY, FakeBlocks, FakeKeys
 from tests.support.paths import BASE_MODEL
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.shipped_model import base_digest, shipped_tokenizer
 from tests.support.waiting import eventually
 
-KEY, OTHER_KEY = "sk-one", "sk-two"
 END_ID = 4
 TIMEOUT_S = 20.0
 Script = Callable[[decode_pb2.Submit, int], Sequence[int]]
@@ -291,16 +291,6 @@ def make_adapter(name: str, **changes: Any) -> Adapter:
     return Adapter(**fields)
 
 
-class FakeKeys:
-    """Two tenants with a key each."""
-
-    async def authenticate(self, key: str) -> Tenant:
-        tenants = {KEY: "one", OTHER_KEY: "two"}
-        if key not in tenants:
-            raise InvalidApiKey("the API key is not known")
-        return Tenant(name=tenants[key], cache_salt=tenants[key].encode(), priority_class=1)
-
-
 @dataclass
 class World:
     """What a test needs."""
@@ -315,6 +305,8 @@ class World:
     force: asyncio.Event
     """Ends the process without lag and drain, once ``stop`` is set."""
     exit_code: asyncio.Task[int]
+    keys: FakeKeys
+    blocks: FakeBlocks
 
     @property
     def worker(self) -> FakeDecodeWorker:
@@ -338,19 +330,19 @@ class World:
 
 
 @asynccontextmanager
-async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator[World]:
+async def gateway_world(num_workers: int = 1, leases: Leases = NO_LEASES, **overrides: Any) -> AsyncIterator[World]:
     """Start workers and a gateway; fields of ``GatewaySettings`` may be overridden."""
     async with AsyncExitStack() as stack:
         workers = [FakeDecodeWorker(f"decode-{i}") for i in range(num_workers)]
         for worker in workers:
             await worker.server.start()
             stack.push_async_callback(worker.die)
-        router, registry = FakeRouter(workers), FakeAdapters()
+        router, registry, keys, blocks = FakeRouter(workers), FakeAdapters(), FakeKeys(), FakeBlocks()
 
         async def open_backends(
             settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics, ___: Dialer
         ) -> Backends:
-            return Backends(routers=router, adapters=registry, authenticator=FakeKeys())
+            return Backends(routers=router, adapters=registry, authenticator=keys, blocks=blocks, leases=leases)
 
         values: dict[str, Any] = {
             "http_listen": "127.0.0.1:0",
@@ -373,7 +365,7 @@ async def gateway_world(num_workers: int = 1, **overrides: Any) -> AsyncIterator
         openai = AsyncOpenAI(base_url=f"{base_url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT_S)
         stack.push_async_callback(openai.close)
         try:
-            yield World(service, workers, router, registry, http, openai, stop, force, exit_code)
+            yield World(service, workers, router, registry, http, openai, stop, force, exit_code, keys, blocks)
         finally:
             stop.set()
             assert await exit_code == 0

@@ -48,7 +48,7 @@ class PlatformProcess:
 
     @property
     def api_key(self) -> str:
-        return re.search(r"sk-[0-9a-f]{12}-[0-9a-f]{40}", self.output)[0]
+        return re.search(r"sk-[0-9a-f]{12}-[0-9a-f]{40}-[0-9a-f]{8}", self.output)[0]
 
     def wait_for(self, text: str, timeout_s: float) -> None:
         """Read output until a line holds ``text``; fails when it ends before."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from redis.asyncio import Redis
 
@@ -20,6 +21,7 @@ from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.manifest import ManifestStore
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
+from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
@@ -48,7 +50,7 @@ class Follower:
 
 @asynccontextmanager
 async def following(
-    url: str, config: SnapshotConfig = QUICK, *, peppers: Peppers = PEPPERS, prefix: str = "stratos"
+    url: str, config: SnapshotConfig = QUICK, *, peppers: Peppers = PEPPERS, prefix: str = "stratos", **check: Any
 ) -> AsyncIterator[Follower]:
     """Follow the store at ``url`` with a connection of its own, as another process would."""
     async with open_redis(url) as redis:
@@ -57,10 +59,15 @@ async def following(
         task = asyncio.create_task(follower.run())
         try:
             await follower.first_look()
-            yield Follower(follower, KeyCheck(follower, peppers))
+            yield Follower(follower, KeyCheck(follower, peppers, **check))
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+def key_store(records: RecordStore, peppers: Peppers = PEPPERS, store_id: str = "") -> KeyStore:
+    """Writes keys in the name of a test."""
+    return KeyStore(RecordWriter(records, actor="test", store_id=store_id), peppers)
 
 
 @dataclass
@@ -78,4 +85,4 @@ async def marked_store(redis: Redis, folder: Path, config: RecordStoreConfig | N
     """Set up the store of a new installation, as ``stratos up`` does."""
     records, manifests = RecordStore(redis, config), manifests_in(folder)
     store_id = await init_store(records, manifests)
-    return MarkedStore(redis, records, manifests, KeyStore(records, PEPPERS), store_id)
+    return MarkedStore(redis, records, manifests, key_store(records), store_id)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import getpass
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,9 +13,11 @@ from stratos.cli.data.credentials import Credentials, load_credentials, save_cre
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.stores import open_records
-from stratos.core.tenant import Tenant
+from stratos.core.tenancy.roles import Role
 from stratos.store.key_store import KeyStore, ListedKey
-from stratos.store.keys import Peppers, mint_key
+from stratos.store.keys import KeyTerms, Peppers, mint_key
+from stratos.store.records.writer import RecordWriter
+from stratos.store.tenants import TenantRecord
 
 OWN_TENANT = "default"
 OWN_NAME = "stratos up"
@@ -22,7 +26,7 @@ OWN_NAME = "stratos up"
 async def ensure_api_key(redis_url: str, credentials: Credentials, data: DataDir) -> str:
     """The key that ``stratos up`` prints: made once per data directory, and again when it was revoked."""
     async with open_records(redis_url) as records:
-        keys = KeyStore(records, Peppers(current=credentials.pepper))
+        keys = KeyStore(RecordWriter(records, actor="stratos up"), Peppers(current=credentials.pepper))
         key = credentials.api_key or mint_key()
         if credentials.api_key and await keys.is_revoked(key):
             key = mint_key()
@@ -33,11 +37,17 @@ async def ensure_api_key(redis_url: str, credentials: Credentials, data: DataDir
 
 
 async def create_key(
-    facts: PlatformFacts, data_dir: Path, *, tenant: str, name: str, priority_class: int | None = None
+    facts: PlatformFacts,
+    data_dir: Path,
+    *,
+    tenant: str,
+    name: str,
+    plan: str | None = None,
+    role: Role = Role.TENANT,
 ) -> str:
     """Make a key for a running platform."""
     async with _open(facts, data_dir) as keys:
-        return await keys.create_key(tenant, name, priority_class=priority_class)
+        return await keys.create_key(tenant, name, plan=plan, terms=KeyTerms(role=role))
 
 
 async def revoke_key(facts: PlatformFacts, data_dir: Path, *, key_id: str) -> None:
@@ -52,26 +62,34 @@ async def list_keys(facts: PlatformFacts, data_dir: Path) -> list[ListedKey]:
         return await keys.list_keys()
 
 
-async def list_tenants(facts: PlatformFacts, data_dir: Path) -> list[Tenant]:
+async def list_tenants(facts: PlatformFacts, data_dir: Path) -> list[TenantRecord]:
     """All tenants of a platform, by name."""
     async with _open(facts, data_dir) as keys:
-        return await keys.list_tenants()
+        return await keys.tenants.list()
 
 
-async def set_class(facts: PlatformFacts, data_dir: Path, *, tenant: str, priority_class: int) -> None:
-    """Change the class of a tenant's future requests."""
+async def set_plan(facts: PlatformFacts, data_dir: Path, *, tenant: str, plan: str) -> None:
+    """Change the plan of a tenant's future requests."""
     async with _open(facts, data_dir) as keys:
-        await keys.set_class(tenant, priority_class)
+        await keys.tenants.set_plan(tenant, plan)
 
 
 async def register_key(redis_url: str, peppers: Peppers, key: str, *, tenant: str, name: str, prefix: str = "") -> None:
     """Store a key that exists already, in the Redis of an installation."""
     async with open_records(redis_url, *([prefix] if prefix else [])) as records:
-        await KeyStore(records, peppers).create_key(tenant, name, key=key)
+        await KeyStore(RecordWriter(records, actor=_person()), peppers).create_key(tenant, name, key=key)
 
 
 @asynccontextmanager
 async def _open(facts: PlatformFacts, data_dir: Path) -> AsyncIterator[KeyStore]:
     credentials = load_credentials(DataDir(data_dir))
     async with open_records(facts.redis_url) as records:
-        yield KeyStore(records, Peppers(current=credentials.pepper))
+        yield KeyStore(RecordWriter(records, actor=_person()), Peppers(current=credentials.pepper))
+
+
+def _person() -> str:
+    """Who runs this command, for the audit log; a pod's user may have no name."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):
+        return f"cli:uid-{os.getuid()}"

@@ -23,6 +23,7 @@
         ├── RequestTooLarge         413 request_too_large
         ├── UnsupportedEncoding     415 unsupported_content_encoding
         ├── InsufficientQuota       429 insufficient_quota
+        ├── RequestOverRate         429 request_over_rate_limit  needs more at once than the plan ever allows
         ├── InvalidCheckpoint       500 invalid_checkpoint   a process refuses to start (internal)
         ├── AdapterMismatch         503 adapter_mismatch     digest differs from what was resolved (internal)
         ├── PeerRefused             500 peer_refused         a process of ours lacks the role for a call (internal)
@@ -252,6 +253,15 @@ class InsufficientQuota(Permanent):
     grpc_code = "RESOURCE_EXHAUSTED"
     code = "insufficient_quota"
     type = "insufficient_quota"
+
+
+class RequestOverRate(Permanent):
+    """One request needs more than the tenant's plan allows at once."""
+
+    http_status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
+    code = "request_over_rate_limit"
+    type = "rate_limit_error"
 
 
 class InvalidCheckpoint(Permanent):

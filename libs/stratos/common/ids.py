@@ -18,3 +18,8 @@ def new_incarnation() -> str:
 def new_seed() -> int:
     """A seed for the counter RNG: 63 random bits."""
     return secrets.randbits(63)
+
+
+def new_nonce() -> bytes:
+    """128 random bits that are used once."""
+    return secrets.token_bytes(16)

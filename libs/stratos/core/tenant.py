@@ -2,25 +2,62 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
 
 from stratos.core.adapter import BASE_MODEL, AdapterRef
-from stratos.core.requests.limits import DEFAULT_PRIORITY_CLASS
 from stratos.core.requests.terms import RequestTerms
+from stratos.core.tenancy.plan import ALL_MODELS, STANDARD, CachePolicy, Plan, is_allowed
+from stratos.core.tenancy.roles import Role
+
+Network = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """One customer."""
+    """One customer, as one of its keys shows it."""
 
     name: str
     cache_salt: bytes = field(default=b"", repr=False)
     """Separates the prefix caches of tenants."""
-    priority_class: int = DEFAULT_PRIORITY_CLASS
-    """0 is the most urgent."""
+    plan: Plan = STANDARD
+    """With the tenant's own overrides."""
+    key_id: str = ""
+    """Of the key; empty where there is none."""
+    role: Role = Role.TENANT
+    models: tuple[str, ...] = ALL_MODELS
+    """What the key may use of what the plan has."""
+    networks: tuple[Network, ...] = ()
+    """Where the key may be used from; empty is everywhere."""
 
-    def terms(self, adapter: AdapterRef = BASE_MODEL) -> RequestTerms:
-        """Terms of the tenant's requests on ``adapter``; times are to be filled in."""
+    @property
+    def priority_class(self) -> int:
+        """0 is the most urgent."""
+        return self.plan.priority_class
+
+    def may_use(self, model: str) -> bool:
+        """Whether a model or adapter of this name exists for the tenant and the key."""
+        return is_allowed(self.plan.models, model) and is_allowed(self.models, model)
+
+    def terms(self, adapter: AdapterRef = BASE_MODEL, nonce: bytes = b"") -> RequestTerms:
+        """Terms of the tenant's requests on ``adapter``; times are to be filled in.
+
+        Args:
+            adapter: what they run on.
+            nonce: drawn for one request; separates its prompt from every other where the plan says so.
+        """
         return RequestTerms(
-            tenant=self.name, cache_salt=self.cache_salt, priority_class=self.priority_class, adapter=adapter
+            tenant=self.name,
+            cache_salt=self._salt(nonce),
+            priority_class=self.priority_class,
+            share=self.plan.share,
+            adapter=adapter,
         )
+
+    def _salt(self, nonce: bytes) -> bytes:
+        policy = self.plan.cache_policy
+        if policy is CachePolicy.TENANT:
+            return self.cache_salt
+        scope = self.key_id.encode() if policy is CachePolicy.KEY else nonce
+        return hashlib.sha256(b"\0".join((policy.encode(), self.cache_salt, scope))).digest()

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stratos.core.placement import PlacementRequest, Work
+from stratos.core.requests.terms import FULL_SHARE, Share
 from stratos.core.rules.admission import KvNeed, KvRoom, copied_blocks, exceeds_alone, num_blocks_short, output_blocks
 from stratos.routing.worker_view import WorkerView
 
@@ -65,6 +66,19 @@ class Ask:
             is_return=request.is_return,
         )
 
+    @property
+    def _share(self) -> Share:
+        """What the plan leaves to others; a stream that has begun gets back in like any other."""
+        request = self.request
+        share = request.terms.share
+        is_bound = share.max_batch_ratio < 1 or share.kv_headroom_ratio > 0
+        return share if is_bound and not (request.is_move or request.is_return) else FULL_SHARE
+
+    @property
+    def is_share_bound(self) -> bool:
+        """It may be refused where another request is taken."""
+        return self._share is not FULL_SHARE
+
     def never_fits(self, view: WorkerView) -> bool:
         """Not even an empty worker of this size could take it."""
         need, total = self.need(view), view.status.blocks.total
@@ -77,16 +91,24 @@ class Ask:
             total=status.blocks.total,
             taken=view.num_used_blocks,
             promised=status.num_promised_blocks,
-            watermark=status.kv_watermark,
+            watermark=self._watermark(view),
         )
         short = num_blocks_short(need, room)
         return short + view.kept_for_other_routers(need.num_blocks + view.fresh.num_blocks - short)
+
+    def _watermark(self, view: WorkerView) -> float:
+        """Up to where the pool may be filled; headroom is not for what would never fit beside it."""
+        mark, total = view.status.kv_watermark, view.status.blocks.total
+        below = mark - self._share.kv_headroom_ratio
+        return mark if exceeds_alone(self.need(view), total, below) else below
 
     def surely_fits(self, views: Iterable[WorkerView]) -> list[bool]:
         """Which workers every filter passes.  ``False`` says nothing: there the filters have to be asked one by one.
 
         One call for all workers of a pool, because this is what most of a decision consists of.
         """
+        if self._share is not FULL_SHARE:
+            return [False for _ in views]
         request, num_slots, barred = self.request, self.num_slots, self.barred
         adapter, required = request.terms.adapter.digest, request.required_features
         needs_blocks, need = request.work is not Work.EMBEDDING, self.need
@@ -109,6 +131,8 @@ class Ask:
         max_num_seqs = view.status.max_num_seqs
         if max_num_seqs == 0:
             return 0
+        max_num_seqs = max(1, int(max_num_seqs * self._share.max_batch_ratio))
         wanted = min(self.num_slots, max_num_seqs)
-        free = max_num_seqs + self.max_waiting_per_worker - view.num_seqs + view.fresh.num_seqs
+        num_waiting = 0 if self.is_share_bound else self.max_waiting_per_worker
+        free = max_num_seqs + num_waiting - view.num_seqs + view.fresh.num_seqs
         return wanted + view.fresh.num_seqs - free + view.kept_for_other_routers(free)

@@ -30,7 +30,12 @@ class FullModels:
         if version != self._version:
             self._version = version
             self._refused.clear()
-        if not _is_choosy(ask) and refusal.is_blocked and refusal.rejections.keys() <= _NOT_CANDIDATES:
+        if (
+            not _is_choosy(ask)
+            and not ask.is_share_bound
+            and refusal.is_blocked
+            and refusal.rejections.keys() <= _NOT_CANDIDATES
+        ):
             self._refused[_key(ask)] = ask
 
     def verdict(self, ask: Ask, version: int) -> Verdict | None:

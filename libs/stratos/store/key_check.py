@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hmac
+import time
+from collections.abc import Callable
+from dataclasses import replace
 
 from stratos.common.errors import DependencyDown, InvalidApiKey
 from stratos.core.tenant import Tenant
 from stratos.store.keys import KeyRecord, Peppers, key_mac, parse_key
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind, Record
-
-_NOT_NOW = "this API key cannot be checked now, try again shortly"
+from stratos.store.records.tenant_lookup import NOT_NOW, TenantLookup
 
 
 class KeyCheck:
@@ -19,23 +21,36 @@ class KeyCheck:
     Args:
         follower: keeps the snapshot.
         peppers: those of all keys that are to work.
+        note_use: told the id of each key that was accepted.
+        wall_clock: seconds since the epoch, for keys that expire.
     """
 
-    def __init__(self, follower: SnapshotFollower, peppers: Peppers) -> None:
+    def __init__(
+        self,
+        follower: SnapshotFollower,
+        peppers: Peppers,
+        *,
+        note_use: Callable[[str], None] = lambda key_id: None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self._follower = follower
+        self._tenants = TenantLookup(follower)
         self._peppers = peppers
+        self._note_use = note_use
+        self._wall_clock = wall_clock
 
     async def authenticate(self, text: str) -> Tenant:
         """The tenant of a key.
 
         Raises:
-            InvalidApiKey: malformed, unknown, revoked, or another secret.
+            InvalidApiKey: malformed, unknown, revoked, suspended, expired, or another secret.
+            PermissionDenied: its tenant is suspended.
             DependencyDown: the snapshot lacks the key or its tenant and cannot be followed, its pepper is not set here,
                 or the snapshot is older than the bound that was set.
         """
         key_id = parse_key(text)
         if self._follower.refuses:
-            raise DependencyDown(_NOT_NOW)
+            raise DependencyDown(NOT_NOW)
         record = self._known(key_id)
         if record is None:
             await self._look_for(key_id)
@@ -43,30 +58,34 @@ class KeyCheck:
         key = record.value if record is not None else None
         self._check_secret(text, key if isinstance(key, KeyRecord) else None)
         assert isinstance(key, KeyRecord), "a key without a record has no right secret"
-        return await self._tenant(key.tenant)
+        self._check_state(key)
+        tenant = await self._tenants.find(key.tenant)
+        if tenant is None:
+            raise DependencyDown(NOT_NOW)
+        self._note_use(key_id)
+        terms = key.terms
+        return replace(tenant, key_id=key_id, role=terms.role, models=terms.models, networks=terms.networks)
 
     def _known(self, key_id: str) -> Record | None:
         return self._follower.snapshot.get(Kind.KEY, key_id)
 
     async def _look_for(self, key_id: str) -> None:
         if not await self._follower.catch_up() and self._known(key_id) is None:
-            raise DependencyDown(_NOT_NOW)
+            raise DependencyDown(NOT_NOW)
         if (Kind.KEY, key_id) in self._follower.snapshot.malformed:
-            raise DependencyDown(_NOT_NOW)
+            raise DependencyDown(NOT_NOW)
 
     def _check_secret(self, text: str, key: KeyRecord | None) -> None:
         pepper = self._peppers.get(key.pepper_id) if key is not None else self._peppers.current
         if pepper is None:
-            raise DependencyDown(_NOT_NOW)
+            raise DependencyDown(NOT_NOW)
         mac = key_mac(pepper, text)
         if not hmac.compare_digest(mac, key.mac if key is not None else "0" * len(mac)) or key is None:
             raise InvalidApiKey("the API key is not known")
 
-    async def _tenant(self, name: str) -> Tenant:
-        snapshot = self._follower.snapshot
-        if snapshot.get(Kind.TENANT, name) is None:
-            await self._follower.catch_up()
-        record = snapshot.get(Kind.TENANT, name)
-        if record is None or not isinstance(record.value, Tenant):
-            raise DependencyDown(_NOT_NOW)
-        return record.value
+    def _check_state(self, key: KeyRecord) -> None:
+        """Only who has the secret learns more than that it does not work."""
+        if key.is_suspended:
+            raise InvalidApiKey("this API key is suspended")
+        if key.terms.expires_unix_s is not None and self._wall_clock() >= key.terms.expires_unix_s:
+            raise InvalidApiKey("this API key has expired")

@@ -1,24 +1,24 @@
-"""Making, revoking and listing keys, and the class of a tenant: the side that writes.
+"""Making, rotating, suspending and revoking keys: the side that writes.
 
-Every write names the version of the record that it has seen, so of two writers one is told that it came second and
-looks again.  A key is never taken out of the store: a revoked one becomes a tombstone.
+A key is never taken out of the store: a revoked one becomes a tombstone.
 """
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from stratos.common.errors import BadRequest, NotFound
-from stratos.core.requests.limits import DEFAULT_PRIORITY_CLASS
-from stratos.core.tenant import Tenant
-from stratos.store.keys import KeyRecord, Peppers, check_priority_class, check_tenant, key_mac, mint_key, parse_key
-from stratos.store.records.followed_snapshot import Malformed
-from stratos.store.records.record import Kind, Record, make_body, version_of
-from stratos.store.records.record_store import RecordStore, VersionConflict, read_record
-from stratos.store.records.values import encode_key, encode_tenant
+from stratos.store.keys import KeyRecord, KeyTerms, Peppers, check_tenant, key_mac, mint_key, parse_key
+from stratos.store.records.record import Kind, Record
+from stratos.store.records.record_store import RecordStore
+from stratos.store.records.values import encode_key
+from stratos.store.records.writer import RecordWriter
+from stratos.store.tenant_store import TenantStore, is_gone, remains_of
 
-_SALT_BYTES = 32
+_REVOKED = "this key was revoked; make another one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,60 +29,91 @@ class ListedKey:
     tenant: str
     name: str
     disabled: bool
+    """Revoked, for good."""
+    record: KeyRecord | None = None
+    """``None`` for a revoked one."""
 
 
 class KeyStore:
-    """Writes keys and tenants; every method raises ``DependencyDown`` where Redis, or its marker, is gone.
+    """Every method raises ``DependencyDown`` where Redis, or its marker, is gone.
 
     Args:
-        records: where they are stored.
+        writer: where keys are stored, and who changes them.
         peppers: the current one hashes new keys.
-        store_id: the store that is meant; "" takes any that is marked.
+        wall_clock: seconds since the epoch.
     """
 
-    def __init__(self, records: RecordStore, peppers: Peppers, *, store_id: str = "") -> None:
-        self._records = records
+    def __init__(self, writer: RecordWriter, peppers: Peppers, *, wall_clock: Callable[[], float] = time.time) -> None:
+        self._writer = writer
         self._peppers = peppers
-        self._store_id = store_id
+        self._wall_clock = wall_clock
+        self.tenants = TenantStore(writer)
+
+    @property
+    def _records(self) -> RecordStore:
+        return self._writer.records
 
     async def create_key(
-        self, tenant: str, name: str, *, priority_class: int | None = None, key: str | None = None
+        self, tenant: str, name: str, *, plan: str | None = None, key: str | None = None, terms: KeyTerms | None = None
     ) -> str:
         """Store a key, and its tenant if it is new; returns the key's text, which is nowhere else.
 
         Args:
             tenant: owner.
             name: for people.
-            priority_class: of a new tenant; ``None`` takes the default, or what the tenant has.
+            plan: of a new tenant; ``None`` takes the default one, or what the tenant has.
             key: text made earlier by ``mint_key``; storing it again changes nothing.
+            terms: what it may do.
 
         Raises:
-            BadRequest: the tenant exists in another class, or the key was revoked.
+            BadRequest: the tenant has another plan, there is no such plan, or the key was revoked.
         """
         check_tenant(tenant)
-        await self._ensure_tenant(tenant, priority_class)
-        key = key or mint_key()
-        key_id = parse_key(key)
-        record = KeyRecord(
-            key_id=key_id,
-            name=name,
-            tenant=tenant,
-            mac=key_mac(self._peppers.current, key),
-            pepper_id=self._peppers.current_id,
+        await self.tenants.ensure(tenant, plan)
+        text = key or mint_key()
+        record = self._record(text, tenant, name, terms or KeyTerms())
+
+        def edit(found: Record | None) -> Mapping[str, Any] | None:
+            if found is not None and found.is_deleted:
+                raise BadRequest(_REVOKED, param="key")
+            return encode_key(record) if found is None else None
+
+        await self._writer.change(Kind.KEY, record.key_id, "key.create", edit, tenant=tenant)
+        return text
+
+    async def rotate_key(self, key_id: str, *, overlap_s: int) -> str:
+        """Make a key that follows another one, which works for ``overlap_s`` seconds more; returns its text.
+
+        Raises:
+            NotFound: no such key. BadRequest: it was rotated before, or the overlap is negative.
+        """
+        if overlap_s < 0:
+            raise BadRequest("overlap_s must not be negative", param="overlap_s")
+        old = await self.get(key_id)
+        if old.successor:
+            raise BadRequest(f"key {key_id} was rotated before; its successor is {old.successor}", param="key_id")
+        text = mint_key()
+        ends = int(self._wall_clock()) + overlap_s
+        old_ends = min(ends, old.terms.expires_unix_s or ends)
+        # The new key first: if this ends half-way there is a key too many, never one too few.
+        made = self._record(text, old.tenant, old.name, replace(old.terms, expires_unix_s=None))
+        await self._writer.change(Kind.KEY, made.key_id, "key.rotate", lambda _: encode_key(made), tenant=old.tenant)
+        await self._change(
+            key_id,
+            "key.rotate",
+            lambda key: replace(key, terms=replace(key.terms, expires_unix_s=old_ends), successor=made.key_id),
         )
-        try:
-            await self._write(Kind.KEY, key_id, make_body(encode_key(record)), seen=0)
-        except VersionConflict:
-            if await self.is_revoked(key):
-                raise BadRequest("this key was revoked; make another one", param="key") from None
-        return key
+        return text
+
+    async def suspend_key(self, key_id: str, *, is_suspended: bool) -> None:
+        """Refuse a key for now, or take it again; raises ``NotFound``."""
+        action = "key.suspend" if is_suspended else "key.resume"
+        await self._change(key_id, action, lambda key: replace(key, is_suspended=is_suspended))
 
     async def is_revoked(self, key: str) -> bool:
         """Whether a key has a tombstone."""
-        key_id = parse_key(key)
-        text = await self._records.text_of(Kind.KEY, key_id)
-        content = read_record(Kind.KEY, key_id, text or "")
-        return isinstance(content, Record) and content.is_deleted
+        found = await self._writer.current(Kind.KEY, parse_key(key))
+        return found is not None and found.is_deleted
 
     async def revoke_key(self, key_id: str) -> None:
         """Turn a key into a tombstone; gateways refuse it within their poll interval.
@@ -90,73 +121,55 @@ class KeyStore:
         Raises:
             NotFound: no such key.
         """
-        while True:
-            text = await self._records.text_of(Kind.KEY, key_id)
-            if text is None:
-                raise NotFound(f"there is no API key with id {key_id!r}")
-            content = read_record(Kind.KEY, key_id, text)
-            key = content.value if isinstance(content, Record) else None
-            if isinstance(content, Record) and content.is_deleted:
-                return
-            value = {"tenant": key.tenant, "name": key.name} if isinstance(key, KeyRecord) else {}
-            try:
-                await self._write(Kind.KEY, key_id, make_body(value, is_deleted=True), seen=version_of(text))
-            except VersionConflict:
-                continue
-            return
+        if await self._records.text_of(Kind.KEY, key_id) is None:
+            raise NotFound(f"there is no API key with id {key_id!r}")
+        found = await self._writer.current(Kind.KEY, key_id)
+        tenant = found.value.tenant if found is not None and isinstance(found.value, KeyRecord) else ""
+        await self._writer.change(
+            Kind.KEY, key_id, "key.revoke", lambda found: None if is_gone(found) else remains_of(found), tenant=tenant,
+            takes_malformed=True,
+        )  # fmt: skip
 
-    async def list_keys(self) -> list[ListedKey]:
-        """All keys, by tenant and name."""
+    async def get(self, key_id: str) -> KeyRecord:
+        """One key; raises ``NotFound``, for a revoked one as well."""
+        found = await self._writer.current(Kind.KEY, key_id)
+        if found is None or not isinstance(found.value, KeyRecord):
+            raise NotFound(f"there is no API key with id {key_id[:40]!r}")
+        return found.value
+
+    async def list_keys(self, tenant: str | None = None) -> list[ListedKey]:
+        """All keys, or those of a tenant, by tenant and name."""
         found = [_listed(record) for record in await self._records.records(Kind.KEY)]
-        return sorted(found, key=lambda key: (key.tenant, key.name, key.key_id))
+        wanted = [key for key in found if tenant in (None, key.tenant)]
+        return sorted(wanted, key=lambda key: (key.tenant, key.name, key.key_id))
 
-    async def list_tenants(self) -> list[Tenant]:
-        """All tenants, by name."""
-        values = [record.value for record in await self._records.records(Kind.TENANT)]
-        return sorted((value for value in values if isinstance(value, Tenant)), key=lambda tenant: tenant.name)
+    def _record(self, text: str, tenant: str, name: str, terms: KeyTerms) -> KeyRecord:
+        return KeyRecord(
+            key_id=parse_key(text),
+            name=name,
+            tenant=tenant,
+            mac=key_mac(self._peppers.current, text),
+            pepper_id=self._peppers.current_id,
+            terms=terms,
+            created_unix_s=int(self._wall_clock()),
+        )
 
-    async def set_class(self, tenant: str, priority_class: int) -> None:
-        """Change the class of a tenant's future requests.
+    async def _change(self, key_id: str, action: str, change: Callable[[KeyRecord], KeyRecord]) -> None:
+        tenant = (await self.get(key_id)).tenant
 
-        Raises:
-            NotFound: no such tenant. BadRequest: no such class.
-        """
-        check_priority_class(priority_class)
-        while True:
-            text = await self._records.text_of(Kind.TENANT, tenant)
-            content = read_record(Kind.TENANT, tenant, text or "")
-            if isinstance(content, Malformed) or not isinstance(content.value, Tenant):
-                raise NotFound(f"there is no tenant {tenant!r}")
-            changed = Tenant(name=tenant, cache_salt=content.value.cache_salt, priority_class=priority_class)
-            try:
-                await self._write(Kind.TENANT, tenant, make_body(encode_tenant(changed)), seen=content.version)
-            except VersionConflict:
-                continue
-            return
+        def edit(found: Record | None) -> Mapping[str, Any] | None:
+            if found is None or not isinstance(found.value, KeyRecord):
+                raise NotFound(f"there is no API key with id {key_id[:40]!r}")
+            changed = change(found.value)
+            return None if changed == found.value else encode_key(changed)
 
-    async def _ensure_tenant(self, name: str, priority_class: int | None) -> None:
-        wanted = DEFAULT_PRIORITY_CLASS if priority_class is None else check_priority_class(priority_class)
-        made = Tenant(name=name, cache_salt=secrets.token_bytes(_SALT_BYTES), priority_class=wanted)
-        try:
-            await self._write(Kind.TENANT, name, make_body(encode_tenant(made)), seen=0)
-        except VersionConflict:
-            text = await self._records.text_of(Kind.TENANT, name)
-            content = read_record(Kind.TENANT, name, text or "")
-            found = content.value if isinstance(content, Record) else None
-            if priority_class is not None and isinstance(found, Tenant) and found.priority_class != priority_class:
-                raise BadRequest(
-                    f"tenant {name!r} has class {found.priority_class}; change it with `stratos tenants set-class`",
-                    param="priority_class",
-                ) from None
-
-    async def _write(self, kind: Kind, record_id: str, body: str, *, seen: int) -> None:
-        await self._records.write(kind, record_id, body, seen=seen, store_id=self._store_id)
+        await self._writer.change(Kind.KEY, key_id, action, edit, tenant=tenant)
 
 
 def _listed(record: Record) -> ListedKey:
     key = record.value
     if isinstance(key, KeyRecord):
-        return ListedKey(key_id=record.id, tenant=key.tenant, name=key.name, disabled=False)
+        return ListedKey(key_id=record.id, tenant=key.tenant, name=key.name, disabled=False, record=key)
     remains = record.remains
     tenant, name = str(remains.get("tenant", "")), str(remains.get("name", ""))
     return ListedKey(key_id=record.id, tenant=tenant, name=name, disabled=True)

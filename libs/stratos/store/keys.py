@@ -1,8 +1,11 @@
 """API keys: their text, what is stored of them, under which pepper.
 
-A key is ``sk-<key id: 12 hex>-<secret: 40 hex>``.  Only an HMAC-SHA256 of the whole text is stored, under a pepper that
-the store never sees, so neither a dump of the store nor the pepper alone gives a key away.  Each key names its pepper,
-so that a new pepper can be used for new keys while older ones still work.
+A key is ``sk-<key id: 12 hex>-<secret: 40 hex>-<checksum: 8 hex>``.  Only an HMAC-SHA256 of the whole text is stored,
+under a pepper that the store never sees, so neither a dump of the store nor the pepper alone gives a key away.  Each
+key names its pepper, so that a new pepper can be used for new keys while older ones still work.
+
+The checksum is the beginning of the SHA-256 of the text before it.  It protects nothing: with it a scanner for leaked
+secrets tells a key from other text without asking us, and a mistyped key is refused without a look at the store.
 """
 
 from __future__ import annotations
@@ -13,14 +16,32 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 
 from stratos.common.errors import BadRequest, InvalidApiKey
-from stratos.core.requests.limits import NUM_PRIORITY_CLASSES
+from stratos.core.tenancy.plan import ALL_MODELS
+from stratos.core.tenancy.roles import Role
+from stratos.core.tenant import Network
 
-_KEY = re.compile(r"sk-(?P<key_id>[0-9a-f]{12})-[0-9a-f]{40}\Z")
+_KEY = re.compile(r"(?P<body>sk-(?P<key_id>[0-9a-f]{12})-[0-9a-f]{40})-(?P<checksum>[0-9a-f]{8})\Z")
 _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 DEFAULT_PEPPER_ID = "1"
 MIN_PEPPER_CHARS = 16
+MAX_NETWORKS = 64
+MAX_PATTERNS = 256
+MAX_PATTERN_CHARS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyTerms:
+    """What a key may do, and for how long."""
+
+    role: Role = Role.TENANT
+    models: tuple[str, ...] = ALL_MODELS
+    """Of the models of its tenant's plan."""
+    networks: tuple[Network, ...] = ()
+    """Where it may be used from; empty is everywhere."""
+    expires_unix_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +54,11 @@ class KeyRecord:
     tenant: str
     mac: str = field(repr=False)
     pepper_id: str = DEFAULT_PEPPER_ID
+    terms: KeyTerms = KeyTerms()
+    is_suspended: bool = False
+    created_unix_s: int = 0
+    successor: str = ""
+    """Id of the key that a rotation made to follow it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +86,23 @@ class Peppers:
 
 def mint_key() -> str:
     """A fresh key."""
-    return f"sk-{secrets.token_hex(6)}-{secrets.token_hex(20)}"
+    return with_checksum(f"sk-{secrets.token_hex(6)}-{secrets.token_hex(20)}")
+
+
+def with_checksum(body: str) -> str:
+    """A key from its text without the checksum."""
+    return f"{body}-{hashlib.sha256(body.encode()).hexdigest()[:8]}"
 
 
 def parse_key(text: str) -> str:
     """The key id of a key.
 
     Raises:
-        InvalidApiKey: it does not have the form of a key; the text is not repeated.
+        InvalidApiKey: it does not have the form of a key, or is mistyped; the text is not repeated.
     """
-    if match := _KEY.match(text):
+    if (match := _KEY.match(text)) and with_checksum(match["body"]) == text:
         return match["key_id"]
-    raise InvalidApiKey("the API key is malformed; keys look like sk-<12 hex digits>-<40 hex digits>")
+    raise InvalidApiKey("the API key is malformed; keys look like sk-<12 hex digits>-<40 hex digits>-<checksum>")
 
 
 def key_mac(pepper: str, text: str) -> str:
@@ -92,12 +123,33 @@ def check_tenant(name: str) -> str:
     return name
 
 
-def check_priority_class(priority_class: int) -> int:
-    """Check a tenant's priority class.
+def check_networks(texts: object) -> tuple[Network, ...]:
+    """Addresses and networks (CIDR) that a key may be used from.
 
     Raises:
-        BadRequest: no such class.
+        BadRequest: not a list of them, or too many.
     """
-    if not 0 <= priority_class < NUM_PRIORITY_CLASSES:
-        raise BadRequest(f"a priority class is a number from 0 to {NUM_PRIORITY_CLASSES - 1}", param="priority_class")
-    return priority_class
+    if not isinstance(texts, list | tuple) or len(texts) > MAX_NETWORKS:
+        raise BadRequest(f"networks must be a list of at most {MAX_NETWORKS} addresses or CIDRs", param="networks")
+    try:
+        return tuple(ip_network(text) for text in texts if _is_text(text))
+    except ValueError as error:
+        raise BadRequest(f"networks: {error}"[:200], param="networks") from None
+
+
+def check_patterns(names: object) -> tuple[str, ...]:
+    """Names of models and adapters, * for any characters.
+
+    Raises:
+        BadRequest: not a list of them, or too many.
+    """
+    is_list = isinstance(names, list | tuple) and len(names) <= MAX_PATTERNS
+    if not is_list or not all(isinstance(n, str) and 0 < len(n) <= MAX_PATTERN_CHARS for n in names):  # type: ignore[attr-defined]
+        raise BadRequest(f"models must be a list of at most {MAX_PATTERNS} names", param="models")
+    return tuple(names)  # type: ignore[arg-type]
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str):
+        raise ValueError("an address must be text")
+    return True

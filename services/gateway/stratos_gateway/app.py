@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from random import Random
 
@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from stratos.common.bugs import report_bug
 from stratos.common.errors import Draining, Internal, NotFound, StratosError
+from stratos.core.tenant import Tenant
 from stratos.rpc.tracing import TRACING_OFF, Tracing
-from stratos_gateway.access.auth import Authenticator, bearer_key
 from stratos_gateway.http.cors import Cors
 from stratos_gateway.http.errors import answer_headers, error_body, public_error
 from stratos_gateway.http.exchange import Exchange, Exchanges, exchange_in
@@ -144,7 +144,7 @@ def build_routes(
     chat: GenerationEndpoint,
     completion: GenerationEndpoint,
     embedding: EmbeddingEndpoint,
-    authenticator: Authenticator,
+    authenticate: Callable[[Request], Awaitable[Tenant]],
     catalogue: ModelCatalogue,
     health: DeepHealth,
     registry: CollectorRegistry,
@@ -153,12 +153,12 @@ def build_routes(
     """The routing table."""
 
     async def list_models(request: Request) -> Response:
-        tenant = await authenticator.authenticate(bearer_key(request.headers))
-        return OrjsonResponse({"object": "list", "data": await catalogue.list(tenant.name)})
+        tenant = await authenticate(request)
+        return OrjsonResponse({"object": "list", "data": await catalogue.list(tenant)})
 
     async def get_model(request: Request) -> Response:
-        tenant = await authenticator.authenticate(bearer_key(request.headers))
-        return OrjsonResponse(await catalogue.get(tenant.name, request.path_params["name"]))
+        tenant = await authenticate(request)
+        return OrjsonResponse(await catalogue.get(tenant, request.path_params["name"]))
 
     async def deep_health(_: Request) -> Response:
         report = await health.report()

@@ -11,10 +11,13 @@ from redis.exceptions import RedisError
 
 from stratos.common.clock import SystemClock
 from stratos.common.errors import DependencyDown
+from stratos.common.ids import new_incarnation
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
+from stratos.store.counters.key_use import KeyUse
+from stratos.store.counters.leases import LeaseStore
 from stratos.store.key_check import KeyCheck
 from stratos.store.keys import Peppers
 from stratos.store.records.copy_keeper import CopyKeeper
@@ -25,8 +28,9 @@ from stratos.store.redis import open_redis
 from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
+from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.models.adapters import SnapshotAdapters
+from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
 from stratos_gateway.routers.router_set import RouterSet
 from stratos_gateway.service import Backends
 from stratos_gateway.settings import GatewaySettings
@@ -44,7 +48,8 @@ async def open_backends(
     stack.push_async_callback(redis.aclose)
     store = RecordStore(redis, settings.records)
     follower = SnapshotFollower(FollowedSnapshot(), store, clock, settings.snapshot)
-    tasks = {"snapshot": follower.run, "routers": routers.run}
+    key_use = KeyUse(redis, settings.records)
+    tasks = {"snapshot": follower.run, "routers": routers.run, "key-use": key_use.run}
     if settings.snapshot.copy_path is not None:
         keeper = CopyKeeper(follower, settings.snapshot.copy_path, settings.snapshot.copy_interval_s)
         keeper.restore()
@@ -52,6 +57,7 @@ async def open_backends(
     if settings.snapshot.peers:
         peers = PeerAddresses(settings.snapshot.peers, clock)
         tasks["snapshot-peers"] = PeerCopies(follower, peers, partial(fetch_snapshot, dialer=dialer)).run
+    peppers = _peppers(settings)
 
     async def first_look() -> None:
         await follower.first_look()
@@ -59,9 +65,12 @@ async def open_backends(
             await store.check_server()
 
     return Backends(
+        admin=AdminStores(records=store, key_use=key_use, peppers=peppers),
         routers=routers,
         adapters=SnapshotAdapters(follower),
-        authenticator=KeyCheck(follower, _peppers(settings)),
+        authenticator=KeyCheck(follower, peppers, note_use=key_use.note),
+        blocks=SnapshotBlocks(follower),
+        leases=LeaseStore(redis, settings.records, new_incarnation()),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,

@@ -23,6 +23,8 @@ from stratos.rpc.settings import env_name_of
 from stratos_gateway.access.auth import Authenticator
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.access.snapshot_servicer import SnapshotServicer
+from stratos_gateway.admin.app import AdminPort, build_server
+from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.platform import Platform
@@ -32,8 +34,10 @@ from stratos_gateway.http.listener import Listener, inherit_listener, open_liste
 from stratos_gateway.http.protocol import ConnectionsState
 from stratos_gateway.http.server import HttpServer
 from stratos_gateway.http.tls import ReloadingContext
+from stratos_gateway.limits.leaser import NO_LEASES, Leaser, Leases
+from stratos_gateway.limits.limiter import TenantLimiter
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.models.adapters import AdapterSource
+from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import read_policy
@@ -60,6 +64,12 @@ class Backends:
     routers: Routers
     adapters: AdapterSource | None
     authenticator: Authenticator
+    leases: Leases = NO_LEASES
+    """Where the limits of tenants are counted over all gateways."""
+    admin: AdminStores | None = None
+    """What the admin API works on; ``None`` serves none."""
+    blocks: Blocks = NO_BLOCKS
+    """Models and adapters that are refused for now."""
     tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = field(default_factory=dict)
     """Root tasks that keep them fresh."""
     collectors: Sequence[Collector] = ()
@@ -92,7 +102,10 @@ class GatewayService(Service):
         self._stack = AsyncExitStack()
         self._admission: Admission
         self._sessions: SessionPool
+        self._leaser: Leaser
+        self._edge: Edge
         self._http: HttpServer
+        self._admin_http: HttpServer | None = None
         self._backends: Backends | None = None
         self._is_leaving = False
 
@@ -100,6 +113,11 @@ class GatewayService(Service):
     def http_address(self) -> str:
         """host:port of the OpenAI API; known once ``open`` has run."""
         return self._http.address
+
+    @property
+    def admin_address(self) -> str:
+        """host:port of the admin API; empty where there is none."""
+        return "" if self._admin_http is None else self._admin_http.address
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Other gateways may ask for a copy of the snapshot."""
@@ -114,6 +132,7 @@ class GatewayService(Service):
         metrics = GatewayMetrics(self.metrics)
         backends = await self._open_backends(settings, self._stack, metrics, self.dialer)
         self._backends = backends
+        self._leaser = Leaser(backends.leases, self._clock, settings.limits)
         for collector in backends.collectors:
             self.metrics.register(collector)
         self._sessions = SessionPool(
@@ -146,7 +165,19 @@ class GatewayService(Service):
             before_stop=self._admission.end_all,
         )
         self._stack.callback(self._http.close)
+        self._open_admin(backends, metrics)
         _log.info("model %s, digest %s", model.base.name, model.base.digest)
+
+    def _open_admin(self, backends: Backends, metrics: GatewayMetrics) -> None:
+        settings = self._settings
+        if not settings.admin.listen or backends.admin is None:
+            return
+        listener = open_listener(settings.admin.listen, env_name_of(type(settings), ("admin", "listen")))
+        proxies = settings.edge.trusted_proxies
+        port = AdminPort(listener=listener, config=settings.admin, limits=settings.http, trusted_proxies=proxies)
+        self._admin_http = build_server(port, backends.admin, self._edge.authenticate, metrics)
+        self._stack.callback(self._admin_http.close)
+        _log.info("admin API at http://%s/admin/v1", listener.address)
 
     def _listener(self) -> Listener:
         settings = self._settings
@@ -156,7 +187,8 @@ class GatewayService(Service):
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """The HTTP server, the watch over sessions, what keeps the backends fresh."""
-        own = {"http": self._http.run(), "sessions": self._sessions.run()}
+        own = {} if self._admin_http is None else {"admin": self._admin_http.run()}
+        own |= {"http": self._http.run(), "sessions": self._sessions.run(), "limits": self._leaser.run()}
         assert self._backends is not None, "tasks start after open"
         return {**own, **{name: work() for name, work in self._backends.tasks.items()}}
 
@@ -213,25 +245,26 @@ class GatewayService(Service):
         self, model: ServedModel, backends: Backends, platform: Platform, embeddings: EmbeddingClient
     ) -> GatewayApp:
         settings = self._settings
-        catalogue = ModelCatalogue(model.base, backends.adapters)
+        catalogue = ModelCatalogue(model.base, backends.adapters, backends.blocks)
         preparation = Preparation(
             model=model,
             catalogue=catalogue,
             default_max_tokens=settings.model.default_max_tokens,
             watermarks=read_policy(settings.watermark),
         )
-        edge = Edge(
+        edge = self._edge = Edge(
             authenticator=backends.authenticator,
             admission=self._admission,
             platform=platform,
             tokenizer=model.tokenizer,
             limits=settings.http,
+            limiter=TenantLimiter(self._leaser, self._clock, model.base.digest[:16]),
         )
         routes = build_routes(
             chat=GenerationEndpoint(edge, preparation.chat, "messages"),
             completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
             embedding=EmbeddingEndpoint(edge, model, catalogue, embeddings, settings.requests.embedding_timeout_s),
-            authenticator=backends.authenticator,
+            authenticate=edge.authenticate,
             catalogue=catalogue,
             health=DeepHealth(model, platform, embeddings, settings.health),
             registry=self.metrics,

@@ -10,8 +10,10 @@ from stratos.rpc.settings import ServiceSettings
 from stratos.store.keys import DEFAULT_PEPPER_ID
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
 from stratos_gateway.access.config import RequestsConfig
+from stratos_gateway.admin.config import AdminConfig
 from stratos_gateway.http.config import EdgeConfig, HttpTlsConfig, check_edge
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.limits.config import LimitsConfig
 from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
 from stratos_gateway.routers.config import RoutersConfig
@@ -47,6 +49,8 @@ class GatewaySettings(ServiceSettings):
     """Share of requests without a traceparent that get a trace; a traceparent has a flag for it."""
     model: ModelConfig
     requests: RequestsConfig = RequestsConfig()
+    limits: LimitsConfig = LimitsConfig()
+    admin: AdminConfig = AdminConfig()
     health: HealthConfig = HealthConfig()
     records: RecordStoreConfig = RecordStoreConfig()
     snapshot: SnapshotConfig = SnapshotConfig()

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from stratos.common.errors import BadRequest, DependencyDown, ModelNotFound
 from stratos.core.adapter import Adapter
+from stratos.store.records.audit import AuditEntry, shown_value
 from stratos.store.records.manifest import ManifestStore
 from stratos.store.records.record import Kind, Record, make_body, version_of
 from stratos.store.records.record_store import RecordStore, VersionConflict, read_record
@@ -78,7 +79,7 @@ class AdapterCatalogue:
                 raise BadRequest(f"{message}; the later one counts", param="name", code="superseded")
             kept = _with_first_time(adapter, old)
             try:
-                await self._write(record_id, make_body(encode_adapter(kept), began=began), version_of(text))
+                await self._write(record_id, make_body(encode_adapter(kept), began=began), text, "adapter.register")
             except VersionConflict:
                 continue
             return kept
@@ -107,7 +108,7 @@ class AdapterCatalogue:
                 raise ModelNotFound(f"there is no adapter named {name!r}", param="model")
             value = encode_adapter(old.value) if old is not None and isinstance(old.value, Adapter) else {}
             try:
-                await self._write(record_id, make_body(value, is_deleted=True, began=began), version_of(text))
+                await self._write(record_id, make_body(value, is_deleted=True, began=began), text, "adapter.delete")
             except VersionConflict:
                 continue
             return
@@ -138,8 +139,14 @@ class AdapterCatalogue:
         content = read_record(Kind.ADAPTER, record_id, text or "")
         return text, content if isinstance(content, Record) else None
 
-    async def _write(self, record_id: str, body: str, seen: int) -> None:
-        version = await self._records.write(Kind.ADAPTER, record_id, body, seen=seen, store_id=self._store_id)
+    async def _write(self, record_id: str, body: str, old: str | None, action: str) -> None:
+        entry = AuditEntry(
+            actor="lora-registry", action=action, kind=Kind.ADAPTER.value, id=record_id,
+            tenant=owner_and_name(record_id)[0], before=shown_value(old), after=shown_value(body),
+        )  # fmt: skip
+        version = await self._records.write(
+            Kind.ADAPTER, record_id, body, seen=version_of(old), store_id=self._store_id, audit=entry
+        )
         record = read_record(Kind.ADAPTER, record_id, f"{version} {body}")
         assert isinstance(record, Record), "what was written can be read"
         store_id = self._store_id or (await self._records.require_marker()).store_id

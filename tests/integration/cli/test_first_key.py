@@ -9,11 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
-from stratos.store.key_store import KeyStore, ListedKey
+from stratos.store.key_store import ListedKey
 from stratos.store.keys import Peppers, mint_key
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
+from tests.support.record_stores import key_store
 from tests.support.redis_server import RedisServer
 
 PEPPER = "a pepper of the installation"
@@ -43,7 +44,7 @@ def test_a_key_made_elsewhere_is_registered_once(installation: dict[str, str]) -
 async def list_keys(redis_url: str) -> list[ListedKey]:
     async with open_redis(redis_url) as redis:
         records = RecordStore(redis, RecordStoreConfig(prefix="site"))
-        return await KeyStore(records, Peppers(current=PEPPER)).list_keys()
+        return await key_store(records, Peppers(current=PEPPER)).list_keys()
 
 
 def test_gateways_of_that_prefix_know_it(installation: dict[str, str]) -> None:

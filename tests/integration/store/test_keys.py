@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from stratos.common.errors import BadRequest, DependencyDown, InvalidApiKey, NotFound
-from stratos.core.requests.limits import DEFAULT_PRIORITY_CLASS, NUM_PRIORITY_CLASSES
-from stratos.store.key_store import KeyStore
-from stratos.store.keys import Peppers, mint_key, parse_key
+from stratos.core.tenancy.plan import BATCH, PREMIUM, STANDARD
+from stratos.store.keys import Peppers, mint_key, parse_key, with_checksum
 from stratos.store.records.followed_snapshot import SnapshotState
 from stratos.store.records.record import Kind
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
 from stratos.store.redis import open_redis
-from tests.support.record_stores import PEPPERS, MarkedStore, following, marked_store
+from tests.support.record_stores import PEPPERS, MarkedStore, following, key_store, marked_store
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
@@ -29,13 +28,13 @@ async def store(redis_url: str, tmp_path: Path) -> AsyncIterator[MarkedStore]:
 
 
 async def test_a_key_authenticates_and_its_text_is_nowhere_in_redis(store: MarkedStore, redis_url: str) -> None:
-    key = await store.keys.create_key("acme", "laptop", priority_class=1)
+    key = await store.keys.create_key("acme", "laptop", plan="premium")
     async with following(redis_url) as gateway:
         tenant = await gateway.keys.authenticate(key)
         assert (tenant.name, tenant.priority_class, len(tenant.cache_salt)) == ("acme", 1, 32)
         record = gateway.snapshot.get(Kind.KEY, parse_key(key))
         assert record is not None
-    secret = key.rpartition("-")[2]
+    secret = key.split("-")[2]
     dump = []
     for name in await store.redis.keys():
         kind = await store.redis.type(name)
@@ -64,7 +63,8 @@ async def test_an_own_key_can_be_stored_twice_until_it_is_revoked(store: MarkedS
 
 async def test_what_must_not_pass(store: MarkedStore, redis_url: str) -> None:
     key = await store.keys.create_key("acme", "k")
-    wrong_secret = key[:-1] + ("0" if key[-1] != "0" else "1")
+    body = key.rpartition("-")[0]
+    wrong_secret = with_checksum(body[:-1] + ("0" if body[-1] != "0" else "1"))
     async with following(redis_url) as gateway:
         for text in (wrong_secret, mint_key(), "garbage"):
             with pytest.raises(InvalidApiKey):
@@ -151,7 +151,7 @@ async def test_another_store_in_the_place_of_the_old_one_is_an_outage(
         with pytest.raises(DependencyDown):
             await gateway.keys.authenticate(stranger)
         with pytest.raises(DependencyDown, match="another store"):
-            await KeyStore(store.records, PEPPERS, store_id=store.store_id).create_key("acme", "c")
+            await key_store(store.records, store_id=store.store_id).create_key("acme", "c")
 
 
 async def test_records_that_vanish_one_by_one_are_an_outage_too(store: MarkedStore, redis_url: str) -> None:
@@ -200,7 +200,7 @@ async def test_a_redis_that_comes_back_older_revives_no_revoked_key(store: Marke
     ("kind", "text"),
     [
         (Kind.TENANT, "no record"),
-        (Kind.TENANT, '9999999999999999 {"schema": 1, "value": {"cache_salt": "no hex", "priority_class": 1}}'),
+        (Kind.TENANT, '9999999999999999 {"schema": 1, "value": {"cache_salt": "no hex"}}'),
         (Kind.TENANT, '9999999999999999 {"schema": 2, "value": {}}'),
         (Kind.KEY, '9999999999999999 {"schema": 1, "value": {"tenant": "spoilt"}}'),
         (Kind.KEY, b"\xff\xfe"),
@@ -225,29 +225,30 @@ async def test_a_malformed_record_is_skipped_and_reported_and_stops_no_other(
     assert "no hex" not in caplog.text
 
 
-async def test_a_class_is_set_with_the_tenant_and_changed_later(store: MarkedStore, redis_url: str) -> None:
-    plain, urgent = await store.keys.create_key("plain", "k"), await store.keys.create_key("u", "k", priority_class=0)
+async def test_a_plan_is_set_with_the_tenant_and_changed_later(store: MarkedStore, redis_url: str) -> None:
+    plain = await store.keys.create_key("plain", "k")
+    urgent = await store.keys.create_key("u", "k", plan="premium")
     async with following(redis_url) as gateway:
-        assert (await gateway.keys.authenticate(plain)).priority_class == DEFAULT_PRIORITY_CLASS
-        assert 0 < DEFAULT_PRIORITY_CLASS < NUM_PRIORITY_CLASSES - 1
-        assert (await gateway.keys.authenticate(urgent)).priority_class == 0
+        assert (await gateway.keys.authenticate(plain)).plan == STANDARD
+        assert (await gateway.keys.authenticate(urgent)).plan == PREMIUM
         salt = (await gateway.keys.authenticate(urgent)).cache_salt
-        await store.keys.set_class("u", 3)
+        await store.keys.tenants.set_plan("u", "batch")
         assert await gateway.follower.catch_up()
         changed = await gateway.keys.authenticate(urgent)
-        assert (changed.priority_class, changed.cache_salt) == (3, salt)
-    with pytest.raises(BadRequest, match="set-class"):
-        await store.keys.create_key("u", "k2", priority_class=1)
-    with pytest.raises(BadRequest, match="priority class"):
-        await store.keys.set_class("u", NUM_PRIORITY_CLASSES)
+        assert (changed.plan, changed.cache_salt) == (BATCH, salt)
+    with pytest.raises(BadRequest, match="set-plan"):
+        await store.keys.create_key("u", "k2", plan="premium")
+    for call in (store.keys.tenants.set_plan("u", "no-such"), store.keys.create_key("new", "k", plan="no-such")):
+        with pytest.raises(BadRequest, match="no plan 'no-such'"):
+            await call
     with pytest.raises(NotFound, match="no tenant"):
-        await store.keys.set_class("unknown", 1)
+        await store.keys.tenants.set_plan("unknown", "batch")
 
 
 async def test_a_new_pepper_takes_over_key_by_key(store: MarkedStore, redis_url: str) -> None:
     old_key = await store.keys.create_key("acme", "old")
     rotated = Peppers(current="another-pepper-of-16", current_id="2", older={"1": PEPPERS.current})
-    new_key = await KeyStore(store.records, rotated).create_key("acme", "new")
+    new_key = await key_store(store.records, rotated).create_key("acme", "new")
     async with following(redis_url, peppers=rotated) as gateway:
         for key in (old_key, new_key):
             await gateway.keys.authenticate(key)

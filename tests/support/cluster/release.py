@@ -36,6 +36,8 @@ def namespace(name: str, *, quota: Mapping[str, str] | None = None) -> Iterator[
     try:
         yield kubectl
     finally:
+        for left in json.loads(run(["helm", "list", "--namespace", name, "-o", "json"])):  # after a failure
+            run(["helm", "uninstall", left["name"], "--namespace", name, "--wait", "--timeout", "5m"], timeout_s=330)
         cluster("delete", "namespace", name, "--wait=true", "--timeout=180s", timeout_s=200)
 
 

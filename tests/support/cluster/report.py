@@ -16,7 +16,7 @@ from tests.support.chaos_report import environment
 class ClusterReport:
     """Points as they end, written after each: a run that is cut off leaves what it found.
 
-    A report of the same commit is added to, so that points may run one by one.
+    A report that is there is added to, so that points may run one by one; each names its commit.
     """
 
     path: Path | None
@@ -29,14 +29,12 @@ class ClusterReport:
         path = os.environ.get("E2E_REPORT")
         report = cls(Path(path) if path else None, cluster)
         if report.path is not None and report.path.exists():
-            known = json.loads(report.path.read_text())
-            if known["environment"]["commit"] == environment()["commit"]:
-                report.points = known["points"]
+            report.points = json.loads(report.path.read_text())["points"]
         return report
 
     def add(self, point: str, *, has_passed: bool, **figures: Any) -> None:
-        ended = time.strftime("%Y-%m-%d %H:%M")
-        self.points[point] = {"passed": has_passed, "ended": ended} | figures
+        head = {"passed": has_passed, "ended": time.strftime("%Y-%m-%d %H:%M"), "commit": environment()["commit"]}
+        self.points[point] = head | figures
         if self.path is not None:
             content = {"cluster": self.cluster, "environment": environment(), "points": self.points}
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,11 +47,17 @@ class ClusterReport:
         lines = [
             "# End-to-end run on a cluster",
             "",
-            f"{self.cluster}; {facts['cpu']}, {facts['cores']} cores in all, commit {facts['commit'][:12]}.",
+            f"{self.cluster}; {facts['cpu']}, {facts['cores']} cores in all.",
         ]
         for point, row in sorted(self.points.items()):
-            lines += ["", f"## {point}", "", f"{'Passed' if row['passed'] else '**Failed**'}, {row['ended']}.", ""]
-            figures = {name: value for name, value in row.items() if name not in ("passed", "ended")}
+            lines += [
+                "",
+                f"## {point}",
+                "",
+                f"{'Passed' if row['passed'] else '**Failed**'}, {row['ended']}, commit {row['commit'][:12]}.",
+                "",
+            ]
+            figures = {name: value for name, value in row.items() if name not in ("passed", "ended", "commit")}
             lines += [
                 "| what | figure |",
                 "|---|---|",

@@ -22,7 +22,7 @@ def test_blocks_use_no_other_variables_than_the_text_names() -> None:
     for name, code in shell_blocks(TEXT).items():
         used = set(re.findall(r"\$\{?([A-Z]\w+)", code)) - set(re.findall(r"^([A-Z]\w+)=", code, flags=re.MULTILINE))
         assert used <= {
-            "NAMESPACE", "TAG", "HELM_ARGS", "BACKUP",
+            "NAMESPACE", "TAG", "HELM_ARGS", "BACKUP", "PORT",
             "STRATOS_LORA_REGISTRY_REDIS_URL", "STRATOS_LORA_REGISTRY_OBJECT_STORE__URL",
         }, name  # fmt: skip
 

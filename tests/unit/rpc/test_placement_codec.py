@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stratos.core.placement import Placement, Work, WorkerRef, WorkerRole
+from stratos.core.requests.terms import Share
 from stratos.core.trace import NO_TRACE
 from stratos.rpc.codec.fleet import status_from_pb, status_to_pb
 from stratos.rpc.codec.placement import (
@@ -21,6 +22,7 @@ def test_every_field_of_a_placement_request_survives() -> None:
         attempt=2,
         tenant="t",
         priority_class=1,
+        share=Share(weight=3, max_batch_ratio=0.5, kv_headroom_ratio=0.25),
         adapter_digest="d",
         arrival_s=NOW_S,
         deadline_s=NOW_S + 2.5,

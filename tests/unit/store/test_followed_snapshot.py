@@ -19,8 +19,8 @@ def key_record(key_id: str, version: int, *, is_deleted: bool = False) -> Record
     return parse_record(Kind.KEY, key_id, f"{version} {make_body(value, is_deleted=is_deleted)}")
 
 
-def tenant_record(name: str, version: int, *, priority_class: int) -> Record:
-    value = {"cache_salt": "ab" * 32, "priority_class": priority_class}
+def tenant_record(name: str, version: int, *, plan: str) -> Record:
+    value = {"cache_salt": "ab" * 32, "plan": plan}
     return parse_record(Kind.TENANT, name, f"{version} {make_body(value)}")
 
 
@@ -143,7 +143,7 @@ def test_a_revoked_key_stays_revoked_and_an_adapters_name_may_come_back() -> Non
 
 
 def test_the_newer_of_two_versions_stays_in_whatever_order_they_come() -> None:
-    older, newer = tenant_record("acme", 3, priority_class=3), tenant_record("acme", 4, priority_class=1)
+    older, newer = tenant_record("acme", 3, plan="batch"), tenant_record("acme", 4, plan="premium")
     for order in ((older, newer), (newer, older)):
         snapshot = loaded()
         for record in order:

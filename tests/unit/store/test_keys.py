@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stratos.common.errors import InvalidApiKey
-from stratos.store.keys import mint_key, parse_key
+from stratos.common.errors import BadRequest, InvalidApiKey
+from stratos.store.keys import check_networks, mint_key, parse_key, with_checksum
 
 
 def test_a_key_has_its_form_and_no_two_are_equal() -> None:
@@ -14,7 +14,7 @@ def test_a_key_has_its_form_and_no_two_are_equal() -> None:
     key = keys.pop()
     assert key.startswith("sk-")
     assert parse_key(key) == key[3:15]
-    assert len(key) == 3 + 12 + 1 + 40
+    assert len(key) == 3 + 12 + 1 + 40 + 1 + 8
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,20 @@ def test_a_malformed_key_is_refused_without_repeating_it(text: str) -> None:
     with pytest.raises(InvalidApiKey) as caught:
         parse_key(text)
     assert len(text) < 10 or text not in caught.value.message
+
+
+def test_one_wrong_character_anywhere_is_seen_by_the_checksum() -> None:
+    key = mint_key()
+    for place in range(3, len(key)):
+        if key[place] != "-":
+            mistyped = key[:place] + ("0" if key[place] != "0" else "1") + key[place + 1 :]
+            with pytest.raises(InvalidApiKey):
+                parse_key(mistyped)
+    assert parse_key(with_checksum(key.rpartition("-")[0])) == parse_key(key)
+
+
+@pytest.mark.parametrize("networks", ["10.0.0.0/8", ["10.0.0.1/8"], ["nonsense"], [1], ["10.0.0.1"] * 65, None])
+def test_networks_are_checked(networks: object) -> None:
+    with pytest.raises(BadRequest) as caught:
+        check_networks(networks)
+    assert caught.value.param == "networks"

@@ -8,18 +8,18 @@ from typing import Annotated
 import typer
 
 from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, TenantOption, explained_errors
+from stratos.core.tenancy.roles import Role
 
 keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
-tenants_app = typer.Typer(help="Tenants and their priority classes.", no_args_is_help=True)
+tenants_app = typer.Typer(help="Tenants and their plans.", no_args_is_help=True)
 
 
 @keys_app.command("create")
 def keys_create(
     name: Annotated[str, typer.Option(help="What the key is for.")] = "",
     tenant: TenantOption = "default",
-    priority_class: Annotated[
-        int | None, typer.Option("--class", help="Priority class of a new tenant, 0 is the most urgent.")
-    ] = None,
+    plan: Annotated[str | None, typer.Option(help="Plan of a new tenant; default: standard.")] = None,
+    role: Annotated[Role, typer.Option(help="What its owner may do.")] = Role.TENANT,
     data_dir: DataDirOption = DEFAULT_DATA_DIR,
     run: RunOption = "",
 ) -> None:
@@ -29,7 +29,7 @@ def keys_create(
 
     with explained_errors():
         facts = find_platform(data_dir, run)
-        made = create_key(facts, data_dir, tenant=tenant, name=name, priority_class=priority_class)
+        made = create_key(facts, data_dir, tenant=tenant, name=name, plan=plan, role=role)
         typer.echo(asyncio.run(made))
 
 
@@ -64,28 +64,28 @@ def keys_revoke(
 
 @tenants_app.command("list")
 def tenants_list(data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = "") -> None:
-    """List tenants with their priority classes."""
+    """List tenants with their plans."""
     from stratos.cli.keyring import list_tenants
     from stratos.cli.local.running import find_platform
 
     with explained_errors():
         tenants = asyncio.run(list_tenants(find_platform(data_dir, run), data_dir))
     for tenant in tenants:
-        typer.echo(f"{tenant.name:<20} class {tenant.priority_class}")
+        typer.echo(f"{tenant.name:<20} {tenant.plan}{'  suspended' if tenant.is_suspended else ''}")
 
 
-@tenants_app.command("set-class")
-def tenants_set_class(
+@tenants_app.command("set-plan")
+def tenants_set_plan(
     tenant: Annotated[str, typer.Argument(help="Name of the tenant.")],
-    priority_class: Annotated[int, typer.Argument(help="0 is the most urgent.")],
+    plan: Annotated[str, typer.Argument(help="Name of the plan.")],
     data_dir: DataDirOption = DEFAULT_DATA_DIR,
     run: RunOption = "",
 ) -> None:
-    """Change the priority class of a tenant's future requests."""
-    from stratos.cli.keyring import set_class
+    """Change the plan of a tenant's future requests."""
+    from stratos.cli.keyring import set_plan
     from stratos.cli.local.running import find_platform
 
     with explained_errors():
         facts = find_platform(data_dir, run)
-        asyncio.run(set_class(facts, data_dir, tenant=tenant, priority_class=priority_class))
-    typer.echo(f"{tenant} has class {priority_class}")
+        asyncio.run(set_plan(facts, data_dir, tenant=tenant, plan=plan))
+    typer.echo(f"{tenant} has plan {plan}")

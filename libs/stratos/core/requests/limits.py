@@ -71,6 +71,8 @@ NUM_PRIORITY_CLASSES = 4
 """Priority classes are 0 (most urgent) to 3, for tenants, the router's queues and the engine alike."""
 DEFAULT_PRIORITY_CLASS = NUM_PRIORITY_CLASSES // 2
 """In the middle, so that there is room above and below it."""
+BATCH_CLASS = NUM_PRIORITY_CLASSES - 1
+"""The last one: it never ages above the default class."""
 
 
 def check_number(name: str, value: object, param: str | None = None) -> float | int:

@@ -8,6 +8,21 @@ from stratos.core.adapter import BASE_MODEL, AdapterRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """How much of the platform a request may take, as its tenant's plan says; for the router alone."""
+
+    weight: int = 1
+    """Among the backlogged tenants of a class: 3 is served three times the tokens of 1."""
+    max_batch_ratio: float = 1.0
+    """It goes to no worker of which more than this part of the batch slots would then be taken."""
+    kv_headroom_ratio: float = 0.0
+    """Part of a worker's KV pool that it leaves free."""
+
+
+FULL_SHARE = Share()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTerms:
     """Tenant, class, adapter and times of a request.
 
@@ -21,6 +36,8 @@ class RequestTerms:
     """Separates the prefix caches of tenants."""
     priority_class: int = 0
     """0 is the most urgent class."""
+    share: Share = FULL_SHARE
+    """Workers do not get it."""
     adapter: AdapterRef = BASE_MODEL
     arrival_s: float = 0.0
     deadline_s: float | None = None

@@ -1,14 +1,18 @@
 """Ageing: one class up at 2.0 s of waiting and at each further 2 s, within a quota.
 
 While a higher class is backlogged, aged requests together get at most one of ten dispatches, oldest first.
+The batch class rises to the default one and no further.
 """
 
 from __future__ import annotations
 
+from stratos.core.requests.limits import BATCH_CLASS, DEFAULT_PRIORITY_CLASS
+
 
 def effective_class(priority_class: int, waited_s: float, step_s: float) -> int:
     """Class after ageing; 0 is the top."""
-    return max(0, priority_class - int(max(0.0, waited_s) / step_s))
+    top = DEFAULT_PRIORITY_CLASS if priority_class >= BATCH_CLASS else 0
+    return max(top, priority_class - int(max(0.0, waited_s) / step_s))
 
 
 class AgedQuota:

@@ -110,6 +110,7 @@ class ClassQueue:
             self._moves[ticket] = None
             return
         tenant = ticket.request.terms.tenant
+        self.service.weigh(tenant, ticket.request.terms.share.weight)
         if tenant not in self._flows:
             self.service.arrive(tenant)
         self._flows.setdefault(tenant, {})[ticket] = None

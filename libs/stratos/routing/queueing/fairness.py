@@ -2,7 +2,8 @@
 
 A tenant is charged when its request is dispatched; the backlogged tenant with the smallest counter is next.
 A tenant that comes back is lifted to the level of the last dispatch, so idling earns no credit.  Two backlogged
-tenants therefore never differ by more than the largest charge of either.
+tenants therefore never differ by more than the largest charge of either.  With weights the counters hold what was
+served divided by the tenant's weight, so a tenant of weight 3 gets three times the tokens of one of weight 1.
 """
 
 from __future__ import annotations
@@ -19,12 +20,21 @@ class ServiceCounters:
         self._level = 0.0
         """Counter, before its charge, of the tenant dispatched last: the system's virtual time."""
         self._counters: dict[str, float] = {}
+        self._weights: dict[str, int] = {}
+        """Of tenants whose weight is not 1; the last one that was seen."""
 
     def __getitem__(self, tenant: str) -> float:
         return max(self._counters.get(tenant, 0.0), 0.0)
 
     def __len__(self) -> int:
         return len(self._counters)
+
+    def weigh(self, tenant: str, weight: int) -> None:
+        """A request of the tenant says its weight."""
+        if weight != 1:
+            self._weights[tenant] = weight
+        else:
+            self._weights.pop(tenant, None)
 
     def arrive(self, tenant: str) -> None:
         """A tenant without waiting requests gets one."""
@@ -36,16 +46,17 @@ class ServiceCounters:
         """A request of the tenant is dispatched."""
         before = self._counters.get(tenant, self._level)
         self._level = max(self._level, before)
-        self._counters[tenant] = before + cost
+        self._counters[tenant] = before + cost / self._weights.get(tenant, 1)
 
     def settle(self, tenant: str, difference: float) -> None:
         """The real cost became known; what it differs from the charge."""
         if tenant in self._counters:
-            self._counters[tenant] += difference
+            self._counters[tenant] += difference / self._weights.get(tenant, 1)
 
     def _prune(self, keep: str) -> None:
         """Forget tenants that the next arrival would lift anyway, then those with the smallest counters."""
         self._counters = {t: c for t, c in self._counters.items() if c > self._level or t == keep}
+        self._weights = {t: w for t, w in self._weights.items() if t in self._counters}
         surplus = len(self._counters) - MAX_KEPT
         for tenant in sorted(self._counters, key=lambda t: self._counters[t])[: max(0, surplus)]:
             if tenant != keep:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stratos.api.router.v1 import router_pb2
 from stratos.core.placement import Placement, PlacementRequest
+from stratos.core.requests.terms import FULL_SHARE, Share
 from stratos.rpc.codec.cache import layout_from_pb, layout_to_pb
 from stratos.rpc.codec.fleet import ref_from_pb, ref_to_pb, work_from_pb, work_to_pb
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
@@ -34,6 +37,7 @@ def placement_request_to_pb(request: PlacementRequest, now_s: float) -> router_p
         block_hashes=request.block_names,
         session_key=request.session_key,
         zone=request.zone,
+        share=_share_to_pb(request.terms.share),
     )
 
 
@@ -46,7 +50,7 @@ def placement_request_from_pb(message: router_pb2.ScheduleRequest, now_s: float)
     return PlacementRequest(
         request_id=message.request_id,
         attempt=message.attempt,
-        terms=terms_from_pb(message.terms, now_s),
+        terms=replace(terms_from_pb(message.terms, now_s), share=_share_from_pb(message)),
         model_digest=message.model_digest,
         num_prompt_tokens=message.num_prompt_tokens,
         max_tokens=message.max_tokens,
@@ -65,6 +69,25 @@ def placement_request_from_pb(message: router_pb2.ScheduleRequest, now_s: float)
         block_names=tuple(message.block_hashes),
         session_key=message.session_key,
         zone=message.zone,
+    )
+
+
+def _share_to_pb(share: Share) -> router_pb2.PlanShare | None:
+    if share == FULL_SHARE:
+        return None
+    return router_pb2.PlanShare(
+        weight=share.weight, max_batch_ratio=share.max_batch_ratio, kv_headroom_ratio=share.kv_headroom_ratio
+    )
+
+
+def _share_from_pb(message: router_pb2.ScheduleRequest) -> Share:
+    if not message.HasField("share"):
+        return FULL_SHARE
+    share = message.share
+    return Share(
+        weight=max(1, share.weight),
+        max_batch_ratio=share.max_batch_ratio or 1.0,
+        kv_headroom_ratio=share.kv_headroom_ratio,
     )
 
 

@@ -1,4 +1,4 @@
-"""One record: a tenant, an API key or an adapter, with the version of its last change.
+"""One record: a plan, a tenant, an API key, an adapter or a block, with the version of its last change.
 
 A record's text is ``<version> <JSON>``:
 
@@ -18,23 +18,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from stratos.core.adapter import Adapter
-from stratos.core.tenant import Tenant
-from stratos.store.keys import KeyRecord
-from stratos.store.records.values import MalformedValue, decode_value
+from stratos.store.records.values import MalformedValue, RecordValue, decode_value
 
 SCHEMA = 1
 """Of the JSON part; a record of a newer schema is skipped and reported, as one that cannot be read."""
 _TEXT = re.compile(r"(?P<version>[0-9]{1,16}) (?P<body>.*)\Z", re.DOTALL)
-RecordValue = Tenant | KeyRecord | Adapter
 
 
 class Kind(StrEnum):
-    """What a record is about, in the order in which a whole store is read: keys need their tenants."""
+    """What a record is about, in the order in which a store is read: a key needs its tenant, a tenant its plan."""
 
+    PLAN = "plan"
     TENANT = "tenant"
     KEY = "key"
     ADAPTER = "adapter"
+    BLOCK = "block"
+    """A model or adapter that is refused for now."""
 
 
 class MalformedRecord(Exception):
@@ -47,7 +46,7 @@ class Record:
 
     kind: Kind
     id: str
-    """A tenant's name, a key's id, or ``<owner>/<name>`` of an adapter."""
+    """A plan's or tenant's name, a key's id, ``<owner>/<name>`` of an adapter, ``<scope>/<name>`` of a block."""
     version: int
     """Microseconds; a higher one is newer."""
     is_deleted: bool = False

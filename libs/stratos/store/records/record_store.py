@@ -1,8 +1,10 @@
 """The records in Redis.
 
-    <prefix>:store                   hash {id, revision, num_tenant, num_key, num_adapter}: the marker
-    <prefix>:tenant, :key, :adapter  hashes, record id -> text of the record; nothing is ever taken out of them
+    <prefix>:store                   hash {id, revision, num_plan, num_tenant, ...}: the marker
+    <prefix>:plan, :tenant, :key, :adapter, :block
+                                     hashes, record id -> text of the record; nothing is ever taken out of them
     <prefix>:changes                 stream of the last changes {after, kind, id, text}; its ids are revisions
+    <prefix>:audit                   stream of every change by a person {entry}; nothing is ever taken out of it
 
 The marker is written by ``mark`` alone.  Without it, with another id than the caller expects, or where records are
 gone although nothing takes any out, a write is refused: Redis was emptied, or is another one.  Scripts use keys of
@@ -19,6 +21,7 @@ from redis.asyncio import Redis
 
 from stratos.common.errors import BadRequest, DependencyDown
 from stratos.store.records import scripts
+from stratos.store.records.audit import AuditEntry, parse_entry
 from stratos.store.records.followed_snapshot import Change, Malformed, Marker
 from stratos.store.records.record import Kind, MalformedRecord, Record, parse_record
 from stratos.store.records.settings import RecordStoreConfig
@@ -60,6 +63,7 @@ class RecordStore:
         self._max_changes = config.max_changes
         self._store = f"{config.prefix}:store"
         self._changes = f"{config.prefix}:changes"
+        self._audit = f"{config.prefix}:audit"
         self._hashes = {kind: f"{config.prefix}:{kind.value}" for kind in Kind}
         self._write = redis.register_script(scripts.WRITE)
         self._mark = redis.register_script(scripts.MARK)
@@ -150,7 +154,9 @@ class RecordStore:
             text: str | None = await self._redis.hget(self._hashes[kind], record_id)
         return text
 
-    async def write(self, kind: Kind, record_id: str, body: str, *, seen: int, store_id: str = "") -> int:
+    async def write(
+        self, kind: Kind, record_id: str, body: str, *, seen: int, store_id: str = "", audit: AuditEntry | None = None
+    ) -> int:
         """Store a new version of a record; returns the version.
 
         Args:
@@ -159,6 +165,7 @@ class RecordStore:
             body: see ``make_body``.
             seen: the version that the writer has looked at; 0 where there was none.
             store_id: the store that is meant; "" takes any that is marked.
+            audit: appended to the audit log with the write; ``None`` for what no person asked for.
 
         Raises:
             VersionConflict: another writer was first.
@@ -166,14 +173,29 @@ class RecordStore:
         """
         with translate_redis_errors():
             outcome, detail = await self._write(
-                keys=[self._store, self._hashes[kind], self._changes],
-                args=[store_id, kind.value, record_id, str(seen), body, self._max_changes],
+                keys=[self._store, self._hashes[kind], self._changes, self._audit],
+                args=[
+                    store_id,
+                    kind.value,
+                    record_id,
+                    str(seen),
+                    body,
+                    self._max_changes,
+                    "" if audit is None else audit.as_text(),
+                ],
             )
         if outcome == "conflict":
             raise VersionConflict(detail)
         if outcome != "ok":
             raise DependencyDown(_REFUSALS[outcome])
         return int(detail)
+
+    async def audit_log(self, after: str = "0", count: int = _PAGE) -> list[AuditEntry]:
+        """Entries of the audit log after the one of an id, oldest first; ones that cannot be read are left out."""
+        with translate_redis_errors():
+            page = await self._redis.xrange(self._audit, min=f"({after}", count=count)
+        entries = [parse_entry(entry_id, fields.get("entry", "")) for entry_id, fields in page]
+        return [entry for entry in entries if entry is not None]
 
     async def restore(self, records: Iterable[Record]) -> int:
         """Put records back with the versions they had, where no newer one is there; returns how many were put.

@@ -5,8 +5,8 @@ A version is the time in microseconds, and always higher than the one before.
 
 from __future__ import annotations
 
-# KEYS: store, records of the kind, changes. ARGV: expected store id or "", kind, record id, version seen or "",
-# body, bound of the change stream. Answers {outcome, version or what stands against the write}.
+# KEYS: store, records of the kind, changes, audit log. ARGV: expected store id or "", kind, record id, version seen or
+# "", body, bound of the change stream, audit entry or "". Answers {outcome, version or what stands against the write}.
 WRITE = """
 local id = redis.call('HGET', KEYS[1], 'id')
 if not id then return {'unmarked', ''} end
@@ -25,6 +25,7 @@ local text = version .. ' ' .. ARGV[5]
 redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[6], version .. '-0',
   'after', last, 'kind', ARGV[2], 'id', ARGV[3], 'text', text)
 redis.call('HSET', KEYS[2], ARGV[3], text)
+if ARGV[7] ~= '' then redis.call('XADD', KEYS[4], '*', 'entry', ARGV[7]) end
 redis.call('HSET', KEYS[1], 'revision', version, counter, redis.call('HLEN', KEYS[2]))
 return {'ok', version}
 """

@@ -1,4 +1,4 @@
-"""What a record holds, as JSON and back: tenants, keys and adapters.
+"""What a record holds, as JSON and back: plans, tenants, keys, adapters, blocks.
 
 A tombstone's value is read by people only, so it is never decoded.
 """
@@ -12,40 +12,78 @@ from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.core.adapter import Adapter
-from stratos.core.tenant import Tenant
-from stratos.store.keys import KeyRecord, check_priority_class
+from stratos.core.tenancy.plan import STANDARD, Plan
+from stratos.core.tenancy.roles import Role
+from stratos.store.keys import KeyRecord, KeyTerms, check_networks, check_patterns
+from stratos.store.plans import (
+    check_plan_name,
+    overrides_from_json,
+    overrides_to_json,
+    plan_from_json,
+    plan_to_json,
+)
+from stratos.store.tenants import BlockRecord, TenantRecord
 
 MIN_SALT_BYTES = 16
+SECRET_FIELDS = frozenset({"mac", "cache_salt"})
+"""Fields of values that no log and no list shows."""
 _HEX_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _ADAPTER_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "base_model_digest": str, "uri": str, "digest": str, "rank": int, "alpha": (int, float), "target_modules": list,
     "num_bytes": int, "created_unix_s": int,
 }  # fmt: skip
+RecordValue = Plan | TenantRecord | KeyRecord | Adapter | BlockRecord
 
 
 class MalformedValue(Exception):
     """A value cannot be read; the message never repeats it."""
 
 
-def decode_value(kind: str, record_id: str, value: object) -> Tenant | KeyRecord | Adapter:
-    """The tenant, key or adapter that a record holds.
+def decode_value(kind: str, record_id: str, value: object) -> RecordValue:
+    """What a record holds.
 
     Raises:
         MalformedValue: a field is absent or has a value that cannot be.
     """
     if not isinstance(value, dict):
         raise MalformedValue("the value is not an object")
-    return _DECODERS[kind](record_id, value)
+    try:
+        return _DECODERS[kind](record_id, value)
+    except BadRequest as error:
+        raise MalformedValue(f"{error.param} cannot be") from None
 
 
-def encode_tenant(tenant: Tenant) -> dict[str, Any]:
+def encode_plan(plan: Plan) -> dict[str, Any]:
+    """A plan's record."""
+    return plan_to_json(plan)
+
+
+def encode_tenant(tenant: TenantRecord) -> dict[str, Any]:
     """A tenant's record."""
-    return {"cache_salt": tenant.cache_salt.hex(), "priority_class": tenant.priority_class}
+    return {
+        "cache_salt": tenant.cache_salt.hex(),
+        "plan": tenant.plan,
+        "overrides": overrides_to_json(tenant.overrides),
+        "suspended": tenant.is_suspended,
+    }
 
 
 def encode_key(key: KeyRecord) -> dict[str, Any]:
     """A key's record."""
-    return {"tenant": key.tenant, "name": key.name, "mac": key.mac, "pepper_id": key.pepper_id}
+    terms = key.terms
+    return {
+        "tenant": key.tenant,
+        "name": key.name,
+        "mac": key.mac,
+        "pepper_id": key.pepper_id,
+        "role": terms.role.value,
+        "models": list(terms.models),
+        "networks": [str(network) for network in terms.networks],
+        "expires_unix_s": terms.expires_unix_s,
+        "suspended": key.is_suspended,
+        "created_unix_s": key.created_unix_s,
+        "successor": key.successor,
+    }
 
 
 def encode_adapter(adapter: Adapter) -> dict[str, Any]:
@@ -54,44 +92,65 @@ def encode_adapter(adapter: Adapter) -> dict[str, Any]:
     return {name: fields[name] for name in _ADAPTER_TYPES}
 
 
+def encode_block(block: BlockRecord) -> dict[str, Any]:
+    """A block's record."""
+    return {"reason": block.reason}
+
+
 def adapter_id(owner: str, name: str) -> str:
     """The record id of an adapter; ``owner`` is "" where every tenant may use it."""
     return f"{owner}/{name}"
 
 
 def owner_and_name(record_id: str) -> tuple[str, str]:
-    """The parts of a record id; records of other kinds than adapters have no owner."""
+    """The parts of a record id; records of other kinds than adapters and blocks have no owner."""
     owner, _, name = record_id.rpartition("/")
     return owner, name
 
 
-def _tenant(name: str, value: Mapping[str, Any]) -> Tenant:
-    salt, priority_class = _text(value, "cache_salt"), value.get("priority_class")
+def _tenant(name: str, value: Mapping[str, Any]) -> TenantRecord:
     try:
-        salt_bytes = bytes.fromhex(salt)
+        salt = bytes.fromhex(_text(value, "cache_salt"))
     except ValueError:
         raise MalformedValue("cache_salt is not hexadecimal") from None
-    if len(salt_bytes) < MIN_SALT_BYTES:
+    if len(salt) < MIN_SALT_BYTES:
         raise MalformedValue("cache_salt is too short")
-    if not isinstance(priority_class, int):
-        raise MalformedValue("priority_class is not a number")
-    try:
-        check_priority_class(priority_class)
-    except BadRequest as error:
-        raise MalformedValue(error.message) from None
-    return Tenant(name=name, cache_salt=salt_bytes, priority_class=priority_class)
+    return TenantRecord(
+        name=name,
+        cache_salt=salt,
+        plan=check_plan_name(str(value.get("plan", STANDARD.name))),
+        overrides=overrides_from_json(value.get("overrides", {})),
+        is_suspended=_flag(value, "suspended"),
+    )
 
 
 def _key(key_id: str, value: Mapping[str, Any]) -> KeyRecord:
     mac = _text(value, "mac")
     if not _HEX_DIGEST.match(mac):
         raise MalformedValue("mac is not a SHA-256 in hexadecimal")
+    try:
+        role = Role(value.get("role", Role.TENANT))
+    except ValueError:
+        raise MalformedValue("there is no such role") from None
+    expires = value.get("expires_unix_s")
+    if expires is not None and type(expires) is not int:
+        raise MalformedValue("expires_unix_s is no number")
+    created = value.get("created_unix_s", 0)
     return KeyRecord(
         key_id=key_id,
         name=str(value.get("name", "")),
         tenant=_text(value, "tenant"),
         mac=mac,
         pepper_id=_text(value, "pepper_id"),
+        terms=KeyTerms(
+            role=role,
+            models=check_patterns(value.get("models", ["*"])),
+            networks=check_networks(value.get("networks", [])),
+            expires_unix_s=expires,
+        ),
+        is_suspended=_flag(value, "suspended"),
+        created_unix_s=created if type(created) is int else 0,
+        successor=str(value.get("successor", "")),
     )
 
 
@@ -107,6 +166,10 @@ def _adapter(record_id: str, value: Mapping[str, Any]) -> Adapter:
     return Adapter(tenant=owner, name=name, **fields)
 
 
+def _block(_: str, value: Mapping[str, Any]) -> BlockRecord:
+    return BlockRecord(reason=str(value.get("reason", "")))
+
+
 def _text(value: Mapping[str, Any], name: str) -> str:
     found = value.get(name)
     if not isinstance(found, str) or not found:
@@ -114,8 +177,17 @@ def _text(value: Mapping[str, Any], name: str) -> str:
     return found
 
 
-_DECODERS: Mapping[str, Callable[[str, Mapping[str, Any]], Tenant | KeyRecord | Adapter]] = {
+def _flag(value: Mapping[str, Any], name: str) -> bool:
+    found = value.get(name, False)
+    if not isinstance(found, bool):
+        raise MalformedValue(f"{name} is neither true nor false")
+    return found
+
+
+_DECODERS: Mapping[str, Callable[[str, Mapping[str, Any]], RecordValue]] = {
+    "plan": plan_from_json,
     "tenant": _tenant,
     "key": _key,
     "adapter": _adapter,
+    "block": _block,
 }

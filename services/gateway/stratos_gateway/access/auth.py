@@ -25,15 +25,18 @@ class Authenticator(Protocol):
 
 
 def bearer_key(headers: Mapping[str, str]) -> str:
-    """The key of ``Authorization: Bearer``.
+    """The key of ``Authorization: Bearer``, or where that is absent of ``x-api-key``.
 
     Raises:
         InvalidApiKey: there is none, or the header is malformed.
     """
-    scheme, _, key = headers.get("authorization", "").partition(" ")
+    authorization = headers.get("authorization")
+    if authorization is None:
+        authorization = f"bearer {headers.get('x-api-key', '')}"
+    scheme, _, key = authorization.partition(" ")
     key = key.strip()
     if scheme.lower() != "bearer" or not key:
-        raise InvalidApiKey("no API key: send the header 'Authorization: Bearer sk-...'")
+        raise InvalidApiKey("no API key: send the header 'Authorization: Bearer sk-...', or 'x-api-key: sk-...'")
     if len(key) > MAX_KEY_CHARS:
         raise InvalidApiKey("this is not an API key")
     return key

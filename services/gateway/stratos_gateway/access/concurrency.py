@@ -1,13 +1,42 @@
-"""How many generation requests may be open, in this process and per tenant, and how they end with the process."""
+"""How many generation requests may be open, in this process and per tenant, and how they end with the process.
+
+A full gateway takes a request of a higher class in the place of one of a lower class whose client has not heard
+anything yet: the newest of the lowest class gives way.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from stratos.common.errors import ConcurrencyLimited, Draining, Overloaded, StratosError
+from stratos.core.tenant import Tenant
 from stratos_gateway.metrics import GatewayMetrics
+
+End = Callable[[StratosError], None]
+
+
+@dataclass(slots=True)
+class Place:
+    """Of one open request."""
+
+    priority_class: int
+    end: End | None = None
+    has_begun: Callable[[], bool] = lambda: False
+    is_displaced: bool = False
+
+    @property
+    def can_give_way(self) -> bool:
+        """Its client has heard nothing, and it was not asked before."""
+        return self.end is not None and not self.is_displaced and not self.has_begun()
+
+    def end_with(self, error: StratosError) -> None:
+        """Ask it to end."""
+        assert self.end is not None, "only what runs can end"
+        self.end(error)
 
 
 class Admission:
@@ -26,50 +55,76 @@ class Admission:
         self._metrics = metrics
         self.num_open = 0
         self.is_draining = False
-        self._ends: set[Callable[[StratosError], None]] = set()
+        self._open: dict[int, Place] = {}
+        self._entered = itertools.count()
         self._end: StratosError | None = None
 
     @contextmanager
-    def enter(self, tenant: str) -> Iterator[None]:
+    def enter(self, tenant: Tenant) -> Iterator[Place]:
         """Hold a place.
 
         Raises:
             Draining, Overloaded: not here, not now.
             ConcurrencyLimited: the tenant has too many requests open.
         """
+        name = tenant.name
         if self.is_draining:
             raise Draining("this gateway is leaving; try again")
-        if self.num_open >= self._max_open:
-            raise Overloaded(f"the gateway has {self.num_open} requests open, its limit")
-        if self._by_tenant[tenant] >= self._max_open_per_tenant:
+        if self._by_tenant[name] >= self._max_open_per_tenant:
             raise ConcurrencyLimited(f"{self._max_open_per_tenant} requests of this tenant are open, its limit")
+        if self.num_open >= self._max_open and not self._displace(tenant.priority_class):
+            raise Overloaded(f"the gateway has {self.num_open} requests open, its limit")
         self.num_open += 1
-        self._by_tenant[tenant] += 1
+        self._by_tenant[name] += 1
         self._metrics.open.inc()
+        number = next(self._entered)
+        place = self._open[number] = Place(tenant.priority_class)
         try:
-            yield
+            yield place
         finally:
+            del self._open[number]
             self.num_open -= 1
-            self._by_tenant[tenant] -= 1
-            if not self._by_tenant[tenant]:
-                del self._by_tenant[tenant]
+            self._by_tenant[name] -= 1
+            if not self._by_tenant[name]:
+                del self._by_tenant[name]
             self._metrics.open.dec()
 
+    def _displace(self, priority_class: int) -> bool:
+        """Ask the newest request of the lowest class below this one to end; false where there is none."""
+        able = [
+            (place.priority_class, number)
+            for number, place in self._open.items()
+            if place.priority_class > priority_class and place.can_give_way
+        ]
+        if not able:
+            return False
+        victim = self._open[max(able)[1]]
+        victim.is_displaced = True
+        victim.end_with(Overloaded("displaced from a full gateway by a request of a higher class; try again later"))
+        return True
+
     @contextmanager
-    def ends_by(self, end: Callable[[StratosError], None]) -> Iterator[None]:
-        """``end`` is called if the process cannot wait for what runs inside; quick, and must not raise."""
-        self._ends.add(end)
+    def ends_by(self, place: Place, end: End, has_begun: Callable[[], bool]) -> Iterator[None]:
+        """``end`` is called if the process, or its place, cannot wait for what runs inside; quick, and must not raise.
+
+        Args:
+            place: of the request.
+            end: ends it with an error.
+            has_begun: whether its client has heard something.
+        """
+        place.end, place.has_begun = end, has_begun
         if self._end is not None:
             end(self._end)
         try:
             yield
         finally:
-            self._ends.discard(end)
+            place.end = None
 
     def end_all(self) -> None:
         """The drain's time is over: what is open, or begins now, tells its client so."""
         if self._end is None:
             self._end = Draining("this gateway leaves before the answer is complete; try again")
-            self._metrics.ended_by_drain.inc(len(self._ends))
-            for end in list(self._ends):
+            ends = [place.end for place in self._open.values() if place.end is not None]
+            self._metrics.ended_by_drain.inc(len(ends))
+            for end in ends:
                 end(self._end)

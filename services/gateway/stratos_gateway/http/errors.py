@@ -16,11 +16,13 @@ from stratos.common.errors import (
     AdapterUnavailable,
     Busy,
     IdentityMismatch,
+    InsufficientQuota,
     Internal,
     InvalidApiKey,
     InvalidCheckpoint,
     Overloaded,
     RateLimited,
+    RequestOverRate,
     Retryable,
     StratosError,
     UnsupportedEncoding,
@@ -28,6 +30,8 @@ from stratos.common.errors import (
 )
 
 MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 1, 30
+MIN_OWN_RETRY_AFTER_S = 0.1
+"""Of a tenant's own limits: sooner, no turn with the store can have changed anything."""
 CHALLENGE = 'Bearer realm="StratosServe"'
 
 _PROMPT = "prompt"
@@ -119,8 +123,13 @@ def retry_headers(error: StratosError, random: Random) -> dict[str, str]:
     """Retry-After where a retry makes sense: exact for a tenant's own limits, jittered otherwise."""
     shown = public_error(error)
     if not isinstance(shown, Retryable):
-        return {"x-should-retry": "false"} if shown.code == "insufficient_quota" else {}
-    after_s = max(shown.after_s or 0.0, MIN_RETRY_AFTER_S)
-    if not isinstance(shown, RateLimited):
-        after_s *= random.uniform(1.0, 3.0)
-    return {"retry-after": str(min(math.ceil(after_s), MAX_RETRY_AFTER_S))}
+        return {"x-should-retry": "false"} if isinstance(shown, InsufficientQuota | RequestOverRate) else {}
+    if isinstance(shown, RateLimited):
+        after_s = max(shown.after_s or 0.0, MIN_OWN_RETRY_AFTER_S)
+    else:
+        after_s = min(max(shown.after_s or 0.0, MIN_RETRY_AFTER_S) * random.uniform(1.0, 3.0), MAX_RETRY_AFTER_S)
+    return {
+        "retry-after": str(math.ceil(after_s)),
+        "retry-after-ms": str(math.ceil(after_s * 1000)),
+        "x-should-retry": "true",
+    }

@@ -30,6 +30,8 @@ class Exchange:
         self.client = client
         self.status = 0
         self.client_left = False
+        self.headers: list[tuple[bytes, bytes]] = []
+        """Added to the answer."""
         self._send = send
 
     @property
@@ -46,7 +48,7 @@ class Exchange:
         """Pass a message on; the first one gets the request id, and the span if there is one."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = [*message.get("headers", ()), (b"x-request-id", self.request_id.encode())]
+            headers = [*message.get("headers", ()), *self.headers, (b"x-request-id", self.request_id.encode())]
             if self.span.is_recording:
                 headers.append((b"traceparent", self.span.trace.traceparent.encode()))
             message["headers"] = headers

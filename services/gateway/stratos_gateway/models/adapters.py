@@ -1,4 +1,4 @@
-"""Adapters that a tenant may use, from the followed snapshot."""
+"""Adapters that a tenant may use, and what is blocked, from the followed snapshot."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from stratos.common.errors import DependencyDown
 from stratos.core.adapter import Adapter
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind
+from stratos.store.tenants import MODEL_SCOPE, BlockRecord, adapter_scope
 
 
 class AdapterSource(Protocol):
@@ -25,6 +26,56 @@ class AdapterSource(Protocol):
     def list(self, tenant: str) -> Sequence[Adapter]:
         """All adapters that a tenant may use, sorted by name, as far as they are known."""
         ...
+
+
+class Blocks(Protocol):
+    """What is refused for now."""
+
+    def is_model_blocked(self, name: str) -> bool:
+        """Whether a base model is, with all its adapters."""
+        ...
+
+    def is_adapter_blocked(self, owner: str, name: str) -> bool:
+        """Whether an adapter is; ``owner`` is "" for one of all tenants."""
+        ...
+
+
+class NoBlocks(Blocks):
+    """Nothing is refused."""
+
+    def is_model_blocked(self, name: str) -> bool:
+        """Never."""
+        return False
+
+    def is_adapter_blocked(self, owner: str, name: str) -> bool:
+        """Never."""
+        return False
+
+
+NO_BLOCKS = NoBlocks()
+
+
+class SnapshotBlocks(Blocks):
+    """Blocks of a followed snapshot.
+
+    Args:
+        follower: keeps the snapshot.
+    """
+
+    def __init__(self, follower: SnapshotFollower) -> None:
+        self._follower = follower
+
+    def is_model_blocked(self, name: str) -> bool:
+        """A record that is no tombstone says so."""
+        return self._has(MODEL_SCOPE, name)
+
+    def is_adapter_blocked(self, owner: str, name: str) -> bool:
+        """A record that is no tombstone says so."""
+        return self._has(adapter_scope(owner), name)
+
+    def _has(self, scope: str, name: str) -> bool:
+        record = self._follower.snapshot.of_owner(Kind.BLOCK, scope).get(name)
+        return record is not None and isinstance(record.value, BlockRecord)
 
 
 class SnapshotAdapters(AdapterSource):

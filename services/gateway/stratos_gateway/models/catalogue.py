@@ -1,7 +1,7 @@
 """Model names -> digests, at the edge, once per request.
 
 The base model is known from its files, adapters from the followed snapshot.  A name that is not known is an error,
-never the base model.
+never the base model.  A name that the plan or the key does not allow takes the way of an unknown one, outages included.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from stratos.common.errors import ModelNotFound
+from stratos.common.errors import ModelNotFound, PermissionDenied
 from stratos.core.adapter import BASE_MODEL, Adapter, AdapterRef
 from stratos.core.files.embedding_files import EmbeddingConfig
-from stratos_gateway.models.adapters import AdapterSource
+from stratos.core.tenant import Tenant
+from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
+
+HIDDEN = "/"
+"""A name that no adapter can have; it is looked up in the place of one that is not allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,39 +59,64 @@ class ModelCatalogue:
     Args:
         base: the base model.
         adapters: where adapters are looked up; ``None`` serves the base model alone.
+        blocks: what is refused for now.
     """
 
-    def __init__(self, base: BaseModel, adapters: AdapterSource | None = None) -> None:
+    def __init__(self, base: BaseModel, adapters: AdapterSource | None = None, blocks: Blocks = NO_BLOCKS) -> None:
         self.base = base
         self._adapters = adapters
+        self._blocks = blocks
 
-    async def resolve(self, tenant: str, name: str) -> ModelTarget:
+    async def resolve(self, tenant: Tenant, name: str) -> ModelTarget:
         """The digests that a name stands for; raises like ``get``."""
-        if name == self.base.name:
+        if self._is_base(tenant, name):
             return ModelTarget(name=name, model_digest=self.base.digest)
         adapter = await self._find(tenant, name)
         ref = AdapterRef(digest=adapter.digest, uri=adapter.uri)
         return ModelTarget(name=name, model_digest=self.base.digest, adapter=ref)
 
-    async def list(self, tenant: str) -> list[dict[str, Any]]:
-        """The tenant's models in OpenAI's shape, the base model first."""
-        adapters = self._adapters.list(tenant) if self._adapters is not None else ()
-        return [self._base_entry(), *(self._adapter_entry(adapter) for adapter in adapters if self._fits(adapter))]
+    async def list(self, tenant: Tenant) -> list[dict[str, Any]]:
+        """The tenant's models in OpenAI's shape, the base model first; without those that are refused."""
+        base, blocks = self.base.name, self._blocks
+        own = [self._base_entry()] if tenant.may_use(base) and not blocks.is_model_blocked(base) else []
+        if blocks.is_model_blocked(base) or self._adapters is None:
+            return own
+        return own + [
+            self._adapter_entry(adapter)
+            for adapter in self._adapters.list(tenant.name)
+            if self._fits(adapter) and tenant.may_use(adapter.name) and not self._is_blocked(adapter)
+        ]
 
-    async def get(self, tenant: str, name: str) -> dict[str, Any]:
+    async def get(self, tenant: Tenant, name: str) -> dict[str, Any]:
         """One model in OpenAI's shape.
 
         Raises:
-            ModelNotFound: no such model, or one of another tenant.
+            ModelNotFound: no such model, one of another tenant, or one that the plan or the key does not allow.
+            PermissionDenied: it is blocked.
             DependencyDown: the name is not known, and cannot be looked up now.
         """
-        return self._base_entry() if name == self.base.name else self._adapter_entry(await self._find(tenant, name))
+        if self._is_base(tenant, name):
+            return self._base_entry()
+        return self._adapter_entry(await self._find(tenant, name))
 
-    async def _find(self, tenant: str, name: str) -> Adapter:
-        adapter = await self._adapters.find(tenant, name) if self._adapters is not None else None
+    def _is_base(self, tenant: Tenant, name: str) -> bool:
+        if name != self.base.name or not tenant.may_use(name):
+            return False
+        if self._blocks.is_model_blocked(name):
+            raise _refused(name)
+        return True
+
+    async def _find(self, tenant: Tenant, name: str) -> Adapter:
+        sought = name if tenant.may_use(name) and name != self.base.name else HIDDEN
+        adapter = await self._adapters.find(tenant.name, sought) if self._adapters is not None else None
         if adapter is None or not self._fits(adapter):
             raise ModelNotFound(f"the model {name[:100]!r} does not exist", param="model")
+        if self._is_blocked(adapter) or self._blocks.is_model_blocked(self.base.name):
+            raise _refused(name)
         return adapter
+
+    def _is_blocked(self, adapter: Adapter) -> bool:
+        return self._blocks.is_adapter_blocked(adapter.tenant, adapter.name)
 
     def _fits(self, adapter: Adapter) -> bool:
         """Whether an adapter is one of this gateway's base model, and not hidden by its name."""
@@ -114,3 +143,7 @@ class ModelCatalogue:
             "root": adapter.digest,
             "parent": self.base.name,
         }
+
+
+def _refused(name: str) -> PermissionDenied:
+    return PermissionDenied(f"the model {name[:100]!r} is not served now, by decision of the operator", param="model")

@@ -9,23 +9,28 @@ answered, is the route's own business.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from stratos.common.errors import StratosError
+from stratos.common.errors import Retryable, StratosError
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.tenant import Tenant
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.auth import Authenticator, bearer_key
-from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.access.client_address import check_address
+from stratos_gateway.access.concurrency import Admission, Place
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.body import read_json, until_disconnect
 from stratos_gateway.http.deadline import TimeAllowed, time_allowed
 from stratos_gateway.http.errors import public_param
+from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.limits.limiter import Cost, TenantLimiter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +42,25 @@ class Edge:
     platform: Platform
     tokenizer: Tokenizer
     limits: HttpLimits
+    limiter: TenantLimiter
 
     async def authenticate(self, request: Request) -> Tenant:
-        """Whose key a request carries; raises like ``Authenticator``."""
-        return await self.authenticator.authenticate(bearer_key(request.headers))
+        """Whose key a request carries; raises like ``Authenticator``.
+
+        Raises:
+            PermissionDenied: the key may not be used from the client's address.
+        """
+        tenant = await self.authenticator.authenticate(bearer_key(request.headers))
+        check_address(tenant, exchange_of(request).client)
+        return tenant
+
+
+@dataclass(slots=True)
+class Spending:
+    """What a request has used so far; until it is known, all that it may come to use."""
+
+    num_tokens: int
+    num_output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +68,7 @@ class Caller:
     """For whom a request is answered, and until when it must have begun and ended; monotonic seconds."""
 
     tenant: Tenant
+    place: Place
     arrival_s: float
     deadline_s: float
     end_s: float
@@ -74,16 +95,38 @@ class EdgeEndpoint(ABC):
         edge, request = self._edge, Request(scope, receive)
         arrival_s = edge.platform.clock.now()
         tenant = await edge.authenticate(request)
-        with edge.admission.enter(tenant.name):
+        with edge.admission.enter(tenant) as place:
             limits = edge.limits
             allowed = time_allowed(request, TimeAllowed(limits.max_deadline_s, limits.max_answer_s))
-            caller = Caller(tenant, arrival_s, arrival_s + allowed.first_token_s, arrival_s + allowed.end_s)
+            deadline_s, end_s = arrival_s + allowed.first_token_s, arrival_s + allowed.end_s
+            caller = Caller(tenant, place, arrival_s, deadline_s, end_s)
             body = await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
             try:
                 await until_disconnect(receive, self._answer(request, body, caller, send))
             except StratosError as error:
                 self._name_param(error)
                 raise
+
+    @asynccontextmanager
+    async def _within_limits(self, request: Request, tenant: Tenant, cost: Cost) -> AsyncIterator[Spending]:
+        """Hold a request's part of its tenant's limits; at the end it is settled to what was spent.
+
+        Raises:
+            RateLimited, ConcurrencyLimited, RequestOverRate: the tenant's own limits.
+        """
+        limiter, exchange = self._edge.limiter, exchange_of(request)
+        reservation, spending = limiter.claim(tenant, cost), Spending(cost.num_tokens)
+        try:
+            try:
+                await limiter.take(reservation)
+            finally:
+                exchange.headers = reservation.headers
+            yield spending
+        except Retryable:
+            spending.num_tokens = spending.num_output_tokens  # the platform's failure is not the tenant's use
+            raise
+        finally:
+            reservation.settle(spending.num_tokens)
 
     def _name_param(self, error: StratosError) -> None:
         """Workers and the router name fields of our messages; the client knows the route's parameters."""

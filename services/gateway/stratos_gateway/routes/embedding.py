@@ -16,12 +16,15 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from stratos.common.errors import BadRequest
+from stratos.common.ids import new_nonce
 from stratos.core.requests.embedding import EmbedCall
+from stratos.core.requests.limits import check_input_lengths
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.embedding_run import embed_all
 from stratos_gateway.http.exchange import exchange_of
+from stratos_gateway.limits.limiter import Cost
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.embedding_requests import EmbeddingBody, embedding_answer, parse_embedding
@@ -59,7 +62,8 @@ class EmbeddingEndpoint(EdgeEndpoint):
         num_tokens = sum(map(len, call.inputs))
         span.set(operation="embeddings", model=parsed.model, input_tokens=num_tokens, inputs=len(call.inputs))
         left_s = max(0.0, caller.deadline_s - self._edge.platform.clock.now())
-        vectors = await embed_all(call, self._edge.platform, self._client, min(self._timeout_s, left_s))
+        async with self._within_limits(request, caller.tenant, Cost(num_tokens=num_tokens, num_sequences=1)):
+            vectors = await embed_all(call, self._edge.platform, self._client, min(self._timeout_s, left_s))
         metrics = self._edge.platform.metrics
         metrics.tokens_in.labels(caller.tenant.name).inc(num_tokens)
         metrics.embedding_inputs.inc(len(vectors))
@@ -69,14 +73,16 @@ class EmbeddingEndpoint(EdgeEndpoint):
         await Response(answer, media_type="application/json")(request.scope, request.receive, send)
 
     async def _call(self, body: EmbeddingBody, tenant: Tenant, trace: TraceContext) -> EmbedCall:
-        target = await self._catalogue.resolve(tenant.name, body.model)
+        target = await self._catalogue.resolve(tenant, body.model)
         config = self._model.base.embedding
         if config is None:
             raise BadRequest("this model does not embed", param="model", code="unsupported_operation")
+        inputs = await self._model.encode_inputs(body.inputs)
+        check_input_lengths([len(ids) for ids in inputs], tenant.plan.max_prompt_tokens, self._model.base.max_model_len)
         return EmbedCall(
-            terms=tenant.terms(target.adapter),
+            terms=tenant.terms(target.adapter, new_nonce()),
             model_digest=target.model_digest,
-            inputs=await self._model.encode_inputs(body.inputs),
+            inputs=inputs,
             pooling=config.pooling,
             normalizes=config.normalizes,
             num_dimensions=body.num_dimensions,

@@ -25,6 +25,7 @@ from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.exchange import Exchange, exchange_of
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
+from stratos_gateway.limits.limiter import Cost
 from stratos_gateway.openai.responses import ChatRenderer, Usage
 from stratos_gateway.routes.edge import Caller, Edge, EdgeEndpoint
 from stratos_gateway.routes.preparation import Prepared
@@ -53,14 +54,17 @@ class GenerationEndpoint(EdgeEndpoint):
         options = prepared.options
         specs = [replace(spec, terms=caller.dated(spec.terms)) for spec in prepared.specs]
         stop = (options.stop, options.include_stop)
-        fanout = Fanout(specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
-        try:
-            async with fanout:
-                with self._edge.admission.ends_by(fanout.fail):
-                    await self._send(fanout, prepared, request, send)
-        finally:
-            self._count(caller.tenant, fanout)
-            _describe(exchange.span, prepared, fanout)
+        async with self._within_limits(request, caller.tenant, _cost(prepared)) as spending:
+            fanout = Fanout(specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
+            try:
+                async with fanout:
+                    with self._edge.admission.ends_by(caller.place, fanout.fail, lambda: fanout.num_output_tokens > 0):
+                        await self._send(fanout, prepared, request, send)
+            finally:
+                spending.num_output_tokens = fanout.num_output_tokens
+                spending.num_tokens = fanout.num_prompt_tokens + fanout.num_output_tokens
+                self._count(caller.tenant, fanout)
+                _describe(exchange.span, prepared, fanout)
 
     async def _send(self, fanout: Fanout, prepared: Prepared, request: Request, send: Send) -> None:
         if prepared.options.stream:
@@ -100,6 +104,14 @@ def _describe(span: Span, prepared: Prepared, fanout: Fanout) -> None:
         input_tokens=fanout.num_prompt_tokens,
         output_tokens=fanout.num_output_tokens,
         cached_tokens=fanout.num_cached_tokens,
+    )
+
+
+def _cost(prepared: Prepared) -> Cost:
+    n = prepared.options.n
+    return Cost(
+        num_tokens=sum(len(spec.prompt_ids) + n * spec.sampling.max_tokens for spec in prepared.specs),
+        num_sequences=n * len(prepared.specs),
     )
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stratos.common.errors import BadRequest
-from stratos.common.ids import new_id, new_seed
+from stratos.common.ids import new_id, new_nonce, new_seed
 from stratos.core.requests.limits import check_prompt_logprobs
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos_gateway.generation.generation import GenerationSpec
@@ -20,6 +21,7 @@ from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
 from stratos_gateway.openai.requests import GenerationOptions, parse_chat, parse_completion
 from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer, Renderer
+from stratos_gateway.routes.plan_limits import check_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +55,9 @@ class Preparation:
         """/v1/chat/completions; raises ``StratosError`` with the client's answer."""
         self._check_generates()
         request = parse_chat(body, self.model.base.vocab_size)
-        target = await self.catalogue.resolve(tenant.name, request.options.model)
+        target = await self.catalogue.resolve(tenant, request.options.model)
         prompts = [await self.model.encode_chat(request.messages)]
-        specs = await self._specs(request.options, prompts, tenant, target, trace)
+        specs = await self._specs(request.options, prompts, "messages", tenant, target, trace)
         answer = self._answer("chatcmpl", request.options, prompts)
         return Prepared(options=request.options, specs=specs, renderer=ChatRenderer(answer, self.model.tokenizer))
 
@@ -63,7 +65,7 @@ class Preparation:
         """/v1/completions; raises like ``chat``."""
         self._check_generates()
         request = parse_completion(body, self.model.base.vocab_size)
-        target = await self.catalogue.resolve(tenant.name, request.options.model)
+        target = await self.catalogue.resolve(tenant, request.options.model)
         prompts = [await self.model.encode_prompt(prompt) for prompt in request.prompts]
         tokenizer = self.model.tokenizer
         echoes = [
@@ -71,7 +73,7 @@ class Preparation:
             for p in request.prompts
             if request.echo
         ]
-        specs = await self._specs(request.options, prompts, tenant, target, trace)
+        specs = await self._specs(request.options, prompts, "prompt", tenant, target, trace)
         specs = tuple(replace(spec, continues_prompt=True) for spec in specs)
         renderer = CompletionRenderer(self._answer("cmpl", request.options, prompts), tokenizer, echoes)
         return Prepared(options=request.options, specs=specs, renderer=renderer)
@@ -84,22 +86,25 @@ class Preparation:
         self,
         options: GenerationOptions,
         prompts: Sequence[tuple[int, ...]],
+        prompt_param: str,
         tenant: Tenant,
         target: ModelTarget,
         trace: TraceContext,
     ) -> tuple[GenerationSpec, ...]:
+        check_plan(options, prompts, tenant.plan, prompt_param)
         param = "prompt_logprobs" if options.num_echo_logprobs is None else "logprobs"
         check_prompt_logprobs(sum(map(len, prompts)), _num_prompt_logprobs(options), param)
         if options.grammar is not None:
             await self.model.grammars.check(options.grammar.spec, options.grammar.param, tenant.name)
         seed = new_seed() if options.seed is None else options.seed
+        nonce = new_nonce()
         watermark = self.watermarks.watermark_for(tenant.name, target.name)
         return tuple(
             GenerationSpec(
-                terms=tenant.terms(target.adapter),
+                terms=tenant.terms(target.adapter, nonce),
                 model_digest=target.model_digest,
                 prompt_ids=prompt,
-                sampling=replace(self._sampling(options, len(prompt)), watermark=watermark),
+                sampling=replace(self._sampling(options, len(prompt), tenant.plan), watermark=watermark),
                 seed=seed,
                 trace=trace,
                 session_key=session_key(tenant.cache_salt, tenant.name, options.session),
@@ -107,9 +112,9 @@ class Preparation:
             for prompt in prompts
         )
 
-    def _sampling(self, options: GenerationOptions, num_prompt_tokens: int) -> SamplingParams:
+    def _sampling(self, options: GenerationOptions, num_prompt_tokens: int, plan: Plan) -> SamplingParams:
         wanted = self.default_max_tokens if options.max_tokens is None else options.max_tokens
-        max_tokens = min(wanted, self.model.max_tokens_left(num_prompt_tokens))
+        max_tokens = min(wanted, plan.max_tokens or wanted, self.model.max_tokens_left(num_prompt_tokens))
         if options.sampling.get("min_tokens", 0) > max_tokens:
             text = f"min_tokens must not be above the {max_tokens} tokens this request may generate"
             raise BadRequest(text, param="min_tokens")

@@ -8,7 +8,8 @@ import json
 import httpx
 import pytest
 
-from tests.support.gateway_world import KEY, TIMEOUT_S, World, gateway_world, say
+from tests.support.gateway_keys import KEY
+from tests.support.gateway_world import TIMEOUT_S, World, gateway_world, say
 from tests.support.shipped_model import shipped_tokenizer
 from tests.support.waiting import eventually
 

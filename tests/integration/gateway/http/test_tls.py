@@ -15,7 +15,8 @@ import pytest
 from stratos.rpc.binding import StartError
 from stratos_gateway.http.config import HttpTlsConfig
 from stratos_gateway.http.tls import ReloadingContext
-from tests.support.gateway_world import KEY, TIMEOUT_S, World, gateway_world, say
+from tests.support.gateway_keys import KEY
+from tests.support.gateway_world import TIMEOUT_S, World, gateway_world, say
 from tests.support.server_certificates import Authority
 from tests.support.waiting import eventually
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from stratos.core.requests.limits import BATCH_CLASS, DEFAULT_PRIORITY_CLASS
 from stratos.core.rules.ageing import AgedQuota, effective_class
 
 
 @pytest.mark.parametrize(
     ("priority_class", "waited_s", "expected"),
-    [(3, 0.0, 3), (3, 1.999, 3), (3, 2.0, 2), (3, 3.999, 2), (3, 4.0, 1), (3, 6.0, 0), (3, 1e9, 0), (0, 60.0, 0)],
+    [(2, 0.0, 2), (2, 1.999, 2), (2, 2.0, 1), (2, 3.999, 1), (2, 4.0, 0), (2, 1e9, 0), (1, 2.0, 0), (0, 60.0, 0)],
 )
 def test_a_class_rises_at_each_step_and_stops_at_the_top(priority_class: int, waited_s: float, expected: int) -> None:
     assert effective_class(priority_class, waited_s, 2.0) == expected
+
+
+@pytest.mark.parametrize(("waited_s", "expected"), [(1.999, 3), (2.0, 2), (4.0, 2), (1e9, 2)])
+def test_the_batch_class_never_rises_above_the_default_one(waited_s: float, expected: int) -> None:
+    assert effective_class(BATCH_CLASS, waited_s, 2.0) == expected
+    assert DEFAULT_PRIORITY_CLASS == 2
 
 
 def test_a_clock_that_went_back_does_not_lower_a_class() -> None:

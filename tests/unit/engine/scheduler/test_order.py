@@ -54,21 +54,21 @@ def test_class_then_deadline_then_arrival():
     assert admitted(make_order(), waiting, 1.0, 5) == [3, 2, 1, 4, 0]
 
 
-@pytest.mark.parametrize(("waited_s", "reached"), [(1.99, 3), (2.0, 2), (3.99, 2), (4.0, 1), (6.0, 0), (60.0, 0)])
+@pytest.mark.parametrize(("waited_s", "reached"), [(1.99, 2), (2.0, 1), (3.99, 1), (4.0, 0), (60.0, 0)])
 def test_one_class_up_at_two_seconds_and_at_each_further_two(waited_s, reached):
-    sequence = make_sequence(0, priority_class=3, since_s=100.0)
+    sequence = make_sequence(0, priority_class=2, since_s=100.0)
     assert make_order().key(sequence, 100.0 + waited_s).service_class == reached
 
 
 def test_only_waiting_ages_and_waits_add_up():
-    order, sequence = make_order(), make_sequence(0, priority_class=3, since_s=0.0)
+    order, sequence = make_order(), make_sequence(0, priority_class=2, since_s=0.0)
     sequence.wait.end(2.5)
     running = order.key(sequence, 2.5)
-    assert running.service_class == 2
+    assert running.service_class == 1
     assert order.key(sequence, 1000.0) == running
     sequence.wait.begin(1000.0)
-    assert order.key(sequence, 1001.4).service_class == 2
-    assert order.key(sequence, 1001.5).service_class == 1
+    assert order.key(sequence, 1001.4).service_class == 1
+    assert order.key(sequence, 1001.5).service_class == 0
 
 
 def test_aged_get_one_of_ten_and_the_oldest_goes_first():

@@ -5,6 +5,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common import errors
+from stratos.core.tenant import Tenant
 from stratos_gateway.access.auth import bearer_key
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.http.errors import error_body, public_error, public_param, retry_headers
@@ -19,7 +20,10 @@ def test_every_error_has_a_public_shape(cls: type[errors.StratosError]) -> None:
     assert set(body) == {"message", "type", "param", "code"}
     assert body["code"] not in ("busy", "worker_lost", "identity_mismatch", "invalid_checkpoint", "adapter_mismatch")
     headers = retry_headers(error, Random(1))
-    is_retryable = public_error(error).http_status in (429, 503) and body["code"] != "insufficient_quota"
+    is_retryable = public_error(error).http_status in (429, 503) and body["code"] not in (
+        "insufficient_quota",
+        "request_over_rate_limit",
+    )
     assert ("retry-after" in headers) == is_retryable
     if is_retryable:
         assert 1 <= int(headers["retry-after"]) <= 30
@@ -111,16 +115,16 @@ def test_own_limits_say_exactly_when_others_are_spread() -> None:
 
 def test_admission_gives_places_back_on_every_way_out() -> None:
     admission = Admission(3, 2, GatewayMetrics(CollectorRegistry()))
-    with admission.enter("a"), admission.enter("a"):
-        with pytest.raises(errors.ConcurrencyLimited), admission.enter("a"):
+    with admission.enter(Tenant(name="a")), admission.enter(Tenant(name="a")):
+        with pytest.raises(errors.ConcurrencyLimited), admission.enter(Tenant(name="a")):
             pass
-        with admission.enter("b"), pytest.raises(errors.Overloaded), admission.enter("c"):
+        with admission.enter(Tenant(name="b")), pytest.raises(errors.Overloaded), admission.enter(Tenant(name="c")):
             pass
-    with pytest.raises(ZeroDivisionError), admission.enter("a"):
+    with pytest.raises(ZeroDivisionError), admission.enter(Tenant(name="a")):
         raise ZeroDivisionError
     assert admission.num_open == 0
     admission.is_draining = True
-    with pytest.raises(errors.Draining), admission.enter("a"):
+    with pytest.raises(errors.Draining), admission.enter(Tenant(name="a")):
         pass
 
 

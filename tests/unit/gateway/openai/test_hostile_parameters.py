@@ -27,6 +27,9 @@ from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.generation.prompt_digest import PromptDigests
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.limits.config import LimitsConfig
+from stratos_gateway.limits.leaser import NO_LEASES, Leaser
+from stratos_gateway.limits.limiter import TenantLimiter
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.routes.edge import Edge
@@ -104,12 +107,13 @@ def make_app() -> GatewayApp:
         platform=platform,
         tokenizer=served_model().tokenizer,
         limits=HttpLimits(max_body_bytes=2 << 20, body_timeout_s=5, write_timeout_s=5),
+        limiter=TenantLimiter(Leaser(NO_LEASES, SystemClock(), LimitsConfig()), SystemClock(), "base"),
     )
     routes = build_routes(
         chat=GenerationEndpoint(edge, preparation.chat, "messages"),
         completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
         embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
-        authenticator=full,
+        authenticate=edge.authenticate,
         catalogue=catalogue,
         health=unreached,
         registry=CollectorRegistry(),

@@ -27,7 +27,7 @@ from stratos_gateway.routes.preparation import Preparation, Prepared
 from tests.support.gateway_fakes import FakeRouter, FakeSessions, make_platform
 from tests.support.shipped_model import VOCAB_SIZE, served_model
 
-TENANT = Tenant(name="acme", cache_salt=b"salt", priority_class=2)
+TENANT = Tenant(name="acme", cache_salt=b"salt")
 TRACE = TraceContext(traceparent=f"00-{'a' * 32}-{'b' * 16}-01", http_request_id="req-1")
 MAX_MODEL_LEN = 64
 MAX_INPUT_TOKENS = 48

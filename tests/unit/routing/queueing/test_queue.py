@@ -99,15 +99,15 @@ def test_the_first_boost_comes_at_two_seconds_and_not_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waited_s", "expected"), [(0.0, 3), (1.99, 3), (2.0, 2), (3.99, 2), (4.0, 1), (6.0, 0), (60.0, 0)]
+    ("waited_s", "expected"), [(0.0, 2), (1.99, 2), (2.0, 1), (3.99, 1), (4.0, 0), (6.0, 0), (60.0, 0)]
 )
 def test_one_class_up_for_each_two_seconds(waited_s, expected) -> None:
-    assert effective_class(3, waited_s, 2.0) == expected
+    assert effective_class(2, waited_s, 2.0) == expected
 
 
 def test_aged_requests_get_a_tenth_of_the_dispatches_oldest_first_while_a_higher_class_is_backlogged() -> None:
     world = QueueWorld(ttl_s=10_000.0, max_requests=10_000)
-    old = [world.push(priority_class=3) for _ in range(50)]
+    old = [world.push(priority_class=2) for _ in range(50)]
     world.clock.advance(10)
     for _ in range(400):
         world.push(priority_class=0)
@@ -270,6 +270,6 @@ def test_nobody_waits_for_ever_under_a_saturating_high_class(arrivals, service_s
         world.clock.advance(service_s)
         ended |= set(world.queue.expire(world.clock.now()))
         assert world.clock.now() <= 1000.0 + 15.0 + service_s + 1e-6
-    oldest_low = [ticket for ticket in waiting if ticket.request.terms.priority_class == 3]
+    oldest_low = [ticket for ticket in waiting if ticket.request.terms.priority_class == 2]
     if oldest_low and service_s <= 0.3:
         assert any(not ticket.is_waiting for ticket in oldest_low)

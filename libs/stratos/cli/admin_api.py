@@ -1,0 +1,83 @@
+"""The admin API from the command line: what is declared in a file becomes so, and the audit log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from stratos.common.errors import BadRequest, DependencyDown, error_from_code
+
+_TIMEOUT_S = 30.0
+
+
+class AdminClient:
+    """Calls one gateway's admin API.
+
+    Args:
+        url: of its port, without a path.
+        key: of the role admin, or of tenant-admin for what that may do.
+    """
+
+    def __init__(self, url: str, key: str) -> None:
+        headers = {"authorization": f"Bearer {key}"}
+        self._http = httpx.Client(base_url=f"{url.rstrip('/')}/admin/v1", headers=headers, timeout=_TIMEOUT_S)
+
+    def call(self, method: str, path: str, body: Any = None, **query: str) -> dict[str, Any]:
+        """One call.
+
+        Raises:
+            StratosError: what the API answers; ``DependencyDown`` where it does not.
+        """
+        try:
+            answer = self._http.request(method, path, json=body, params=query)
+            content: dict[str, Any] = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise DependencyDown(f"the admin API at {self._http.base_url} does not answer: {error}") from error
+        if answer.is_error:
+            found = content.get("error", {})
+            raise error_from_code(
+                str(found.get("code", "")), str(found.get("message", "")), http_status=answer.status_code
+            )
+        return content
+
+    def audit(self) -> list[dict[str, Any]]:
+        """The whole audit log, oldest first."""
+        entries: list[dict[str, Any]] = []
+        after: str | None = "0"
+        while after is not None:
+            page = self.call("GET", "/audit", after=after)
+            entries += page["data"]
+            after = page["next_after"]
+        return entries
+
+
+def read_declaration(path: Path) -> Any:
+    """What a YAML file says.
+
+    Raises:
+        BadRequest: it cannot be read.
+    """
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadRequest(f"{path} cannot be read: {error}") from error
+
+
+def declaration_text(declaration: dict[str, Any]) -> str:
+    """As a file for ``read_declaration``."""
+    text: str = yaml.safe_dump(declaration, sort_keys=True, allow_unicode=True)
+    return text
+
+
+def changes_text(changes: list[dict[str, Any]]) -> str:
+    """Changes, one line per field."""
+    lines = []
+    for change in changes:
+        lines.append(f"{change['action']} {change['kind']} {change['name']}")
+        for name, values in change["changes"].items():
+            lines.append(f"  {name}: {json.dumps(values['before'])} -> {json.dumps(values['after'])}")
+    return "\n".join(lines)

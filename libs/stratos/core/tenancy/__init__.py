@@ -1,0 +1,4 @@
+"""What a tenant has bought, and what a key may do.
+
+Read in this order: ``roles``, ``prices``, ``plan`` (the record, and the plans that are there without any record).
+"""

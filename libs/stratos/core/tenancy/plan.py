@@ -1,0 +1,93 @@
+"""A plan: on which terms a tenant's requests run. Premium, standard and batch are there without any record.
+
+A plan in the store replaces the one of its name here; a tenant's own overrides replace single fields of its plan.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+
+from stratos.core.requests.limits import BATCH_CLASS, DEFAULT_PRIORITY_CLASS, LIMITS, NUM_PRIORITY_CLASSES
+from stratos.core.requests.terms import Share
+from stratos.core.tenancy.prices import NO_BUDGET, Budget, Price
+
+MAX_WEIGHT = 1000
+_MOST = int(LIMITS["max_tokens"].maximum)
+Pattern = Annotated[str, MinLen(1), MaxLen(256)]
+"""Name of a model or an adapter; * stands for any characters."""
+ALL_MODELS = ("*",)
+
+
+class CachePolicy(enum.StrEnum):
+    """Between which requests of a tenant the prefix cache is shared; tenants never share it."""
+
+    TENANT = "tenant"
+    """All of its requests."""
+    KEY = "key"
+    """Requests of one key."""
+    OFF = "off"
+    """None: every prompt is computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Limits that are ``None`` do not bound anything."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
+
+    name: str = "standard"
+    priority_class: Annotated[int, Ge(0), Le(NUM_PRIORITY_CLASSES - 1)] = DEFAULT_PRIORITY_CLASS
+    """0 is the most urgent; the last one never ages above the default one."""
+    weight: Annotated[int, Ge(1), Le(MAX_WEIGHT)] = 1
+    """Share of a tenant among the backlogged tenants of its class: 3 gets three times the tokens of 1."""
+    ttft_ms: Annotated[int, Gt(0)] | None = None
+    """Promised time to the first token."""
+    itl_ms: Annotated[int, Gt(0)] | None = None
+    """Promised time between tokens."""
+    requests_per_min: Annotated[int, Gt(0)] | None = None
+    tokens_per_min: Annotated[int, Gt(0)] | None = None
+    """Prompt and output tokens, per base model; a request reserves its most output, and settles to the real one."""
+    burst_s: Annotated[int, Ge(1), Le(3600)] = 60
+    """Seconds of these rates that may come at once after a pause."""
+    max_sequences: Annotated[int, Gt(0)] | None = None
+    """Choices of all open requests together, over all gateways, per base model."""
+    max_tokens: Annotated[int, Gt(0), Le(_MOST)] | None = None
+    """Most output tokens of a choice."""
+    max_n: Annotated[int, Gt(0), Le(int(LIMITS["n"].maximum))] = int(LIMITS["n"].maximum)
+    """Most choices of a prompt."""
+    max_prompt_tokens: Annotated[int, Gt(0)] = 4096
+    """Longest prompt; the model's own bound holds as well."""
+    models: tuple[Pattern, ...] = ALL_MODELS
+    """Models and adapters that exist for the tenant; others answer like unknown ones."""
+    cache_policy: CachePolicy = CachePolicy.TENANT
+    resident_only: bool = False
+    """Requests never leave this platform."""
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    """By size of the model, such as "8b"; "default" stands for sizes without a row."""
+    budget: Budget = NO_BUDGET
+    max_batch_ratio: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Part of a worker's batch slots that requests of this plan may fill."""
+    kv_headroom_ratio: Annotated[float, Ge(0), Le(0.9)] = 0.0
+    """Part of a worker's KV pool that requests of this plan leave free for others."""
+
+    @property
+    def share(self) -> Share:
+        """What the router goes by."""
+        return Share(weight=self.weight, max_batch_ratio=self.max_batch_ratio, kv_headroom_ratio=self.kv_headroom_ratio)
+
+
+def is_allowed(patterns: tuple[str, ...], name: str) -> bool:
+    """Whether an ACL has the name of a model or an adapter."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+PREMIUM = Plan(name="premium", priority_class=DEFAULT_PRIORITY_CLASS - 1, weight=4, ttft_ms=1000, itl_ms=100)
+STANDARD = Plan(name="standard", ttft_ms=5000, itl_ms=250)
+BATCH = Plan(name="batch", priority_class=BATCH_CLASS, max_batch_ratio=0.75, kv_headroom_ratio=0.1)
+BUILT_IN_PLANS: Mapping[str, Plan] = {plan.name: plan for plan in (PREMIUM, STANDARD, BATCH)}

@@ -1,0 +1,70 @@
+"""Plans as JSON and back, and the checks of what a person wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from stratos.common.errors import BadRequest
+from stratos.core.tenancy.plan import Plan
+
+_ADAPTER = TypeAdapter(Plan)
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
+OVERRIDABLE = frozenset(field.name for field in fields(Plan)) - {"name"}
+
+
+def check_plan_name(name: str) -> str:
+    """Check the name of a plan.
+
+    Raises:
+        BadRequest: empty, longer than 64 characters, or other characters than a-z 0-9 . _ -
+    """
+    if not _NAME.match(name):
+        raise BadRequest(
+            "a plan's name has 1 to 64 characters of a-z 0-9 . _ - and starts with a letter or digit", param="plan"
+        )
+    return name
+
+
+def plan_from_json(name: str, value: object) -> Plan:
+    """The plan that an object says; fields it lacks have their defaults.
+
+    Raises:
+        BadRequest: an unknown field, or a value that cannot be; ``param`` names the field.
+    """
+    check_plan_name(name)
+    if not isinstance(value, dict) or "name" in value:
+        raise BadRequest("a plan is an object of its fields, without its name", param="plan")
+    try:
+        return _ADAPTER.validate_json(json.dumps({**value, "name": name}))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BadRequest(f"plan {name!r}: {where}: {first['msg']}", param=where) from None
+    except (TypeError, ValueError):
+        raise BadRequest(f"plan {name!r} holds something that JSON has no form for", param="plan") from None
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """Every field but the name."""
+    value: dict[str, Any] = _ADAPTER.dump_python(plan, mode="json")
+    return {name: value[name] for name in value if name != "name"}
+
+
+def overrides_from_json(value: object) -> dict[str, Any]:
+    """Single fields of a plan, as values of ``Plan``; raises like ``plan_from_json``."""
+    if not isinstance(value, dict):
+        raise BadRequest("overrides are an object of a plan's fields", param="overrides")
+    plan = plan_from_json("overrides", value)
+    return {name: getattr(plan, name) for name in value}
+
+
+def overrides_to_json(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The form in which overrides are stored and shown."""
+    plan = plan_to_json(Plan(name="overrides", **overrides))
+    return {name: plan[name] for name in overrides}

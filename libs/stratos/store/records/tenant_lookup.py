@@ -1,0 +1,54 @@
+"""Tenants of a followed snapshot, with the terms of their plans."""
+
+from __future__ import annotations
+
+from stratos.common.errors import DependencyDown, PermissionDenied
+from stratos.core.tenancy.plan import BUILT_IN_PLANS, Plan
+from stratos.core.tenant import Tenant
+from stratos.store.records.follower import SnapshotFollower
+from stratos.store.records.record import Kind
+from stratos.store.tenants import TenantRecord
+
+NOT_NOW = "this API key cannot be checked now, try again shortly"
+
+
+class TenantLookup:
+    """Finds a tenant by its name.
+
+    Args:
+        follower: keeps the snapshot.
+    """
+
+    def __init__(self, follower: SnapshotFollower) -> None:
+        self._follower = follower
+
+    async def find(self, name: str) -> Tenant | None:
+        """The tenant; ``None`` where there is none of this name.
+
+        Raises:
+            PermissionDenied: it is suspended.
+            DependencyDown: the snapshot lacks it, or its plan, and cannot be followed.
+        """
+        record = self._tenant(name)
+        plan = self._plan(record) if record is not None else None
+        if record is None or plan is None:
+            if not await self._follower.catch_up():
+                raise DependencyDown(NOT_NOW)
+            record = self._tenant(name)
+            if record is None:
+                return None
+            plan = self._plan(record)
+            if plan is None:
+                raise DependencyDown(NOT_NOW)
+        if record.is_suspended:
+            raise PermissionDenied("this tenant is suspended")
+        return Tenant(name=name, cache_salt=record.cache_salt, plan=record.apply_to(plan))
+
+    def _tenant(self, name: str) -> TenantRecord | None:
+        found = self._follower.snapshot.get(Kind.TENANT, name)
+        return found.value if found is not None and isinstance(found.value, TenantRecord) else None
+
+    def _plan(self, tenant: TenantRecord) -> Plan | None:
+        found = self._follower.snapshot.get(Kind.PLAN, tenant.plan)
+        stored = found.value if found is not None else None
+        return stored if isinstance(stored, Plan) else BUILT_IN_PLANS.get(tenant.plan)

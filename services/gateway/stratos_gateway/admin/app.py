@@ -1,0 +1,53 @@
+"""The admin API's own server: its port, and nothing else on it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+from starlette.requests import Request
+
+from stratos.core.tenant import Tenant
+from stratos_gateway.admin.config import AdminConfig
+from stratos_gateway.admin.routes import AdminRoutes, AdminStores
+from stratos_gateway.app import GatewayApp
+from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.http.listener import Listener
+from stratos_gateway.http.protocol import ConnectionsState
+from stratos_gateway.http.server import HttpServer
+from stratos_gateway.metrics import GatewayMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminPort:
+    """Where the admin API listens, and the bounds of its connections."""
+
+    listener: Listener
+    config: AdminConfig
+    limits: HttpLimits
+    trusted_proxies: tuple[str, ...]
+
+
+def build_server(
+    port: AdminPort,
+    stores: AdminStores,
+    authenticate: Callable[[Request], Awaitable[Tenant]],
+    metrics: GatewayMetrics,
+) -> HttpServer:
+    """The server of the admin API; it answers once it runs.
+
+    Args:
+        port: where connections come from.
+        stores: what is read and written.
+        authenticate: whose key a request carries.
+        metrics: of the process; requests of both servers are counted together.
+    """
+    most = port.config.max_body_bytes
+    app = GatewayApp(AdminRoutes(authenticate, stores, most).build(), metrics, Random())
+    state = ConnectionsState(
+        limits=replace(port.limits, max_body_bytes=most),
+        num_open=metrics.connections,
+        num_refused=metrics.connections_refused,
+    )
+    return HttpServer(app, port.listener, state, trusted_proxies=port.trusted_proxies)

@@ -1,0 +1,19 @@
+"""Where the admin API listens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig:
+    """The admin API."""
+
+    listen: str = ""
+    """host:port of the admin API, for keys of the roles admin and tenant-admin; empty serves none. Keep it off the port
+    and the networks that tenants reach."""
+    max_body_bytes: Annotated[int, Ge(1024)] = 4 * 1024 * 1024
+    """Largest body, such as a declaration of all tenants."""

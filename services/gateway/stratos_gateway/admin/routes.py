@@ -1,0 +1,276 @@
+"""Routes of the admin API. Each one says which role it needs; a tenant-admin reaches its own tenant alone.
+
+What another tenant has looks to a tenant-admin as if it were not there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from stratos.common.errors import BadRequest, NotFound, PermissionDenied
+from stratos.core.tenancy.roles import Role
+from stratos.core.tenant import Tenant
+from stratos.store.counters.key_use import KeyUse
+from stratos.store.key_store import KeyStore
+from stratos.store.keys import Peppers
+from stratos.store.plans import plan_from_json
+from stratos.store.records.record_store import RecordStore
+from stratos.store.records.writer import RecordWriter
+from stratos.store.tenants import block_id
+from stratos_gateway.admin.declaration import declared, differences, parse_declaration
+from stratos_gateway.admin.fields import key_terms, only, seconds, text
+from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
+from stratos_gateway.http.body import read_json
+from stratos_gateway.http.json_response import OrjsonResponse
+
+_BODY_TIMEOUT_S = 10.0
+_MAX_AUDIT = 1000
+_DAY_S = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminStores:
+    """What the admin API reads and writes."""
+
+    records: RecordStore
+    key_use: KeyUse
+    peppers: Peppers
+
+
+class Caller:
+    """Who calls, and what it may reach."""
+
+    def __init__(self, tenant: Tenant, stores: AdminStores) -> None:
+        self.tenant = tenant
+        self.stores = stores
+        self.keys = KeyStore(RecordWriter(stores.records, actor=f"key:{tenant.key_id}"), stores.peppers)
+        self.tenants = self.keys.tenants
+
+    @property
+    def is_admin(self) -> bool:
+        """Of the platform."""
+        return self.tenant.role is Role.ADMIN
+
+    def reach(self, tenant: str) -> str:
+        """The name of a tenant that the caller may work on.
+
+        Raises:
+            NotFound: not for this caller, whether there is one or not.
+        """
+        if not self.is_admin and tenant != self.tenant.name:
+            raise NotFound(f"there is no tenant {tenant[:64]!r}")
+        return tenant
+
+    async def reach_key(self, key_id: str) -> str:
+        """The id of a key of a tenant that the caller may work on; raises ``NotFound``."""
+        key = await self.keys.get(key_id)
+        if not self.is_admin and (key.tenant != self.tenant.name or not self.tenant.role.includes(key.terms.role)):
+            raise NotFound(f"there is no API key with id {key_id[:40]!r}")
+        return key_id
+
+
+Answer = Mapping[str, Any] | list[Any] | None
+Handler = Callable[[Caller, Request, dict[str, Any]], Awaitable[Answer]]
+
+
+class AdminRoutes:
+    """Builds the routing table.
+
+    Args:
+        authenticate: whose key a request carries.
+        stores: what is read and written.
+        max_body_bytes: of a request.
+        wall_clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        authenticate: Callable[[Request], Awaitable[Tenant]],
+        stores: AdminStores,
+        max_body_bytes: int,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._authenticate = authenticate
+        self._stores = stores
+        self._max_body_bytes = max_body_bytes
+        self._wall_clock = wall_clock
+
+    def build(self) -> list[BaseRoute]:
+        """All routes, below /admin/v1."""
+        admin, own = Role.ADMIN, Role.TENANT_ADMIN
+        table: list[tuple[str, str, Role, Handler]] = [
+            ("GET", "/plans", admin, self._list_plans),
+            ("PUT", "/plans/{name}", admin, self._put_plan),
+            ("DELETE", "/plans/{name}", admin, self._delete_plan),
+            ("GET", "/tenants", own, self._list_tenants),
+            ("GET", "/tenants/{name}", own, self._get_tenant),
+            ("PUT", "/tenants/{name}", admin, self._put_tenant),
+            ("DELETE", "/tenants/{name}", admin, self._delete_tenant),
+            ("POST", "/tenants/{name}/{verb:str}", admin, self._suspend_tenant),
+            ("GET", "/keys", own, self._list_keys),
+            ("POST", "/keys", own, self._create_key),
+            ("DELETE", "/keys/{key_id}", own, self._revoke_key),
+            ("POST", "/keys/{key_id}/rotate", own, self._rotate_key),
+            ("POST", "/keys/{key_id}/{verb:str}", own, self._suspend_key),
+            ("GET", "/blocks", admin, self._list_blocks),
+            ("POST", "/blocks", admin, self._block),
+            ("DELETE", "/blocks", admin, self._unblock),
+            ("GET", "/audit", own, self._audit),
+            ("GET", "/declaration", admin, self._declaration),
+            ("POST", "/declaration", admin, self._apply),
+        ]
+        return [
+            Route(f"/admin/v1{path}", self._endpoint(role, handler), methods=[method])
+            for method, path, role, handler in table
+        ]
+
+    def _endpoint(self, role: Role, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            tenant = await self._authenticate(request)
+            if not tenant.role.includes(role):
+                raise PermissionDenied(f"this needs a key of the role {role.value}")
+            has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+            body = (
+                await read_json(request, max_bytes=self._max_body_bytes, timeout_s=_BODY_TIMEOUT_S) if has_body else {}
+            )
+            return OrjsonResponse(await handler(Caller(tenant, self._stores), request, body) or {})
+
+        return answer
+
+    async def _list_plans(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        return {"data": [plan_view(plan) for plan in (await caller.tenants.plans()).values()]}
+
+    async def _put_plan(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        plan = plan_from_json(request.path_params["name"], body)
+        await caller.tenants.put_plan(plan)
+        return plan_view(plan)
+
+    async def _delete_plan(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        await caller.tenants.delete_plan(request.path_params["name"])
+        return {"deleted": True}
+
+    async def _list_tenants(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        if not caller.is_admin:
+            return {"data": [tenant_view(await caller.tenants.get(caller.tenant.name))]}
+        return {"data": [tenant_view(tenant) for tenant in await caller.tenants.list()]}
+
+    async def _get_tenant(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        return tenant_view(await caller.tenants.get(caller.reach(request.path_params["name"])))
+
+    async def _put_tenant(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        name = request.path_params["name"]
+        terms = parse_declaration({"tenants": {name: body}}).tenants[name]
+        await caller.tenants.put(name, plan=terms.plan, overrides=terms.overrides, is_suspended=terms.is_suspended)
+        return tenant_view(await caller.tenants.get(name))
+
+    async def _delete_tenant(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        name = request.path_params["name"]
+        if name == caller.tenant.name:
+            raise BadRequest("a tenant cannot be deleted with a key of its own", param="name")
+        await caller.tenants.delete(name)
+        return {"deleted": True}
+
+    async def _suspend_tenant(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        name, is_suspended = request.path_params["name"], _is_suspension(request)
+        if is_suspended and name == caller.tenant.name:
+            raise BadRequest("a tenant cannot be suspended with a key of its own", param="name")
+        await caller.tenants.suspend(name, is_suspended=is_suspended)
+        return tenant_view(await caller.tenants.get(name))
+
+    async def _list_keys(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        tenant = request.query_params.get("tenant") if caller.is_admin else caller.tenant.name
+        last_use = await self._stores.key_use.read()
+        return {"data": [key_view(key, last_use) for key in await caller.keys.list_keys(tenant)]}
+
+    async def _create_key(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        only(body, "tenant", "name", "plan", "role", "models", "networks", "expires_in_s")
+        terms = key_terms(body, self._wall_clock())
+        if not caller.tenant.role.includes(terms.role):
+            raise PermissionDenied(f"a key of the role {caller.tenant.role.value} makes none of {terms.role.value}")
+        tenant = caller.reach(text(body, "tenant", caller.tenant.name))
+        plan = text(body, "plan") or None
+        if plan is not None and not caller.is_admin:
+            raise PermissionDenied("plans are given by an admin")
+        key = await caller.keys.create_key(tenant, text(body, "name"), plan=plan, terms=terms)
+        return {"key": key, "key_id": key.split("-")[1], "tenant": tenant}
+
+    async def _revoke_key(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        await caller.keys.revoke_key(await caller.reach_key(request.path_params["key_id"]))
+        return {"revoked": True}
+
+    async def _rotate_key(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        only(body, "overlap_s")
+        overlap_s = seconds(body, "overlap_s")
+        key_id = await caller.reach_key(request.path_params["key_id"])
+        key = await caller.keys.rotate_key(key_id, overlap_s=_DAY_S if overlap_s is None else overlap_s)
+        return {"key": key, "key_id": key.split("-")[1]}
+
+    async def _suspend_key(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        is_suspended = _is_suspension(request)
+        key_id = await caller.reach_key(request.path_params["key_id"])
+        await caller.keys.suspend_key(key_id, is_suspended=is_suspended)
+        return {"key_id": key_id, "suspended": is_suspended}
+
+    async def _list_blocks(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        blocks = await caller.tenants.blocks()
+        return {"data": [{"what": name, "reason": block.reason} for name, block in sorted(blocks.items())]}
+
+    async def _block(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        what = _blocked(body)
+        await caller.tenants.block(what, text(body, "reason"))
+        return {"what": what}
+
+    async def _unblock(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        await caller.tenants.unblock(_blocked(body))
+        return {"unblocked": True}
+
+    async def _audit(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        after = request.query_params.get("after", "0")
+        if not after.replace("-", "", 1).isdecimal() or len(after) > 40:
+            raise BadRequest("after is the entry_id of an entry", param="after")
+        entries = await self._stores.records.audit_log(after, _MAX_AUDIT)
+        shown = [entry for entry in entries if caller.is_admin or entry.tenant == caller.tenant.name]
+        last = entries[-1].entry_id if entries else None
+        return {"data": [audit_view(entry) for entry in shown], "next_after": last}
+
+    async def _declaration(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        tenants = {tenant.name: tenant for tenant in await caller.tenants.list()}
+        return declared(await caller.tenants.stored_plans(), tenants)
+
+    async def _apply(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        is_dry = request.query_params.get("dry_run", "false") == "true"
+        wanted = parse_declaration(body)
+        tenants = {tenant.name: tenant for tenant in await caller.tenants.list()}
+        changes = differences(wanted, await caller.tenants.stored_plans(), tenants)
+        for change in () if is_dry else changes:
+            if change.kind == "plan":
+                await caller.tenants.put_plan(wanted.plans[change.name])
+                continue
+            terms = wanted.tenants[change.name]
+            await caller.tenants.put(
+                change.name, plan=terms.plan, overrides=terms.overrides, is_suspended=terms.is_suspended
+            )
+        return {"dry_run": is_dry, "changes": [change.as_json() for change in changes]}
+
+
+def _is_suspension(request: Request) -> bool:
+    verb = request.path_params["verb"]
+    if verb not in ("suspend", "resume"):
+        raise NotFound("there is no such route")
+    return bool(verb == "suspend")
+
+
+def _blocked(body: dict[str, Any]) -> str:
+    """``{"model": name}``, or ``{"adapter": name, "tenant": owner}`` with "" for an adapter of all tenants."""
+    only(body, "model", "adapter", "tenant", "reason")
+    model, adapter = text(body, "model"), text(body, "adapter")
+    if bool(model) == bool(adapter):
+        raise BadRequest("name either a model or an adapter", param="model")
+    return block_id(model) if model else block_id(adapter, text(body, "tenant"))

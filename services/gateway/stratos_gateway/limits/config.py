@@ -1,0 +1,23 @@
+"""How slices of the tenants' buckets are leased."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    """Leases of tenants' limits; the limits themselves are in their plans."""
+
+    interval_s: Annotated[float, Gt(0)] = 0.1
+    """Seconds between two turns with Redis, while a tenant with limits is active: what was spent is reported, and
+    slices are filled up."""
+    lease_s: Annotated[float, Gt(0)] = 3.0
+    """Life of a lease without a turn: what a killed gateway holds is back in the bucket after it."""
+    wait_s: Annotated[float, Gt(0)] = 0.05
+    """Longest time that a request which finds its slice too small waits for the next turn; turns are shared."""
+    idle_s: Annotated[float, Gt(0)] = 10.0
+    """A bucket of which nothing was wanted for so long gives its slice back."""

@@ -1,0 +1,212 @@
+"""Several gateways at one limit under virtual time: the real script in a real Redis, the real slices.
+
+what was taken in any window T  <=  capacity + rate * T  (+ one slice per gateway that was killed)
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+import redis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from stratos.store.counters.leases import LEASE, LeaseAsk, lease_args, lease_keys, parse_grants
+from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
+from stratos_gateway.limits.config import LimitsConfig
+
+CONFIG = LimitsConfig()
+TICK_S = 0.02
+
+
+@dataclass
+class Gateway:
+    """One gateway's slice, and when it takes its turns."""
+
+    name: str
+    bucket: LeasedBucket
+    phase: int
+    is_alive: bool = True
+    taken: list[tuple[float, float]] = field(default_factory=list)
+
+    def want(self, cost: float, now: float) -> bool:
+        if self.bucket.take(cost, now):
+            self.taken.append((now, cost))
+            return True
+        return False
+
+
+class World:
+    """Gateways, one bucket, and a clock that tests move."""
+
+    def __init__(self, url: str, terms: BucketTerms, num_gateways: int = 2) -> None:
+        self.client = redis.Redis.from_url(url, decode_responses=True)
+        self.client.flushall()
+        self.script = self.client.register_script(LEASE)
+        self.terms = terms
+        self.now_s = 1000.0
+        self.gateways = [
+            Gateway(f"g{i}", LeasedBucket("tokens:m:t", terms, CONFIG, self.now_s), phase=3 * i)
+            for i in range(num_gateways)
+        ]
+        self.num_ticks = 0
+        self.is_away = False
+
+    def lease(self, gateway: str, ask: LeaseAsk) -> tuple[float, float, int]:
+        args = lease_args(gateway, CONFIG.lease_s, [ask], self.now_s)
+        [grant] = parse_grants(self.script(keys=lease_keys("p", [ask]), args=args))
+        return grant.held, grant.level, grant.num_gateways
+
+    def turn(self, gateway: Gateway) -> None:
+        bucket = gateway.bucket
+        if not gateway.is_alive or not bucket.is_due(self.now_s):
+            return
+        ask = bucket.ask(self.now_s)
+        if self.is_away:
+            bucket.miss(self.now_s)
+            return
+        args = lease_args(gateway.name, CONFIG.lease_s, [ask], self.now_s)
+        [grant] = parse_grants(self.script(keys=lease_keys("p", [ask]), args=args))
+        bucket.grant(grant, self.now_s)
+
+    def tick(self) -> None:
+        """A hundredth of a second; each gateway takes a turn in ten of them."""
+        self.now_s += TICK_S
+        self.num_ticks += 1
+        for gateway in self.gateways:
+            if (self.num_ticks + gateway.phase) % round(CONFIG.interval_s / TICK_S) == 0:
+                self.turn(gateway)
+
+    @property
+    def taken(self) -> list[tuple[float, float]]:
+        return sorted(item for gateway in self.gateways for item in gateway.taken)
+
+    def total(self) -> float:
+        return sum(cost for _, cost in self.taken)
+
+
+def excess(world: World) -> float:
+    """By how much the worst window exceeds capacity + rate * T; at most 0 where none does."""
+    worst, level, at = float("-inf"), world.terms.capacity, 1000.0
+    for now, cost in world.taken:
+        level = min(world.terms.capacity, level + (now - at) * world.terms.rate_per_s) - cost
+        worst, at = max(worst, -level), now
+    return worst
+
+
+def run(world: World, seconds: float, *, load: float, costs: list[float], rng: random.Random) -> None:
+    """Offer ``load`` times the limit, spread over the gateways at random."""
+    mean = sum(costs) / len(costs)
+    per_tick = load * world.terms.rate_per_s * TICK_S / mean
+    due = 0.0
+    for _ in range(round(seconds / TICK_S)):
+        world.tick()
+        due += per_tick
+        while due >= 1:
+            due -= 1
+            rng.choice([g for g in world.gateways if g.is_alive]).want(rng.choice(costs), world.now_s)
+
+
+@pytest.fixture
+def url(redis_url: str) -> str:
+    return redis_url
+
+
+@settings(
+    max_examples=3, phases=[Phase.explicit, Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    num_gateways=st.integers(1, 3),
+    costs=st.lists(st.integers(1, 200), min_size=1, max_size=4),
+    burst_s=st.integers(30, 60),
+    seed=st.integers(0, 2**16),
+)
+def test_gateways_at_twice_the_limit_never_pass_it_and_leave_nothing_unused(
+    url: str, num_gateways: int, costs: list[int], burst_s: int, seed: int
+) -> None:
+    world = World(url, BucketTerms(capacity=1000.0 * burst_s, rate_per_s=1000.0), num_gateways)
+    run(world, 60.0, load=2.0 + burst_s / 60, costs=[float(cost) for cost in costs], rng=random.Random(seed))
+    allowed = world.terms.capacity + 60.0 * world.terms.rate_per_s
+    assert excess(world) <= 1e-3
+    assert world.total() >= 0.98 * allowed - max(costs)
+
+
+def test_two_halves_of_a_request_do_not_stop_each_other(url: str) -> None:
+    """The bucket holds one request: a slice that is too small goes back, or both gateways would starve."""
+    world = World(url, BucketTerms(capacity=100.0, rate_per_s=50.0))
+    run(world, 60.0, load=40.0, costs=[100.0], rng=random.Random(1))
+    assert excess(world) <= 1e-3
+    assert world.total() >= 0.85 * 60.0 * 50.0  # a full bucket waits a turn for the gateway that takes it
+
+
+def test_settling_to_the_real_tokens_lets_more_requests_in(url: str) -> None:
+    world = World(url, BucketTerms(capacity=1000.0, rate_per_s=100.0))
+    rng, settled = random.Random(3), 0.0
+    for _ in range(3000):
+        world.tick()
+        gateway = rng.choice(world.gateways)
+        if gateway.bucket.take(100.0, world.now_s):
+            gateway.bucket.give_back(75.0)
+            settled += 25.0
+    assert 0.98 * 7000.0 - 100.0 <= settled <= 7000.0
+
+
+def test_a_killed_gateways_lease_is_back_at_its_expiry_and_no_more_than_it_is_granted_twice(url: str) -> None:
+    world = World(url, BucketTerms(capacity=600.0, rate_per_s=10.0))
+    rng = random.Random(5)
+    run(world, 5.0, load=1.0, costs=[10.0], rng=rng)
+    victim, other = world.gateways
+    world.now_s += TICK_S
+    slice_held = victim.bucket.balance
+    spent = 0.0
+    while victim.want(10.0, world.now_s):
+        spent += 10.0  # never reported
+    victim.is_alive = False
+    assert slice_held > 0
+    before = world.now_s
+    while other.bucket.remaining(world.now_s) < 550.0 or world.now_s - before < CONFIG.lease_s:
+        other.bucket.take(0.001, world.now_s)
+        world.tick()
+        assert world.now_s - before < 120.0
+    probe = LeaseAsk(bucket="tokens:m:t", capacity=600.0, rate_per_s=10.0, spent=0, wish=0, least=0)
+    assert world.lease("probe", probe)[2] == 2, "the probe and the one that lives"
+    run(world, 60.0, load=12.0, costs=[10.0], rng=rng)
+    assert excess(world) <= slice_held + 1e-3
+
+
+def test_redis_away_each_gateway_goes_on_with_its_share_and_together_they_keep_the_limit(url: str) -> None:
+    world = World(url, BucketTerms(capacity=500.0, rate_per_s=100.0))
+    rng = random.Random(7)
+    run(world, 10.0, load=2.0, costs=[5.0, 20.0], rng=rng)
+    world.is_away, before = True, world.total()
+    run(world, 60.0, load=2.0, costs=[5.0, 20.0], rng=rng)
+    assert world.total() - before >= 0.95 * 60.0 * 100.0
+    world.is_away = False
+    run(world, 10.0, load=2.0, costs=[5.0, 20.0], rng=rng)
+    assert excess(world) <= 1e-3 + 2 * 20.0
+
+
+def test_slots_are_never_more_than_the_plan_has_and_those_of_a_killed_gateway_come_back(url: str) -> None:
+    world = World(url, BucketTerms(capacity=8.0, rate_per_s=0.0))
+    rng, held = random.Random(11), {0: 0, 1: 0}
+    most = 0
+    for _ in range(3000):
+        world.tick()
+        index = rng.randrange(2)
+        bucket = world.gateways[index].bucket
+        if held[index] and rng.random() < 0.3:
+            bucket.give_back(1.0)
+            held[index] -= 1
+        elif bucket.take(1.0, world.now_s):
+            held[index] += 1
+        assert sum(held.values()) <= 8
+        most = max(most, sum(held.values()))
+    assert most >= 7, "one may be spare at the other gateway"
+    world.gateways[0].is_alive = False
+    for _ in range(round(2 * CONFIG.lease_s / TICK_S)):
+        world.tick()
+        if world.gateways[1].bucket.take(1.0, world.now_s):
+            held[1] += 1
+    assert held[1] == 8

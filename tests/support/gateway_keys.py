@@ -1,0 +1,50 @@
+"""Keys, and what is blocked, as tests want them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stratos.common.errors import InvalidApiKey
+from stratos.core.tenancy.plan import STANDARD
+from stratos.core.tenant import Tenant
+
+KEY, OTHER_KEY = "sk-one", "sk-two"
+PLAN = replace(STANDARD, priority_class=1)
+"""Of the tenants of ``FakeKeys``."""
+
+
+def _two_tenants() -> dict[str, Tenant]:
+    names = {KEY: "one", OTHER_KEY: "two"}
+    return {key: Tenant(name=name, cache_salt=name.encode(), plan=PLAN, key_id=name) for key, name in names.items()}
+
+
+@dataclass
+class FakeKeys:
+    """Two tenants with a key each, to be changed by tests."""
+
+    tenants: dict[str, Tenant] = field(default_factory=_two_tenants)
+
+    async def authenticate(self, key: str) -> Tenant:
+        if key not in self.tenants:
+            raise InvalidApiKey("the API key is not known")
+        return self.tenants[key]
+
+    def change_plan(self, key: str, **changes: Any) -> None:
+        """Give the tenant of a key other terms."""
+        tenant = self.tenants[key]
+        self.tenants[key] = replace(tenant, plan=replace(tenant.plan, **changes))
+
+
+@dataclass
+class FakeBlocks:
+    """What is blocked."""
+
+    models: set[str] = field(default_factory=set)
+    adapters: set[tuple[str, str]] = field(default_factory=set)
+
+    def is_model_blocked(self, name: str) -> bool:
+        return name in self.models
+
+    def is_adapter_blocked(self, owner: str, name: str) -> bool:
+        return (owner, name) in self.adapters

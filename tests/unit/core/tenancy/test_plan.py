@@ -1,0 +1,62 @@
+"""Plans: what they say without a record, and what an ACL and a cache policy mean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stratos.core.requests.limits import BATCH_CLASS
+from stratos.core.tenancy.plan import BATCH, BUILT_IN_PLANS, PREMIUM, STANDARD, CachePolicy, is_allowed
+from stratos.core.tenancy.roles import Role
+from stratos.core.tenant import Tenant
+
+
+def test_premium_goes_before_standard_and_standard_before_batch() -> None:
+    assert PREMIUM.priority_class < STANDARD.priority_class < BATCH.priority_class == BATCH_CLASS
+    assert [plan.max_prompt_tokens for plan in BUILT_IN_PLANS.values()] == [4096] * 3
+    assert set(BUILT_IN_PLANS) == {"premium", "standard", "batch"}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "name", "expected"),
+    [(("*",), "any", True), (("base",), "base", True), (("base",), "base2", False), (("acme-*",), "acme-1", True),
+     (("ACME-*",), "acme-1", False), ((), "base", False)],
+)  # fmt: skip
+def test_an_acl_has_names_and_patterns(patterns: tuple[str, ...], name: str, expected: bool) -> None:
+    assert is_allowed(patterns, name) is expected
+
+
+def test_plan_and_key_must_both_allow_a_model() -> None:
+    tenant = Tenant(name="t", plan=replace(STANDARD, models=("a", "b")), models=("b", "c"))
+    assert [tenant.may_use(name) for name in "abc"] == [False, True, False]
+
+
+def salts(policy: CachePolicy) -> list[bytes]:
+    plan = replace(STANDARD, cache_policy=policy)
+    keys = [Tenant(name="t", cache_salt=b"salt", plan=plan, key_id=key_id) for key_id in ("one", "two")]
+    return [key.terms(nonce=b"%d" % number).cache_salt for number, key in enumerate([keys[0]] * 2 + [keys[1]] * 2)]
+
+
+def test_a_cache_policy_says_between_which_requests_a_prefix_is_shared() -> None:
+    assert len(set(salts(CachePolicy.TENANT))) == 1
+    one, also_one, two, also_two = salts(CachePolicy.KEY)
+    assert one == also_one != two == also_two
+    assert len(set(salts(CachePolicy.OFF))) == 4
+    others = [*salts(CachePolicy.KEY), *salts(CachePolicy.OFF)]
+    assert b"salt" not in others
+    other = Tenant(name="u", cache_salt=b"other", plan=replace(STANDARD, cache_policy=CachePolicy.KEY), key_id="one")
+    assert other.terms().cache_salt != one
+
+
+def test_the_plans_share_travels_in_the_terms() -> None:
+    terms = Tenant(name="t", plan=PREMIUM).terms()
+    assert (terms.priority_class, terms.share.weight) == (PREMIUM.priority_class, PREMIUM.weight)
+    assert Tenant(name="t", plan=BATCH).terms().share.max_batch_ratio == BATCH.max_batch_ratio < 1
+
+
+def test_a_role_includes_the_ones_below_it() -> None:
+    assert Role.ADMIN.includes(Role.TENANT_ADMIN)
+    assert Role.TENANT_ADMIN.includes(Role.TENANT)
+    assert not Role.TENANT_ADMIN.includes(Role.ADMIN)
+    assert not Role.TENANT.includes(Role.TENANT_ADMIN)
