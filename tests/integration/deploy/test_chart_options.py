@@ -270,6 +270,28 @@ def test_mtls_is_on_and_its_job_may_write_its_own_secrets_alone(defaults: list[O
     assert hook["helm.sh/hook"] == "pre-delete"
 
 
+def kv_ports(objects: list[Object]) -> list[tuple[int, int]]:
+    """First and last port on which decode workers take KV from prefill workers."""
+    rules = one(objects, "NetworkPolicy", "demo-decode-worker")["spec"]["ingress"]
+    ports = [port for rule in rules for port in rule["ports"] if matches_component(rule, "prefill-worker")]
+    return [(port["port"], port.get("endPort", port["port"])) for port in ports]
+
+
+def matches_component(rule: Object, component: str) -> bool:
+    selectors = [peer.get("podSelector", {}).get("matchLabels", {}) for peer in rule.get("from", [])]
+    return any(labels.get("app.kubernetes.io/component") == component for labels in selectors)
+
+
+def test_kv_is_encrypted_on_one_port_unless_the_risk_is_named(defaults: list[Object]) -> None:
+    worker = variables(container(defaults, "demo-decode-base"))
+    assert worker["STRATOS_DECODE_WORKER_TRANSPORT__NAMES"] == '["tls"]'
+    assert worker["STRATOS_DECODE_WORKER_TRANSPORT__TLS__PORT"] == "9200"
+    assert kv_ports(defaults) == [(9200, 9200)]
+    config = {"config": {"transport": {"names": ["tls", "gloo"], "allowUnencryptedGloo": True}}}
+    assert kv_ports(checked({"decodeWorker": config, "prefillWorker": config})) == [(9200, 9200), (32768, 60999)]
+    assert kv_ports(checked({"mtls": {"enabled": False}})) == [(32768, 60999)]
+
+
 def test_supplied_certificates_need_no_job_and_no_rights() -> None:
     found = checked({"mtls": {"source": "secrets", "secretPrefix": "site-tls", "domain": "site"}})
     assert not {"Role", "RoleBinding", "CronJob"} & {o["kind"] for o in found}

@@ -194,8 +194,8 @@ spec:
 
 {{/* Keeps pods when nodes are drained: dict root, component, name, model, pool, where. */}}
 {{- define "stratos.budget" -}}
-{{- if and .root.Values.podDisruptionBudgets.enabled (gt (int .pool.replicas) 0) }}
-{{- if and (gt (int .pool.floor) 0) (le (int .pool.replicas) (int .pool.floor)) }}
+{{- if .root.Values.podDisruptionBudgets.enabled }}
+{{- if and (gt (int .pool.floor) 0) (gt (int .pool.replicas) 0) (le (int .pool.replicas) (int .pool.floor)) }}
 {{- fail (printf "%s.replicas: %d must be larger than %s.floor (%d), or no node could ever be drained" .where (int .pool.replicas) .where (int .pool.floor)) }}
 {{- end }}
 ---

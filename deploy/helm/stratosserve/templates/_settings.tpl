@@ -134,6 +134,7 @@
 {{- else -}}
 {{- $_ := set $config "endpointLagS" 0 -}}
 {{- $_ := set $config "drainTimeoutS" 30 -}}
+{{- /* Not shm: pods of one node share no memory. */ -}}
 {{- $_ := set $config "transport" (dict "names" (list (ternary "tls" "gloo" $root.Values.mtls.enabled))) -}}
 {{- $_ := set $config "adapterCache" (dict "directory" "/var/cache/stratos/adapters") -}}
 {{- if gt (int .pool.gpu.count) 0 -}}

@@ -1,0 +1,26 @@
+"""The values in docs/operations.md, section Kubernetes: the chart takes them, and what it renders keeps the rules."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from scripts.chart_rendering import NO_RENDERER, has_renderer, render
+from tests.support.chart_policies import breaches
+from tests.support.document_blocks import section
+from tests.support.paths import ROOT
+
+TEXT = section(ROOT / "docs" / "operations.md", "Kubernetes")
+BLOCKS = dict(re.findall(r"<!-- values: ([^\n]+) -->\n```yaml\n(.*?)```", TEXT, flags=re.DOTALL))
+
+
+def test_every_block_of_values_has_a_name() -> None:
+    assert len(BLOCKS) == TEXT.count("```yaml") >= 2
+
+
+@pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
+@pytest.mark.parametrize("name", sorted(BLOCKS))
+def test_the_chart_takes_them(name: str) -> None:
+    assert breaches(render(yaml.safe_load(BLOCKS[name]))) == []
