@@ -36,6 +36,8 @@ def names(objects: list[Object]) -> Iterator[str]:
     for kind, name in seen:
         if kind not in _CLUSTER_KINDS and not _LABEL.match(name):
             yield f"{kind} {name}: not a label of DNS"
+        if kind == "CronJob" and len(name) > 52:
+            yield f"{kind} {name}: longer than 52 characters, which its jobs' names need"
 
 
 def pod_security(objects: list[Object]) -> Iterator[str]:
