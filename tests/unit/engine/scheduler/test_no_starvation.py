@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratos.common.clock import FakeClock
+from stratos.core.requests.limits import BATCH_CLASS, DEFAULT_PRIORITY_CLASS
 from stratos.core.requests.records import PrefillJob
 from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
@@ -22,6 +23,7 @@ from tests.support.engine_driver import make_request
 from tests.support.examples import examples
 from tests.support.terms import make_terms
 
+ABOVE_BATCH = range(1, BATCH_CLASS)
 AGEING_S, CLASSES, QUOTA = 2.0, 4, 10
 
 
@@ -87,7 +89,10 @@ class Watched:
         assert got == fake_generate(request.prompt_ids, len(got), prefill_weight=1, decode_weight=1)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(
+    ("overlap", "flood", "classes"),
+    [(False, 0, ABOVE_BATCH), (True, 0, ABOVE_BATCH), (True, DEFAULT_PRIORITY_CLASS, [BATCH_CLASS])],
+)
 @settings(max_examples=examples(20), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -96,13 +101,16 @@ class Watched:
     num_blocks=st.sampled_from([14, 40]),
     step_s=st.sampled_from([0.1, 0.5]),
 )
-def test_every_class_goes_on_under_a_flood_of_the_highest(overlap, seed, num_slots, budget, num_blocks, step_s):
+def test_every_class_goes_on_under_a_flood_of_one_that_it_can_reach(
+    overlap, flood, classes, seed, num_slots, budget, num_blocks, step_s
+):
+    """The batch class ages up to the default one; it waits for ever under a flood from above that."""
     rng = random.Random(seed)
     limits = {"max_num_seqs": num_slots, "max_num_batched_tokens": budget, "kv_watermark": 1.0}
     watched = Watched(overlap, step_s, num_blocks, **limits)
     low = [f"low{index}" for index in range(4)]
     for name in low:
-        watched.add(name, rng.randrange(1, 25), rng.randrange(1, 12), rng.randrange(1, CLASSES))
+        watched.add(name, rng.randrange(1, 25), rng.randrange(1, 12), rng.choice(classes))
     # a batch slot comes free when all of the batch is computed, twice if it is preempted, at `budget` tokens a step
     turn_s = 2 * (num_slots * (32 + 6) / budget + 12) * step_s
     bound = (CLASSES - 1) * AGEING_S + QUOTA * (len(low) + 1) * turn_s
@@ -110,7 +118,7 @@ def test_every_class_goes_on_under_a_flood_of_the_highest(overlap, seed, num_slo
     while any(name in watched.requests for name in low):
         while watched.engine.status().num_waiting < len(low) + 2:
             count += 1
-            watched.add(f"top{count}", rng.randrange(1, 32), rng.randrange(1, 6))
+            watched.add(f"top{count}", rng.randrange(1, 32), rng.randrange(1, 6), flood)
         watched.step()
         assert max(watched.gaps[name] for name in low) <= bound
 

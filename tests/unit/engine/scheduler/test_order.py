@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratos.common.clock import FakeClock
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.scheduler.order import IMPLIED_DEADLINE_S, ServiceOrder
@@ -15,6 +16,9 @@ from stratos.engine.settings import SchedulerConfig
 from tests.support.engine_driver import CROWDED, make_request
 from tests.support.examples import examples
 from tests.support.terms import make_terms
+
+LOWEST_AGED = BATCH_CLASS - 1
+"""The lowest class that reaches the top."""
 
 
 def make_sequence(seq_id, priority_class=0, arrival_s=0.0, deadline_s=None, since_s=0.0, past_s=0.0):
@@ -116,12 +120,14 @@ def test_victim_is_who_would_be_admitted_last_and_comes_back_first(overlap):
 @pytest.mark.parametrize("overlap", [False, True])
 @settings(max_examples=examples(25), deadline=None)
 @given(
-    low=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 30), st.integers(1, 5)), min_size=1, max_size=6),
+    low=st.lists(st.tuples(st.integers(1, LOWEST_AGED), st.integers(1, 30), st.integers(1, 5)), min_size=1, max_size=6),
     num_slots=st.integers(1, 3),
     step_s=st.sampled_from([0.05, 0.3]),
 )
 def test_nobody_starves_under_an_endless_flood_of_the_highest_class(overlap, low, num_slots, step_s):
-    """A batch slot comes free at least every ``max_steps``; one of ten admissions is the oldest aged request's."""
+    """Above the batch class. A batch slot comes free at least every ``max_steps``; one of ten admissions is the oldest
+    aged request's.
+    """
     clock, longest, num_output = FakeClock(), 30, 5
     config = SchedulerConfig(max_num_seqs=num_slots, max_num_batched_tokens=8 + num_slots)
     engine = EngineCore(FakeRunner(FakeConfig(num_blocks=512, overlap=overlap)), config, clock)
