@@ -38,6 +38,9 @@ from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.app import GatewayApp, build_routes
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.limits.config import LimitsConfig
+from stratos_gateway.limits.leaser import NO_LEASES, Leaser
+from stratos_gateway.limits.limiter import TenantLimiter
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.routes.edge import Edge
@@ -75,13 +78,14 @@ def make_routes() -> tuple[list[Any], GatewayMetrics]:
         admission=Admission(8, 8, metrics),
         platform=cast("Platform", SimpleNamespace(clock=FakeClock())),
         tokenizer=served_model().tokenizer,
+        limiter=TenantLimiter(Leaser(NO_LEASES, FakeClock(), LimitsConfig()), FakeClock(), "base"),
         limits=HttpLimits(max_body_bytes=10**6, body_timeout_s=5, write_timeout_s=5),
     )
     routes = build_routes(
         chat=GenerationEndpoint(edge, preparation.chat, "messages"),
         completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
         embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
-        authenticator=EveryKey(),
+        authenticate=edge.authenticate,
         catalogue=catalogue,
         health=unreached,
         registry=CollectorRegistry(),
