@@ -48,7 +48,7 @@ async def test_tokens_are_the_fake_engines_and_steps_take_their_time() -> None:
     await eventually(lambda: len(tokens) == NUM_TOKENS)
     assert tokens == fake_generate(PROMPT, NUM_TOKENS, prefill_weight=1, decode_weight=1)
     assert clock.now() - began >= NUM_TOKENS * STEP_S
-    assert engine.status().slow_step_s >= STEP_S  # what the engine's own clock says
+    assert engine.status().slow_step_s >= 0.99 * STEP_S  # what the engine's own clock says
     await eventually(lambda: not engine.status().is_computing)
     await engine.close()
 
