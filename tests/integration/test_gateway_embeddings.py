@@ -213,7 +213,7 @@ async def test_an_input_that_kills_workers_is_refused_after_two(scripted: Any) -
     for embedder in embedders:
         embedder.dies = True
     response = await post(world)
-    assert (response.status_code, response.json()["error"]["code"]) == (503, "overloaded")
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "prompt_refused")
     assert int(response.headers["retry-after"]) >= 1
     assert [len(embedder.calls) for embedder in embedders] == [1, 1]
 
