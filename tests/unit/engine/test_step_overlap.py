@@ -38,7 +38,7 @@ def random_load(seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("num_blocks", [26, 400])
+@pytest.mark.parametrize("num_blocks", [27, 400])
 def test_outputs_are_equal_whatever_the_overlap_of_engine_and_runner(seed, num_blocks):
     outcomes = []
     for config_overlap, runner_overlap in itertools.product((False, True), repeat=2):
