@@ -217,11 +217,14 @@ class Scheduler:
         return victim is not sequence
 
     def _expire(self, decision: Decision, now: float) -> None:
-        late = [s for s in self.waiting if s.terms.left_s(now) == 0 and not s.has_run]
-        for sequence in late:
-            decision.failed.append((sequence, QueueTimeout("the deadline passed before the request could run")))
-        for sequence in (*self.running, *self.waiting):
-            if is_over(sequence.terms, now) and sequence not in late:
+        for sequence in self.running:
+            if is_over(sequence.terms, now):
+                decision.failed.append((sequence, DeadlinePassed()))
+        for sequence in self.waiting:
+            if sequence.terms.left_s(now) == 0 and not sequence.has_run:
+                late = QueueTimeout("the deadline passed before the request could run")
+                decision.failed.append((sequence, late))
+            elif is_over(sequence.terms, now):
                 decision.failed.append((sequence, DeadlinePassed()))
 
     def _admit(self, decision: Decision, budget: StepBudget, now: float) -> None:
