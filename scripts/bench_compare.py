@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench_platform import Platform, environment
+from bench_platform import Platform, environment, publish
 
 from stratos.cli.load import LoadSpec, run_load
 
@@ -97,10 +97,7 @@ def main() -> None:
         "environment": environment(), "peer": args.peer_name, "model": args.model.name, "up": args.up,
         "start_to_url_s": round(platform.start_s, 2), "summary": summary(rows, levels), "rows": rows,
     }  # fmt: skip
-    text = json.dumps(document, indent=2)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n")
+    publish(document, args.out)
 
 
 if __name__ == "__main__":

@@ -136,6 +136,14 @@ def environment() -> dict[str, Any]:
     }
 
 
+def publish(document: dict[str, Any], out: Path | None) -> None:
+    """Print a result, and write it where it is wanted."""
+    text = json.dumps(document, indent=2)
+    print(text)
+    if out is not None:
+        out.write_text(text + "\n")
+
+
 def main() -> None:
     """Run everything and print, or write, one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -159,10 +167,7 @@ def main() -> None:
             result["throughput"] = rows
         finally:
             platform.stop()
-    text = json.dumps(result, indent=2)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n")
+    publish(result, args.out)
 
 
 if __name__ == "__main__":

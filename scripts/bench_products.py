@@ -10,7 +10,6 @@ instruction, with operands in registers.  Few rows are bound by memory: `weights
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_platform import environment
+from bench_platform import environment, publish
 from torch import Tensor
 
 from stratos.engine.layers.linear import PackedLinear
@@ -104,10 +103,7 @@ def main() -> None:
     features = sorted(flag for flag in cpu_flags() if flag.startswith(("avx", "amx", "fma")))
     rows = [row for dtype in (torch.bfloat16, torch.float32) for row in measure(dtype, args.seconds)]
     document = {"environment": {**environment(), "features": features}, "weight": SHAPE, "threads": 1, "rows": rows}
-    text = json.dumps(document, indent=2)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n")
+    publish(document, args.out)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from bench_platform import Platform, environment
+from bench_platform import Platform, environment, publish
 
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.local.running import find_platform, list_processes
@@ -154,10 +154,7 @@ def main() -> None:
         "scaling": summary(rows, args.step_ms),
         "runs": rows,
     }
-    text = json.dumps(result, indent=2)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n")
+    publish(result, args.out)
 
 
 if __name__ == "__main__":
