@@ -12,7 +12,7 @@ from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.kv.settings import TransportConfig
 from stratos.rpc.settings import ServiceSettings
 from stratos.store.settings import ObjectStoreConfig
-from stratos.worker.config import AdapterCacheConfig, HandoffConfig
+from stratos.worker.config import AdapterCacheConfig, HandoffConfig, UsageConfig
 
 
 class WorkerSettings(ServiceSettings):
@@ -46,3 +46,4 @@ class WorkerSettings(ServiceSettings):
     transport: TransportConfig = TransportConfig()
     object_store: ObjectStoreConfig | None = None
     adapter_cache: AdapterCacheConfig = AdapterCacheConfig()
+    usage: UsageConfig = UsageConfig()

@@ -25,6 +25,8 @@ class MeterTag:
     """The x-request-id that the client knows."""
     arrived_unix_ms: int = 0
     """Wall clock of the gateway at the request's arrival: every entry of the request is in the ledger of that day."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that an earlier attempt had found in a prefix cache: what is computed again is not charged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

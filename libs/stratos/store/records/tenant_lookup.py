@@ -44,6 +44,12 @@ class TenantLookup:
             raise PermissionDenied("this tenant is suspended")
         return Tenant(name=name, cache_salt=record.cache_salt, plan=record.apply_to(plan))
 
+    def plan_of(self, name: str) -> Plan | None:
+        """The plan of a tenant, suspended ones included; ``None`` where the snapshot has none."""
+        record = self._tenant(name)
+        plan = None if record is None else self._plan(record)
+        return plan if record is None or plan is None else record.apply_to(plan)
+
     def _tenant(self, name: str) -> TenantRecord | None:
         found = self._follower.snapshot.get(Kind.TENANT, name)
         return found.value if found is not None and isinstance(found.value, TenantRecord) else None

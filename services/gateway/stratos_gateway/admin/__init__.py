@@ -1,5 +1,5 @@
 """The admin API on a port of its own: plans, tenants, keys, blocks, the audit log.
 
 Read in this order: ``config``, ``declaration`` (what a file of tenants says, and how it differs from what is),
-``views`` (records as JSON), ``fields`` (bodies, checked), ``routes``, ``app`` (the server).
+``views`` (records as JSON), ``fields`` (bodies, checked), ``ledger_routes``, ``routes``, ``app`` (the server).
 """

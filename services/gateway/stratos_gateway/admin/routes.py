@@ -20,12 +20,14 @@ from stratos.core.tenant import Tenant
 from stratos.store.counters.key_use import KeyUse
 from stratos.store.key_store import KeyStore
 from stratos.store.keys import Peppers
+from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.plans import plan_from_json
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
 from stratos.store.tenants import block_id
 from stratos_gateway.admin.declaration import declared, differences, parse_declaration
 from stratos_gateway.admin.fields import key_terms, only, seconds, text
+from stratos_gateway.admin.ledger_routes import LedgerRoutes
 from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
 from stratos_gateway.http.body import read_json
 from stratos_gateway.http.json_response import OrjsonResponse
@@ -42,6 +44,7 @@ class AdminStores:
     records: RecordStore
     key_use: KeyUse
     peppers: Peppers
+    ledger: LedgerStore | None = None
 
 
 class Caller:
@@ -126,6 +129,7 @@ class AdminRoutes:
             ("GET", "/declaration", admin, self._declaration),
             ("POST", "/declaration", admin, self._apply),
         ]
+        table += LedgerRoutes(self._stores.ledger).table()
         return [
             Route(f"/admin/v1{path}", self._endpoint(role, handler), methods=[method])
             for method, path, role, handler in table

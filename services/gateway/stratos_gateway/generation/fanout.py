@@ -56,6 +56,11 @@ class Fanout:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def confirm(self) -> None:
+        """What was taken has been written to the client."""
+        for generation in self.generations:
+            generation.transcript.confirm()
+
     def fail(self, error: StratosError) -> None:
         """End with this error, unless everything has come already."""
         self._failure = error

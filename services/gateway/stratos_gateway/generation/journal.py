@@ -72,6 +72,8 @@ class ChoiceJournal:
         self.finish_reason: str | None = None
         self._detokenizer = detokenizer
         self._stop = stop
+        self.num_delivered = 0
+        """Tokens that the client's stream took and wrote."""
         self._num_chars = 0
         self._pending = _Pending()
 
@@ -119,6 +121,10 @@ class ChoiceJournal:
         )
         self._pending = _Pending(num_taken=len(self.ids), is_finish_taken=self.is_finished, is_started=True)
         return chunk
+
+    def confirm(self) -> None:
+        """What was taken has been written."""
+        self.num_delivered = self._pending.num_taken
 
     def _append_all(self, ids: Sequence[int], *, hides_last: bool) -> None:
         self.ids.extend(ids)

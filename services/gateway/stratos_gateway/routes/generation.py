@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -25,6 +26,7 @@ from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.exchange import Exchange, exchange_of
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
+from stratos_gateway.ledger.account import NoAccount, RequestAccount
 from stratos_gateway.limits.limiter import Cost
 from stratos_gateway.openai.responses import ChatRenderer, Usage
 from stratos_gateway.routes.edge import Caller, Edge, EdgeEndpoint
@@ -57,29 +59,40 @@ class GenerationEndpoint(EdgeEndpoint):
         async with self._within_limits(request, caller.tenant, _cost(prepared)) as spending:
             fanout = Fanout(specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
             try:
-                async with fanout:
-                    with self._edge.admission.ends_by(caller.place, fanout.fail, lambda: fanout.num_output_tokens > 0):
-                        await self._send(fanout, prepared, request, send)
+                with self._account(caller.tenant, fanout, prepared) as account:
+                    async with fanout:
+                        is_begun = partial(_is_begun, fanout)
+                        with self._edge.admission.ends_by(caller.place, fanout.fail, is_begun):
+                            await self._send(fanout, prepared, request, account, send)
             finally:
                 spending.num_output_tokens = fanout.num_output_tokens
                 spending.num_tokens = fanout.num_prompt_tokens + fanout.num_output_tokens
                 self._count(caller.tenant, fanout)
                 _describe(exchange.span, prepared, fanout)
 
-    async def _send(self, fanout: Fanout, prepared: Prepared, request: Request, send: Send) -> None:
+    def _account(self, tenant: Tenant, fanout: Fanout, prepared: Prepared) -> NoAccount:
+        billing = self._edge.billing
+        if billing is None:
+            return NoAccount()
+        return RequestAccount(billing.meter, tenant.plan, fanout.generations, is_stream=prepared.options.stream)
+
+    async def _send(self, fanout: Fanout, prepared: Prepared, request: Request, account: NoAccount, send: Send) -> None:
         if prepared.options.stream:
-            await self._stream(fanout, prepared, exchange_of(request), send)
+            await self._stream(fanout, prepared, exchange_of(request), account, send)
             return
         chunks = await fanout.finish()
         response = OrjsonResponse(prepared.renderer.body(chunks, _usage(fanout)))
         await response(request.scope, request.receive, send)
 
-    async def _stream(self, fanout: Fanout, prepared: Prepared, exchange: Exchange, send: Send) -> None:
+    async def _stream(
+        self, fanout: Fanout, prepared: Prepared, exchange: Exchange, account: NoAccount, send: Send
+    ) -> None:
         """Errors before the first event have a status of their own; later ones are the last event."""
         stream, renderer = EventStream(send, self._edge.limits.write_timeout_s), prepared.renderer
         try:
             while chunks := await fanout.news():
                 await stream.write(encode_events(renderer.events(chunks)))
+                fanout.confirm()
             usage = [renderer.usage_event(_usage(fanout))] if prepared.options.include_usage else []
             await stream.write(encode_events(usage) + DONE)
         except StratosError as error:
@@ -88,6 +101,7 @@ class GenerationEndpoint(EdgeEndpoint):
             label = exchange.span.trace.label(renderer.answer.id)
             _log.warning("stream %s ends with an error: %s: %s", label, error.code, error.message)
             self._name_param(error)
+            account.fail(error)
             await stream.write(encode_events([error_body(error)]))
         await stream.end()
 
@@ -113,6 +127,10 @@ def _cost(prepared: Prepared) -> Cost:
         num_tokens=sum(len(spec.prompt_ids) + n * spec.sampling.max_tokens for spec in prepared.specs),
         num_sequences=n * len(prepared.specs),
     )
+
+
+def _is_begun(fanout: Fanout) -> bool:
+    return fanout.num_output_tokens > 0
 
 
 def _usage(fanout: Fanout) -> Usage:

@@ -47,6 +47,7 @@ from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.preparation import Preparation
+from stratos_gateway.routes.usage import UsageRoute
 from tests.support.shipped_model import VOCAB_SIZE, served_model
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -86,6 +87,7 @@ def make_routes() -> tuple[list[Any], GatewayMetrics]:
         completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
         embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
         authenticate=edge.authenticate,
+        usage=UsageRoute(edge.authenticate, None),
         catalogue=catalogue,
         health=unreached,
         registry=CollectorRegistry(),

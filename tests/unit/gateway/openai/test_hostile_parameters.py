@@ -36,6 +36,7 @@ from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.preparation import Preparation
+from stratos_gateway.routes.usage import UsageRoute
 from tests.support.examples import examples
 from tests.support.shipped_model import served_model
 
@@ -114,6 +115,7 @@ def make_app() -> GatewayApp:
         completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
         embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
         authenticate=edge.authenticate,
+        usage=UsageRoute(edge.authenticate, None),
         catalogue=catalogue,
         health=unreached,
         registry=CollectorRegistry(),
