@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from dataclasses import dataclass, field
@@ -15,7 +16,9 @@ from stratos.cli.local.options import UpOptions
 from stratos.cli.local.platform import Platform
 from stratos.cli.local.preflight import check_options
 from stratos.cli.local.process import StartFailed
+from stratos.cli.local.sizing import plan_workers
 from stratos.common.errors import StratosError
+from stratos.engine.sizing.machine import read_machine
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -42,6 +45,9 @@ def run_up(options: UpOptions) -> int:
     logging.basicConfig(level=logging.WARNING, format="supervisor: %(message)s")
     try:
         check_options(options)
+        sizes = ""
+        if options.engine == "torch":
+            options, sizes = plan_workers(options, read_machine(), os.environ)
         data = DataDir(options.data_dir)
         data.prepare()
         run = data.new_run()
@@ -50,14 +56,16 @@ def run_up(options: UpOptions) -> int:
     except OSError as error:
         return _fail(f"{error}; free some space or choose another --data-dir")
     with asyncio.Runner() as runner:
-        return runner.run(_run(options, data, run))
+        return runner.run(_run(options, data, run, sizes))
 
 
-async def _run(options: UpOptions, data: DataDir, run: RunDir) -> int:
+async def _run(options: UpOptions, data: DataDir, run: RunDir, sizes: str) -> int:
     signals = _StopSignals()
     signals.install()
     began = time.monotonic()
     _say(f"starting StratosServe with {options.model_path} (data in {data.path})")
+    if sizes:
+        _say(sizes)
     exit_code = 1
     try:
         platform = Platform(options, data=data, run=run, credentials=load_credentials(data), report=_report)

@@ -28,6 +28,7 @@ from stratos.cli.local.options import UpOptions
 from stratos.cli.local.ports import PublicListener, any_free_port, listen_from
 from stratos.cli.local.process import ProcessView, StartFailed
 from stratos.cli.local.servicer import SupervisorService, SupervisorSettings
+from stratos.cli.local.sizing import unset_alone
 from stratos.cli.local.supervisor import Report, Supervisor
 from stratos.cli.local.topology import Endpoints, ProcessSpec, Role, RunPaths
 from stratos.cli.stores import StoreTarget, set_up_own_store
@@ -265,8 +266,9 @@ class Platform:
 
     def _worker_spec(self, role: str, name: str) -> ProcessSpec:
         settings = topology.worker_settings(name, self._options, self._ends(), self._paths)
+        sizes = unset_alone(topology.worker_sizes(self._options), f"STRATOS_{role.upper()}_WORKER_", os.environ)
         worker_role: Role = "prefill" if role == "prefill" else "decode"
-        return self._spec(name, f"{role}_worker", settings, role=worker_role)
+        return self._spec(name, f"{role}_worker", settings | sizes, role=worker_role)
 
     def _spec(self, name: str, module: str, settings: dict[str, str], *, role: Role = "") -> ProcessSpec:
         address_file = self._run.address_file(name)
