@@ -16,6 +16,7 @@ import typer
 from stratos.cli.commands.access import keys_app, tenants_app
 from stratos.cli.commands.admin import admin_app
 from stratos.cli.commands.certificates import certificates_app
+from stratos.cli.commands.doctor import doctor
 from stratos.cli.commands.models import models_app
 from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, TenantOption, explained_errors
 from stratos.cli.local.options import UpOptions
@@ -34,6 +35,7 @@ app.add_typer(admin_app, name="admin")
 app.add_typer(certificates_app, name="certificates")
 app.add_typer(adapters_app, name="adapters")
 app.add_typer(models_app, name="models")
+app.command()(doctor)
 watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)
 app.add_typer(watermark_app, name="watermark")
 

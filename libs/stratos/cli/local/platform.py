@@ -28,9 +28,9 @@ from stratos.cli.local.options import UpOptions
 from stratos.cli.local.ports import PublicListener, any_free_port, listen_from
 from stratos.cli.local.process import ProcessView, StartFailed
 from stratos.cli.local.servicer import SupervisorService, SupervisorSettings
-from stratos.cli.local.sizing import unset_alone
 from stratos.cli.local.supervisor import Report, Supervisor
 from stratos.cli.local.topology import Endpoints, ProcessSpec, Role, RunPaths
+from stratos.cli.machine.sizing import unset_alone
 from stratos.cli.stores import StoreTarget, set_up_own_store
 from stratos.common.clock import SystemClock
 from stratos.common.errors import DependencyDown, InvalidCheckpoint, Overloaded, StratosError
