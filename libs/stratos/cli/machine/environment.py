@@ -11,10 +11,8 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 from urllib.parse import urlsplit
 
 from stratos.common.errors import StratosError
@@ -84,10 +82,10 @@ async def read_redis(url: str) -> RedisFacts:
     try:
         async with open_redis(url, timeout_s=TIMEOUT_S) as redis:
             with translate_redis_errors():
-                server = cast("dict[str, Any]", await redis.info("server"))
-                memory = cast("dict[str, Any]", await redis.info("memory"))
+                server = await redis.info("server")
+                memory = await redis.info("memory")
                 sent = time.time()
-                seconds, micros = await cast("Awaitable[tuple[int, int]]", redis.time())
+                seconds, micros = await redis.time()
                 now = (sent + time.time()) / 2
     except StratosError as error:
         return RedisFacts(problem=error.message)

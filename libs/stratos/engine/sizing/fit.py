@@ -60,4 +60,5 @@ def plan_of(config: RunnerConfig, room: Room, work: Work) -> EnginePlan:
 
 def fitted(config: RunnerConfig, plan: EnginePlan) -> RunnerConfig:
     """``config`` with the plan's choices."""
-    return replace(config, dtype=plan.dtype, kv_pool_bytes=plan.kv_pool_bytes, max_model_len=plan.max_model_len)
+    sizes = {"dtype": plan.dtype, "kv_pool_bytes": plan.kv_pool_bytes, "max_model_len": plan.max_model_len}
+    return replace(config, **sizes)  # type: ignore[arg-type]  # the plan's type is one of the setting's
