@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -46,7 +45,7 @@ def test_changed_moved_and_spoilt_ones_are(folder: Path, hashed: list[str], tmp_
     first = remembered_digest(folder, memory)
     replaced = folder / "a.safetensors"
     shutil.copy(replaced, folder / "copy")
-    os.replace(folder / "copy", replaced)  # another inode, the same bytes
+    (folder / "copy").replace(replaced)  # another inode, the same bytes
     second = remembered_digest(folder, memory)
     assert (len(hashed), second.partition("@")[0]) == (2, first.partition("@")[0])
     replaced.write_bytes(b"WEIGHTS")
