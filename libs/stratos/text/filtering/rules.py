@@ -22,6 +22,8 @@ MAX_PROGRAM_BYTES = 8 * 1024 * 1024
 _SEGMENT = 2048
 """Characters that are looked through at once: a hit is searched for its exact place within them."""
 _SAMPLES = ("", "a b.1\n")
+_MAX_GAP = 8
+"""Blanks between the words of a phrase."""
 _EDGE = r"[^\pL\pN_]"
 
 
@@ -48,7 +50,7 @@ class Rules:
 
     def __init__(self, words: Mapping[str, Sequence[str]], patterns: Mapping[str, str], max_chars: int) -> None:
         sources = {rule: _words_pattern(found) for rule, found in words.items() if found}
-        longest = max((len(word) for found in words.values() for word in found), default=0)
+        longest = max((_longest(word) for found in words.values() for word in found), default=0)
         for rule, pattern in patterns.items():
             if rule in sources:
                 raise _refused(rule, "there are words of this id")
@@ -137,8 +139,13 @@ class _View:
         return None if match is None else match.start() + self._offset
 
 
+def _longest(phrase: str) -> int:
+    parts = phrase.split()
+    return sum(map(len, parts)) + _MAX_GAP * (len(parts) - 1)
+
+
 def _words_pattern(words: Sequence[str]) -> str:
-    phrases = sorted({r"\s+".join(map(re2.escape, word.split())) for word in words if word.split()})
+    phrases = sorted({rf"\s{{1,{_MAX_GAP}}}".join(map(re2.escape, word.split())) for word in words if word.split()})
     return rf"(?i)(?:^|{_EDGE})(?:{'|'.join(phrases)})(?:{_EDGE}|$)"
 
 
