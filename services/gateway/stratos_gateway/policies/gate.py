@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from stratos.common.errors import BadRequest, ContentCheckDown
 from stratos.core.tenancy.content import ContentPolicy
@@ -14,7 +15,30 @@ from stratos_gateway.policies.screen import Screen
 from stratos_gateway.policies.source import ContentSource
 
 
-class ContentGate:
+class Screens(Protocol):
+    """Where requests get their screens."""
+
+    async def screen(self, tenant: Tenant) -> Screen | None:
+        """The screen of a tenant's request; ``None`` where its plan names no policy.
+
+        Raises:
+            ContentCheckDown: the policy is not known here, or cannot be used by this build.
+        """
+        ...
+
+
+class NoScreens(Screens):
+    """There are no policies."""
+
+    async def screen(self, tenant: Tenant) -> Screen | None:
+        """Never one."""
+        return None
+
+
+NO_SCREENS = NoScreens()
+
+
+class ContentGate(Screens):
     """Shared by all requests; compiled rules are kept while their policy stays as it is.
 
     Args:
@@ -30,11 +54,7 @@ class ContentGate:
         self._compiled: dict[str, tuple[ContentPolicy, Rules]] = {}
 
     async def screen(self, tenant: Tenant) -> Screen | None:
-        """The screen of a tenant's request; ``None`` where its plan names no policy.
-
-        Raises:
-            ContentCheckDown: the policy is not known here, or cannot be used by this build.
-        """
+        """The screen of a tenant's request."""
         name = tenant.plan.content_policy
         if not name:
             return None

@@ -31,7 +31,7 @@ from stratos_gateway.http.errors import public_param
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.limits.limiter import Cost, TenantLimiter
-from stratos_gateway.policies.gate import ContentGate
+from stratos_gateway.policies.gate import NO_SCREENS, Screens
 from stratos_gateway.policies.screen import Screen
 
 
@@ -45,7 +45,7 @@ class Edge:
     tokenizer: Tokenizer
     limits: HttpLimits
     limiter: TenantLimiter
-    content: ContentGate
+    content: Screens = NO_SCREENS
 
     async def authenticate(self, request: Request) -> Tenant:
         """Whose key a request carries; raises like ``Authenticator``.
