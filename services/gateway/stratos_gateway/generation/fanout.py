@@ -56,10 +56,11 @@ class Fanout:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def confirm(self) -> None:
-        """What was taken has been written to the client."""
-        for generation in self.generations:
-            generation.transcript.confirm()
+    def confirm(self, chunks: Sequence[ChoiceChunk]) -> None:
+        """These have been written to the client."""
+        for chunk in chunks:
+            position, index = divmod(chunk.index, self._num_choices)
+            self.generations[position].transcript.choices[index].num_delivered += len(chunk.token_ids)
 
     def fail(self, error: StratosError) -> None:
         """End with this error, unless everything has come already."""
@@ -100,6 +101,11 @@ class Fanout:
             await self._news.wait()
         self._raise_failure()
         return self.take()
+
+    def end_choice(self, index: int, reason: str) -> None:
+        """Nothing more is wanted of a choice: it ends here and at its worker."""
+        position, choice = divmod(index, self._num_choices)
+        self.generations[position].end_choice(choice, reason)
 
     def take(self) -> list[ChoiceChunk]:
         """News of all choices, numbered for the client."""

@@ -73,7 +73,7 @@ class ChoiceJournal:
         self._detokenizer = detokenizer
         self._stop = stop
         self.num_delivered = 0
-        """Tokens that the client's stream took and wrote."""
+        """Tokens that were written to the client's stream."""
         self._num_chars = 0
         self._pending = _Pending()
 
@@ -122,9 +122,11 @@ class ChoiceJournal:
         self._pending = _Pending(num_taken=len(self.ids), is_finish_taken=self.is_finished, is_started=True)
         return chunk
 
-    def confirm(self) -> None:
-        """What was taken has been written."""
-        self.num_delivered = self._pending.num_taken
+    def end(self, reason: str) -> None:
+        """Append nothing more, and show nothing more; does nothing to a choice that has ended."""
+        if not self.is_finished:
+            self.finish_reason = reason
+            self._pending.text, self._pending.entries = [], []
 
     def _append_all(self, ids: Sequence[int], *, hides_last: bool) -> None:
         self.ids.extend(ids)

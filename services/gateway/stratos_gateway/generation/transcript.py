@@ -64,11 +64,6 @@ class Transcript:
         """Tokens that were written to the client's stream, over all choices."""
         return sum(choice.num_delivered for choice in self.choices)
 
-    def confirm(self) -> None:
-        """What was taken has been written to the client."""
-        for choice in self.choices:
-            choice.confirm()
-
     def times(self, arrival_s: float) -> Times:
         """What the client saw, as far as this gateway can tell.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -29,12 +29,23 @@ from stratos_gateway.http.sse import DONE, EventStream, encode_events
 from stratos_gateway.ledger.account import NoAccount, RequestAccount
 from stratos_gateway.limits.limiter import Cost
 from stratos_gateway.openai.responses import ChatRenderer, Usage
+from stratos_gateway.policies.output import Output, ScreenedOutput
 from stratos_gateway.routes.edge import Caller, Edge, EdgeEndpoint
 from stratos_gateway.routes.preparation import Prepared
 
 _log = logging.getLogger(__name__)
 
 Prepare = Callable[[dict[str, Any], Tenant, TraceContext], Awaitable[Prepared]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answering:
+    """A request that runs, and what of it the client is shown."""
+
+    fanout: Fanout
+    output: Output
+    prepared: Prepared
+    account: NoAccount
 
 
 class GenerationEndpoint(EdgeEndpoint):
@@ -56,14 +67,18 @@ class GenerationEndpoint(EdgeEndpoint):
         options = prepared.options
         specs = [replace(spec, terms=caller.dated(spec.terms)) for spec in prepared.specs]
         stop = (options.stop, options.include_stop)
+        screen = await self._edge.content.screen(caller.tenant)
         async with self._within_limits(request, caller.tenant, _cost(prepared)) as spending:
+            await self._check_input(screen, prepared.texts, spending)
             fanout = Fanout(specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
             try:
                 with self._account(caller.tenant, fanout, prepared) as account:
                     async with fanout:
                         is_begun = partial(_is_begun, fanout)
                         with self._edge.admission.ends_by(caller.place, fanout.fail, is_begun):
-                            await self._send(fanout, prepared, request, account, send)
+                            is_screened = screen is not None and screen.checks_output
+                            output = ScreenedOutput(fanout, screen) if screen is not None and is_screened else fanout
+                            await self._send(_Answering(fanout, output, prepared, account), request, send)
             finally:
                 spending.num_output_tokens = fanout.num_output_tokens
                 spending.num_tokens = fanout.num_prompt_tokens + fanout.num_output_tokens
@@ -76,24 +91,23 @@ class GenerationEndpoint(EdgeEndpoint):
             return NoAccount()
         return RequestAccount(billing.meter, tenant.plan, fanout.generations, is_stream=prepared.options.stream)
 
-    async def _send(self, fanout: Fanout, prepared: Prepared, request: Request, account: NoAccount, send: Send) -> None:
-        if prepared.options.stream:
-            await self._stream(fanout, prepared, exchange_of(request), account, send)
+    async def _send(self, answering: _Answering, request: Request, send: Send) -> None:
+        if answering.prepared.options.stream:
+            await self._stream(answering, exchange_of(request), send)
             return
-        chunks = await fanout.finish()
-        response = OrjsonResponse(prepared.renderer.body(chunks, _usage(fanout)))
+        chunks = await answering.output.finish()
+        response = OrjsonResponse(answering.prepared.renderer.body(chunks, _usage(answering.fanout)))
         await response(request.scope, request.receive, send)
 
-    async def _stream(
-        self, fanout: Fanout, prepared: Prepared, exchange: Exchange, account: NoAccount, send: Send
-    ) -> None:
+    async def _stream(self, answering: _Answering, exchange: Exchange, send: Send) -> None:
         """Errors before the first event have a status of their own; later ones are the last event."""
-        stream, renderer = EventStream(send, self._edge.limits.write_timeout_s), prepared.renderer
+        stream, prepared = EventStream(send, self._edge.limits.write_timeout_s), answering.prepared
+        renderer = prepared.renderer
         try:
-            while chunks := await fanout.news():
+            while chunks := await answering.output.news():
                 await stream.write(encode_events(renderer.events(chunks)))
-                fanout.confirm()
-            usage = [renderer.usage_event(_usage(fanout))] if prepared.options.include_usage else []
+                answering.fanout.confirm(chunks)
+            usage = [renderer.usage_event(_usage(answering.fanout))] if prepared.options.include_usage else []
             await stream.write(encode_events(usage) + DONE)
         except StratosError as error:
             if not stream.is_started:
@@ -101,7 +115,7 @@ class GenerationEndpoint(EdgeEndpoint):
             label = exchange.span.trace.label(renderer.answer.id)
             _log.warning("stream %s ends with an error: %s: %s", label, error.code, error.message)
             self._name_param(error)
-            account.fail(error)
+            answering.account.fail(error)
             await stream.write(encode_events([error_body(error)]))
         await stream.end()
 
