@@ -71,8 +71,6 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     protocol_version: int = PROTOCOL_VERSION
     submits: list[decode_pb2.Submit] = field(default_factory=list)
     cancels: list[decode_pb2.Cancel] = field(default_factory=list)
-    counts_usage: bool = True
-    """Says at the end of each attempt what it took."""
     acknowledged: list[str] = field(default_factory=list)
     is_hung: bool = False
     is_frozen: bool = False
@@ -82,7 +80,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         decode_pb2_grpc.add_DecodeServiceServicer_to_server(self, self.server)
         self.step = 0
         self.write_lock = asyncio.Lock()
-        self.context: Any = None
+        self.context: Any = None  # of the last session
         self.reset = asyncio.Event()
         self.running: dict[tuple[str, int], asyncio.Task[None]] = {}
 
@@ -149,12 +147,11 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             if await self._faulty(max(state.values()), submit, context):
                 return None
             await self._step(state, scripts, submit, context)
-        if self.counts_usage and submit.HasField("meter"):
+        if submit.HasField("meter"):
             await self.count(context, submit, sum(len(scripts[index]) for index in scripts))
         return None
 
     async def count(self, context: Any, submit: decode_pb2.Submit, num_output: int, **fields: Any) -> None:
-        """Tell a gateway what an attempt took."""
         count = decode_pb2.UsageCount(
             request_id=submit.request_id, attempt=submit.attempt, tenant=submit.terms.tenant, meter=submit.meter,
             num_prompt_tokens=len(submit.prompt_ids), num_output_tokens=num_output, device_ns=5_000_000, **fields,
