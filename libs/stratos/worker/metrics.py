@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from stratos.core.kv import StagingLedger
 from stratos.core.requests import limits
 from stratos.engine.contract.results import EngineStatus
-from stratos.worker.device_time import DeviceTime
+from stratos.worker.engine_client.device_time import DeviceTime
 
 _STAGE_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 

@@ -20,10 +20,10 @@ from stratos.worker.adapter_cache import AdapterCache, AdapterStore
 from stratos.worker.decode.prefill_policy import PrefillPolicy
 from stratos.worker.decode.request_table import RequestTable, StatusNews
 from stratos.worker.decode.usage_log import UsageLog
-from stratos.worker.device_time import DeviceTime
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.embed.embedder import Embedder
 from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.engine_client.device_time import DeviceTime
 from stratos.worker.features import offered_features
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.receiver import HandoffReceiver

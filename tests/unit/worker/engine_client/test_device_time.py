@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stratos.common.clock import FakeClock
 from stratos.core.tenant import PLATFORM_TENANT
 from stratos.engine.contract.results import StepResult, StepShares
-from stratos.worker.device_time import DeviceTime
+from stratos.worker.engine_client.device_time import DeviceTime
 
 TENANTS = st.sampled_from(["", PLATFORM_TENANT, "a", "b", "c"])
 STEPS = st.tuples(st.floats(0, 1), st.floats(0, 1), st.dictionaries(TENANTS, st.integers(1, 1000)))
