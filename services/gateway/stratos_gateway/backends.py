@@ -75,6 +75,7 @@ async def open_backends(
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,
         first_look=first_look,
+        on_change=follower.on_change,
         not_ready_reason=follower.not_ready_reason,
     )
 

@@ -52,6 +52,7 @@ class GenerationEndpoint(EdgeEndpoint):
         exchange = exchange_of(request)
         prepared = await self._prepare(body, caller.tenant, exchange.span.trace)
         options = prepared.options
+        caller.place.refusals.append(prepared.refusal)
         specs = [replace(spec, terms=caller.dated(spec.terms)) for spec in prepared.specs]
         stop = (options.stop, options.include_stop)
         async with self._within_limits(request, caller.tenant, _cost(prepared)) as spending:
