@@ -27,8 +27,10 @@ class TenantLookup:
 
         Raises:
             PermissionDenied: it is suspended.
-            DependencyDown: the snapshot lacks it, or its plan, and cannot be followed.
+            DependencyDown: the snapshot lacks it, or its plan, and cannot be followed, or is older than its bound.
         """
+        if self._follower.refuses:
+            raise DependencyDown(NOT_NOW)
         record = self._tenant(name)
         plan = self._plan(record) if record is not None else None
         if record is None or plan is None:

@@ -1,4 +1,4 @@
-"""API keys -> tenants."""
+"""API keys and tokens -> tenants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Protocol
 from stratos.common.errors import InvalidApiKey, StratosError
 from stratos.core.tenant import Tenant
 
-MAX_KEY_CHARS = 200
+MAX_KEY_CHARS = 8192
+"""API keys have 71; tokens of some issuers have thousands."""
 
 
 class Authenticator(Protocol):

@@ -50,7 +50,7 @@ class Caller:
     def __init__(self, tenant: Tenant, stores: AdminStores) -> None:
         self.tenant = tenant
         self.stores = stores
-        self.keys = KeyStore(RecordWriter(stores.records, actor=f"key:{tenant.key_id}"), stores.peppers)
+        self.keys = KeyStore(RecordWriter(stores.records, actor=tenant.actor), stores.peppers)
         self.tenants = self.keys.tenants
 
     @property
