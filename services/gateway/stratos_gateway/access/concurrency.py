@@ -137,23 +137,20 @@ class Admission:
         Raises:
             StratosError: what ended the place.
         """
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = asyncio.ensure_future(work)
+        task, reasons = asyncio.ensure_future(work), list[StratosError]()
 
         def end(error: StratosError) -> None:
-            if not ended.done():
-                ended.set_exception(error)
+            reasons.append(error)
+            task.cancel()
 
         with self.ends_by(place, end, lambda: False):
             try:
-                await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
-                if not task.done():
-                    ended.result()
                 return await task
-            finally:
-                task.cancel()
-                ended.cancel()
-                await asyncio.gather(task, ended, return_exceptions=True)
+            except asyncio.CancelledError:
+                caller = asyncio.current_task()
+                if reasons and not (caller is not None and caller.cancelling()):
+                    raise reasons[0] from None
+                raise
 
     def recheck(self) -> None:
         """Tenants, keys or blocks have changed: end the requests that may not go on."""

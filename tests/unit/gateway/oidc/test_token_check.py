@@ -19,6 +19,7 @@ from stratos.common.errors import DependencyDown, InvalidApiKey, PermissionDenie
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
 from stratos_gateway.oidc.config import OidcConfig, OidcIssuer
+from stratos_gateway.oidc.fetching import FetchFailed
 from stratos_gateway.oidc.issuer_keys import IssuerKeys
 from stratos_gateway.oidc.key_set import KeySet, parse_key_set
 from stratos_gateway.oidc.token_check import TokenCheck, is_token
@@ -124,8 +125,11 @@ async def test_a_tenant_that_does_not_exist_is_not_made() -> None:
 
 
 async def test_without_keys_nothing_can_be_said() -> None:
-    keys = IssuerKeys(ISSUER, None, FakeClock(), OidcConfig())  # type: ignore[arg-type]
-    keys._begun_s = FakeClock().now()
+    async def fetch(_: OidcIssuer) -> KeySet:
+        raise FetchFailed("no answer")
+
+    keys = IssuerKeys(ISSUER, fetch, FakeClock(), OidcConfig())
+    await keys.refresh()
     with pytest.raises(DependencyDown):
         await TokenCheck([keys], Tenants(), leeway_s=30).authenticate(good())
 
