@@ -40,7 +40,7 @@ class SigningKey:
         return jwt.PyJWS().encode(content, self.private, self.algorithm, {"kid": self.key_id, **headers})
 
 
-def claims_of(issuer: str, *, lives_s: float = 300, **changes: Any) -> dict[str, Any]:
+def claims_of(issuer: str, *, lives_s: float = 86400, **changes: Any) -> dict[str, Any]:
     """Claims of a token of acme that nothing is wrong with; ``None`` leaves one out."""
     now = time.time()
     times = {"iat": int(now), "exp": int(now + lives_s)}

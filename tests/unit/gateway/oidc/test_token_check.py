@@ -26,6 +26,7 @@ from stratos_gateway.oidc.token_check import TokenCheck, is_token
 from tests.support.oidc_issuer import AUDIENCE, SigningKey, claims_of
 
 URL = "https://id.example"
+DAY_S = 86400
 ISSUER = OidcIssuer(issuer=URL, audience=AUDIENCE, roles={"ops": Role.ADMIN})
 EC, RSA = SigningKey("ec"), SigningKey("rsa", "RS256")
 SET = json.dumps({"keys": [EC.public, RSA.public]}).encode()
@@ -86,8 +87,8 @@ HOSTILE = {
     "a critical extension": EC.sign(claims_of(URL), crit=["x"], x=1),
     "other claims": f"{good().split('.')[0]}.{part(claims_of(URL, tenant='other'))}.{good().split('.')[2]}",
     "expired": good(lives_s=-31),
-    "not yet valid": good(nbf=time.time() + 60),
-    "from the future": good(iat=time.time() + 60),
+    "not yet valid": good(nbf=time.time() + DAY_S),
+    "from the future": good(iat=time.time() + DAY_S),
     "another audience": good(aud="other"),
     "no audience": good(aud=None),
     "no expiry": good(exp=None),
