@@ -37,6 +37,7 @@ from stratos_gateway.oidc.credentials import KeysAndTokens
 from stratos_gateway.oidc.fetching import fetch_keys
 from stratos_gateway.oidc.issuer_keys import IssuerKeys
 from stratos_gateway.oidc.token_check import TokenCheck
+from stratos_gateway.policies.source import SnapshotContent
 from stratos_gateway.routers.router_set import RouterSet
 from stratos_gateway.service import Backends
 from stratos_gateway.settings import GatewaySettings
@@ -80,6 +81,7 @@ async def open_backends(
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
         blocks=SnapshotBlocks(follower),
+        content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, new_incarnation()),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),

@@ -17,6 +17,7 @@ from stratos_gateway.limits.config import LimitsConfig
 from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
 from stratos_gateway.oidc.config import OidcConfig, check_oidc
+from stratos_gateway.policies.config import PoliciesConfig
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routes.config import HealthConfig
 from stratos_gateway.sessions.liveness import SessionConfig
@@ -63,6 +64,7 @@ class GatewaySettings(ServiceSettings):
     routers: RoutersConfig = RoutersConfig()
     convictions: ConvictionConfig = ConvictionConfig()
     watermark: WatermarkConfig = WatermarkConfig()
+    policies: PoliciesConfig = PoliciesConfig()
 
     @field_validator("snapshot")
     @classmethod
