@@ -71,9 +71,8 @@ class Preparation:
         answer = self._answer("chatcmpl", request.options, prompts)
         texts = tuple(message.content for message in request.messages)
         renderer = ChatRenderer(answer, self.model.tokenizer)
-        return Prepared(
-            options=request.options, specs=specs, renderer=renderer, texts=texts, refusal=self._refusal(target)
-        )
+        refusal = partial(self.catalogue.refusal, target)
+        return Prepared(options=request.options, specs=specs, renderer=renderer, texts=texts, refusal=refusal)
 
     async def completion(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> Prepared:
         """/v1/completions; raises like ``chat``."""
@@ -92,9 +91,8 @@ class Preparation:
         specs = await self._specs(request.options, prompts, "prompt", tenant, target, trace)
         specs = tuple(replace(spec, continues_prompt=True) for spec in specs)
         renderer = CompletionRenderer(self._answer("cmpl", request.options, prompts), tokenizer, echoes)
-        return Prepared(
-            options=request.options, specs=specs, renderer=renderer, texts=texts, refusal=self._refusal(target)
-        )
+        refusal = partial(self.catalogue.refusal, target)
+        return Prepared(options=request.options, specs=specs, renderer=renderer, texts=texts, refusal=refusal)
 
     def _check_generates(self) -> None:
         if not self.model.base.can_generate:
