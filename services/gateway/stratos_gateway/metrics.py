@@ -50,6 +50,11 @@ class GatewayMetrics:
             "Generation requests that the end of the gateway's drain ended with an error.",
             registry=registry,
         )
+        self.ended_by_refusal = Counter(
+            "stratos_requests_ended_by_refusal",
+            "Running requests whose tenant, key, model or adapter was suspended, revoked or blocked.",
+            registry=registry,
+        )
         self.connections = Gauge("stratos_http_connections", "Connections of the OpenAI API.", registry=registry)
         self.connections_refused = Counter(
             "stratos_http_connections_refused", "Connections beyond the limit.", registry=registry
@@ -67,6 +72,18 @@ class GatewayMetrics:
             "stratos_recoveries",
             "Attempts after the first one, by what ended the one before.",
             ("cause",),
+            registry=registry,
+        )
+        self.content_hits = Counter(
+            "stratos_content_hits",
+            "Hits of content policies, by rule and by side (input, output).",
+            ("tenant", "rule", "side"),
+            registry=registry,
+        )
+        self.content_unchecked = Counter(
+            "stratos_content_unchecked",
+            "Texts that no classifier gave a verdict on, by what the policy made of them (passed, refused).",
+            ("tenant", "side", "outcome"),
             registry=registry,
         )
         self.prompt_sources = Counter(

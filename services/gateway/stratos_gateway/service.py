@@ -41,6 +41,10 @@ from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import read_policy
+from stratos_gateway.policies.classifier import Classifier, HttpClassifier, NoClassifier
+from stratos_gateway.policies.gate import ContentGate
+from stratos_gateway.policies.prompts import PromptRenderer
+from stratos_gateway.policies.source import NO_CONTENT, ContentSource
 from stratos_gateway.routers.contract import Routers
 from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
@@ -70,6 +74,8 @@ class Backends:
     """What the admin API works on; ``None`` serves none."""
     blocks: Blocks = NO_BLOCKS
     """Models and adapters that are refused for now."""
+    content: ContentSource = NO_CONTENT
+    """Content policies and prompt templates."""
     tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = field(default_factory=dict)
     """Root tasks that keep them fresh."""
     collectors: Sequence[Collector] = ()
@@ -78,6 +84,8 @@ class Backends:
     """A copy of what they know, for other gateways."""
     first_look: Callable[[], Awaitable[None]] | None = None
     """Waits until they were asked once, with or without success."""
+    on_change: Callable[[Callable[[], None]], None] = lambda listener: None
+    """Takes what is to be called whenever tenants, keys, adapters or blocks have changed."""
     not_ready_reason: Callable[[], str] = lambda: ""
     """Why no request can be served with what they know; quick, thread-safe."""
 
@@ -142,6 +150,7 @@ class GatewayService(Service):
         embeddings = EmbeddingClient(settings.sessions.connect_timeout_s, self._clock, self.dialer)
         self._stack.push_async_callback(embeddings.close)
         self._admission = Admission(settings.requests.max_open, settings.requests.max_open_per_tenant, metrics)
+        backends.on_change(self._admission.recheck)
         platform = Platform(
             routers=backends.routers,
             prompt_digests=PromptDigests(settings.key_pepper.get_secret_value().encode()),
@@ -178,6 +187,13 @@ class GatewayService(Service):
         self._admin_http = build_server(port, backends.admin, self._edge.authenticate, metrics)
         self._stack.callback(self._admin_http.close)
         _log.info("admin API at http://%s/admin/v1", listener.address)
+
+    def _open_classifier(self) -> Classifier:
+        if not self._settings.policies.classifier_url:
+            return NoClassifier()
+        classifier = HttpClassifier(self._settings.policies)
+        self._stack.push_async_callback(classifier.close)
+        return classifier
 
     def _listener(self) -> Listener:
         settings = self._settings
@@ -250,6 +266,7 @@ class GatewayService(Service):
             model=model,
             catalogue=catalogue,
             default_max_tokens=settings.model.default_max_tokens,
+            prompts=PromptRenderer(backends.content),
             watermarks=read_policy(settings.watermark),
         )
         edge = self._edge = Edge(
@@ -259,6 +276,7 @@ class GatewayService(Service):
             tokenizer=model.tokenizer,
             limits=settings.http,
             limiter=TenantLimiter(self._leaser, self._clock, model.base.digest[:16]),
+            content=ContentGate(backends.content, self._open_classifier(), platform.metrics),
         )
         routes = build_routes(
             chat=GenerationEndpoint(edge, preparation.chat, "messages"),
