@@ -87,8 +87,6 @@ async def test_input_with_a_hit_is_refused_on_every_route_and_takes_no_tokens(wo
     assert int(answer.headers["x-ratelimit-remaining-tokens"]) > 900
     assert (await chat(world, messages=[{"role": "user", "content": "badstuff 12345"}])).status_code == 200
     assert world.metric("stratos_content_hits_total", tenant="one", rule="foul", side="input") >= 3
-    public = (await world.http.get("/metrics")).text
-    assert "stratos_content_hits" not in public, "who was refused is no matter of other tenants"
 
 
 async def test_output_with_a_hit_ends_there_at_the_worker_too(world: World) -> None:

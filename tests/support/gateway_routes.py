@@ -22,6 +22,7 @@ from stratos_gateway.limits.leaser import NO_LEASES, Leaser
 from stratos_gateway.limits.limiter import TenantLimiter
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.observe.request_book import RequestBook
 from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
@@ -76,11 +77,11 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         usage=UsageRoute(edge.authenticate, None),
         catalogue=catalogue,
         health=unreached,
-        registry=CollectorRegistry(),
         not_ready_reason=str,
     )
 
 
 def full_app(max_body_bytes: int, clock: Clock | None = None) -> GatewayApp:
     """The application of these routes."""
-    return GatewayApp(full_routes(max_body_bytes, clock), GatewayMetrics(CollectorRegistry()), Random(0))
+    book = RequestBook(GatewayMetrics(CollectorRegistry()), clock or SystemClock())
+    return GatewayApp(full_routes(max_body_bytes, clock), book, Random(0))

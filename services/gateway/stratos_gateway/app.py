@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from random import Random
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
@@ -21,11 +20,11 @@ from stratos.core.tenant import Tenant
 from stratos.rpc.tracing import TRACING_OFF, Tracing
 from stratos_gateway.http.cors import Cors
 from stratos_gateway.http.errors import answer_headers, error_body, public_error
-from stratos_gateway.http.exchange import Exchange, Exchanges, exchange_in
+from stratos_gateway.http.exchange import CLIENT_LEFT, Exchange, Exchanges, exchange_in
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import SlowClient
-from stratos_gateway.metrics import GatewayMetrics, PublicMetrics
 from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.observe.request_book import EndedRequest, RequestBook
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.health import DeepHealth, HealthState
@@ -39,7 +38,7 @@ class GatewayApp:
 
     Args:
         routes: all routes.
-        metrics: counts requests.
+        book: counts requests, and logs them.
         random: jitter of Retry-After, and which requests are traced.
         tracing: makes the spans of requests.
         trace_sample_ratio: share of requests without a traceparent that get a trace.
@@ -49,16 +48,16 @@ class GatewayApp:
     def __init__(
         self,
         routes: Sequence[BaseRoute],
-        metrics: GatewayMetrics,
+        book: RequestBook,
         random: Random,
         tracing: Tracing = TRACING_OFF,
         trace_sample_ratio: float = 1.0,
         cors_origins: tuple[str, ...] = (),
     ) -> None:
         self._router = Router(routes, redirect_slashes=False)
-        self._metrics = metrics
+        self._book = book
         self._random = random
-        self._exchanges = Exchanges(tracing, trace_sample_ratio, random)
+        self._exchanges = Exchanges(tracing, trace_sample_ratio, random, book.clock)
         self._cors = Cors(self._answer, cors_origins) if cors_origins else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,14 +75,21 @@ class GatewayApp:
     def _finish(self, exchange: Exchange, scope: Scope, status: int) -> None:
         """Count, trace and log how a request ended."""
         route, method = getattr(scope.get("route"), "path", "none"), scope["method"]
-        self._metrics.requests.labels(route, str(status)).inc()
+        ended = EndedRequest(
+            request_id=exchange.request_id,
+            client=exchange.client,
+            method=method,
+            route=route,
+            status=status,
+            started_s=exchange.started_s,
+            client_left=status == CLIENT_LEFT,
+            is_our_fault=exchange.is_our_fault,
+        )
+        self._book.end(ended, exchange.facts)
         exchange.span.rename(f"{method} {route}")
         exchange.span.set(http_method=method, http_route=route, http_status=status, client_address=exchange.client)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             exchange.span.fail(str(status))
-        _log.debug(
-            "request %s of %s: %s %s answered with %d", exchange.request_id, exchange.client, method, route, status
-        )
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer in any case."""
@@ -117,6 +123,7 @@ class GatewayApp:
     ) -> None:
         exchange = exchange_in(scope)
         status, found = _translate(error, exchange.request_id)
+        exchange.note_error(found)
         if exchange.status:  # headers are out; all that is left is to end the connection
             _log.error("request %s failed after its answer began: %s", exchange.request_id, found.code)
             return
@@ -149,7 +156,6 @@ def build_routes(
     usage: UsageRoute,
     catalogue: ModelCatalogue,
     health: DeepHealth,
-    registry: CollectorRegistry,
     not_ready_reason: Callable[[], str],
 ) -> list[BaseRoute]:
     """The routing table."""
@@ -174,11 +180,6 @@ def build_routes(
         reason = not_ready_reason()
         return PlainTextResponse(f"{reason or 'ok'}\n", status_code=503 if reason else 200)
 
-    public = PublicMetrics(registry)
-
-    async def show_metrics(_: Request) -> Response:
-        return Response(generate_latest(public), media_type=CONTENT_TYPE_LATEST)
-
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completion, methods=["POST"]),
@@ -189,5 +190,4 @@ def build_routes(
         Route("/health", deep_health, methods=["GET"]),
         Route("/livez", livez, methods=["GET"]),
         Route("/readyz", readyz, methods=["GET"]),
-        Route("/metrics", show_metrics, methods=["GET"]),
     ]

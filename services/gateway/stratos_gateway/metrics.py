@@ -2,43 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from stratos.core.generation import Receipt
+from stratos.core.ledger.pricing import Times
+from stratos.core.tenancy.plan import Plan
+from stratos.core.tenant import PLATFORM_TENANT
 
 _TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_DURATION_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 _ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.033, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
 
 
-class PublicMetrics:
-    """What every client that reaches the API port may see: every family but those that name tenants."""
+OTHER_TENANTS = "other"
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
 
-    def collect(self) -> Iterator[Metric]:
-        """The families, as ``prometheus_client`` wants them."""
-        for family in self._registry.collect():
-            if not any("tenant" in sample.labels for sample in family.samples):
-                yield family
+class TenantLabels:
+    """Values of the label ``tenant``: the first tenants that come have series of their own, all others share one.
+
+    Without a bound their number would grow with the customers, and with it what every scrape costs.
+
+    Args:
+        most: tenants with series of their own.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def of(self, tenant: str) -> str:
+        """The label's value for a tenant."""
+        if tenant in self._known:
+            return tenant
+        if len(self._known) >= self._most:
+            return OTHER_TENANTS
+        self._known.add(tenant)
+        return tenant
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMeters:
+    """Instruments of requests with one set of labels, looked up once."""
+
+    ttft: Histogram
+    itl: Histogram
+    duration: Histogram
+    prompt_tokens: Counter
+    output_tokens: Counter
 
 
 class GatewayMetrics:
-    """All instruments, bound to the registry that is passed in."""
+    """All instruments, bound to the registry that is passed in.
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.ttft = Histogram(
+    Args:
+        registry: of the process.
+        model: name of the base model, a label.
+        max_tenants: with series of their own.
+    """
+
+    def __init__(self, registry: CollectorRegistry, model: str = "", max_tenants: int = 200) -> None:
+        self.model = model
+        self.tenants = TenantLabels(max_tenants)
+        self._running: dict[tuple[str, int], RequestMeters] = {}
+        self._ttft = Histogram(
             "stratos_request_ttft_seconds",
-            "Time from a request's arrival to its first token.",
+            "Time from a prompt's start to its first token.",
+            ("model", "class"),
             buckets=_TTFT_BUCKETS_S,
             registry=registry,
         )
-        self.itl = Histogram(
+        self._itl = Histogram(
             "stratos_request_itl_seconds",
             "Time between consecutive tokens of one choice, as they reach the gateway.",
+            ("model", "class"),
             buckets=_ITL_BUCKETS_S,
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "stratos_request_duration_seconds",
+            "Time from a request's arrival to the end of its answer.",
+            ("model", "class"),
+            buckets=_DURATION_BUCKETS_S,
+            registry=registry,
+        )
+        self.outcomes = Counter(
+            "stratos_request_outcomes",
+            "Ended requests for tokens or vectors; an error within a stream counts as one.",
+            ("model", "class", "outcome"),
+            registry=registry,
+        )
+        self.promises = Counter(
+            "stratos_promises",
+            "Answered prompts whose plan promises a time (ttft, itl), by whether it was kept or missed.",
+            ("plan", "promise", "outcome"),
             registry=registry,
         )
         self.requests = Counter(
@@ -59,11 +117,12 @@ class GatewayMetrics:
         self.connections_refused = Counter(
             "stratos_http_connections_refused", "Connections beyond the limit.", registry=registry
         )
-        self.tokens_in = Counter(
-            "stratos_prompt_tokens", "Prompt tokens of ended requests.", ("tenant",), registry=registry
+        token_labels = ("tenant", "model", "class")
+        self._prompt_tokens = Counter(
+            "stratos_prompt_tokens", "Prompt tokens of ended requests.", token_labels, registry=registry
         )
-        self.tokens_out = Counter(
-            "stratos_output_tokens", "Output tokens of ended requests.", ("tenant",), registry=registry
+        self._output_tokens = Counter(
+            "stratos_output_tokens", "Output tokens, as they reach the gateway.", token_labels, registry=registry
         )
         self.embedding_inputs = Counter(
             "stratos_embedding_inputs", "Inputs whose embedding was answered.", registry=registry
@@ -133,6 +192,30 @@ class GatewayMetrics:
             registry=registry,
         )  # fmt: skip
         self.sessions = Gauge("stratos_sessions_open", "Sessions with decode workers.", registry=registry)
+
+    def running(self, tenant: str, priority_class: int) -> RequestMeters:
+        """The instruments of a tenant's requests of one class."""
+        key = self.tenants.of(tenant), priority_class
+        if (meters := self._running.get(key)) is None:
+            # What the platform asks itself is in no customer's percentile.
+            labels = self.model, "platform" if tenant == PLATFORM_TENANT else str(priority_class)
+            own = key[0], *labels
+            meters = self._running[key] = RequestMeters(
+                ttft=self._ttft.labels(*labels),
+                itl=self._itl.labels(*labels),
+                duration=self._duration.labels(*labels),
+                prompt_tokens=self._prompt_tokens.labels(*own),
+                output_tokens=self._output_tokens.labels(*own),
+            )
+        return meters
+
+    def count_promises(self, plan: Plan, times: Times) -> None:
+        """Whether an answered prompt came in the times of its tenant's plan."""
+        measured = (("ttft", times.ttft_us, plan.ttft_ms), ("itl", times.itl_us, plan.itl_ms))
+        for promise, measured_us, promised_ms in measured:
+            if measured_us is not None and promised_ms is not None:
+                outcome = "kept" if measured_us <= promised_ms * 1000 else "missed"
+                self.promises.labels(plan.name, promise, outcome).inc()
 
     def observe_receipt(self, receipt: Receipt) -> None:
         """Count where a prompt's KV came from."""

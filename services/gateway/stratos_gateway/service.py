@@ -43,6 +43,7 @@ from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import read_policy
+from stratos_gateway.observe.request_book import RequestBook
 from stratos_gateway.policies.classifier import Classifier, HttpClassifier, NoClassifier
 from stratos_gateway.policies.gate import ContentGate
 from stratos_gateway.policies.prompts import PromptRenderer
@@ -143,7 +144,8 @@ class GatewayService(Service):
         settings = self._settings
         model = await asyncio.to_thread(ServedModel.load, settings.model)
         self._stack.callback(model.grammars.close)
-        metrics = GatewayMetrics(self.metrics)
+        metrics = GatewayMetrics(self.metrics, model.base.name, settings.observe.max_tenant_series)
+        self._book = RequestBook(metrics, self._clock, logs_access=settings.observe.access_log)
         backends = await self._open_backends(settings, self._stack, metrics, self.dialer)
         self._backends = backends
         self._leaser = Leaser(backends.leases, self._clock, settings.limits)
@@ -193,7 +195,7 @@ class GatewayService(Service):
         listener = open_listener(settings.admin.listen, env_name_of(type(settings), ("admin", "listen")))
         proxies = settings.edge.trusted_proxies
         port = AdminPort(listener=listener, config=settings.admin, limits=settings.http, trusted_proxies=proxies)
-        self._admin_http = build_server(port, backends.admin, self._edge.authenticate, metrics)
+        self._admin_http = build_server(port, backends.admin, self._edge.authenticate, metrics, self._book)
         self._stack.callback(self._admin_http.close)
         _log.info("admin API at http://%s/admin/v1", listener.address)
 
@@ -300,9 +302,8 @@ class GatewayService(Service):
             usage=UsageRoute(edge.authenticate, self._billing),
             catalogue=catalogue,
             health=DeepHealth(model, platform, embeddings, settings.health),
-            registry=self.metrics,
             not_ready_reason=self.not_ready_reason,
         )
         return GatewayApp(
-            routes, platform.metrics, Random(), self.tracing, settings.trace_sample_ratio, settings.edge.cors_origins
+            routes, self._book, Random(), self.tracing, settings.trace_sample_ratio, settings.edge.cors_origins
         )

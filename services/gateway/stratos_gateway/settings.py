@@ -17,6 +17,7 @@ from stratos_gateway.ledger.config import LedgerConfig
 from stratos_gateway.limits.config import LimitsConfig
 from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
+from stratos_gateway.observe.config import ObserveConfig
 from stratos_gateway.oidc.config import OidcConfig, check_oidc
 from stratos_gateway.policies.config import PoliciesConfig
 from stratos_gateway.routers.config import RoutersConfig
@@ -60,6 +61,7 @@ class GatewaySettings(ServiceSettings):
     records: RecordStoreConfig = RecordStoreConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
     http: HttpLimits = HttpLimits()
+    observe: ObserveConfig = ObserveConfig()
     http_tls: HttpTlsConfig | None = None
     edge: EdgeConfig = EdgeConfig()
     sessions: SessionConfig = SessionConfig()

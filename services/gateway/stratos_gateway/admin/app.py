@@ -17,6 +17,7 @@ from stratos_gateway.http.listener import Listener
 from stratos_gateway.http.protocol import ConnectionsState
 from stratos_gateway.http.server import HttpServer
 from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.observe.request_book import RequestBook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ def build_server(
     stores: AdminStores,
     authenticate: Callable[[Request], Awaitable[Tenant]],
     metrics: GatewayMetrics,
+    book: RequestBook,
 ) -> HttpServer:
     """The server of the admin API; it answers once it runs.
 
@@ -41,10 +43,11 @@ def build_server(
         port: where connections come from.
         stores: what is read and written.
         authenticate: whose key a request carries.
-        metrics: of the process; requests of both servers are counted together.
+        metrics: of the process; connections of both servers are counted together.
+        book: requests of both are.
     """
     most = port.config.max_body_bytes
-    app = GatewayApp(AdminRoutes(authenticate, stores, most).build(), metrics, Random())
+    app = GatewayApp(AdminRoutes(authenticate, stores, most).build(), book, Random())
     state = ConnectionsState(
         limits=replace(port.limits, max_body_bytes=most),
         num_open=metrics.connections,

@@ -72,7 +72,7 @@ class Generation:
     ) -> None:
         self.request_id = new_id("gen")
         self.spec = spec
-        self.transcript = Transcript(choices, len(spec.prompt_ids), platform, notify)
+        self.transcript = Transcript(choices, len(spec.prompt_ids), spec.terms, platform, notify)
         self.error: StratosError | None = None
         self.is_ended = False
         self.last_submitted: int | None = None

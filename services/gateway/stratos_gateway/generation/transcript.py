@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from stratos.core.generation import ChoiceDelta, Receipt
 from stratos.core.ledger.pricing import Times
 from stratos.core.requests.records import ChoiceState, FinishReason, PositionLogprobs
+from stratos.core.requests.terms import RequestTerms
 from stratos_gateway.generation.journal import ChoiceJournal, JournalConflict
 from stratos_gateway.generation.platform import Platform
 
@@ -20,6 +21,7 @@ class Transcript:
     Args:
         choices: fresh journals, one per choice.
         num_prompt_tokens: of the request.
+        terms: of the request; tenant and class are labels.
         platform: clock and metrics.
         notify: called when there is something to take.
     """
@@ -28,6 +30,7 @@ class Transcript:
         self,
         choices: Sequence[ChoiceJournal],
         num_prompt_tokens: int,
+        terms: RequestTerms,
         platform: Platform,
         notify: Callable[[], None],
     ) -> None:
@@ -38,6 +41,7 @@ class Transcript:
         """Of the prompt's tokens from the second on; there before the first chunk if they were asked for."""
         self._num_prompt_tokens = num_prompt_tokens
         self._metrics = platform.metrics
+        self._meters = platform.metrics.running(terms.tenant, terms.priority_class)
         self._clock = platform.clock
         self._notify = notify
         self._started_s = platform.clock.now()
@@ -117,10 +121,11 @@ class Transcript:
 
     def _measure(self, index: int, num_new: int) -> None:
         now_s = self._clock.now()
+        self._meters.output_tokens.inc(num_new)
         last_s = self._token_s.get(index)
         if last_s is not None:
-            self._metrics.itl.observe((now_s - last_s) / num_new)
+            self._meters.itl.observe((now_s - last_s) / num_new)
         elif not self._token_s:
-            self._metrics.ttft.observe(now_s - self._started_s)
+            self._meters.ttft.observe(now_s - self._started_s)
         self._token_s[index] = now_s
         self._first_s.setdefault(index, now_s)

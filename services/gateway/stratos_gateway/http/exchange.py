@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from random import Random
 
 from starlette.requests import Request
 from starlette.types import Message, Scope, Send
 
+from stratos.common.clock import Clock
+from stratos.common.errors import StratosError
 from stratos.common.ids import new_id
 from stratos.core.trace import TraceContext, parse_http_request_id, parse_traceparent
 from stratos.rpc.tracing import Span, Tracing
+from stratos_gateway.http.errors import public_error
+from stratos_gateway.observe.request_facts import RequestFacts
 
 _SCOPE_KEY = "stratos.exchange"
 CLIENT_LEFT = 499
@@ -23,13 +28,18 @@ class Exchange:
         span: of the whole request; its trace context has the request's id.
         send: of ASGI.
         client: IP address, as the last trusted hop saw it; empty where it is not known.
+        started_s: when the request came, monotonic.
     """
 
-    def __init__(self, span: Span, send: Send, client: str) -> None:
+    def __init__(self, span: Span, send: Send, client: str, started_s: float = 0.0) -> None:
         self.span = span
         self.client = client
         self.status = 0
         self.client_left = False
+        self.is_our_fault = False
+        """It ended with an error of the platform, whatever its status says."""
+        self.started_s = started_s
+        self.facts = RequestFacts()
         self.headers: list[tuple[bytes, bytes]] = []
         """Added to the answer."""
         self._send = send
@@ -38,6 +48,12 @@ class Exchange:
     def request_id(self) -> str:
         """The client's x-request-id, or ours."""
         return self.span.trace.http_request_id
+
+    def note_error(self, error: StratosError) -> None:
+        """The client got this error, as the answer or within its stream."""
+        shown = public_error(error)
+        self.facts.error = shown.code
+        self.is_our_fault = shown.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
     @property
     def counted_status(self) -> int:
@@ -62,9 +78,11 @@ class Exchanges:
         tracing: makes the spans.
         sample_ratio: share of requests without a traceparent that get a trace.
         random: draws which.
+        clock: says when they began.
     """
 
-    def __init__(self, tracing: Tracing, sample_ratio: float, random: Random) -> None:
+    def __init__(self, tracing: Tracing, sample_ratio: float, random: Random, clock: Clock) -> None:
+        self._clock = clock
         self._tracing = tracing
         self._sample_ratio = sample_ratio
         self._random = random
@@ -78,7 +96,7 @@ class Exchanges:
         span = Span(trace)
         if scope["method"] == "POST":
             span = self._tracing.start("POST", trace, is_chosen=self._is_chosen())
-        exchange = scope[_SCOPE_KEY] = Exchange(span, send, (scope.get("client") or ("",))[0])
+        exchange = scope[_SCOPE_KEY] = Exchange(span, send, (scope.get("client") or ("",))[0], self._clock.now())
         return exchange
 
     def _is_chosen(self) -> bool:

@@ -18,7 +18,7 @@ from stratos.common.errors import DependencyDown, InsufficientQuota
 from stratos.core.ledger.entry import day_of
 from stratos.core.tenancy.prices import Budget
 from stratos.core.tenant import Tenant
-from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.metrics import OTHER_TENANTS, GatewayMetrics
 
 _log = logging.getLogger(__name__)
 FIRST_LOOK_S = 0.05
@@ -123,10 +123,11 @@ class Budgets:
         if budget is None:
             return
         bound = budget.hard or budget.soft
-        self._metrics.budget_used.labels(tenant).set(due / bound)
+        if (label := self._metrics.tenants.of(tenant)) != OTHER_TENANTS:  # of which there is no one value
+            self._metrics.budget_used.labels(label).set(due / bound)
         percents = [percent for percent in budget.alert_percents if budget.hard and due * 100 >= budget.hard * percent]
         reached = {f"{percent} percent" for percent in percents} | ({"soft"} if 0 < budget.soft <= due else set())
         for level in sorted(reached - found.alerts):
             found.alerts.add(level)
-            self._metrics.budget_alerts.labels(tenant, level).inc()
+            self._metrics.budget_alerts.labels(label, level).inc()
             _log.warning("tenant %s has spent %d micro-units this month: %s", tenant, due, level)

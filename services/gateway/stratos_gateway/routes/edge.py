@@ -57,8 +57,12 @@ class Edge:
         Raises:
             PermissionDenied: the key may not be used from the client's address.
         """
+        exchange = exchange_of(request)
         tenant = await self.authenticator.authenticate(bearer_key(request.headers))
-        check_address(tenant, exchange_of(request).client)
+        facts = exchange.facts
+        facts.tenant, facts.key_id, facts.plan = tenant.name, tenant.key_id, tenant.plan.name
+        facts.priority_class = tenant.priority_class
+        check_address(tenant, exchange.client)
         return tenant
 
 
@@ -102,6 +106,7 @@ class EdgeEndpoint(ABC):
         edge, request = self._edge, Request(scope, receive)
         arrival_s = edge.platform.clock.now()
         tenant = await edge.authenticate(request)
+        exchange_of(request).facts.is_inference = True
         with edge.admission.enter(tenant) as place:
             limits = edge.limits
             allowed = time_allowed(request, TimeAllowed(limits.max_deadline_s, limits.max_answer_s))

@@ -58,11 +58,13 @@ class EmbeddingEndpoint(EdgeEndpoint):
     async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
         config = self._model.base.embedding
         parsed = parse_embedding(body, self._model.base.vocab_size, config)
-        span = exchange_of(request).span
+        exchange = exchange_of(request)
+        span, facts = exchange.span, exchange.facts
         target = await self._catalogue.resolve(caller.tenant, parsed.model)
         caller.place.refusals.append(partial(self._catalogue.refusal, target))
         call = await self._call(parsed, target, caller.tenant, span.trace)
         num_tokens = sum(map(len, call.inputs))
+        facts.model, facts.num_prompt_tokens = parsed.model, num_tokens
         span.set(operation="embeddings", model=parsed.model, input_tokens=num_tokens, inputs=len(call.inputs))
         left_s = max(0.0, caller.deadline_s - self._edge.platform.clock.now())
         screen = await self._edge.content.screen(caller.tenant)
@@ -72,7 +74,7 @@ class EmbeddingEndpoint(EdgeEndpoint):
             work = embed_all(call, self._edge.platform, self._client, min(self._timeout_s, left_s))
             vectors = await self._edge.admission.run_in(caller.place, work)
         metrics = self._edge.platform.metrics
-        metrics.tokens_in.labels(caller.tenant.name).inc(num_tokens)
+        metrics.running(caller.tenant.name, caller.tenant.priority_class).prompt_tokens.inc(num_tokens)
         metrics.embedding_inputs.inc(len(vectors))
         is_small = sum(map(len, vectors)) <= INLINE_BYTES
         encode = (parsed, vectors, num_tokens)

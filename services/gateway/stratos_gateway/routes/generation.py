@@ -28,6 +28,7 @@ from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
 from stratos_gateway.ledger.account import NoAccount, RequestAccount
 from stratos_gateway.limits.limiter import Cost
+from stratos_gateway.observe.request_facts import RequestFacts
 from stratos_gateway.openai.responses import ChatRenderer, Usage
 from stratos_gateway.policies.output import Output, ScreenedOutput
 from stratos_gateway.routes.edge import Caller, Edge, EdgeEndpoint
@@ -65,6 +66,7 @@ class GenerationEndpoint(EdgeEndpoint):
         exchange = exchange_of(request)
         prepared = await self._prepare(body, caller.tenant, exchange.span.trace)
         options = prepared.options
+        exchange.facts.model = options.model
         caller.place.refusals.append(prepared.refusal)
         specs = [replace(spec, terms=caller.dated(spec.terms)) for spec in prepared.specs]
         stop = (options.stop, options.include_stop)
@@ -83,7 +85,7 @@ class GenerationEndpoint(EdgeEndpoint):
             finally:
                 spending.num_output_tokens = fanout.num_output_tokens
                 spending.num_tokens = fanout.num_prompt_tokens + fanout.num_output_tokens
-                self._count(caller.tenant, fanout)
+                self._count(caller, fanout, exchange.facts)
                 _describe(exchange.span, prepared, fanout)
 
     def _account(self, tenant: Tenant, fanout: Fanout, prepared: Prepared) -> NoAccount:
@@ -117,13 +119,21 @@ class GenerationEndpoint(EdgeEndpoint):
             _log.warning("stream %s ends with an error: %s: %s", label, error.code, error.message)
             self._name_param(error)
             answering.account.fail(error)
+            exchange.note_error(error)
             await stream.write(encode_events([error_body(error)]))
         await stream.end()
 
-    def _count(self, tenant: Tenant, fanout: Fanout) -> None:
-        metrics = self._edge.platform.metrics
-        metrics.tokens_in.labels(tenant.name).inc(fanout.num_prompt_tokens)
-        metrics.tokens_out.labels(tenant.name).inc(fanout.num_output_tokens)
+    def _count(self, caller: Caller, fanout: Fanout, facts: RequestFacts) -> None:
+        metrics, tenant = self._edge.platform.metrics, caller.tenant
+        metrics.running(tenant.name, tenant.priority_class).prompt_tokens.inc(fanout.num_prompt_tokens)
+        facts.num_prompt_tokens, facts.num_output_tokens = fanout.num_prompt_tokens, fanout.num_output_tokens
+        facts.num_cached_tokens = fanout.num_cached_tokens
+        times = [generation.transcript.times(caller.arrival_s) for generation in fanout.generations]
+        facts.ttft_us = min((t.ttft_us for t in times if t.ttft_us is not None), default=None)
+        gaps = [t.itl_us for t in times if t.itl_us is not None]
+        facts.itl_us = sum(gaps) // len(gaps) if gaps else None
+        for measured in times:
+            metrics.count_promises(tenant.plan, measured)
 
 
 def _describe(span: Span, prepared: Prepared, fanout: Fanout) -> None:

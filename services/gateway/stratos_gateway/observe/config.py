@@ -1,0 +1,18 @@
+"""How much is written down and counted of requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveConfig:
+    """Access log, and bounds of metrics."""
+
+    access_log: bool = True
+    """Write one line per request: tenant, key id, model, status, tokens, times, request id; no text of it."""
+    max_tenant_series: Annotated[int, Ge(0)] = 200
+    """Tenants with series of their own in metrics, in the order in which they come; later ones share "other"."""

@@ -1,0 +1,113 @@
+"""Counts every request at its end, and writes its line into the access log."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from stratos.common.clock import Clock
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.observe.request_facts import RequestFacts
+
+_log = logging.getLogger("stratos.access")
+
+
+class RequestOutcome(enum.StrEnum):
+    """How a request for tokens or vectors ended; the values are labels."""
+
+    FINISHED = "finished"
+    REFUSED = "refused"
+    """By the client's fault: a status of 4xx, or such an error within the stream."""
+    FAILED = "failed"
+    """By ours; a stream that began with 200 and ends with an error is one."""
+    LEFT = "left"
+    """The client ended the connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRequest:
+    """One exchange of HTTP, after its last byte."""
+
+    request_id: str
+    client: str
+    method: str
+    route: str
+    """Template of its path; "none" where no route has it."""
+    status: int
+    """499 where the client left."""
+    started_s: float
+    """Monotonic."""
+    client_left: bool = False
+    is_our_fault: bool = False
+    """It ended with an error of 5xx, whatever the status says."""
+
+
+class RequestBook:
+    """Belongs to the event loop.
+
+    Args:
+        metrics: of the gateway.
+        clock: the one that ``started_s`` is of.
+        logs_access: write one line per request.
+    """
+
+    def __init__(self, metrics: GatewayMetrics, clock: Clock, *, logs_access: bool = True) -> None:
+        self.clock = clock
+        self._metrics = metrics
+        self._logs_access = logs_access
+
+    def end(self, request: EndedRequest, facts: RequestFacts) -> None:
+        """Note a request; what no tenant asked for is counted by route and status alone."""
+        duration_s = self.clock.now() - request.started_s
+        self._metrics.requests.labels(request.route, str(request.status)).inc()
+        outcome = _outcome(request, facts)
+        if facts.is_inference:
+            meters = self._metrics.running(facts.tenant, facts.priority_class)
+            meters.duration.observe(duration_s)
+            self._metrics.outcomes.labels(self._metrics.model, str(facts.priority_class), outcome).inc()
+        is_probe = request.method == "GET" and not facts.tenant and request.status < HTTPStatus.BAD_REQUEST
+        if self._logs_access and not is_probe:
+            _write(request, facts, outcome, duration_s)
+
+
+def _outcome(request: EndedRequest, facts: RequestFacts) -> RequestOutcome:
+    if request.client_left:
+        return RequestOutcome.LEFT
+    if request.is_our_fault or request.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return RequestOutcome.FAILED
+    return RequestOutcome.REFUSED if facts.error else RequestOutcome.FINISHED
+
+
+def _write(request: EndedRequest, facts: RequestFacts, outcome: RequestOutcome, duration_s: float) -> None:
+    """One line, for people and with members; nothing that a client wrote but its request id and its model's name."""
+    members = {
+        "request_id": request.request_id,
+        "client": request.client,
+        "method": request.method,
+        "route": request.route,
+        "status": request.status,
+        "outcome": outcome.value,
+        "error": facts.error,
+        "tenant": facts.tenant,
+        "key_id": facts.key_id,
+        "plan": facts.plan,
+        "class": facts.priority_class,
+        "model": facts.model,
+        "prompt_tokens": facts.num_prompt_tokens,
+        "cached_tokens": facts.num_cached_tokens,
+        "output_tokens": facts.num_output_tokens,
+        "ttft_ms": _ms(facts.ttft_us),
+        "itl_ms": _ms(facts.itl_us),
+        "duration_ms": round(duration_s * 1e3, 1),
+    }
+    owner = f" for {facts.tenant}" if facts.tenant else ""
+    text = "%s %s %d%s: %s, %d + %d tokens in %.0f ms, %s"
+    answer = request.method, request.route, request.status, owner, outcome
+    counts = facts.num_prompt_tokens, facts.num_output_tokens, duration_s * 1e3
+    _log.info(text, *answer, *counts, request.request_id, extra=members)
+
+
+def _ms(us: int | None) -> float | None:
+    return None if us is None else round(us / 1e3, 2)
