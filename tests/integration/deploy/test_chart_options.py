@@ -231,39 +231,6 @@ def test_external_stores_by_reference() -> None:
     assert "AWS_SECRET_ACCESS_KEY" in worker
 
 
-def test_an_external_redis_is_reached_at_the_ports_of_servers_and_sentinels() -> None:
-    external = {"enabled": False, "external": {"urlSecret": {"name": "stores", "key": "url"}}}
-    for values, expected in (({}, [6379, 26379]), ({"networkPolicies": {"redisPorts": [7000]}}, [7000])):
-        found = checked({"redis": external, **values})
-        rules = one(found, "NetworkPolicy", "demo-lora-registry")["spec"]["egress"]
-        assert [port["port"] for port in rules[0]["ports"]] == expected
-
-
-def test_the_toolbox_runs_only_when_asked_and_acts_as_an_administrator(defaults: list[Object]) -> None:
-    assert one(defaults, "Deployment", "demo-toolbox")["spec"]["replicas"] == 0
-    spec = pod_spec(defaults, "demo-toolbox")
-    assert {v["name"]: v.get("secret", {}).get("secretName") for v in spec["volumes"]}["tls"] == "demo-tls-admin"
-    tool = spec["containers"][0]
-    environment = variables(tool)
-    assert environment["STRATOS_REGISTRY"] == "demo-lora-registry:9000"
-    assert environment["STRATOS_TLS_DOMAIN"] == "demo.stratos"
-    assert {"/objects", "/model"} < {mount["mountPath"] for mount in tool["volumeMounts"]}
-    found = checked({"toolbox": {"replicas": 1}, "mtls": {"enabled": False}})
-    assert one(found, "Deployment", "demo-toolbox")["spec"]["replicas"] == 1
-
-
-def test_the_first_key_has_the_role_that_the_values_name(defaults: list[Object]) -> None:
-    for objects, role in ((defaults, "tenant"), (checked({"credentials": {"role": "admin"}}), "admin")):
-        (command,) = [c["command"] for p in pods(objects) for c in p.containers if "add-key" in c.get("command", ())]
-        assert f"--role={role}" in command
-
-
-def test_policies_of_ones_own_may_be_named() -> None:
-    custom = {"site": {"filters": ["zone"], "scorers": {"load": 1.0}, "picker": "best"}}
-    found = checked({"router": {"config": {"policies": {"default": "site", "custom": custom}}}})
-    assert variables(container(found, "demo-router"))["STRATOS_ROUTER_POLICIES__DEFAULT"] == "site"
-
-
 def test_credentials_of_ones_own_make_no_secret(defaults: list[Object]) -> None:
     assert set(kinds(defaults, "Secret")["demo-credentials"]["data"]) == {"key-pepper", "redis-password", "api-key"}
     found = checked({"credentials": {"existingSecret": "mine"}})
@@ -383,12 +350,6 @@ def test_long_and_odd_release_names(release: str) -> None:
             "/decodeWorker/config/scheduler/maxNumSeqs",
         ),
         ({"redis": {"enabled": False}}, "redis.external.urlSecret.name: is required"),
-        ({"router": {"config": {"policies": {"default": "prefx"}}}}, 'policies.default: there is no policy "prefx"'),
-        (
-            {"router": {"config": {"policies": {"pools": {"decode": "x"}}}}},
-            'policies.pools[decode]: there is no policy "x"',
-        ),
-        ({"router": {"config": {"policies": {"custom": {"a": {"picker": "bst"}}}}}}, "/custom/a/picker"),
         ({"objectStore": {"url": "file:///x"}}, "objectStore.url: must be s3://"),
         ({"decodeWorker": {"replicas": 3, "floor": 3}}, "models[base].decode.replicas: 3 must be larger"),
         (
