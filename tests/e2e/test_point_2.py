@@ -146,7 +146,7 @@ def _needles() -> dict[str, list[bytes]]:
     """Runs of bytes that only the prompts and their KV have."""
     text = PROMPTS[1].encode()
     runs = [text[start : start + RUN_BYTES] for start in range(0, len(text) - RUN_BYTES, RUN_BYTES)]
-    tokenizer, runner = shipped_tokenizer(), load_runner(BASE_MODEL, dtype="float32", kv_pool_bytes=16 << 20)
+    tokenizer, runner = shipped_tokenizer(), load_runner(BASE_MODEL, dtype="float32", kv_pool_bytes=256 << 20)
     tokens = tokenizer.encode(PROMPTS[1])
     kv = alone(runner, tokens).kv
     starts = random.Random(1).sample(range(0, len(kv) - 128, 128), 200)
