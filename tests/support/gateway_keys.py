@@ -1,4 +1,4 @@
-"""Keys, and what is blocked, as tests want them."""
+"""Keys, what is blocked, and content policies and templates, as tests want them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stratos.common.errors import InvalidApiKey
+from stratos.core.tenancy.content import ContentPolicy, PromptTemplate
 from stratos.core.tenancy.plan import STANDARD
 from stratos.core.tenant import Tenant
 
@@ -48,3 +49,17 @@ class FakeBlocks:
 
     def is_adapter_blocked(self, owner: str, name: str) -> bool:
         return (owner, name) in self.adapters
+
+
+@dataclass
+class FakeContent:
+    """Policies by name, templates by tenant and name."""
+
+    policies: dict[str, ContentPolicy] = field(default_factory=dict)
+    templates: dict[tuple[str, str], PromptTemplate] = field(default_factory=dict)
+
+    def policy(self, name: str) -> ContentPolicy | None:
+        return self.policies.get(name)
+
+    def template(self, tenant: str, name: str) -> PromptTemplate | None:
+        return self.templates.get((tenant, name)) or self.templates.get(("", name))

@@ -28,7 +28,7 @@ from stratos_gateway.limits.leaser import NO_LEASES, Leases
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.service import Backends, GatewayService
 from stratos_gateway.settings import GatewaySettings
-from tests.support.gateway_keys import KEY, FakeBlocks, FakeKeys
+from tests.support.gateway_keys import KEY, FakeBlocks, FakeContent, FakeKeys
 from tests.support.paths import BASE_MODEL
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.shipped_model import base_digest, shipped_tokenizer
@@ -307,6 +307,7 @@ class World:
     exit_code: asyncio.Task[int]
     keys: FakeKeys
     blocks: FakeBlocks
+    content: FakeContent
 
     @property
     def worker(self) -> FakeDecodeWorker:
@@ -338,11 +339,14 @@ async def gateway_world(num_workers: int = 1, leases: Leases = NO_LEASES, **over
             await worker.server.start()
             stack.push_async_callback(worker.die)
         router, registry, keys, blocks = FakeRouter(workers), FakeAdapters(), FakeKeys(), FakeBlocks()
+        content = FakeContent()
 
         async def open_backends(
             settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics, ___: Dialer
         ) -> Backends:
-            return Backends(routers=router, adapters=registry, authenticator=keys, blocks=blocks, leases=leases)
+            return Backends(
+                routers=router, adapters=registry, authenticator=keys, blocks=blocks, leases=leases, content=content
+            )
 
         values: dict[str, Any] = {
             "http_listen": "127.0.0.1:0",
@@ -365,7 +369,7 @@ async def gateway_world(num_workers: int = 1, leases: Leases = NO_LEASES, **over
         openai = AsyncOpenAI(base_url=f"{base_url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT_S)
         stack.push_async_callback(openai.close)
         try:
-            yield World(service, workers, router, registry, http, openai, stop, force, exit_code, keys, blocks)
+            yield World(service, workers, router, registry, http, openai, stop, force, exit_code, keys, blocks, content)
         finally:
             stop.set()
             assert await exit_code == 0

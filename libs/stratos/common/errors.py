@@ -9,17 +9,20 @@
     │   ├── AdapterUnavailable      503 adapter_unavailable  weights cannot be loaded now
     │   ├── FeatureUnavailable      503 feature_unavailable  no worker, or not this one, offers what is asked for
     │   ├── DependencyDown          503 dependency_unavailable  Redis or the object store is down
+    │   ├── ContentCheckDown        503 content_check_unavailable  the tenant's content policy cannot be checked
     │   ├── WorkerLost              503 worker_lost          a peer went away in mid-call (internal)
     │   ├── RateLimited             429 rate_limit_exceeded
     │   └── ConcurrencyLimited      429 concurrency_limit
     └── Permanent                   the same call will fail again
         ├── BadRequest              400 invalid_request or a specific code, ``param`` set
         ├── ContextLengthExceeded   400 context_length_exceeded
+        ├── ContentRefused          400 content_filter       the tenant's content policy has a hit
         ├── InvalidAdapter          400 invalid_adapter
         ├── InvalidApiKey           401 invalid_api_key
         ├── PermissionDenied        403 permission_denied
         ├── ModelNotFound           404 model_not_found
         ├── NotFound                404 not_found
+        ├── PromptNotFound          404 prompt_not_found     no such template, or version of it
         ├── RequestTooLarge         413 request_too_large
         ├── UnsupportedEncoding     415 unsupported_content_encoding
         ├── InsufficientQuota       429 insufficient_quota
@@ -143,6 +146,13 @@ class DependencyDown(Retryable):
     public_text = "a service that this request needs does not answer now; try again later"
 
 
+class ContentCheckDown(Retryable):
+    """A text cannot be checked as its tenant's policy wants, and the policy lets nothing pass unchecked."""
+
+    code = "content_check_unavailable"
+    public_text = "the content policy cannot be checked now; try again later"
+
+
 class WorkerLost(Retryable):
     """A peer went away in the middle of a call."""
 
@@ -189,6 +199,12 @@ class ContextLengthExceeded(BadRequest):
     code = "context_length_exceeded"
 
 
+class ContentRefused(BadRequest):
+    """The tenant's content policy has a hit in the request."""
+
+    code = "content_filter"
+
+
 class InvalidAdapter(BadRequest):
     """An adapter's files are broken, unsupported or do not fit the base model."""
 
@@ -226,6 +242,12 @@ class ModelNotFound(NotFound):
     """No such model or adapter, or one of another tenant."""
 
     code = "model_not_found"
+
+
+class PromptNotFound(NotFound):
+    """The tenant has no such prompt template, or none of this version."""
+
+    code = "prompt_not_found"
 
 
 class RequestTooLarge(Permanent):

@@ -133,7 +133,7 @@ class TenantStore:
         await self._change(name, action, lambda tenant: replace(tenant, is_suspended=is_suspended))
 
     async def delete(self, name: str) -> None:
-        """Delete a tenant: its keys first, then its adapters, then its record and with it the salt of its caches.
+        """Delete a tenant: its keys first, then its adapters and templates, then its record and the salt of its caches.
 
         What workers still have of its KV can be hit by no request any more, and is the next to be evicted.
 
@@ -141,7 +141,7 @@ class TenantStore:
             NotFound: no such tenant.
         """
         await self.get(name)
-        for record in await self._writer.records.records(Kind.KEY, Kind.ADAPTER, Kind.BLOCK):
+        for record in await self._writer.records.records(Kind.KEY, Kind.ADAPTER, Kind.TEMPLATE, Kind.BLOCK):
             if record.is_deleted or not _belongs(record, name):
                 continue
             await self._bury(record.kind, record.id, name)
@@ -206,7 +206,7 @@ def _belongs(record: Record, tenant: str) -> bool:
     if isinstance(record.value, KeyRecord):
         return record.value.tenant == tenant
     owner = owner_and_name(record.id)[0]
-    return owner == tenant if record.kind is Kind.ADAPTER else owner == f"adapter:{tenant}"
+    return owner == tenant if record.kind in (Kind.ADAPTER, Kind.TEMPLATE) else owner == f"adapter:{tenant}"
 
 
 def is_gone(found: Record | None) -> bool:

@@ -31,6 +31,7 @@ from stratos_gateway.access.snapshot_servicer import SnapshotCopies
 from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
+from stratos_gateway.policies.source import SnapshotContent
 from stratos_gateway.routers.router_set import RouterSet
 from stratos_gateway.service import Backends
 from stratos_gateway.settings import GatewaySettings
@@ -70,6 +71,7 @@ async def open_backends(
         adapters=SnapshotAdapters(follower),
         authenticator=KeyCheck(follower, peppers, note_use=key_use.note),
         blocks=SnapshotBlocks(follower),
+        content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, new_incarnation()),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),

@@ -70,6 +70,18 @@ class GatewayMetrics:
             ("cause",),
             registry=registry,
         )
+        self.content_hits = Counter(
+            "stratos_content_hits",
+            "Hits of content policies, by rule and by side (input, output).",
+            ("tenant", "rule", "side"),
+            registry=registry,
+        )
+        self.content_unchecked = Counter(
+            "stratos_content_unchecked",
+            "Texts that no classifier gave a verdict on, by what the policy made of them (passed, refused).",
+            ("tenant", "side", "outcome"),
+            registry=registry,
+        )
         self.prompt_sources = Counter(
             "stratos_prompt_tokens_by_source",
             "Prompt tokens by where their KV came from at the decode worker.",

@@ -42,6 +42,10 @@ from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import read_policy
+from stratos_gateway.policies.classifier import Classifier, HttpClassifier, NoClassifier
+from stratos_gateway.policies.gate import ContentGate
+from stratos_gateway.policies.prompts import PromptRenderer
+from stratos_gateway.policies.source import NO_CONTENT, ContentSource
 from stratos_gateway.routers.contract import Routers
 from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
@@ -71,6 +75,8 @@ class Backends:
     """What the admin API works on; ``None`` serves none."""
     blocks: Blocks = NO_BLOCKS
     """Models and adapters that are refused for now."""
+    content: ContentSource = NO_CONTENT
+    """Content policies and prompt templates."""
     tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = field(default_factory=dict)
     """Root tasks that keep them fresh."""
     collectors: Sequence[Collector] = ()
@@ -187,6 +193,13 @@ class GatewayService(Service):
         metrics.show_certificate_expiry(context.not_after_unix_s)
         return context.listening
 
+    def _open_classifier(self) -> Classifier:
+        if not self._settings.policies.classifier_url:
+            return NoClassifier()
+        classifier = HttpClassifier(self._settings.policies)
+        self._stack.push_async_callback(classifier.close)
+        return classifier
+
     def _listener(self) -> Listener:
         settings = self._settings
         if settings.http_listener_fd is not None:
@@ -258,6 +271,7 @@ class GatewayService(Service):
             model=model,
             catalogue=catalogue,
             default_max_tokens=settings.model.default_max_tokens,
+            prompts=PromptRenderer(backends.content),
             watermarks=read_policy(settings.watermark),
         )
         edge = self._edge = Edge(
@@ -267,6 +281,7 @@ class GatewayService(Service):
             tokenizer=model.tokenizer,
             limits=settings.http,
             limiter=TenantLimiter(self._leaser, self._clock, model.base.digest[:16]),
+            content=ContentGate(backends.content, self._open_classifier(), platform.metrics),
         )
         routes = build_routes(
             chat=GenerationEndpoint(edge, preparation.chat, "messages"),

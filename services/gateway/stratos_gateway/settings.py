@@ -16,6 +16,7 @@ from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.limits.config import LimitsConfig
 from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
+from stratos_gateway.policies.config import PoliciesConfig
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routes.config import HealthConfig
 from stratos_gateway.sessions.liveness import SessionConfig
@@ -61,6 +62,7 @@ class GatewaySettings(ServiceSettings):
     routers: RoutersConfig = RoutersConfig()
     convictions: ConvictionConfig = ConvictionConfig()
     watermark: WatermarkConfig = WatermarkConfig()
+    policies: PoliciesConfig = PoliciesConfig()
 
     @field_validator("snapshot")
     @classmethod

@@ -153,7 +153,9 @@ class FleetState:
         return model_digest in self._prefill_models
 
     def workers(self, now: float) -> tuple[FleetWorker, ...]:
-        """Every member, for people and for the autoscaler."""
+        """Every member, for people and for the autoscaler; what is said here holds for the next placement."""
+        for record in self._records.values():
+            self._note(record, now)
         return tuple(self._describe(record, now) for record in self._records.values())
 
     def _view(self, record: _Record) -> WorkerView:
@@ -178,8 +180,7 @@ class FleetState:
         self._changed.update((booking.decode_incarnation, booking.prefill_incarnation))
 
     def _describe(self, record: _Record, now: float) -> FleetWorker:
-        liveness, ref = record.liveness, record.ref()
-        reason = liveness.out_reason(now)
+        liveness, ref, reason = record.liveness, record.ref(), record.reason
         text = "" if reason is None else reason.value
         if reason is OutReason.NOT_READY and liveness.status is not None:
             text = f"{reason.value}: {liveness.status.not_ready_reason}"

@@ -32,6 +32,19 @@ async def test_a_burst_between_two_statuses_is_spread_and_never_exceeds_the_seat
     await _cancel(calls)
 
 
+async def test_a_worker_that_was_shown_as_out_is_not_chosen_in_the_same_moment() -> None:
+    world = RouterScheduler("decode-0", "decode-1")
+    world.clock.advance(1.49)
+    world.status("decode-1")
+    await world.turn()
+    world.clock.advance(0.02)  # less than the time between two looks for silence
+    shown = {worker.ref.worker_id: worker.is_live for worker in world.scheduler.fleet().workers}
+    call = await world.call()
+    await world.turn()
+    assert shown == {"decode-0": False, "decode-1": True}
+    assert call.result().decode.worker_id == "decode-1"
+
+
 async def _cancel(calls: list[asyncio.Task[Any]]) -> None:
     for call in calls:
         call.cancel()

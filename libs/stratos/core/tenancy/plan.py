@@ -66,6 +66,8 @@ class Plan:
     models: tuple[Pattern, ...] = ALL_MODELS
     """Models and adapters that exist for the tenant; others answer like unknown ones."""
     cache_policy: CachePolicy = CachePolicy.TENANT
+    content_policy: Annotated[str, MaxLen(64)] = ""
+    """Name of the policy that the text of requests and answers goes through; empty is none."""
     resident_only: bool = False
     """Requests never leave this platform."""
     prices: Mapping[str, Price] = field(default_factory=dict)

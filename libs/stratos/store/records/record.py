@@ -1,4 +1,4 @@
-"""One record: a plan, a tenant, an API key, an adapter or a block, with the version of its last change.
+"""One record: a policy, template, plan, tenant, API key, adapter or block, with the version of its last change.
 
 A record's text is ``<version> <JSON>``:
 
@@ -26,8 +26,13 @@ _TEXT = re.compile(r"(?P<version>[0-9]{1,16}) (?P<body>.*)\Z", re.DOTALL)
 
 
 class Kind(StrEnum):
-    """What a record is about, in the order in which a store is read: a key needs its tenant, a tenant its plan."""
+    """What a record is about, in the order in which a store is read: a key needs its tenant, a tenant its plan, a plan
+    its policy."""
 
+    POLICY = "policy"
+    """What is looked for in the text of requests and answers."""
+    TEMPLATE = "template"
+    """A prompt with variables."""
     PLAN = "plan"
     TENANT = "tenant"
     KEY = "key"
@@ -46,7 +51,8 @@ class Record:
 
     kind: Kind
     id: str
-    """A plan's or tenant's name, a key's id, ``<owner>/<name>`` of an adapter, ``<scope>/<name>`` of a block."""
+    """A policy's, plan's or tenant's name, a key's id, ``<owner>/<name>`` of an adapter or a template (the name alone
+    of one of all tenants), ``<scope>/<name>`` of a block."""
     version: int
     """Microseconds; a higher one is newer."""
     is_deleted: bool = False

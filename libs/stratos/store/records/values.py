@@ -1,4 +1,4 @@
-"""What a record holds, as JSON and back: plans, tenants, keys, adapters, blocks.
+"""What a record holds, as JSON and back: policies, templates, plans, tenants, keys, adapters, blocks.
 
 A tombstone's value is read by people only, so it is never decoded.
 """
@@ -12,8 +12,10 @@ from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.core.adapter import Adapter
+from stratos.core.tenancy.content import ContentPolicy, PromptTemplate
 from stratos.core.tenancy.plan import STANDARD, Plan
 from stratos.core.tenancy.roles import Role
+from stratos.store.content.forms import policy_from_json, policy_to_json, template_from_json, template_to_json
 from stratos.store.keys import KeyRecord, KeyTerms, check_networks, check_patterns
 from stratos.store.plans import (
     check_plan_name,
@@ -32,7 +34,7 @@ _ADAPTER_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "base_model_digest": str, "uri": str, "digest": str, "rank": int, "alpha": (int, float), "target_modules": list,
     "num_bytes": int, "created_unix_s": int,
 }  # fmt: skip
-RecordValue = Plan | TenantRecord | KeyRecord | Adapter | BlockRecord
+RecordValue = ContentPolicy | PromptTemplate | Plan | TenantRecord | KeyRecord | Adapter | BlockRecord
 
 
 class MalformedValue(Exception):
@@ -51,6 +53,16 @@ def decode_value(kind: str, record_id: str, value: object) -> RecordValue:
         return _DECODERS[kind](record_id, value)
     except BadRequest as error:
         raise MalformedValue(f"{error.param} cannot be") from None
+
+
+def encode_policy(policy: ContentPolicy) -> dict[str, Any]:
+    """A policy's record; its name is its id."""
+    return policy_to_json(policy)
+
+
+def encode_template(template: PromptTemplate) -> dict[str, Any]:
+    """A template's record; owner and name are in its id."""
+    return template_to_json(template)
 
 
 def encode_plan(plan: Plan) -> dict[str, Any]:
@@ -103,7 +115,7 @@ def adapter_id(owner: str, name: str) -> str:
 
 
 def owner_and_name(record_id: str) -> tuple[str, str]:
-    """The parts of a record id; records of other kinds than adapters and blocks have no owner."""
+    """The parts of a record id; records of other kinds than adapters, templates and blocks have no owner."""
     owner, _, name = record_id.rpartition("/")
     return owner, name
 
@@ -185,6 +197,8 @@ def _flag(value: Mapping[str, Any], name: str) -> bool:
 
 
 _DECODERS: Mapping[str, Callable[[str, Mapping[str, Any]], RecordValue]] = {
+    "policy": policy_from_json,
+    "template": template_from_json,
     "plan": plan_from_json,
     "tenant": _tenant,
     "key": _key,

@@ -1,5 +1,6 @@
-"""The admin API on a port of its own: plans, tenants, keys, blocks, the audit log.
+"""The admin API on a port of its own: plans, tenants, keys, blocks, policies, templates, the audit log.
 
-Read in this order: ``config``, ``declaration`` (what a file of tenants says, and how it differs from what is),
-``views`` (records as JSON), ``fields`` (bodies, checked), ``routes``, ``app`` (the server).
+Read in this order: ``config``, ``content_records`` (policies and templates, checked), ``declaration`` (what a file of
+tenants says, and how it differs from what is), ``views`` (records as JSON), ``fields`` (bodies, checked), ``routes``,
+``app`` (the server).
 """

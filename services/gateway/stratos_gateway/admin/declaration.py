@@ -1,24 +1,30 @@
 """What a file of tenants says, and how it differs from what is stored: pure.
 
-    plans:   {name: {field: value, ...}, ...}
-    tenants: {name: {plan: name, overrides: {field: value}, suspended: false}, ...}
+    policies:  {name: {field: value, ...}, ...}
+    templates: {name or tenant/name: {versions: {1: {text: ...}, 2: {messages: [{role: ..., text: ...}]}}}, ...}
+    plans:     {name: {field: value, ...}, ...}
+    tenants:   {name: {plan: name, overrides: {field: value}, suspended: false}, ...}
 
-A plan or tenant that the file does not name is left alone: a file never deletes.
+What the file does not name is left alone, versions of a template included: a file never deletes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stratos.common.errors import BadRequest
+from stratos.core.tenancy.content import ContentPolicy, PromptTemplate
 from stratos.core.tenancy.plan import BUILT_IN_PLANS, STANDARD, Plan
+from stratos.store.content.forms import policy_to_json, template_to_json
 from stratos.store.keys import check_tenant
 from stratos.store.plans import overrides_from_json, overrides_to_json, plan_from_json, plan_to_json
 from stratos.store.tenants import TenantRecord
+from stratos_gateway.admin.content_records import check_policy_names, checked_policy, checked_template, merged
 
 MAX_ENTRIES = 100_000
+_PARTS = ("policies", "templates", "plans", "tenants")
 _TENANT_FIELDS = {"plan", "overrides", "suspended"}
 
 
@@ -37,11 +43,24 @@ class Declaration:
 
     plans: Mapping[str, Plan]
     tenants: Mapping[str, TenantTerms]
+    policies: Mapping[str, ContentPolicy] = field(default_factory=dict)
+    templates: Mapping[str, PromptTemplate] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What there is."""
+
+    plans: Mapping[str, Plan]
+    """Those with a record."""
+    tenants: Mapping[str, TenantRecord]
+    policies: Mapping[str, ContentPolicy]
+    templates: Mapping[str, PromptTemplate]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One plan or tenant that is not as it should be."""
+    """One record that is not as it should be."""
 
     kind: str
     name: str
@@ -68,30 +87,35 @@ def parse_declaration(body: object) -> Declaration:
         BadRequest: an unknown field, or a value that cannot be; ``param`` names it.
     """
     if not isinstance(body, dict):
-        raise BadRequest("a declaration is an object with plans and tenants", code="invalid_json")
-    if unknown := sorted(map(str, body.keys() - {"plans", "tenants"})):
+        raise BadRequest(f"a declaration is an object of {', '.join(_PARTS)}", code="invalid_json")
+    if unknown := sorted(map(str, body.keys() - set(_PARTS))):
         raise BadRequest(f"unknown field {unknown[0][:64]!r}", param=unknown[0][:64])
     plans = {name: plan_from_json(name, value) for name, value in _entries(body, "plans")}
     tenants = {check_tenant(name): _terms(name, value) for name, value in _entries(body, "tenants")}
-    return Declaration(plans=plans, tenants=tenants)
+    policies = {name: checked_policy(name, value) for name, value in _entries(body, "policies")}
+    templates = {name: checked_template(name, value) for name, value in _entries(body, "templates")}
+    return Declaration(plans=plans, tenants=tenants, policies=policies, templates=templates)
 
 
-def differences(wanted: Declaration, plans: Mapping[str, Plan], tenants: Mapping[str, TenantRecord]) -> list[Change]:
-    """What has to change, plans first: tenants need them.
+def differences(wanted: Declaration, stored: Stored) -> list[Change]:
+    """What has to change, in the order in which records need one another.
 
     Args:
         wanted: what should be.
-        plans: those with a record.
-        tenants: all of them.
+        stored: what there is.
 
     Raises:
-        BadRequest: a tenant has a plan that there is not.
+        BadRequest: a tenant has a plan, or a plan a policy, that there is not; a version of a template would change.
     """
+    plans, tenants = stored.plans, stored.tenants
     known = {*BUILT_IN_PLANS, *plans, *wanted.plans}
+    overrides = {name: terms.overrides for name, terms in wanted.tenants.items()}
+    check_policy_names(wanted.plans, overrides, {*stored.policies, *wanted.policies})
     for name, terms in wanted.tenants.items():
         if terms.plan not in known:
             raise BadRequest(f"tenant {name!r}: there is no plan {terms.plan[:64]!r}", param=f"tenants.{name}.plan")
-    changes = [
+    changes = _content_changes(wanted, stored)
+    changes += [
         Change(
             kind="plan",
             name=name,
@@ -111,12 +135,30 @@ def differences(wanted: Declaration, plans: Mapping[str, Plan], tenants: Mapping
     return changes
 
 
-def declared(plans: Mapping[str, Plan], tenants: Mapping[str, TenantRecord]) -> dict[str, Any]:
+def declared(stored: Stored) -> dict[str, Any]:
     """What is stored, as a declaration that would change nothing."""
     return {
-        "plans": {name: plan_to_json(plan) for name, plan in plans.items()},
-        "tenants": {name: _shown(tenant) for name, tenant in tenants.items()},
+        "policies": {name: policy_to_json(policy) for name, policy in stored.policies.items()},
+        "templates": {name: template_to_json(template) for name, template in stored.templates.items()},
+        "plans": {name: plan_to_json(plan) for name, plan in stored.plans.items()},
+        "tenants": {name: _shown(tenant) for name, tenant in stored.tenants.items()},
     }
+
+
+def _content_changes(wanted: Declaration, stored: Stored) -> list[Change]:
+    changes = []
+    for name, policy in wanted.policies.items():
+        old = stored.policies.get(name)
+        if policy != old:
+            before = None if old is None else policy_to_json(old)
+            changes.append(Change(kind="policy", name=name, before=before, after=policy_to_json(policy)))
+    for name, template in wanted.templates.items():
+        found = stored.templates.get(name)
+        new = merged(name, found, template)
+        if new != found:
+            shown = None if found is None else template_to_json(found)["versions"]
+            changes.append(Change(kind="template", name=name, before=shown, after=template_to_json(new)["versions"]))
+    return changes
 
 
 def _shown(tenant: TenantRecord) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 from stratos.common.errors import BadRequest, NotFound, PermissionDenied
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
+from stratos.store.content.forms import policy_to_json, template_to_json
 from stratos.store.counters.key_use import KeyUse
 from stratos.store.key_store import KeyStore
 from stratos.store.keys import Peppers
@@ -24,7 +25,13 @@ from stratos.store.plans import plan_from_json
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
 from stratos.store.tenants import block_id
-from stratos_gateway.admin.declaration import declared, differences, parse_declaration
+from stratos_gateway.admin.content_records import (
+    ContentRecords,
+    check_policy_names,
+    checked_policy,
+    checked_template,
+)
+from stratos_gateway.admin.declaration import Change, Declaration, Stored, declared, differences, parse_declaration
 from stratos_gateway.admin.fields import key_terms, only, seconds, text
 from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
 from stratos_gateway.http.body import read_json
@@ -50,7 +57,9 @@ class Caller:
     def __init__(self, tenant: Tenant, stores: AdminStores) -> None:
         self.tenant = tenant
         self.stores = stores
-        self.keys = KeyStore(RecordWriter(stores.records, actor=f"key:{tenant.key_id}"), stores.peppers)
+        writer = RecordWriter(stores.records, actor=f"key:{tenant.key_id}")
+        self.keys = KeyStore(writer, stores.peppers)
+        self.content = ContentRecords(writer)
         self.tenants = self.keys.tenants
 
     @property
@@ -122,6 +131,12 @@ class AdminRoutes:
             ("GET", "/blocks", admin, self._list_blocks),
             ("POST", "/blocks", admin, self._block),
             ("DELETE", "/blocks", admin, self._unblock),
+            ("GET", "/policies", admin, self._list_policies),
+            ("PUT", "/policies/{name}", admin, self._put_policy),
+            ("DELETE", "/policies/{name}", admin, self._delete_policy),
+            ("GET", "/templates", admin, self._list_templates),
+            ("PUT", "/templates/{name:path}", admin, self._put_template),
+            ("DELETE", "/templates/{name:path}", admin, self._delete_template),
             ("GET", "/audit", own, self._audit),
             ("GET", "/declaration", admin, self._declaration),
             ("POST", "/declaration", admin, self._apply),
@@ -149,6 +164,7 @@ class AdminRoutes:
 
     async def _put_plan(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
         plan = plan_from_json(request.path_params["name"], body)
+        check_policy_names({plan.name: plan}, {}, set(await caller.content.policies()))
         await caller.tenants.put_plan(plan)
         return plan_view(plan)
 
@@ -167,6 +183,7 @@ class AdminRoutes:
     async def _put_tenant(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
         name = request.path_params["name"]
         terms = parse_declaration({"tenants": {name: body}}).tenants[name]
+        check_policy_names({}, {name: terms.overrides}, set(await caller.content.policies()))
         await caller.tenants.put(name, plan=terms.plan, overrides=terms.overrides, is_suspended=terms.is_suspended)
         return tenant_view(await caller.tenants.get(name))
 
@@ -231,6 +248,33 @@ class AdminRoutes:
         await caller.tenants.unblock(_blocked(body))
         return {"unblocked": True}
 
+    async def _list_policies(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        found = await caller.content.policies()
+        return {"data": [{"name": name, **policy_to_json(policy)} for name, policy in found.items()]}
+
+    async def _put_policy(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        name = request.path_params["name"]
+        policy = checked_policy(name, body)
+        await caller.content.put_policy(name, policy)
+        return {"name": name, **policy_to_json(policy)}
+
+    async def _delete_policy(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        await caller.content.delete_policy(request.path_params["name"])
+        return {"deleted": True}
+
+    async def _list_templates(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        found = await caller.content.templates()
+        return {"data": [{"name": name, **template_to_json(template)} for name, template in found.items()]}
+
+    async def _put_template(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        name = request.path_params["name"]
+        await caller.content.put_template(name, checked_template(name, body))
+        return {"name": name, **template_to_json((await caller.content.templates())[name])}
+
+    async def _delete_template(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+        await caller.content.delete_template(request.path_params["name"])
+        return {"deleted": True}
+
     async def _audit(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
         after = request.query_params.get("after", "0")
         if not after.replace("-", "", 1).isdecimal() or len(after) > 40:
@@ -241,23 +285,37 @@ class AdminRoutes:
         return {"data": [audit_view(entry) for entry in shown], "next_after": last}
 
     async def _declaration(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
-        tenants = {tenant.name: tenant for tenant in await caller.tenants.list()}
-        return declared(await caller.tenants.stored_plans(), tenants)
+        return declared(await _stored(caller))
 
     async def _apply(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
         is_dry = request.query_params.get("dry_run", "false") == "true"
         wanted = parse_declaration(body)
-        tenants = {tenant.name: tenant for tenant in await caller.tenants.list()}
-        changes = differences(wanted, await caller.tenants.stored_plans(), tenants)
+        changes = differences(wanted, await _stored(caller))
         for change in () if is_dry else changes:
-            if change.kind == "plan":
-                await caller.tenants.put_plan(wanted.plans[change.name])
-                continue
-            terms = wanted.tenants[change.name]
-            await caller.tenants.put(
-                change.name, plan=terms.plan, overrides=terms.overrides, is_suspended=terms.is_suspended
-            )
+            await _make(caller, wanted, change)
         return {"dry_run": is_dry, "changes": [change.as_json() for change in changes]}
+
+
+async def _stored(caller: Caller) -> Stored:
+    return Stored(
+        plans=await caller.tenants.stored_plans(),
+        tenants={tenant.name: tenant for tenant in await caller.tenants.list()},
+        policies=await caller.content.policies(),
+        templates=await caller.content.templates(),
+    )
+
+
+async def _make(caller: Caller, wanted: Declaration, change: Change) -> None:
+    name = change.name
+    if change.kind == "policy":
+        await caller.content.put_policy(name, wanted.policies[name])
+    elif change.kind == "template":
+        await caller.content.put_template(name, wanted.templates[name])
+    elif change.kind == "plan":
+        await caller.tenants.put_plan(wanted.plans[name])
+    else:
+        terms = wanted.tenants[name]
+        await caller.tenants.put(name, plan=terms.plan, overrides=terms.overrides, is_suspended=terms.is_suspended)
 
 
 def _is_suspension(request: Request) -> bool:

@@ -67,6 +67,13 @@ class Attempt:
         else:
             self._session.cancel(self._key)
 
+    def end_choice(self, index: int) -> None:
+        """The gateway has ended a choice: the worker is told, and the attempt is over with the last one."""
+        if not self._end.done():
+            self._session.cancel(self._key, (index,))
+            if self._transcript.is_complete:
+                self._settle(None)
+
     def on_output(self, output: RequestDelta) -> None:
         """What is new of the request; nothing is journalled after the end."""
         if output.prompt_logprobs and not self._end.done():

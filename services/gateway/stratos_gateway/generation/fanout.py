@@ -96,6 +96,11 @@ class Fanout:
         self._raise_failure()
         return self.take()
 
+    def end_choice(self, index: int, reason: str) -> None:
+        """Nothing more is wanted of a choice: it ends here and at its worker."""
+        position, choice = divmod(index, self._num_choices)
+        self.generations[position].end_choice(choice, reason)
+
     def take(self) -> list[ChoiceChunk]:
         """News of all choices, numbered for the client."""
         chunks = []

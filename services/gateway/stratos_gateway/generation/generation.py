@@ -74,6 +74,7 @@ class Generation:
         self.is_ended = False
         self._platform = platform
         self._notify = notify
+        self._attempt: Attempt | None = None
         self._attempts = Attempts(
             platform, self._placement_request(), max_wait_s=platform.placement_timeout_s, reconnects=True
         )
@@ -96,6 +97,14 @@ class Generation:
                 self.error = Draining("this gateway is leaving; try again")  # cancelled
             self.is_ended = True
             self._notify()
+
+    def end_choice(self, index: int, reason: str) -> None:
+        """End a choice from this side; what has come of it counts."""
+        choice = self.transcript.choices[index]
+        if not choice.is_finished:
+            choice.end(reason)
+            if self._attempt is not None:
+                self._attempt.end_choice(index)
 
     def _too_late(self) -> StratosError:
         if self.transcript.num_output_tokens:
@@ -128,13 +137,15 @@ class Generation:
 
     async def _execute(self, placement: Placement, trace: TraceContext) -> AttemptLoss | None:
         """Run one attempt; returns why another one is due, if it is."""
+        if self.transcript.is_complete:  # its choices were ended while it waited
+            return None
         try:
             session = await self._platform.sessions.get(placement.worker)
         except WorkerLost:
             return AttemptLoss(cause=Cause.UNREACHABLE)
         submission, num_before = self._submission(placement, trace), self.transcript.num_output_tokens
         key, on_settled = submission.request.key, partial(self._attempts.settle, placement)
-        attempt = Attempt(self.transcript, session, key, self._attempts.label, on_settled)
+        attempt = self._attempt = Attempt(self.transcript, session, key, self._attempts.label, on_settled)
         try:
             session.submit(submission, attempt)
             cause = await attempt.wait()
@@ -143,6 +154,7 @@ class Generation:
         except FeatureUnavailable:
             cause = Cause.UNSUPPORTED
         finally:
+            self._attempt = None
             attempt.close()
         if cause is None:
             return None

@@ -120,6 +120,12 @@ class ChoiceJournal:
         self._pending = _Pending(num_taken=len(self.ids), is_finish_taken=self.is_finished, is_started=True)
         return chunk
 
+    def end(self, reason: str) -> None:
+        """Append nothing more, and show nothing more; does nothing to a choice that has ended."""
+        if not self.is_finished:
+            self.finish_reason = reason
+            self._pending.text, self._pending.entries = [], []
+
     def _append_all(self, ids: Sequence[int], *, hides_last: bool) -> None:
         self.ids.extend(ids)
         self._show(self._detokenizer.push(ids[:-1] if hides_last else ids))

@@ -9,7 +9,7 @@ answered, is the route's own business.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +31,8 @@ from stratos_gateway.http.errors import public_param
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.limits.limiter import Cost, TenantLimiter
+from stratos_gateway.policies.gate import NO_SCREENS, Screens
+from stratos_gateway.policies.screen import Screen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class Edge:
     tokenizer: Tokenizer
     limits: HttpLimits
     limiter: TenantLimiter
+    content: Screens = NO_SCREENS
 
     async def authenticate(self, request: Request) -> Tenant:
         """Whose key a request carries; raises like ``Authenticator``.
@@ -127,6 +130,14 @@ class EdgeEndpoint(ABC):
             raise
         finally:
             reservation.settle(spending.num_tokens)
+
+    async def _check_input(self, screen: Screen | None, texts: Sequence[str], spending: Spending) -> None:
+        """Refuse what the tenant's policy does not let in; such a request takes no tokens of its limits."""
+        if screen is None:
+            return
+        reserved, spending.num_tokens = spending.num_tokens, 0
+        await screen.check_input(texts, self._prompt_param)
+        spending.num_tokens = reserved
 
     def _name_param(self, error: StratosError) -> None:
         """Workers and the router name fields of our messages; the client knows the route's parameters."""

@@ -62,7 +62,10 @@ class EmbeddingEndpoint(EdgeEndpoint):
         num_tokens = sum(map(len, call.inputs))
         span.set(operation="embeddings", model=parsed.model, input_tokens=num_tokens, inputs=len(call.inputs))
         left_s = max(0.0, caller.deadline_s - self._edge.platform.clock.now())
-        async with self._within_limits(request, caller.tenant, Cost(num_tokens=num_tokens, num_sequences=1)):
+        screen = await self._edge.content.screen(caller.tenant)
+        cost = Cost(num_tokens=num_tokens, num_sequences=1)
+        async with self._within_limits(request, caller.tenant, cost) as spending:
+            await self._check_input(screen, () if screen is None else self._texts(parsed), spending)
             vectors = await embed_all(call, self._edge.platform, self._client, min(self._timeout_s, left_s))
         metrics = self._edge.platform.metrics
         metrics.tokens_in.labels(caller.tenant.name).inc(num_tokens)
@@ -71,6 +74,10 @@ class EmbeddingEndpoint(EdgeEndpoint):
         encode = (parsed, vectors, num_tokens)
         answer = embedding_answer(*encode) if is_small else await asyncio.to_thread(embedding_answer, *encode)
         await Response(answer, media_type="application/json")(request.scope, request.receive, send)
+
+    def _texts(self, body: EmbeddingBody) -> list[str]:
+        decode = self._model.tokenizer.decode
+        return [entry if isinstance(entry, str) else decode(entry, skip_special=False) for entry in body.inputs]
 
     async def _call(self, body: EmbeddingBody, tenant: Tenant, trace: TraceContext) -> EmbedCall:
         target = await self._catalogue.resolve(tenant, body.model)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -27,12 +27,22 @@ from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
 from stratos_gateway.limits.limiter import Cost
 from stratos_gateway.openai.responses import ChatRenderer, Usage
+from stratos_gateway.policies.output import Output, ScreenedOutput
 from stratos_gateway.routes.edge import Caller, Edge, EdgeEndpoint
 from stratos_gateway.routes.preparation import Prepared
 
 _log = logging.getLogger(__name__)
 
 Prepare = Callable[[dict[str, Any], Tenant, TraceContext], Awaitable[Prepared]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answering:
+    """A request that runs, and what of it the client is shown."""
+
+    fanout: Fanout
+    output: Output
+    prepared: Prepared
 
 
 class GenerationEndpoint(EdgeEndpoint):
@@ -54,33 +64,38 @@ class GenerationEndpoint(EdgeEndpoint):
         options = prepared.options
         specs = [replace(spec, terms=caller.dated(spec.terms)) for spec in prepared.specs]
         stop = (options.stop, options.include_stop)
+        screen = await self._edge.content.screen(caller.tenant)
         async with self._within_limits(request, caller.tenant, _cost(prepared)) as spending:
+            await self._check_input(screen, prepared.texts, spending)
             fanout = Fanout(specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
             try:
                 async with fanout:
                     with self._edge.admission.ends_by(caller.place, fanout.fail, lambda: fanout.num_output_tokens > 0):
-                        await self._send(fanout, prepared, request, send)
+                        is_screened = screen is not None and screen.checks_output
+                        output = ScreenedOutput(fanout, screen) if screen is not None and is_screened else fanout
+                        await self._send(_Answering(fanout, output, prepared), request, send)
             finally:
                 spending.num_output_tokens = fanout.num_output_tokens
                 spending.num_tokens = fanout.num_prompt_tokens + fanout.num_output_tokens
                 self._count(caller.tenant, fanout)
                 _describe(exchange.span, prepared, fanout)
 
-    async def _send(self, fanout: Fanout, prepared: Prepared, request: Request, send: Send) -> None:
-        if prepared.options.stream:
-            await self._stream(fanout, prepared, exchange_of(request), send)
+    async def _send(self, answering: _Answering, request: Request, send: Send) -> None:
+        if answering.prepared.options.stream:
+            await self._stream(answering, exchange_of(request), send)
             return
-        chunks = await fanout.finish()
-        response = OrjsonResponse(prepared.renderer.body(chunks, _usage(fanout)))
+        chunks = await answering.output.finish()
+        response = OrjsonResponse(answering.prepared.renderer.body(chunks, _usage(answering.fanout)))
         await response(request.scope, request.receive, send)
 
-    async def _stream(self, fanout: Fanout, prepared: Prepared, exchange: Exchange, send: Send) -> None:
+    async def _stream(self, answering: _Answering, exchange: Exchange, send: Send) -> None:
         """Errors before the first event have a status of their own; later ones are the last event."""
-        stream, renderer = EventStream(send, self._edge.limits.write_timeout_s), prepared.renderer
+        stream, prepared = EventStream(send, self._edge.limits.write_timeout_s), answering.prepared
+        renderer = prepared.renderer
         try:
-            while chunks := await fanout.news():
+            while chunks := await answering.output.news():
                 await stream.write(encode_events(renderer.events(chunks)))
-            usage = [renderer.usage_event(_usage(fanout))] if prepared.options.include_usage else []
+            usage = [renderer.usage_event(_usage(answering.fanout))] if prepared.options.include_usage else []
             await stream.write(encode_events(usage) + DONE)
         except StratosError as error:
             if not stream.is_started:

@@ -21,6 +21,8 @@ from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
 from stratos_gateway.openai.requests import GenerationOptions, parse_chat, parse_completion
 from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer, Renderer
+from stratos_gateway.policies.prompts import PromptRenderer
+from stratos_gateway.policies.source import NO_CONTENT
 from stratos_gateway.routes.plan_limits import check_plan
 
 
@@ -31,6 +33,8 @@ class Prepared:
     options: GenerationOptions
     specs: tuple[GenerationSpec, ...]
     renderer: Renderer
+    texts: tuple[str, ...]
+    """Of its input, for content policies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,7 @@ class Preparation:
         model: tokenizer, template, limits.
         catalogue: names of models.
         default_max_tokens: of a chat request that names none.
+        prompts: templates that requests may name.
         watermarks: whose output is marked.
         wall_clock: seconds since the epoch, for ``created``.
     """
@@ -48,35 +53,41 @@ class Preparation:
     model: ServedModel
     catalogue: ModelCatalogue
     default_max_tokens: int
+    prompts: PromptRenderer = field(default_factory=lambda: PromptRenderer(NO_CONTENT))
     watermarks: WatermarkPolicy = field(default_factory=WatermarkPolicy)
     wall_clock: Callable[[], float] = time.time
 
     async def chat(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> Prepared:
         """/v1/chat/completions; raises ``StratosError`` with the client's answer."""
         self._check_generates()
+        body = await self.prompts.chat_body(body, tenant.name)
         request = parse_chat(body, self.model.base.vocab_size)
         target = await self.catalogue.resolve(tenant, request.options.model)
         prompts = [await self.model.encode_chat(request.messages)]
         specs = await self._specs(request.options, prompts, "messages", tenant, target, trace)
         answer = self._answer("chatcmpl", request.options, prompts)
-        return Prepared(options=request.options, specs=specs, renderer=ChatRenderer(answer, self.model.tokenizer))
+        texts = tuple(message.content for message in request.messages)
+        renderer = ChatRenderer(answer, self.model.tokenizer)
+        return Prepared(options=request.options, specs=specs, renderer=renderer, texts=texts)
 
     async def completion(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> Prepared:
         """/v1/completions; raises like ``chat``."""
         self._check_generates()
+        body = await self.prompts.completion_body(body, tenant.name)
         request = parse_completion(body, self.model.base.vocab_size)
         target = await self.catalogue.resolve(tenant, request.options.model)
         prompts = [await self.model.encode_prompt(prompt) for prompt in request.prompts]
         tokenizer = self.model.tokenizer
-        echoes = [
+        texts = tuple(
             p if isinstance(p, str) else tokenizer.decode(p, skip_special=False)
             for p in request.prompts
-            if request.echo
-        ]
+            if request.echo or isinstance(p, str) or tenant.plan.content_policy
+        )
+        echoes = texts if request.echo else ()
         specs = await self._specs(request.options, prompts, "prompt", tenant, target, trace)
         specs = tuple(replace(spec, continues_prompt=True) for spec in specs)
         renderer = CompletionRenderer(self._answer("cmpl", request.options, prompts), tokenizer, echoes)
-        return Prepared(options=request.options, specs=specs, renderer=renderer)
+        return Prepared(options=request.options, specs=specs, renderer=renderer, texts=texts)
 
     def _check_generates(self) -> None:
         if not self.model.base.can_generate:

@@ -1,0 +1,1 @@
+"""Content policies and prompt templates as JSON and back: ``forms``."""
