@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.support.cluster.client import ClientPod
-from tests.support.cluster.commands import wait_until
+from tests.support.cluster.commands import CommandFailed, wait_until
 from tests.support.cluster.release import Release
 
 PROGRAM = Path(__file__).with_name("load_program.py")
-NUM_AT_ONCE = 4
-NUM_TOKENS = 96
+NUM_AT_ONCE = 3
+NUM_TOKENS = 64
 STREAMS_TIMEOUT_S = 240.0
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return list(file)\n\n\n"
 
@@ -42,13 +42,15 @@ class StreamingLoad:
 
     def num_done(self) -> int:
         """Streams that ended as the undisturbed ones did."""
-        with self._changed:
-            return int(self._last.get("num_done", 0))
+        return int(self._said().get("num_done", 0))
 
     def wait_streams(self, num: int = 2 * NUM_AT_ONCE) -> None:
         """So many more end well."""
         start = self.num_done()
-        wait_until(f"{num} more streams end", lambda: self.num_done() >= start + num, STREAMS_TIMEOUT_S)
+        try:
+            wait_until(f"{num} more streams end", lambda: self.num_done() >= start + num, STREAMS_TIMEOUT_S)
+        except AssertionError as error:
+            raise CommandFailed(f"{error}; the load said {json.dumps(self._said())[:4000]}") from None
 
     def figures(self) -> dict[str, Any]:
         """For a report; fails where a stream failed or had other tokens.
@@ -59,9 +61,8 @@ class StreamingLoad:
         assert self.process.stdin is not None
         self.process.stdin.close()
         wait_until("the load ends", lambda: self._event() == "end", STREAMS_TIMEOUT_S)
-        with self._changed:
-            found = dict(self._last)
-        assert (found["failed"], found["different"]) == ([], [])
+        found = self._said()
+        assert not found["num_failed"] + found["num_different"], json.dumps(found)[:4000]
         assert found["num_done"] > 0
         return {
             "streams, all tokens equal": found["num_done"], "streams failed": 0,
@@ -79,10 +80,15 @@ class StreamingLoad:
         """The undisturbed answers are known, and the load has begun."""
         wait_until("the undisturbed answers are known", lambda: bool(self._event()), STREAMS_TIMEOUT_S)
 
-    def _event(self) -> str:
-        assert self.process.poll() is None or self._last.get("event") == "end", "the load's program ended"
+    def _said(self) -> dict[str, Any]:
         with self._changed:
-            return str(self._last.get("event", ""))
+            return dict(self._last)
+
+    def _event(self) -> str:
+        said = self._said()
+        is_over = self.process.poll() is not None and said.get("event") != "end"
+        assert not is_over, f"the load's program ended; it had said {json.dumps(said)[:4000]}"
+        return str(said.get("event", ""))
 
 
 @contextmanager

@@ -17,6 +17,10 @@ import httpx
 
 TIMEOUT_S = 120.0
 PROGRESS_S = 1.0
+MAX_SHOWN = 12
+"""Failed or different streams that are told in full; all are counted."""
+PAUSE_S = 0.5
+"""After one that failed, so that an outage is no storm."""
 
 
 class Load:
@@ -30,7 +34,7 @@ class Load:
         self._numbers = itertools.count()
         self._is_stopping = False
         self._start = time.monotonic()
-        self.num_done = self.num_tokens = 0
+        self.num_done = self.num_tokens = self.num_failed = self.num_different = 0
         self.failed: list[dict[str, Any]] = []
         self.different: list[dict[str, Any]] = []
         self.num_ended_by_drain = 0
@@ -61,8 +65,9 @@ class Load:
     def result(self) -> dict[str, Any]:
         """All that counts."""
         return {
-            "num_done": self.num_done, "num_tokens": self.num_tokens, "failed": self.failed,
-            "different": self.different, "num_ended_by_drain": self.num_ended_by_drain,
+            "num_done": self.num_done, "num_tokens": self.num_tokens, "num_failed": self.num_failed,
+            "failed": self.failed[:MAX_SHOWN], "num_different": self.num_different,
+            "different": self.different[:MAX_SHOWN], "num_ended_by_drain": self.num_ended_by_drain,
             "longest_gap_s": self.longest_gap_s, "seconds": time.monotonic() - self._start,
         }  # fmt: skip
 
@@ -77,6 +82,8 @@ class Load:
             begun_s = time.monotonic() - self._start
             answer = await self._stream(self._bodies[number])
             self._judge(answer, self._expected[number], {"number": number, "begun_s": round(begun_s, 1)})
+            if answer["error"]:
+                await asyncio.sleep(PAUSE_S)
 
     def _judge(self, answer: dict[str, Any], expected: dict[str, Any], about: dict[str, Any]) -> None:
         self.longest_gap_s = max(self.longest_gap_s, answer["longest_gap_s"])
@@ -84,8 +91,10 @@ class Load:
         if answer["code"] == "draining" and answer["status"] == httpx.codes.OK:
             self.num_ended_by_drain += 1  # it was open when the time of its gateway was over
         elif answer["error"]:
+            self.num_failed += 1
             self.failed.append(about | {name: answer[name] for name in ("status", "error", "code")})
         elif answer["tokens"] != expected["tokens"] or answer["text"] != expected["text"]:
+            self.num_different += 1
             self.different.append(about | {"tokens": answer["tokens"], "expected": expected["tokens"]})
         else:
             self.num_done += 1
