@@ -47,7 +47,7 @@ print(json.dumps(answers))
 CAPTURE = """
 import socket
 packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
-packets.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)
+packets.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE: a burst must not be lost
 with open("/tmp/frames", "wb", buffering=0) as out:
     while True:
         out.write(packets.recv(1 << 17))
