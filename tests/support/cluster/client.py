@@ -56,11 +56,12 @@ def client_pod(kubectl: Kubectl, image: str, name: str = "client", *, avoid: Seq
         "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
                             "capabilities": {"drop": ["ALL"]}},
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }  # fmt: skip
     security = {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
     kubectl.apply(
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": kubectl.namespace},
-         "spec": {"containers": [container], "securityContext": security,
+         "spec": {"containers": [container], "volumes": [{"name": "tmp", "emptyDir": {}}], "securityContext": security,
                   "affinity": avoiding(*avoid) if avoid else {}, "automountServiceAccountToken": False,
                   "enableServiceLinks": False, "terminationGracePeriodSeconds": 0}}
     )  # fmt: skip

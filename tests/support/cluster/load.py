@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import threading
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from tests.support.cluster.client import ClientPod
 from tests.support.cluster.commands import CommandFailed, wait_until
@@ -19,6 +18,8 @@ PROGRAM = Path(__file__).with_name("load_program.py")
 NUM_AT_ONCE = 3
 NUM_TOKENS = 64
 STREAMS_TIMEOUT_S = 240.0
+PAUSE_S = 3.0
+"""Between two looks at what it said: each starts a process in the pod."""
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return list(file)\n\n\n"
 
 
@@ -32,25 +33,47 @@ def bodies(num: int = 24) -> list[dict[str, Any]]:
     ]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class StreamingLoad:
-    """What runs, as far as it has told."""
+    """The program runs in the pod by itself: a connection of kubectl does not outlive all that happens to a cluster."""
 
-    process: subprocess.Popen[str]
-    _last: dict[str, Any] = field(default_factory=dict)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
+    pod: ClientPod
+    folder: str
+
+    def start(self, task: dict[str, Any]) -> None:
+        """Its input is a file that is followed, so a line that is added later reaches it too."""
+        self._shell(f"mkdir {self.folder} && cat >{self.folder}/program.py", PROGRAM.read_text())
+        self._shell(f"cat >{self.folder}/in", json.dumps(task) + "\n")
+        run = f"tail -f -n +1 {self.folder}/in | python -u {self.folder}/program.py >{self.folder}/out 2>&1"
+        self._shell(f"({run}) </dev/null >/dev/null 2>&1 &")
+
+    def said(self) -> dict[str, Any]:
+        """Its last line; empty before the first one.
+
+        Raises:
+            CommandFailed: the program ended with an error.
+        """
+        lines = self._shell(f"tail -n 2 {self.folder}/out").split("\n")
+        line = next((line for line in reversed(lines[:-1]) if line), "")  # the last one may be half written
+        if line and not line.startswith("{"):
+            raise CommandFailed(self._shell(f"tail -n 40 {self.folder}/out"))
+        return dict(json.loads(line)) if line else {}
+
+    def wait_learnt(self) -> None:
+        """The undisturbed answers are known, and the load has begun."""
+        wait_until("the undisturbed answers are known", lambda: bool(self.said()), STREAMS_TIMEOUT_S, PAUSE_S)
 
     def num_done(self) -> int:
         """Streams that ended as the undisturbed ones did."""
-        return int(self._said().get("num_done", 0))
+        return int(self.said().get("num_done", 0))
 
-    def wait_streams(self, num: int = 2 * NUM_AT_ONCE) -> None:
+    def wait_streams(self, num: int = 4 * NUM_AT_ONCE) -> None:
         """So many more end well."""
         start = self.num_done()
         try:
-            wait_until(f"{num} more streams end", lambda: self.num_done() >= start + num, STREAMS_TIMEOUT_S)
+            wait_until(f"{num} more streams end", lambda: self.num_done() >= start + num, STREAMS_TIMEOUT_S, PAUSE_S)
         except AssertionError as error:
-            raise CommandFailed(f"{error}; the load said {json.dumps(self._said())[:4000]}") from None
+            raise CommandFailed(f"{error}; the load said {json.dumps(self.said())[:4000]}") from None
 
     def figures(self) -> dict[str, Any]:
         """For a report; fails where a stream failed or had other tokens.
@@ -58,10 +81,9 @@ class StreamingLoad:
         Raises:
             AssertionError: with those streams.
         """
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        wait_until("the load ends", lambda: self._event() == "end", STREAMS_TIMEOUT_S)
-        found = self._said()
+        self.stop()
+        wait_until("the load ends", lambda: self.said()["event"] == "end", STREAMS_TIMEOUT_S, PAUSE_S)
+        found = self.said()
         assert not found["num_failed"] + found["num_different"], json.dumps(found)[:4000]
         assert found["num_done"] > 0
         return {
@@ -70,25 +92,12 @@ class StreamingLoad:
             "longest gap, s": found["longest_gap_s"], "under load, s": found["seconds"],
         }  # fmt: skip
 
-    def read(self, lines: IO[str]) -> None:
-        """Follow the program's output, in a thread of its own."""
-        for line in lines:
-            with self._changed:
-                self._last = json.loads(line)
+    def stop(self) -> None:
+        """Let open streams end, and begin no more."""
+        self._shell(f"echo stop >>{self.folder}/in")
 
-    def wait_learnt(self) -> None:
-        """The undisturbed answers are known, and the load has begun."""
-        wait_until("the undisturbed answers are known", lambda: bool(self._event()), STREAMS_TIMEOUT_S)
-
-    def _said(self) -> dict[str, Any]:
-        with self._changed:
-            return dict(self._last)
-
-    def _event(self) -> str:
-        said = self._said()
-        is_over = self.process.poll() is not None and said.get("event") != "end"
-        assert not is_over, f"the load's program ended; it had said {json.dumps(said)[:4000]}"
-        return str(said.get("event", ""))
+    def _shell(self, script: str, stdin: str = "") -> str:
+        return self.pod.kubectl("exec", "-i", self.pod.name, "--", "sh", "-c", script, stdin=stdin)
 
 
 @contextmanager
@@ -96,23 +105,11 @@ def streaming_load(pod: ClientPod, release: Release) -> Iterator[StreamingLoad]:
     """Streams through the Service's address, so that a lost name server is no matter of the load."""
     service = json.loads(release.kubectl("get", "service", f"{release.name}-gateway", "-o", "json"))
     url = f"http://{service['spec']['clusterIP']}/v1/completions"
-    task = {"url": url, "key": release.api_key(), "bodies": bodies(), "concurrency": NUM_AT_ONCE}
-    command = ["kubectl", "-n", pod.kubectl.namespace, "exec", "-i", pod.name, "--", "python", "-u", "-c"]
-    process = subprocess.Popen(
-        [*command, PROGRAM.read_text()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    load = StreamingLoad(process)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    reader = threading.Thread(target=load.read, args=(process.stdout,), daemon=True)
-    reader.start()
+    load = StreamingLoad(pod, f"/tmp/load-{secrets.token_hex(4)}")
+    load.start({"url": url, "key": release.api_key(), "bodies": bodies(), "concurrency": NUM_AT_ONCE})
     try:
-        process.stdin.write(json.dumps(task) + "\n")
-        process.stdin.flush()
         load.wait_learnt()
         load.wait_streams()
         yield load
     finally:
-        process.kill()
-        process.wait()
-        reader.join(timeout=10)
+        load.stop()
