@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -64,6 +65,7 @@ class GatewayMetrics:
 
     def __init__(self, registry: CollectorRegistry, model: str = "", max_tenants: int = 200) -> None:
         self.model = model
+        self._registry = registry
         self.tenants = TenantLabels(max_tenants)
         self._running: dict[tuple[str, int], RequestMeters] = {}
         self._ttft = Histogram(
@@ -216,6 +218,14 @@ class GatewayMetrics:
             if measured_us is not None and promised_ms is not None:
                 outcome = "kept" if measured_us <= promised_ms * 1000 else "missed"
                 self.promises.labels(plan.name, promise, outcome).inc()
+
+    def show_certificate_expiry(self, not_after_unix_s: Callable[[], float]) -> None:
+        """Show until when the certificate of the API is valid; without TLS there is no such series."""
+        Gauge(
+            "stratos_http_certificate_expiry_timestamp_seconds",
+            "End of validity of the API's certificate, as the last handshake got it, in Unix time.",
+            registry=self._registry,
+        ).set_function(not_after_unix_s)
 
     def observe_receipt(self, receipt: Receipt) -> None:
         """Count where a prompt's KV came from."""

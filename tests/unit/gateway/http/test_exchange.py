@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
+from stratos.common.clock import FakeClock
 from stratos.rpc.tracing import TRACING_OFF, Tracing
 from stratos_gateway.http.exchange import Exchange, Exchanges
 
@@ -19,7 +20,9 @@ def opened(tracing: Tracing, *headers: tuple[str, str], method: str = "POST", ra
     async def send(message: Any) -> None: ...
 
     raw = [(name.encode(), value.encode()) for name, value in headers]
-    return Exchanges(tracing, ratio, Random(0)).open({"type": "http", "method": method, "headers": raw}, send)
+    return Exchanges(tracing, ratio, Random(0), FakeClock()).open(
+        {"type": "http", "method": method, "headers": raw}, send
+    )
 
 
 async def headers_of(exchange: Exchange) -> dict[bytes, bytes]:
@@ -66,7 +69,7 @@ def test_what_only_reads_has_no_span() -> None:
 
 
 def test_the_ratio_decides_for_requests_without_a_trace() -> None:
-    exchanges = Exchanges(RECORDING, 0.25, Random(7))
+    exchanges = Exchanges(RECORDING, 0.25, Random(7), FakeClock())
 
     async def send(message: Any) -> None: ...
 
