@@ -104,7 +104,7 @@ async def test_pages_of_allowed_origins_may_call_and_read_errors_and_streams() -
     ],
 )
 async def test_the_client_is_whom_the_last_trusted_proxy_saw(caplog, trusted, forwarded, seen) -> None:
-    caplog.set_level(logging.DEBUG, "stratos_gateway.app")
+    caplog.set_level(logging.INFO, "stratos.access")
     async with gateway_world(edge={"trusted_proxies": trusted}) as world:
         headers = {"x-forwarded-for": forwarded, "x-request-id": "mine"} if forwarded else {"x-request-id": "mine"}
         assert (await world.http.get("/v1/models", headers=headers)).status_code == 200
