@@ -62,6 +62,7 @@ class GenerationEndpoint(EdgeEndpoint):
         exchange = exchange_of(request)
         prepared = await self._prepare(body, caller.tenant, exchange.span.trace)
         options = prepared.options
+        caller.place.refusals.append(prepared.refusal)
         specs = [replace(spec, terms=caller.dated(spec.terms)) for spec in prepared.specs]
         stop = (options.stop, options.include_stop)
         screen = await self._edge.content.screen(caller.tenant)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from stratos.common.errors import BadRequest
+from stratos.common.errors import BadRequest, StratosError
 from stratos.common.ids import new_id, new_nonce, new_seed
 from stratos.core.requests.limits import check_prompt_logprobs
 from stratos.core.requests.sampling_params import SamplingParams
@@ -33,6 +34,8 @@ class Prepared:
     options: GenerationOptions
     specs: tuple[GenerationSpec, ...]
     renderer: Renderer
+    refusal: Callable[[], StratosError | None]
+    """Why its model is not served any more."""
     texts: tuple[str, ...]
     """Of its input, for content policies."""
 
@@ -68,7 +71,8 @@ class Preparation:
         answer = self._answer("chatcmpl", request.options, prompts)
         texts = tuple(message.content for message in request.messages)
         renderer = ChatRenderer(answer, self.model.tokenizer)
-        return Prepared(options=request.options, specs=specs, renderer=renderer, texts=texts)
+        refusal = partial(self.catalogue.refusal, target)
+        return Prepared(options=request.options, specs=specs, renderer=renderer, texts=texts, refusal=refusal)
 
     async def completion(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> Prepared:
         """/v1/completions; raises like ``chat``."""
@@ -87,7 +91,8 @@ class Preparation:
         specs = await self._specs(request.options, prompts, "prompt", tenant, target, trace)
         specs = tuple(replace(spec, continues_prompt=True) for spec in specs)
         renderer = CompletionRenderer(self._answer("cmpl", request.options, prompts), tokenizer, echoes)
-        return Prepared(options=request.options, specs=specs, renderer=renderer, texts=texts)
+        refusal = partial(self.catalogue.refusal, target)
+        return Prepared(options=request.options, specs=specs, renderer=renderer, texts=texts, refusal=refusal)
 
     def _check_generates(self) -> None:
         if not self.model.base.can_generate:
