@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 
@@ -29,6 +29,7 @@ class GatewayMetrics:
     """All instruments, bound to the registry that is passed in."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
         self.ttft = Histogram(
             "stratos_request_ttft_seconds",
             "Time from a request's arrival to its first token.",
@@ -109,7 +110,38 @@ class GatewayMetrics:
             "Placements that were not asked for, because the prompt is convicted.",
             registry=registry,
         )
+        self.ledger_entries = Counter(
+            "stratos_ledger_entries", "Entries written into the ledger, by outcome.", ("outcome",), registry=registry
+        )
+        self.ledger_pending = Gauge(
+            "stratos_ledger_pending", "Entries in memory that could not be written or spooled.", registry=registry
+        )
+        self.ledger_spool_bytes = Gauge(
+            "stratos_ledger_spool_bytes", "Entries on disk that wait for Redis.", registry=registry
+        )
+        self.ledger_dropped = Counter(
+            "stratos_ledger_dropped", "Entries given up, because too many waited.", registry=registry
+        )
+        self.budget_used = Gauge(
+            "stratos_budget_used_ratio", "Part of a tenant's budget of the month that is spent.", ("tenant",),
+            registry=registry,
+        )  # fmt: skip
+        self.budget_alerts = Counter(
+            "stratos_budget_alerts", "Bounds of budgets that were reached.", ("tenant", "level"), registry=registry
+        )
+        self.responses = Counter(
+            "stratos_response_cache_requests", "Requests that the response cache could answer.", ("outcome",),
+            registry=registry,
+        )  # fmt: skip
         self.sessions = Gauge("stratos_sessions_open", "Sessions with decode workers.", registry=registry)
+
+    def show_certificate_expiry(self, not_after_unix_s: Callable[[], float]) -> None:
+        """Show until when the certificate of the API is valid; without TLS there is no such series."""
+        Gauge(
+            "stratos_http_certificate_expiry_timestamp_seconds",
+            "End of validity of the API's certificate, as the last handshake got it, in Unix time.",
+            registry=self._registry,
+        ).set_function(not_after_unix_s)
 
     def observe_receipt(self, receipt: Receipt) -> None:
         """Count where a prompt's KV came from."""

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratos.cli.commands.money import add_money_commands
 from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, TenantOption, explained_errors
 from stratos.common.errors import BadRequest
+from stratos.core.tenancy.roles import Role
 from stratos.store.keys import DEFAULT_PEPPER_ID
 
 if TYPE_CHECKING:
     from stratos.cli.stores import StoreTarget
 
 admin_app = typer.Typer(help="The store of tenants, keys and adapters.", no_args_is_help=True)
+add_money_commands(admin_app)
 RedisOption = Annotated[
     str, typer.Option("--redis-url", envvar="REDIS_URL", help="Redis; default: that of the running platform.")
 ]
@@ -61,6 +64,7 @@ def add_key(
     pepper_id: Annotated[str, typer.Option(envvar="STRATOS_KEY_PEPPER_ID")] = DEFAULT_PEPPER_ID,
     tenant: TenantOption = "default",
     name: Annotated[str, typer.Option(help="What the key is for.")] = "",
+    role: Annotated[Role, typer.Option(help="What its owner may do; a key that is there keeps its own.")] = Role.TENANT,
     prefix: PrefixOption = "",
     wait_s: WaitOption = 0,
 ) -> None:
@@ -75,7 +79,7 @@ def add_key(
     with explained_errors():
         key_id = parse_key(key)
         peppers = Peppers(current=pepper, current_id=pepper_id)
-        register = partial(register_key, redis_url, peppers, key, tenant=tenant, name=name, prefix=prefix)
+        register = partial(register_key, redis_url, peppers, key, tenant=tenant, name=name, role=role, prefix=prefix)
         asyncio.run(once_answered(register, wait_s, SystemClock()))
     typer.echo(f"the key {key_id} is one of tenant {tenant}")
 
