@@ -60,14 +60,8 @@ def alone_and_crowded(path: Path, runner: dict[str, Any], seed: int) -> tuple[di
     return expected, outcomes.choices, core.status()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "seed", "kernels"),
-    [
-        *((dtype, seed, "best") for dtype in ("float32", "bfloat16") for seed in range(6)),
-        *((dtype, seed, "torch") for dtype in ("float32", "bfloat16") for seed in (0, 1)),
-        *(("float16", seed, "best") for seed in (0, 1)),
-    ],
-)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("seed", "kernels"), [*((seed, "best") for seed in range(6)), (0, "torch"), (1, "torch")])
 def test_any_schedule_gives_the_bits_of_running_alone(tmp_path: Path, dtype: str, seed: int, kernels: str) -> None:
     prefix, changes = FAMILIES[FAMILY_OF_SEED[seed]]
     save_tiny(tmp_path, prefix, **changes)

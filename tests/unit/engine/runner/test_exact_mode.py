@@ -23,11 +23,7 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     **{name: (*FAMILIES[name], 41) for name in ("qwen2-groups-of-7", "mistral-window", "qwen3", "qwen3-moe")},
 }
 ADAPTED = ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
-DTYPES = ["float32", "bfloat16", "float16"]
-KERNELS_OF_DTYPE = [
-    (dtype, kernels) for dtype in DTYPES for kernels in KERNELS if dtype != "float16" or kernels in ("best", "torch")
-]
-"""Libraries' products in float16 are those of torch; where kernels are mixed, the other types show it."""
+DTYPES = ["float32", "bfloat16"]
 BEST = next(iter(NATIVE_SETS), "")
 """Build that a runner takes by itself."""
 
@@ -56,13 +52,8 @@ def load(path: Path, dtype: str, **settings: Any) -> TorchRunner:
 
 
 @pytest.mark.parametrize(
-    ("case", "dtype", "kernels"),
-    [
-        (case, dtype, kernels)
-        for case in CASES
-        for dtype, kernels in KERNELS_OF_DTYPE
-        if case == "head-dim-80" or kernels == "best" or (kernels == "torch" and dtype != "float16")
-    ],
+    ("case", "kernels"),
+    [(case, kernels) for case in CASES for kernels in KERNELS if case == "head-dim-80" or kernels in ("best", "torch")],
     indirect=["case"],
 )
 def test_nothing_around_a_sequence_changes_a_bit_of_it(case: tuple[Path, list[int]], dtype: str, kernels: str) -> None:
@@ -177,7 +168,7 @@ def test_without_exact_mode_torch_fails_these_checks(tmp_path: Path, dtype: str)
     assert load(tmp_path, dtype).info.identity.numerics_id != runner.info.identity.numerics_id
 
 
-@pytest.mark.parametrize(("dtype", "kernels"), KERNELS_OF_DTYPE)
+@pytest.mark.parametrize("kernels", KERNELS)
 def test_threads_change_no_bit_or_they_are_part_of_the_identity(tmp_path: Path, dtype: str, kernels: str) -> None:
     save_tiny(tmp_path, "Llama", **LONG)
     prompt, before = prompt_of(70), torch.get_num_threads()
