@@ -15,5 +15,7 @@ class AdminConfig:
     listen: str = ""
     """host:port of the admin API, for keys of the roles admin and tenant-admin; empty serves none. Keep it off the port
     and the networks that tenants reach."""
+    listener_fd: Annotated[int, Ge(0)] | None = None
+    """Inherited listening socket to take connections from instead, shared with other gateways: `stratos up` has one."""
     max_body_bytes: Annotated[int, Ge(1024)] = 4 * 1024 * 1024
     """Largest body, such as a declaration of all tenants."""
