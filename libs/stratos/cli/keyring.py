@@ -74,21 +74,13 @@ async def set_plan(facts: PlatformFacts, data_dir: Path, *, tenant: str, plan: s
         await keys.tenants.set_plan(tenant, plan)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MadeKey:
-    """A key that exists already."""
-
-    key: str = dataclasses.field(repr=False)
-    tenant: str
-    name: str
-    role: Role = Role.TENANT
-
-
-async def register_key(redis_url: str, peppers: Peppers, made: MadeKey, *, prefix: str = "") -> None:
+async def register_key(
+    redis_url: str, peppers: Peppers, key: str, *, tenant: str, name: str, role: Role = Role.TENANT, prefix: str = ""
+) -> None:
     """Store a key that exists already, in the Redis of an installation."""
     async with open_records(redis_url, *([prefix] if prefix else [])) as records:
         keys = KeyStore(RecordWriter(records, actor=_person()), peppers)
-        await keys.create_key(made.tenant, made.name, key=made.key, terms=KeyTerms(role=made.role))
+        await keys.create_key(tenant, name, key=key, terms=KeyTerms(role=role))
 
 
 @asynccontextmanager

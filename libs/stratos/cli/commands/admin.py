@@ -65,12 +65,12 @@ def add_key(
     pepper_id: Annotated[str, typer.Option(envvar="STRATOS_KEY_PEPPER_ID")] = DEFAULT_PEPPER_ID,
     tenant: TenantOption = "default",
     name: Annotated[str, typer.Option(help="What the key is for.")] = "",
-    role: Annotated[Role, typer.Option(help="What its owner may do.")] = Role.TENANT,
+    role: Annotated[Role, typer.Option(help="What its owner may do; a key that is there keeps its own.")] = Role.TENANT,
     prefix: PrefixOption = "",
     wait_s: WaitOption = 0,
 ) -> None:
     """Register a key that was made elsewhere, such as the first one of an installation; again changes nothing."""
-    from stratos.cli.keyring import MadeKey, register_key
+    from stratos.cli.keyring import register_key
     from stratos.cli.stores import once_answered
     from stratos.common.clock import SystemClock
     from stratos.store.keys import Peppers, parse_key
@@ -80,8 +80,7 @@ def add_key(
     with explained_errors():
         key_id = parse_key(key)
         peppers = Peppers(current=pepper, current_id=pepper_id)
-        made = MadeKey(key=key, tenant=tenant, name=name, role=role)
-        register = partial(register_key, redis_url, peppers, made, prefix=prefix)
+        register = partial(register_key, redis_url, peppers, key, tenant=tenant, name=name, role=role, prefix=prefix)
         asyncio.run(once_answered(register, wait_s, SystemClock()))
     typer.echo(f"the key {key_id} is one of tenant {tenant}")
 
