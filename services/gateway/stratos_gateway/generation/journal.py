@@ -72,6 +72,8 @@ class ChoiceJournal:
         self.finish_reason: str | None = None
         self._detokenizer = detokenizer
         self._stop = stop
+        self.num_delivered = 0
+        """Tokens that were written to the client's stream."""
         self._num_chars = 0
         self._pending = _Pending()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -25,6 +26,7 @@ from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.exchange import Exchange, exchange_of
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
+from stratos_gateway.ledger.account import NoAccount, RequestAccount
 from stratos_gateway.limits.limiter import Cost
 from stratos_gateway.openai.responses import ChatRenderer, Usage
 from stratos_gateway.policies.output import Output, ScreenedOutput
@@ -43,6 +45,7 @@ class _Answering:
     fanout: Fanout
     output: Output
     prepared: Prepared
+    account: NoAccount
 
 
 class GenerationEndpoint(EdgeEndpoint):
@@ -70,16 +73,24 @@ class GenerationEndpoint(EdgeEndpoint):
             await self._check_input(screen, prepared.texts, spending)
             fanout = Fanout(specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
             try:
-                async with fanout:
-                    with self._edge.admission.ends_by(caller.place, fanout.fail, lambda: fanout.num_output_tokens > 0):
-                        is_screened = screen is not None and screen.checks_output
-                        output = ScreenedOutput(fanout, screen) if screen is not None and is_screened else fanout
-                        await self._send(_Answering(fanout, output, prepared), request, send)
+                with self._account(caller.tenant, fanout, prepared) as account:
+                    async with fanout:
+                        is_begun = partial(_is_begun, fanout)
+                        with self._edge.admission.ends_by(caller.place, fanout.fail, is_begun):
+                            is_screened = screen is not None and screen.checks_output
+                            output = ScreenedOutput(fanout, screen) if screen is not None and is_screened else fanout
+                            await self._send(_Answering(fanout, output, prepared, account), request, send)
             finally:
                 spending.num_output_tokens = fanout.num_output_tokens
                 spending.num_tokens = fanout.num_prompt_tokens + fanout.num_output_tokens
                 self._count(caller.tenant, fanout)
                 _describe(exchange.span, prepared, fanout)
+
+    def _account(self, tenant: Tenant, fanout: Fanout, prepared: Prepared) -> NoAccount:
+        billing = self._edge.billing
+        if billing is None:
+            return NoAccount()
+        return RequestAccount(billing.meter, tenant.plan, fanout.generations, is_stream=prepared.options.stream)
 
     async def _send(self, answering: _Answering, request: Request, send: Send) -> None:
         if answering.prepared.options.stream:
@@ -96,6 +107,7 @@ class GenerationEndpoint(EdgeEndpoint):
         try:
             while chunks := await answering.output.news():
                 await stream.write(encode_events(renderer.events(chunks)))
+                answering.fanout.confirm(chunks)
             usage = [renderer.usage_event(_usage(answering.fanout))] if prepared.options.include_usage else []
             await stream.write(encode_events(usage) + DONE)
         except StratosError as error:
@@ -104,6 +116,7 @@ class GenerationEndpoint(EdgeEndpoint):
             label = exchange.span.trace.label(renderer.answer.id)
             _log.warning("stream %s ends with an error: %s: %s", label, error.code, error.message)
             self._name_param(error)
+            answering.account.fail(error)
             await stream.write(encode_events([error_body(error)]))
         await stream.end()
 
@@ -129,6 +142,10 @@ def _cost(prepared: Prepared) -> Cost:
         num_tokens=sum(len(spec.prompt_ids) + n * spec.sampling.max_tokens for spec in prepared.specs),
         num_sequences=n * len(prepared.specs),
     )
+
+
+def _is_begun(fanout: Fanout) -> bool:
+    return fanout.num_output_tokens > 0
 
 
 def _usage(fanout: Fanout) -> Usage:
