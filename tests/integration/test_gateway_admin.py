@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.admin_world import AdminWorld, admin_world
+from tests.support.gateway_world import say
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -208,3 +210,26 @@ async def test_no_request_finds_a_bug_or_shows_a_secret_or_lets_a_tenant_write(a
     assert user not in {entry["actor"] for entry in log}
     owner = f"key:{admin.keys['owner'].split('-')[1]}"
     assert {entry["tenant"] for entry in log if entry["actor"] == owner} <= {"acme"}
+
+
+async def test_the_ledger_of_a_deleted_tenant_is_that_of_a_pseudonym(admin: AdminWorld) -> None:
+    admin.worker.script = say("hello")
+    headers = {"authorization": f"Bearer {admin.keys['user']}"}
+    body = {"model": "base", "prompt": [5, 6, 7], "max_tokens": 9}
+    assert (await admin.public.post("/v1/completions", json=body, headers=headers)).status_code == 200
+
+    async def ledgers() -> list[str]:
+        found: list[str] = (await admin.call("GET", "/ledger/tenants")).json()["data"]
+        return found
+
+    await eventually(lambda: holds(ledgers, ["acme"]), "the request is in the ledger")
+    gone = (await admin.call("DELETE", "/tenants/acme")).json()["ledger"]
+    assert "acme" not in gone
+    await eventually(lambda: holds(ledgers, [gone]), "the ledger has another name")
+    assert (await admin.call("DELETE", "/tenants/acme")).status_code == 404
+    assert (await admin.call("GET", "/usage", tenant=gone)).json()["total"]["requests"] == 1
+
+
+async def holds(read: Callable[[], Awaitable[list[str]]], wanted: list[str]) -> bool:
+    """Whether a list is as it should be by now."""
+    return await read() == wanted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -13,13 +13,15 @@ from stratos.api.worker.v1 import decode_pb2
 from stratos.cli.admin_api import AdminClient
 from stratos.cli.isolation.check import IsolationCheck, run_check
 from stratos.cli.isolation.findings import State
+from stratos.core.ledger.sums import UsageTable
 from stratos.core.tenant import Tenant
+from stratos.store.ledger.ledger_store import LedgerStore
 from stratos_gateway.admin.routes import Caller
 from tests.support.admin_world import AdminWorld, admin_world
 from tests.support.gateway_world import END_ID
 
 COUNTS, TIMES = "prefix cache, by cached tokens", "prefix cache, by time"
-MODELS, ADMIN = "models, ACL matrix", "admin API, roles"
+MODELS, ADMIN, LEDGER = "models, ACL matrix", "admin API, roles", "usage ledger"
 MISS_S = 0.25
 """Long beside what else a request takes on a busy machine."""
 
@@ -60,12 +62,13 @@ async def check(world: AdminWorld) -> dict[str, State]:
 
 
 async def test_a_platform_that_isolates_passes(world: AdminWorld) -> None:
-    assert await check(world) == dict.fromkeys((COUNTS, TIMES, MODELS, ADMIN), State.OK)
+    assert await check(world) == dict.fromkeys((COUNTS, TIMES, MODELS, ADMIN, LEDGER), State.OK)
 
 
 async def test_a_shared_cache_is_found_by_its_counts_and_by_its_times(world: AdminWorld) -> None:
     world.worker.script.is_salted = False
-    assert await check(world) == {COUNTS: State.FAILED, TIMES: State.FAILED, MODELS: State.OK, ADMIN: State.OK}
+    found = await check(world)
+    assert {name for name, state in found.items() if state is State.FAILED} == {COUNTS, TIMES}
     world.worker.script.is_counted = False
     found = await check(world)
     assert (found[COUNTS], found[TIMES]) == (State.UNKNOWN, State.FAILED), "times tell what counts hide"
@@ -80,3 +83,14 @@ async def test_models_and_tenants_that_can_be_reached_are_found(
     with monkeypatch.context() as patch:
         patch.setattr(Caller, "reach", lambda self, tenant: tenant)
         assert (await check(world))[ADMIN] is State.FAILED
+
+
+async def test_usage_of_another_tenant_is_found(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, seen = LedgerStore.days, list[str]()
+
+    async def days_of_all(store: LedgerStore, tenant: str, days: Sequence[str]) -> list[UsageTable]:
+        seen.append(tenant)
+        return [table for name in dict.fromkeys(seen) for table in await read(store, name, days)]
+
+    monkeypatch.setattr(LedgerStore, "days", days_of_all)
+    assert (await check(world))[LEDGER] is State.FAILED

@@ -46,6 +46,11 @@ class Caller:
     """
 
     def __init__(self, base_url: str, key: str) -> None:
+        self.key_id = key.split("-")[1]
+        self.num_completed = 0
+        """Requests that were answered with tokens."""
+        self.num_prompt_tokens = 0
+        """Of those."""
         headers = {"authorization": f"Bearer {key}"}
         self._http = httpx.Client(base_url=base_url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
 
@@ -89,7 +94,9 @@ class Caller:
         if first is None or not usage:
             raise DependencyDown("a probe's stream ended without tokens or usage")
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-        return Timed(first - began, int(cached), int(usage.get("prompt_tokens", 0)))
+        num_prompt_tokens = int(usage.get("prompt_tokens", 0))
+        self.num_completed, self.num_prompt_tokens = self.num_completed + 1, self.num_prompt_tokens + num_prompt_tokens
+        return Timed(first - began, int(cached), num_prompt_tokens)
 
     def send(self, method: str, path: str, body: Any = None, **query: str) -> httpx.Response:
         """Any request."""

@@ -10,6 +10,7 @@ from stratos.cli.isolation.acl_probe import probe_acl
 from stratos.cli.isolation.admin_probe import probe_admin
 from stratos.cli.isolation.cache_probe import MAX_PROMPT_CHARS, judge_counts, judge_times, probe_caches
 from stratos.cli.isolation.findings import Finding
+from stratos.cli.isolation.ledger_probe import probe_ledger
 from stratos.cli.isolation.probe_tenants import probe_tenants
 from stratos.common.errors import NotFound
 
@@ -46,4 +47,5 @@ def run_check(admin: AdminClient, check: IsolationCheck) -> list[Finding]:
             judge_times(rounds),
             probe_acl(probes, [str(m["id"]) for m in models], check.private),
             probe_admin(probes),
+            probe_ledger(probes),
         ]
