@@ -75,7 +75,8 @@ class Caller:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        began, first, usage = time.monotonic(), None, {}
+        began, first = time.monotonic(), None
+        usage: dict[str, Any] = {}
         try:
             with self._http.stream("POST", "/v1/completions", json=body) as answer:
                 if answer.is_error:
