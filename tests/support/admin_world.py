@@ -25,9 +25,6 @@ from tests.support.paths import BASE_MODEL
 from tests.support.record_stores import PEPPERS, MarkedStore, marked_store
 from tests.support.waiting import eventually
 
-SETTLE_S = 0.5
-"""Of the ledger of a deleted tenant."""
-
 
 @dataclass
 class AdminWorld:
@@ -82,13 +79,11 @@ async def admin_world(redis_url: str, folder: Path, **overrides: Any) -> AsyncIt
     async def backends(
         settings: GatewaySettings, stack: AsyncExitStack, metrics: GatewayMetrics, dialer: Dialer
     ) -> Backends:
-        found = await open_backends(settings, stack, metrics, dialer)
-        assert found.admin is not None
-        return replace(found, routers=router, admin=replace(found.admin, settle_s=SETTLE_S))
+        return replace(await open_backends(settings, stack, metrics, dialer), routers=router)
 
     values: dict[str, Any] = {
         "http_listen": "127.0.0.1:0",
-        "admin": {"listen": "127.0.0.1:0"},
+        "admin": {"listen": "127.0.0.1:0", "forget_after_s": 0.5},
         "router_addresses": ("127.0.0.1:9",),
         "redis_url": redis_url,
         "key_pepper": PEPPERS.current,

@@ -9,6 +9,7 @@ from typing import Any
 from stratos.cli.isolation.callers import Caller
 from stratos.cli.isolation.findings import Finding, State, finding
 from stratos.cli.isolation.probe_tenants import Probes
+from stratos.common.errors import DependencyDown
 
 WAIT_S = 15.0
 """Entries are written in batches, after the request."""
@@ -18,7 +19,7 @@ _POLL_S = 0.2
 def probe_ledger(probes: Probes) -> Finding:
     """Compare what answers said with what the ledger says, after the other probes."""
     check, one, two = "usage ledger", probes.one, probes.two
-    if one.send("GET", "/v1/usage").status_code != 200:
+    if one.send("GET", "/v1/usage").status_code == 404:
         return Finding(State.UNKNOWN, check, "this gateway keeps no ledger")
     deadline = time.monotonic() + WAIT_S
     while _total(one)["requests"] < one.num_completed or _total(two)["requests"] < two.num_completed:
@@ -37,11 +38,26 @@ def _problems(caller: Caller) -> Iterator[str]:
     for measure, own in (("requests", caller.num_completed), ("prompt_tokens", caller.num_prompt_tokens)):
         if found[measure] != own:
             yield f"a tenant sees {found[measure]} {measure}, and has {own}"
-    rows = caller.send("GET", "/v1/usage", group_by="key").json()["data"]
+    rows = _read(caller, group_by="key")["data"]
     if strangers := {str(row["key_id"]) for row in rows} - {caller.key_id}:
         yield f"a tenant sees the usage of the keys {sorted(strangers)[:3]}"
 
 
 def _total(caller: Caller) -> dict[str, Any]:
-    total: dict[str, Any] = caller.send("GET", "/v1/usage").json()["total"]
+    total: dict[str, Any] = _read(caller)["total"]
     return total
+
+
+def _read(caller: Caller, **query: str) -> dict[str, Any]:
+    """Usage; the store may be slow for a moment.
+
+    Raises:
+        DependencyDown: for longer.
+    """
+    deadline = time.monotonic() + WAIT_S
+    while (answer := caller.send("GET", "/v1/usage", **query)).status_code != 200:
+        if time.monotonic() > deadline:
+            raise DependencyDown(f"the ledger cannot be read: status {answer.status_code}")
+        time.sleep(_POLL_S)
+    found: dict[str, Any] = answer.json()
+    return found

@@ -35,7 +35,7 @@ from stratos_gateway.admin.content_records import (
 from stratos_gateway.admin.declaration import Change, Declaration, Stored, declared, differences, parse_declaration
 from stratos_gateway.admin.fields import key_terms, only, seconds, text
 from stratos_gateway.admin.ledger_routes import LedgerRoutes
-from stratos_gateway.admin.tenant_removal import SETTLE_S, LedgerRemoval
+from stratos_gateway.admin.tenant_removal import LedgerRemoval
 from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
 from stratos_gateway.http.body import read_json
 from stratos_gateway.http.json_response import OrjsonResponse
@@ -53,8 +53,8 @@ class AdminStores:
     key_use: KeyUse
     peppers: Peppers
     ledger: LedgerStore | None = None
-    settle_s: float = SETTLE_S
-    """How long the ledger of a deleted tenant waits for its last entries."""
+    removal: LedgerRemoval | None = None
+    """Renames the ledgers of deleted tenants."""
 
 
 class Caller:
@@ -116,7 +116,6 @@ class AdminRoutes:
         self._stores = stores
         self._max_body_bytes = max_body_bytes
         self._wall_clock = wall_clock
-        self._removal = None if stores.ledger is None else LedgerRemoval(stores.ledger, wall_clock, stores.settle_s)
 
     def build(self) -> list[BaseRoute]:
         """All routes, below /admin/v1."""
@@ -199,7 +198,7 @@ class AdminRoutes:
         name = request.path_params["name"]
         if name == caller.tenant.name:
             raise BadRequest("a tenant cannot be deleted with a key of its own", param="name")
-        removal = self._removal
+        removal = self._stores.removal
         try:
             await caller.tenants.delete(name)
         except NotFound:

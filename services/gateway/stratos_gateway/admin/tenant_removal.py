@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -18,8 +19,6 @@ from stratos.common.errors import DependencyDown
 from stratos.store.ledger.ledger_store import LedgerStore
 
 _log = logging.getLogger(__name__)
-SETTLE_S = 4.0
-"""More than a poll interval, the wait for a worker's count and the interval of writes together."""
 
 
 class LedgerRemoval:
@@ -27,15 +26,15 @@ class LedgerRemoval:
 
     Args:
         ledger: where usage is.
-        wall_clock: seconds since the epoch.
         settle_s: how long to wait first.
+        wall_clock: seconds since the epoch.
     """
 
-    def __init__(self, ledger: LedgerStore, wall_clock: Callable[[], float], settle_s: float = SETTLE_S) -> None:
+    def __init__(self, ledger: LedgerStore, settle_s: float, wall_clock: Callable[[], float] = time.time) -> None:
         self._ledger = ledger
-        self._wall_clock = wall_clock
         self._settle_s = settle_s
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._wall_clock = wall_clock
+        self._waiting: asyncio.Queue[tuple[float, str, str]] = asyncio.Queue()
 
     async def has(self, tenant: str) -> bool:
         """Whether the ledger names a tenant: a removal that ended half-way is due again."""
@@ -44,13 +43,17 @@ class LedgerRemoval:
     def begin(self, tenant: str) -> str:
         """Rename a tenant's ledger in a moment; returns its pseudonym."""
         pseudonym = f"deleted-{secrets.token_hex(6)}"
-        task = asyncio.create_task(self._rename(tenant, pseudonym))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._waiting.put_nowait((asyncio.get_running_loop().time() + self._settle_s, tenant, pseudonym))
         return pseudonym
 
+    async def run(self) -> None:
+        """Root task."""
+        while True:
+            due, tenant, pseudonym = await self._waiting.get()
+            await asyncio.sleep(due - asyncio.get_running_loop().time())
+            await self._rename(tenant, pseudonym)
+
     async def _rename(self, tenant: str, pseudonym: str) -> None:
-        await asyncio.sleep(self._settle_s)
         today = datetime.fromtimestamp(self._wall_clock(), UTC).date()
         try:
             await self._ledger.pseudonymise(tenant, pseudonym, today)
