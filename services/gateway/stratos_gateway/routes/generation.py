@@ -9,8 +9,8 @@ generations at the workers and gives back the place.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,13 +22,19 @@ from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import Span
 from stratos_gateway.generation.fanout import Fanout
+from stratos_gateway.generation.generation import GenerationSpec
+from stratos_gateway.generation.journal import ChoiceChunk
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.exchange import Exchange, exchange_of
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
 from stratos_gateway.ledger.account import NoAccount, RequestAccount
+from stratos_gateway.ledger.replay import bill_replay
+from stratos_gateway.ledger.responses import KeptAnswer, KeptPrompt, merge_chunks, response_key
 from stratos_gateway.limits.limiter import Cost
+from stratos_gateway.metrics import RequestMeters
 from stratos_gateway.observe.request_facts import RequestFacts
+from stratos_gateway.openai.requests import GenerationOptions
 from stratos_gateway.openai.responses import ChatRenderer, Usage
 from stratos_gateway.policies.output import Output, ScreenedOutput
 from stratos_gateway.routes.edge import Caller, Edge, EdgeEndpoint
@@ -47,6 +53,7 @@ class _Answering:
     output: Output
     prepared: Prepared
     account: NoAccount
+    sent: list[ChoiceChunk] = field(default_factory=list)
 
 
 class GenerationEndpoint(EdgeEndpoint):
@@ -73,6 +80,10 @@ class GenerationEndpoint(EdgeEndpoint):
         screen = await self._edge.content.screen(caller.tenant)
         async with self._within_limits(request, caller.tenant, _cost(prepared)) as spending:
             await self._check_input(screen, prepared.texts, spending)
+            key = self._response_key(caller.tenant, options, specs) if screen is None else None
+            if key is not None and await self._replay(key, prepared, specs, caller, request, send):
+                spending.num_tokens = 0
+                return
             fanout = Fanout(specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
             try:
                 with self._account(caller.tenant, fanout, prepared) as account:
@@ -81,12 +92,59 @@ class GenerationEndpoint(EdgeEndpoint):
                         with self._edge.admission.ends_by(caller.place, fanout.fail, is_begun):
                             is_screened = screen is not None and screen.checks_output
                             output = ScreenedOutput(fanout, screen) if screen is not None and is_screened else fanout
-                            await self._send(_Answering(fanout, output, prepared, account), request, send)
+                            answering = _Answering(fanout, output, prepared, account)
+                            await self._send(answering, request, send)
+                            self._keep(key, caller.tenant, answering)
             finally:
                 spending.num_output_tokens = fanout.num_output_tokens
                 spending.num_tokens = fanout.num_prompt_tokens + fanout.num_output_tokens
                 self._count(caller, fanout, exchange.facts)
                 _describe(exchange.span, prepared, fanout)
+
+    def _response_key(
+        self, tenant: Tenant, options: GenerationOptions, specs: Sequence[GenerationSpec]
+    ) -> bytes | None:
+        return None if self._edge.billing is None else response_key(tenant.plan, options, specs)
+
+    async def _replay(
+        self, key: bytes, prepared: Prepared, specs: Sequence[GenerationSpec], caller: Caller, request: Request,
+        send: Send,
+    ) -> bool:  # fmt: skip
+        """Answer from the response cache, if it has the answer."""
+        billing, renderer = self._edge.billing, prepared.renderer
+        answer = None if billing is None else billing.responses.find(key)
+        if billing is None or answer is None:
+            return False
+        chunks = answer.copies()
+        if prepared.options.stream:
+            stream = EventStream(send, self._edge.limits.write_timeout_s)
+            usage = [renderer.usage_event(answer.usage)] if prepared.options.include_usage else []
+            await stream.write(encode_events([*renderer.events(chunks), *usage]) + DONE)
+            await stream.end()
+        else:
+            await OrjsonResponse(renderer.body(chunks, answer.usage))(request.scope, request.receive, send)
+        bill_replay(billing.meter, caller.tenant.plan, specs, answer)
+        self._running(caller.tenant).output_tokens.inc(answer.usage.num_output_tokens)
+        self._count_usage(caller.tenant, answer.usage, exchange_of(request).facts)
+        return True
+
+    def _keep(self, key: bytes | None, tenant: Tenant, answering: _Answering) -> None:
+        """Keep an answer that was sent whole."""
+        billing, generations = self._edge.billing, answering.fanout.generations
+        if key is None or billing is None or not all(g.transcript.is_complete for g in generations):
+            return
+        prompts = tuple(
+            KeptPrompt(
+                num_prompt_tokens=len(generation.spec.prompt_ids),
+                num_cached_tokens=generation.transcript.num_cached_tokens,
+                num_output_tokens=generation.transcript.num_output_tokens,
+            )
+            for generation in generations
+        )
+        kept = KeptAnswer(chunks=merge_chunks(answering.sent), prompts=prompts)
+        if kept.is_cut_short(generations[0].spec.sampling.max_tokens):
+            return  # for want of memory: the next one may get further
+        billing.responses.keep(key, kept, tenant.plan.response_ttl_s)
 
     def _account(self, tenant: Tenant, fanout: Fanout, prepared: Prepared) -> NoAccount:
         billing = self._edge.billing
@@ -99,6 +157,7 @@ class GenerationEndpoint(EdgeEndpoint):
             await self._stream(answering, exchange_of(request), send)
             return
         chunks = await answering.output.finish()
+        answering.sent.extend(replace(chunk) for chunk in chunks)
         response = OrjsonResponse(answering.prepared.renderer.body(chunks, _usage(answering.fanout)))
         await response(request.scope, request.receive, send)
 
@@ -110,6 +169,7 @@ class GenerationEndpoint(EdgeEndpoint):
             while chunks := await answering.output.news():
                 await stream.write(encode_events(renderer.events(chunks)))
                 answering.fanout.confirm(chunks)
+                answering.sent.extend(chunks)
             usage = [renderer.usage_event(_usage(answering.fanout))] if prepared.options.include_usage else []
             await stream.write(encode_events(usage) + DONE)
         except StratosError as error:
@@ -123,11 +183,18 @@ class GenerationEndpoint(EdgeEndpoint):
             await stream.write(encode_events([error_body(error)]))
         await stream.end()
 
+    def _running(self, tenant: Tenant) -> RequestMeters:
+        return self._edge.platform.metrics.running(tenant.name, tenant.priority_class)
+
+    def _count_usage(self, tenant: Tenant, usage: Usage, facts: RequestFacts) -> None:
+        """At the end; output tokens of a generation were counted as they came."""
+        self._running(tenant).prompt_tokens.inc(usage.num_prompt_tokens)
+        facts.num_prompt_tokens, facts.num_output_tokens = usage.num_prompt_tokens, usage.num_output_tokens
+        facts.num_cached_tokens = usage.num_cached_tokens
+
     def _count(self, caller: Caller, fanout: Fanout, facts: RequestFacts) -> None:
         metrics, tenant = self._edge.platform.metrics, caller.tenant
-        metrics.running(tenant.name, tenant.priority_class).prompt_tokens.inc(fanout.num_prompt_tokens)
-        facts.num_prompt_tokens, facts.num_output_tokens = fanout.num_prompt_tokens, fanout.num_output_tokens
-        facts.num_cached_tokens = fanout.num_cached_tokens
+        self._count_usage(tenant, _usage(fanout), facts)
         times = [generation.transcript.times(caller.arrival_s) for generation in fanout.generations]
         facts.ttft_us = min((t.ttft_us for t in times if t.ttft_us is not None), default=None)
         gaps = [t.itl_us for t in times if t.itl_us is not None]
