@@ -41,6 +41,7 @@ from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import read_policy
+from stratos_gateway.overflow.client import OverflowClient
 from stratos_gateway.policies.classifier import Classifier, HttpClassifier, NoClassifier
 from stratos_gateway.policies.gate import ContentGate
 from stratos_gateway.policies.prompts import PromptRenderer
@@ -192,6 +193,13 @@ class GatewayService(Service):
         self._stack.push_async_callback(classifier.close)
         return classifier
 
+    def _open_overflow(self, model: ServedModel) -> OverflowClient | None:
+        if not self._settings.overflow.url:
+            return None
+        client = OverflowClient(self._settings.overflow, lambda text: len(model.tokenizer.encode_plain(text)))
+        self._stack.push_async_callback(client.close)
+        return client
+
     def _listener(self) -> Listener:
         settings = self._settings
         if settings.http_listener_fd is not None:
@@ -273,6 +281,7 @@ class GatewayService(Service):
             tokenizer=model.tokenizer,
             limits=settings.http,
             limiter=TenantLimiter(self._leaser, self._clock, model.base.digest[:16]),
+            overflow=self._open_overflow(model),
             content=ContentGate(backends.content, self._open_classifier(), platform.metrics),
         )
         routes = build_routes(

@@ -31,6 +31,7 @@ from stratos_gateway.http.errors import public_param
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.limits.limiter import Cost, TenantLimiter
+from stratos_gateway.overflow.client import OverflowClient
 from stratos_gateway.policies.gate import NO_SCREENS, Screens
 from stratos_gateway.policies.screen import Screen
 
@@ -46,6 +47,8 @@ class Edge:
     limits: HttpLimits
     limiter: TenantLimiter
     content: Screens = NO_SCREENS
+    overflow: OverflowClient | None = None
+    """Where requests go that would wait too long; ``None`` lets them wait."""
 
     async def authenticate(self, request: Request) -> Tenant:
         """Whose key a request carries; raises like ``Authenticator``.
