@@ -109,10 +109,11 @@ def test_adapters_mixed_in_one_batch_equal_peft(tmp_path: Path) -> None:
             adapted.unload()
 
 
-def test_bfloat16_stays_close_to_float32(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bits_stay_close_to_float32(tmp_path: Path, dtype: str) -> None:
     model = save_tiny_llama(tmp_path)
-    reference = reference_logprobs(model.to(torch.bfloat16).float(), PROMPT)
-    ours = teacher_forced(load_runner(tmp_path, dtype="bfloat16"), PROMPT, 7)
+    reference = reference_logprobs(model.to(getattr(torch, dtype)).float(), PROMPT)
+    ours = teacher_forced(load_runner(tmp_path, dtype=dtype), PROMPT, 7)
     ends = [*range(7, len(PROMPT), 7), len(PROMPT)]
     difference = (ours.exp() - reference[[end - 1 for end in ends]].exp()).abs().sum(1) / 2
     assert 0 < difference.max() < 0.1

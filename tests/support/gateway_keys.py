@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stratos.common.errors import InvalidApiKey
+from stratos.common.errors import InvalidApiKey, StratosError
 from stratos.core.tenancy.content import ContentPolicy, PromptTemplate
 from stratos.core.tenancy.plan import STANDARD
 from stratos.core.tenant import Tenant
@@ -25,11 +25,16 @@ class FakeKeys:
     """Two tenants with a key each, to be changed by tests."""
 
     tenants: dict[str, Tenant] = field(default_factory=_two_tenants)
+    refused: dict[str, StratosError] = field(default_factory=dict)
+    """By key id: why what runs may not go on."""
 
     async def authenticate(self, key: str) -> Tenant:
         if key not in self.tenants:
             raise InvalidApiKey("the API key is not known")
         return self.tenants[key]
+
+    def refusal(self, tenant: Tenant) -> StratosError | None:
+        return self.refused.get(tenant.key_id)
 
     def change_plan(self, key: str, **changes: Any) -> None:
         """Give the tenant of a key other terms."""

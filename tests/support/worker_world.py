@@ -119,7 +119,7 @@ def _make_engine(settings: WorkerSettings, change_fake: Callable[[FakeConfig], F
 
 
 def _make_client(settings: WorkerSettings, change_fake: Callable[[FakeConfig], FakeConfig] | None) -> EngineClient:
-    if settings.engine_process == "process":
+    if settings.has_engine_process:
         assert change_fake is None, "the engine is made elsewhere"
         return make_client(settings)
     return ThreadEngine(_make_engine(settings, change_fake))

@@ -16,6 +16,7 @@ import typer
 from stratos.cli.commands.access import keys_app, tenants_app
 from stratos.cli.commands.admin import admin_app
 from stratos.cli.commands.certificates import certificates_app
+from stratos.cli.commands.doctor import doctor
 from stratos.cli.commands.models import models_app
 from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, TenantOption, explained_errors
 from stratos.cli.local.options import UpOptions
@@ -34,6 +35,7 @@ app.add_typer(admin_app, name="admin")
 app.add_typer(certificates_app, name="certificates")
 app.add_typer(adapters_app, name="adapters")
 app.add_typer(models_app, name="models")
+app.command()(doctor)
 watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)
 app.add_typer(watermark_app, name="watermark")
 
@@ -53,7 +55,8 @@ def up(
     object_store: Annotated[str, typer.Option(help="file:///DIR or s3://BUCKET/PREFIX; default: in --data-dir.")] = "",
     s3_endpoint: Annotated[str, typer.Option(help="Address of an S3 service that is not AWS.")] = "",
     engine: Annotated[str, typer.Option(help="torch, or fake: tokens by arithmetic, for tests.")] = "torch",
-    dtype: Annotated[str, typer.Option(help="Compute and KV type of the workers: float32 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="Type of weights and KV: auto, float32, bfloat16 or float16.")] = "auto",
+    max_model_len: Annotated[int, typer.Option(help="Longest sequence; 0: the model's context, or what fits.")] = 0,
     threads: Annotated[int, typer.Option(help="Threads of each worker; 0 shares the cores among them.")] = 0,
     transport: Annotated[str, typer.Option(help="KV transport between workers: shm, gloo or tls.")] = "shm",
     mtls: Annotated[bool, typer.Option("--mtls", help="Certificates and encryption between all processes.")] = False,
@@ -86,6 +89,7 @@ def up(
             s3_endpoint_url=s3_endpoint,
             engine=engine,
             dtype=dtype,
+            max_model_len=max_model_len,
             threads=threads,
             transport=transport,
             mtls=mtls,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stratos.cli.data.credentials import load_credentials
 from stratos.cli.data.folder import DataDir, RunDir
@@ -15,7 +16,9 @@ from stratos.cli.local.options import UpOptions
 from stratos.cli.local.platform import Platform
 from stratos.cli.local.preflight import check_options
 from stratos.cli.local.process import StartFailed
+from stratos.cli.machine.sizing import WorkerAsk, plan_workers
 from stratos.common.errors import StratosError
+from stratos.engine.sizing.machine import read_machine
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -42,6 +45,9 @@ def run_up(options: UpOptions) -> int:
     logging.basicConfig(level=logging.WARNING, format="supervisor: %(message)s")
     try:
         check_options(options)
+        sizes = ""
+        if options.engine == "torch":
+            options, sizes = _fitted(options)
         data = DataDir(options.data_dir)
         data.prepare()
         run = data.new_run()
@@ -50,14 +56,29 @@ def run_up(options: UpOptions) -> int:
     except OSError as error:
         return _fail(f"{error}; free some space or choose another --data-dir")
     with asyncio.Runner() as runner:
-        return runner.run(_run(options, data, run))
+        return runner.run(_run(options, data, run, sizes))
 
 
-async def _run(options: UpOptions, data: DataDir, run: RunDir) -> int:
+def _fitted(options: UpOptions) -> tuple[UpOptions, str]:
+    """The options with sizes for every worker, and the text that explains them."""
+    ask = WorkerAsk(
+        model_path=options.model_path,
+        num_workers=options.prefill + options.decode_limit,
+        dtype=options.dtype,
+        max_model_len=options.max_model_len,
+    )
+    plan, text = plan_workers(ask, read_machine(), os.environ)
+    sizes = {"dtype": plan.dtype, "kv_pool_bytes": plan.kv_pool_bytes, "max_model_len": plan.max_model_len}
+    return replace(options, **sizes), text  # type: ignore[arg-type]
+
+
+async def _run(options: UpOptions, data: DataDir, run: RunDir, sizes: str) -> int:
     signals = _StopSignals()
     signals.install()
     began = time.monotonic()
     _say(f"starting StratosServe with {options.model_path} (data in {data.path})")
+    if sizes:
+        _say(sizes)
     exit_code = 1
     try:
         platform = Platform(options, data=data, run=run, credentials=load_credentials(data), report=_report)

@@ -24,7 +24,7 @@ class Tenant:
     plan: Plan = STANDARD
     """With the tenant's own overrides."""
     key_id: str = ""
-    """Of the key; empty where there is none."""
+    """Of the key; of a token "jwt:<issuer>#<subject>"; empty where there is neither."""
     role: Role = Role.TENANT
     models: tuple[str, ...] = ALL_MODELS
     """What the key may use of what the plan has."""
@@ -35,6 +35,11 @@ class Tenant:
     def priority_class(self) -> int:
         """0 is the most urgent."""
         return self.plan.priority_class
+
+    @property
+    def actor(self) -> str:
+        """Who it is, in the audit log."""
+        return self.key_id if self.key_id.startswith("jwt:") else f"key:{self.key_id}"
 
     def may_use(self, model: str) -> bool:
         """Whether a model or adapter of this name exists for the tenant and the key."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Interval, Le
+from annotated_types import Ge, Gt, Interval, Le, Lt
 
 from stratos.common.errors import InvalidCheckpoint
+
+CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 512, 2048
+"""Tokens of a step: a GPU is filled by some thousand rows, a core by a few hundred, and more only delay the streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +20,9 @@ class SchedulerConfig:
 
     max_num_seqs: Annotated[int, Ge(1)] = 64
     """Sequences in one batch."""
-    max_num_batched_tokens: Annotated[int, Ge(1)] = 512
-    """Token budget of one step, decodes first: bounds how long a prefill chunk delays the others."""
+    max_num_batched_tokens: Annotated[int, Ge(1)] | None = None
+    """Token budget of one step, decodes first: bounds how long a prefill chunk delays the others; unset takes 512 on a
+    CPU and 2048 on a GPU."""
     max_num_waiting: Annotated[int, Ge(1)] = 1024
     """Requests that may wait in the engine; more are refused."""
     step_time_budget_ms: Annotated[float, Ge(0)] = 100.0
@@ -65,6 +69,16 @@ class SchedulerConfig:
     """Baseline for comparison: "prefill-first" runs decodes only in steps in which no prompt could run."""
 
     @property
+    def token_budget(self) -> int:
+        """``max_num_batched_tokens``; unset, a CPU's."""
+        return self.max_num_batched_tokens or CPU_TOKEN_BUDGET
+
+    def for_device(self, device: str) -> SchedulerConfig:
+        """With the token budget of ``device`` where none is set."""
+        budget = GPU_TOKEN_BUDGET if device == "cuda" else CPU_TOKEN_BUDGET
+        return replace(self, max_num_batched_tokens=self.max_num_batched_tokens or budget)
+
+    @property
     def shares_prefixes(self) -> bool:
         """Requests may share blocks; the baselines without paging cannot."""
         return self.enable_prefix_cache and self.enable_kv_cache and self.kv_allocation == "paged"
@@ -78,15 +92,23 @@ class RunnerConfig:
     """Hugging Face model folder; required to load a model."""
     model_digest: str = ""
     """Digest of the model folder and state of its files, as `stratos up` hands it over; empty: computed at start."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Compute and KV type; float32 equals the reference implementation token by token."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Compute and KV type; float32 equals the reference implementation token by token. "auto" takes what the
+    checkpoint stores, on a CPU float32 for small models."""
     kv_dtype: Literal["auto", "fp8"] = "auto"
     """"auto" keeps KV in ``dtype``; "fp8" (e4m3, on a GPU alone) in one byte a number, scaled as the checkpoint says,
     and the same at all workers of a model."""
     block_size: Annotated[int, Interval(ge=1, le=1024)] = 16
     """Tokens per KV block; smaller shares more, larger costs fewer table entries."""
-    kv_pool_bytes: Annotated[int, Ge(1024 * 1024)] = 256 * 1024 * 1024
-    """Bytes of the KV pool, from which the number of blocks follows; fits a laptop together with the model."""
+    kv_pool_bytes: Annotated[int, Ge(0)] = 0
+    """Bytes of the KV pool, from which the number of blocks follows. 0 fits it to the device: on a GPU all that
+    ``gpu_memory_utilization`` leaves, on a CPU what a full batch is expected to use, within ``cpu_memory_share``."""
+    max_model_len: Annotated[int, Ge(0)] = 0
+    """Longest sequence, prompt and output; 0 takes the model's context, or what a pool fitted to the device holds."""
+    gpu_memory_utilization: Annotated[float, Gt(0), Lt(1)] = 0.90
+    """Share of a GPU's memory that weights, run-time, graphs and KV take together."""
+    cpu_memory_share: Annotated[float, Gt(0), Lt(1)] = 0.50
+    """On a CPU, share of what the container or machine has left after the weights that a KV pool may take."""
     host_pool_bytes: Annotated[int, Ge(0)] = 0
     """Bytes of host memory for evicted and preempted KV; 0 is off. Without a GPU grow the pool: it is host memory."""
     attention_window: Annotated[int, Ge(0)] = 0

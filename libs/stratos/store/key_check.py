@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from stratos.common.errors import DependencyDown, InvalidApiKey
+from stratos.common.errors import DependencyDown, InvalidApiKey, StratosError
 from stratos.core.tenant import Tenant
 from stratos.store.keys import KeyRecord, Peppers, key_mac, parse_key
 from stratos.store.records.follower import SnapshotFollower
@@ -66,6 +66,18 @@ class KeyCheck:
         terms = key.terms
         return replace(tenant, key_id=key_id, role=terms.role, models=terms.models, networks=terms.networks)
 
+    def refusal(self, tenant: Tenant) -> StratosError | None:
+        """Why what runs with a key may not go on: it, or its tenant, was suspended, revoked or deleted since.
+
+        A key that expires ends no request, and so does one that an answer of the store lacks.
+        """
+        record = self._known(tenant.key_id)
+        if record is not None and record.is_deleted:
+            return InvalidApiKey("this API key was revoked")
+        if record is not None and isinstance(record.value, KeyRecord) and record.value.is_suspended:
+            return _suspended()
+        return self._tenants.refusal(tenant.name)
+
     def _known(self, key_id: str) -> Record | None:
         return self._follower.snapshot.get(Kind.KEY, key_id)
 
@@ -86,6 +98,10 @@ class KeyCheck:
     def _check_state(self, key: KeyRecord) -> None:
         """Only who has the secret learns more than that it does not work."""
         if key.is_suspended:
-            raise InvalidApiKey("this API key is suspended")
+            raise _suspended()
         if key.terms.expires_unix_s is not None and self._wall_clock() >= key.terms.expires_unix_s:
             raise InvalidApiKey("this API key has expired")
+
+
+def _suspended() -> InvalidApiKey:
+    return InvalidApiKey("this API key is suspended")

@@ -146,7 +146,7 @@ class WorkerProcess(Service):
         self._self_check = SelfCheck(engine, self._clock, settings.self_check_interval_s, settings.step_stall_timeout_s)
 
     async def warm_up(self) -> None:
-        await warm_up_engine(self.opened.context.engine, self._clock, self._settings.scheduler.max_num_batched_tokens)
+        await warm_up_engine(self.opened.context.engine, self._clock, self._settings.steps.token_budget)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         tasks = {
@@ -168,8 +168,8 @@ class WorkerProcess(Service):
         """What routers see."""
         opened, context, now_s = self.opened, self.opened.context, self._clock.now()
         engine, info = context.engine.status(), context.engine.info
-        scheduler = self._settings.scheduler
-        max_batch_slots = min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
+        scheduler = self._settings.steps
+        max_batch_slots = min(scheduler.max_num_seqs, scheduler.token_budget)
         intents = opened.table.intents(engine.p90_output_tokens, info.geometry.block_size, max_batch_slots)
         status = WorkerStatus(
             ref=self.me(),
@@ -269,7 +269,7 @@ class WorkerProcess(Service):
 
 def make_client(settings: WorkerSettings) -> EngineClient:
     """The engine client that the settings name; a process of its own makes its engine in ``start``."""
-    if settings.engine_process == "process":
+    if settings.has_engine_process:
         arena_bytes = FRAMES_IN_FLIGHT * settings.transport.staging.slot_bytes
         return ProcessEngine(settings.model_dump_json().encode(), arena_bytes=arena_bytes)
     return ThreadEngine(make_engine(settings))

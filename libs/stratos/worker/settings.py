@@ -9,6 +9,7 @@ from pydantic import Field
 from stratos.core.features import Feature
 from stratos.engine.fake.runner import FakeConfig
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.sizing.device import engine_process_for
 from stratos.kv.settings import TransportConfig
 from stratos.rpc.settings import ServiceSettings
 from stratos.store.settings import ObjectStoreConfig
@@ -24,8 +25,9 @@ class WorkerSettings(ServiceSettings):
     """Where it runs, for the scorer and the filter of this name at the router: a zone, a rack, a host."""
     engine: Literal["torch", "fake"] = "torch"
     """"fake" is arithmetic by hand: a platform without a model, and tests that see which worker computed what."""
-    engine_process: Literal["thread", "process"] = "thread"
-    """Where the step loop runs: a thread of this process, or a process of its own that shares no interpreter lock."""
+    engine_process: Literal["auto", "thread", "process"] = "auto"
+    """Where the step loop runs: a thread of this process, or a process of its own that shares no interpreter lock.
+    "auto" is a thread on a CPU, whose steps give the lock away once, and a process on a GPU."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the torch engine computes; cuda needs the extra stratosserve[gpu]."""
     orphan_ttl_s: float = Field(5.0, ge=0)
@@ -46,3 +48,13 @@ class WorkerSettings(ServiceSettings):
     transport: TransportConfig = TransportConfig()
     object_store: ObjectStoreConfig | None = None
     adapter_cache: AdapterCacheConfig = AdapterCacheConfig()
+
+    @property
+    def has_engine_process(self) -> bool:
+        """The engine runs in a process of its own."""
+        return (engine_process_for(self.device) if self.engine_process == "auto" else self.engine_process) == "process"
+
+    @property
+    def steps(self) -> SchedulerConfig:
+        """``scheduler`` with what the device decides."""
+        return self.scheduler.for_device(self.device)

@@ -9,7 +9,7 @@ from random import Random
 
 from redis.exceptions import RedisError
 
-from stratos.common.clock import SystemClock
+from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import DependencyDown
 from stratos.common.ids import new_incarnation
 from stratos.rpc.clients.dialer import Dialer
@@ -24,6 +24,7 @@ from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record_store import RecordStore
+from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.redis import open_redis
 from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
@@ -31,6 +32,11 @@ from stratos_gateway.access.snapshot_servicer import SnapshotCopies
 from stratos_gateway.admin.routes import AdminStores
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
+from stratos_gateway.oidc.config import OidcConfig
+from stratos_gateway.oidc.credentials import KeysAndTokens
+from stratos_gateway.oidc.fetching import fetch_keys
+from stratos_gateway.oidc.issuer_keys import IssuerKeys
+from stratos_gateway.oidc.token_check import TokenCheck
 from stratos_gateway.policies.source import SnapshotContent
 from stratos_gateway.routers.router_set import RouterSet
 from stratos_gateway.service import Backends
@@ -59,6 +65,10 @@ async def open_backends(
         peers = PeerAddresses(settings.snapshot.peers, clock)
         tasks["snapshot-peers"] = PeerCopies(follower, peers, partial(fetch_snapshot, dialer=dialer)).run
     peppers = _peppers(settings)
+    keys = KeyCheck(follower, peppers, note_use=key_use.note)
+    issuers = _issuers(settings.oidc, clock)
+    tasks |= {f"issuer-{place}": issuer.run for place, issuer in enumerate(issuers)}
+    tokens = TokenCheck(issuers, TenantLookup(follower), settings.oidc.leeway_s)
 
     async def first_look() -> None:
         await follower.first_look()
@@ -69,7 +79,7 @@ async def open_backends(
         admin=AdminStores(records=store, key_use=key_use, peppers=peppers),
         routers=routers,
         adapters=SnapshotAdapters(follower),
-        authenticator=KeyCheck(follower, peppers, note_use=key_use.note),
+        authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, new_incarnation()),
@@ -77,8 +87,14 @@ async def open_backends(
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,
         first_look=first_look,
+        on_change=follower.on_change,
         not_ready_reason=follower.not_ready_reason,
     )
+
+
+def _issuers(config: OidcConfig, clock: Clock) -> list[IssuerKeys]:
+    fetch = partial(fetch_keys, timeout_s=config.timeout_s)
+    return [IssuerKeys(issuer, fetch, clock, config) for issuer in config.issuers]
 
 
 def _peppers(settings: GatewaySettings) -> Peppers:

@@ -50,6 +50,11 @@ class GatewayMetrics:
             "Generation requests that the end of the gateway's drain ended with an error.",
             registry=registry,
         )
+        self.ended_by_refusal = Counter(
+            "stratos_requests_ended_by_refusal",
+            "Running requests whose tenant, key, model or adapter was suspended, revoked or blocked.",
+            registry=registry,
+        )
         self.connections = Gauge("stratos_http_connections", "Connections of the OpenAI API.", registry=registry)
         self.connections_refused = Counter(
             "stratos_http_connections_refused", "Connections beyond the limit.", registry=registry

@@ -85,6 +85,8 @@ class Backends:
     """A copy of what they know, for other gateways."""
     first_look: Callable[[], Awaitable[None]] | None = None
     """Waits until they were asked once, with or without success."""
+    on_change: Callable[[Callable[[], None]], None] = lambda listener: None
+    """Takes what is to be called whenever tenants, keys, adapters or blocks have changed."""
     not_ready_reason: Callable[[], str] = lambda: ""
     """Why no request can be served with what they know; quick, thread-safe."""
 
@@ -149,6 +151,7 @@ class GatewayService(Service):
         embeddings = EmbeddingClient(settings.sessions.connect_timeout_s, self._clock, self.dialer)
         self._stack.push_async_callback(embeddings.close)
         self._admission = Admission(settings.requests.max_open, settings.requests.max_open_per_tenant, metrics)
+        backends.on_change(self._admission.recheck)
         platform = Platform(
             routers=backends.routers,
             prompt_digests=PromptDigests(settings.key_pepper.get_secret_value().encode()),

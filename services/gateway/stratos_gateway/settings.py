@@ -16,6 +16,7 @@ from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.limits.config import LimitsConfig
 from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
+from stratos_gateway.oidc.config import OidcConfig, check_oidc
 from stratos_gateway.overflow.config import OverflowConfig
 from stratos_gateway.policies.config import PoliciesConfig
 from stratos_gateway.routers.config import RoutersConfig
@@ -53,6 +54,7 @@ class GatewaySettings(ServiceSettings):
     requests: RequestsConfig = RequestsConfig()
     limits: LimitsConfig = LimitsConfig()
     admin: AdminConfig = AdminConfig()
+    oidc: OidcConfig = OidcConfig()
     health: HealthConfig = HealthConfig()
     records: RecordStoreConfig = RecordStoreConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
@@ -77,6 +79,12 @@ class GatewaySettings(ServiceSettings):
     @classmethod
     def _check_edge(cls, value: EdgeConfig) -> EdgeConfig:
         check_edge(value)
+        return value
+
+    @field_validator("oidc")
+    @classmethod
+    def _check_oidc(cls, value: OidcConfig) -> OidcConfig:
+        check_oidc(value)
         return value
 
     @field_validator("router_addresses")

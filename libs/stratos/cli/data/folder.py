@@ -4,6 +4,7 @@
     <data dir>/redis/             append-only file of the embedded Redis (used by the run that holds its lock)
     <data dir>/store/             object store of the laptop
     <data dir>/copies/            what each gateway knew of tenants, keys and adapters, mode 0600
+    <data dir>/digests.json       digests of model folders, by the state of their files
     <data dir>/run/<id>/          everything of one run: address files, workers/, platform.json, logs/
     /dev/shm/stratos-<id>/        staging rings of the run's workers (a folder of the run if there is no /dev/shm)
 
@@ -152,6 +153,11 @@ class DataDir:
     def copies_path(self) -> Path:
         """What gateways knew of tenants, keys and adapters, a file for each."""
         return self.path / "copies"
+
+    @property
+    def digests_file(self) -> Path:
+        """Digests of model folders that earlier runs computed."""
+        return self.path / "digests.json"
 
     def prepare(self) -> None:
         """Create the directory and check that it can be used.

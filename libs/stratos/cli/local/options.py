@@ -37,8 +37,12 @@ class UpOptions:
     """Empty is a folder in the data directory."""
     s3_endpoint_url: str = ""
     engine: str = "torch"
-    dtype: str = "float32"
-    """Compute and KV type of the workers; float32 equals the reference implementation token by token."""
+    dtype: str = "auto"
+    """Compute and KV type of the workers; "auto" takes what suits model and machine."""
+    max_model_len: int = 0
+    """Longest sequence; 0 takes the model's context, or what fits."""
+    kv_pool_bytes: int = 0
+    """KV pool of each worker; 0 lets each choose for itself."""
     threads: int = 0
     """Threads of one operation in each worker; 0 shares the cores among the workers."""
     transport: str = "shm"
@@ -65,11 +69,13 @@ class UpOptions:
                 raise BadRequest(f"{flag} must be between {least} and {most}, not {value}", param=flag)
         if self.max_decode and not self.decode <= self.max_decode <= MAX_WORKERS:
             raise BadRequest(f"--max-decode must be between --decode and {MAX_WORKERS}", param="--max-decode")
+        if self.max_model_len < 0:
+            raise BadRequest(f"--max-model-len must not be negative, not {self.max_model_len}", param="--max-model-len")
         if not 1 <= self.port <= 65535:
             raise BadRequest(f"--port must be between 1 and 65535, not {self.port}", param="--port")
         for flag, text, allowed in (
             ("--engine", self.engine, ("torch", "fake")),
-            ("--dtype", self.dtype, ("float32", "bfloat16")),
+            ("--dtype", self.dtype, ("auto", "float32", "bfloat16", "float16")),
             ("--transport", self.transport, ("shm", "gloo", "tls")),
         ):
             if text not in allowed:

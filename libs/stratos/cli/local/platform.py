@@ -19,6 +19,7 @@ from pathlib import Path
 from stratos.cli.adapters import RegistryAddress, publish_shipped_adapters
 from stratos.cli.certificates.local import dial_as, make_certificates, tls_config
 from stratos.cli.data.credentials import Credentials, load_credentials
+from stratos.cli.data.digests import remembered_digest
 from stratos.cli.data.folder import DataDir, RunDir, try_lock, write_json_atomically
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.keyring import ensure_api_key
@@ -30,11 +31,11 @@ from stratos.cli.local.process import ProcessView, StartFailed
 from stratos.cli.local.servicer import SupervisorService, SupervisorSettings
 from stratos.cli.local.supervisor import Report, Supervisor
 from stratos.cli.local.topology import Endpoints, ProcessSpec, Role, RunPaths
+from stratos.cli.machine.sizing import unset_alone
 from stratos.cli.stores import StoreTarget, set_up_own_store
 from stratos.common.clock import SystemClock
 from stratos.common.errors import DependencyDown, InvalidCheckpoint, Overloaded, StratosError
 from stratos.common.tls.identity import PeerRole
-from stratos.core.files.model_files import digest_to_hand_over
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.serving.process import serve_async
 
@@ -107,7 +108,7 @@ class Platform:
         await self._serve_supervisor()
         options = self._options
         with contextlib.suppress(InvalidCheckpoint):  # a process that reads the folder says what is wrong with it
-            self._model_digest = await asyncio.to_thread(digest_to_hand_over, options.model_path)
+            self._model_digest = await asyncio.to_thread(remembered_digest, options.model_path, self._data.digests_file)
         async with asyncio.TaskGroup() as tasks:
             for i in range(options.prefill):
                 tasks.create_task(self._supervisor.launch(self._worker_spec("prefill", f"prefill-{i}")))
@@ -265,8 +266,9 @@ class Platform:
 
     def _worker_spec(self, role: str, name: str) -> ProcessSpec:
         settings = topology.worker_settings(name, self._options, self._ends(), self._paths)
+        sizes = unset_alone(topology.worker_sizes(self._options), f"STRATOS_{role.upper()}_WORKER_", os.environ)
         worker_role: Role = "prefill" if role == "prefill" else "decode"
-        return self._spec(name, f"{role}_worker", settings, role=worker_role)
+        return self._spec(name, f"{role}_worker", settings | sizes, role=worker_role)
 
     def _spec(self, name: str, module: str, settings: dict[str, str], *, role: Role = "") -> ProcessSpec:
         address_file = self._run.address_file(name)

@@ -135,6 +135,14 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
     }
 
 
+def worker_sizes(options: UpOptions) -> dict[str, str]:
+    """What a worker takes of the machine, unless its own environment says."""
+    return {
+        "RUNNER__KV_POOL_BYTES": str(options.kv_pool_bytes),
+        "RUNNER__MAX_MODEL_LEN": str(options.max_model_len),
+    }
+
+
 def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListener, copy_path: Path) -> dict[str, str]:
     """Settings of a gateway."""
     return {
@@ -147,6 +155,7 @@ def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListen
         "MODEL__PATH": str(options.model_path),
         "MODEL__DIGEST": ends.model_digest,
         "MODEL__NAME": options.model_name,
+        "MODEL__MAX_MODEL_LEN": str(options.max_model_len),
     }
 
 

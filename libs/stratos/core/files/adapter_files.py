@@ -13,7 +13,7 @@ from typing import Any
 
 from stratos.common.errors import InvalidAdapter
 from stratos.core.files.adapter_config import CONFIG_NAME, AdapterConfig, read_adapter_config
-from stratos.core.files.model_files import files_digest
+from stratos.core.files.digest import files_digest
 from stratos.core.files.safetensors_header import read_safetensors_header
 
 WEIGHTS_NAME = "adapter_model.safetensors"

@@ -1,38 +1,24 @@
 """A model folder on disk, read without torch: configuration, digest, what a gateway must know of it.
 
-Layout is Hugging Face's: ``config.json``, ``*.safetensors``, ``tokenizer.json``.  The digest is the
-SHA-256 over name and content of ``config.json`` and all weight files in name order; it names the model
-everywhere downstream of the gateway.
+Layout is Hugging Face's: ``config.json``, ``*.safetensors``, ``tokenizer.json``.  The digest (``digest``) is that of
+``config.json`` and all weight files in name order; it names the model everywhere downstream of the gateway.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.digest import files_digest
 from stratos.core.files.handed_digest import hand_over, receive, state_of
 
 MODULES_NAME = "modules.json"
 """Present in folders that sentence-transformers saved: models that were trained to embed."""
-_CHUNK_BYTES = 1 << 18
 MAX_JSON_BYTES = 64 * 1024 * 1024
 """The largest files of published models, vocabularies of 256k entries, have half of it."""
-
-
-def files_digest(files: Iterable[tuple[str, Path]]) -> str:
-    """SHA-256 (hex) over (name, size, content) of files, in the order given."""
-    digest, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))  # one buffer, which stays in the cache
-    for name, path in files:
-        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
-        with path.open("rb", buffering=0) as file:
-            while count := file.readinto(chunk):
-                digest.update(chunk[:count])
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +92,12 @@ def read_model_files(path: Path, handed_digest: str = "") -> ModelFiles:
     )
 
 
-def digest_to_hand_over(path: Path) -> str:
+def digest_to_hand_over(path: Path, known: str = "") -> str:
     """The digest of a model folder, for ``read_model_files`` in other processes.
+
+    Args:
+        path: the folder.
+        known: from an earlier call; given back where the files are still those.
 
     Raises:
         InvalidCheckpoint: like ``read_model_files``.
@@ -117,6 +107,8 @@ def digest_to_hand_over(path: Path) -> str:
     hashed = (path / "config.json", *_weight_files(path))
     try:
         state = state_of(hashed)
+        if receive(known, hashed):
+            return known
         return hand_over(files_digest([(p.name, p) for p in hashed]), state)
     except OSError as error:
         raise InvalidCheckpoint(f"{error.filename} cannot be read: {error.strerror}") from error

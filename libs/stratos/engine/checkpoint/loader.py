@@ -194,8 +194,14 @@ class CheckpointReader:
         return self._converted(name, self._tensors[name].whole())
 
     def _converted(self, name: str, tensor: Tensor) -> Tensor:
-        if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):  # far cheaper than isfinite(tensor)
+        extremes = torch.stack(torch.aminmax(tensor))
+        if not bool(torch.isfinite(extremes).all()):  # far cheaper than isfinite(tensor)
             raise InvalidCheckpoint(f"{self._tensors[name].file_name}: tensor {name} holds NaN or infinity")
+        if not bool(torch.isfinite(extremes.to(self._dtype)).all()):
+            raise InvalidCheckpoint(
+                f"{self._tensors[name].file_name}: tensor {name} reaches {float(extremes.abs().max()):.3g}, which "
+                f"{str(self._dtype).removeprefix('torch.')} cannot hold; set dtype to bfloat16 or float32"
+            )
         return tensor.to(device=self._device, dtype=self._dtype)
 
 

@@ -59,5 +59,5 @@ def make_window(info: RunnerInfo, config: SchedulerConfig) -> KvWindow | None:
         raise InvalidCheckpoint("attention_window needs the paged KV cache: the baselines without it bound nothing")
     if not (info.window and config.enable_window_release and is_paged):
         return None
-    step_tokens = config.max_num_batched_tokens if config.enable_chunked_prefill else info.max_model_len
+    step_tokens = config.token_budget if config.enable_chunked_prefill else info.max_model_len
     return KvWindow(info.window, info.num_sinks, info.geometry.block_size, step_tokens)

@@ -8,7 +8,6 @@ Pages start as zeros and never hold a non-finite value that a step wrote, so mas
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,9 +17,9 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.kv import KvGeometry, KvRange
 from stratos.engine.memory.copies import to_device
 from stratos.engine.memory.huge_pages import zeroed_bytes
+from stratos.engine.sizing.machine import read_machine
 
 SMALL_PAGE_BYTES = 4096
-_MEMORY_FACTS = Path("/proc/meminfo")
 
 
 def num_blocks_for(geometry: KvGeometry, pool_bytes: int) -> int:
@@ -111,12 +110,10 @@ class KvPages:
 
 
 def check_memory(num_bytes: int, setting: str) -> None:
-    """Refuse a pool larger than what the machine has left: the kernel would kill the process later instead."""
-    if not _MEMORY_FACTS.exists():
-        return
-    for line in _MEMORY_FACTS.read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:") and num_bytes > int(line.split()[1]) * 1024:
-            raise InvalidCheckpoint(_too_little(num_bytes, setting))
+    """Refuse a pool larger than what is left here: the kernel would kill the process later instead."""
+    available = read_machine().available_bytes
+    if available and num_bytes > available:
+        raise InvalidCheckpoint(_too_little(num_bytes, setting))
 
 
 def _too_little(num_bytes: int, setting: str) -> str:

@@ -48,7 +48,7 @@ static inline void rotate_head(const float *x, const float *cos, const float *si
             int64_t at = side * half + d, other = (1 - side) * half + d;
             int n = (int)(half - d);
             vec y = vfma(vload(x + other, n), vload(sin + at, n), vmul(vload(x + at, n), vload(cos + at, n)));
-            vstore(out + at, is_stored ? vfinite(y) : y, n);
+            vstore(out + at, is_stored ? vfinite(y, largest<T>()) : y, n);
         }
 }
 
@@ -69,7 +69,7 @@ template <class T> static void write_token(const Step *s, int64_t layer, int64_t
         const T *value = heads + (rotated + h) * dim;
         T *out = page + s->kv_stride + h * s->head_stride;
         for (int64_t d = 0; d < dim; d += LANES)
-            vstore(out + d, vfinite(vload(value + d, (int)(dim - d))), (int)(dim - d));
+            vstore(out + d, vfinite(vload(value + d, (int)(dim - d)), largest<T>()), (int)(dim - d));
     }
 }
 
@@ -229,10 +229,7 @@ static void attend(const Step *s, int64_t layer, int64_t window, T *qkv, T *out,
 }
 
 void region_attention(const Step *s, int64_t layer, int64_t window, void *qkv, void *out, const void *norm) {
-    if (s->dtype)
-        attend(s, layer, window, (bf16_t *)qkv, (bf16_t *)out, (const bf16_t *)norm);
-    else
-        attend(s, layer, window, (float *)qkv, (float *)out, (const float *)norm);
+    DISPATCH(s->dtype, attend(s, layer, window, (T *)qkv, (T *)out, (const T *)norm));
 }
 
 // -- once per step -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 // Norms, the activation and the greedy sampler: one pass over memory each, a row computed from that row alone.
 //
-// dtype: 0 float, 1 bf16.  Rows are contiguous unless a stride says otherwise; sizes are in elements.
+// dtype: 0 float, 1 bf16, 2 f16.  Rows are contiguous unless a stride says otherwise; sizes are in elements.
 #include "region.h"
 #include "simd.h"
 
@@ -97,28 +97,17 @@ template <class T> static void argmax(const T *x, int64_t *indices, uint8_t *is_
     for (int64_t r = 0; r < rows; r++) argmax_row(x + r * n, n, indices + r, is_finite + r);
 }
 
-#define DISPATCH(call)              \
-    do {                            \
-        if (dtype) {                \
-            typedef bf16_t T;       \
-            call;                   \
-        } else {                    \
-            typedef float T;        \
-            call;                   \
-        }                           \
-    } while (0)
-
 void region_rms_norm(int dtype, const void *x, void *residual, const void *weight, void *out, int64_t rows, int64_t n,
                      float eps) {
-    DISPATCH(rms_norm((const T *)x, (T *)residual, (const T *)weight, (T *)out, rows, n, eps));
+    DISPATCH(dtype, rms_norm((const T *)x, (T *)residual, (const T *)weight, (T *)out, rows, n, eps));
 }
 
 void region_silu_mul(int dtype, const void *gate_up, void *out, int64_t rows, int64_t n) {
-    DISPATCH(silu_mul((const T *)gate_up, (T *)out, rows, n));
+    DISPATCH(dtype, silu_mul((const T *)gate_up, (T *)out, rows, n));
 }
 
 void region_add_finite(int dtype, const void *x, void *residual, uint8_t *is_finite, int64_t rows, int64_t n) {
-    DISPATCH(add_finite((const T *)x, (T *)residual, is_finite, rows, n));
+    DISPATCH(dtype, add_finite((const T *)x, (T *)residual, is_finite, rows, n));
 }
 
 extern "C" {
@@ -137,7 +126,7 @@ void stratos_silu_mul(int dtype, const void *gate_up, void *out, int64_t rows, i
 void stratos_argmax(int dtype, const void *x, int64_t *indices, uint8_t *is_finite, int64_t rows, int64_t n,
                     int threads) {
 #pragma omp parallel num_threads(threads_for(rows * n, threads))
-    DISPATCH(argmax((const T *)x, indices, is_finite, rows, n));
+    DISPATCH(dtype, argmax((const T *)x, indices, is_finite, rows, n));
 }
 
 }  // extern "C"

@@ -21,6 +21,7 @@ struct Linear {  // mirrored by native/structures.py
 
 #if defined(__AVX512BF16__)
 template <class T> struct WeightOf { typedef float type; };  // of bf16: a pair
+template <> struct WeightOf<f16_t> { typedef f16_t type; };
 #else
 template <class T> struct WeightOf { typedef T type; };
 #endif
@@ -78,10 +79,10 @@ template <class T> static void pack(const T *weight, T *out, int64_t n, int64_t 
 
 static inline void copy_units(const float *x, int64_t count, float *units) { memcpy(units, x, count * sizeof(float)); }
 
-static inline void copy_units(const bf16_t *x, int64_t count, float *units) {
-    if (UnitsOf<bf16_t>::type::PER_UNIT == 2) {
+template <class T> static inline void copy_units(const T *x, int64_t count, float *units) {
+    if (UnitsOf<T>::type::PER_UNIT == 2) {
         units[(count - 1) / 2] = 0;
-        memcpy(units, x, count * sizeof(bf16_t));
+        memcpy(units, x, count * sizeof(T));
     } else {
         for (int64_t i = 0; i < count; i += LANES) vstore(units + i, vload(x + i, (int)(count - i)), (int)(count - i));
     }

@@ -31,8 +31,10 @@ class InstructionSet:
         return f"kernels-{self.name}.so"
 
 
-_AVX512_BF16_CPU = ("avx2", "fma", *_AVX512, "avx512_bf16")
-_AVX512_BF16 = ("-mavx2", "-mfma", *(f"-m{flag}" for flag in _AVX512), "-mavx512bf16")
+_AVX2_CPU = ("avx2", "fma", "f16c")
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512_BF16_CPU = (*_AVX2_CPU, *_AVX512, "avx512_bf16")
+_AVX512_BF16 = (*_AVX2, *(f"-m{flag}" for flag in _AVX512), "-mavx512bf16")
 _TILE_ORDER = "-DSTRATOS_TILE_ORDER"
 
 INSTRUCTION_SETS = (
@@ -43,8 +45,8 @@ INSTRUCTION_SETS = (
         needs_permission=True,
     ),
     InstructionSet("avx512-bf16", _AVX512_BF16_CPU, _AVX512_BF16),
-    InstructionSet("avx512", ("avx2", "fma", *_AVX512), ("-mavx2", "-mfma", *(f"-m{flag}" for flag in _AVX512))),
-    InstructionSet("avx2", ("avx2", "fma"), ("-mavx2", "-mfma")),
+    InstructionSet("avx512", (*_AVX2_CPU, *_AVX512), (*_AVX2, *(f"-m{flag}" for flag in _AVX512))),
+    InstructionSet("avx2", _AVX2_CPU, _AVX2),
 )
 """Fastest first."""
 TILE_TWIN = InstructionSet("amx-twin", _AVX512_BF16_CPU, (*_AVX512_BF16, _TILE_ORDER))

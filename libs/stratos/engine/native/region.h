@@ -1,9 +1,26 @@
 // Operations on the rows of a step, called by every thread of one parallel region; each ends with a barrier.
 //
-// dtype: 0 float, 1 bf16.  Outside of a region the calling thread does all the work.
+// dtype: 0 float, 1 bf16, 2 f16.  Outside of a region the calling thread does all the work.
 #pragma once
 
 #include <stdint.h>
+
+#include "simd.h"
+
+// Calls `call` with T for the type of the code.
+#define DISPATCH(dtype, call)       \
+    do {                            \
+        if ((dtype) == 2) {         \
+            typedef f16_t T;        \
+            call;                   \
+        } else if ((dtype) == 1) {  \
+            typedef bf16_t T;       \
+            call;                   \
+        } else {                    \
+            typedef float T;        \
+            call;                   \
+        }                           \
+    } while (0)
 
 struct Linear;
 struct Step;

@@ -1,6 +1,6 @@
 // Vectors of floats for one instruction set, chosen by the compiler's flags: AVX-512 (16 lanes) or AVX2 (8 lanes).
 //
-// Elements are float or bf16_t; arithmetic is always float.  Tails are masked, never scalar: an element is computed by
+// Elements are float, bf16_t or f16_t; arithmetic is always float.  Tails are masked, never scalar: an element is computed by
 // the same instructions wherever it stands, so results do not depend on how rows are cut.  Reductions have one fixed
 // order.  Everything is static: each translation unit is complete in itself.
 #pragma once
@@ -12,6 +12,9 @@
 struct bf16_t {
     uint16_t bits;
 };
+struct f16_t {
+    uint16_t bits;
+};
 
 static inline float to_float(float x) { return x; }
 static inline float to_float(bf16_t x) {
@@ -20,6 +23,13 @@ static inline float to_float(bf16_t x) {
     memcpy(&value, &bits, 4);
     return value;
 }
+
+static inline float to_float(f16_t x) { return _cvtsh_ss(x.bits); }
+
+// What is larger rounds to infinity in T.
+template <class T> static inline float largest() { return 3.4028235e38f; }
+template <> inline float largest<bf16_t>() { return 3.3961773e38f; }
+template <> inline float largest<f16_t>() { return 65519.996f; }
 
 #if defined(__AVX512F__)
 
@@ -58,6 +68,12 @@ static inline __m256i narrow(vec x) {
 static inline void vstore(bf16_t *p, vec x) { _mm256_storeu_si256((__m256i *)p, narrow(x)); }
 static inline void vstore(bf16_t *p, vec x, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), narrow(x)); }
 
+static inline vec vload(const f16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline vec vload(const f16_t *p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
+static inline __m256i narrow_half(vec x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline void vstore(f16_t *p, vec x) { _mm256_storeu_si256((__m256i *)p, narrow_half(x)); }
+static inline void vstore(f16_t *p, vec x, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), narrow_half(x)); }
+
 static inline float vsum(vec x) { return _mm512_reduce_add_ps(x); }
 static inline float vmaximum(vec x) { return _mm512_reduce_max_ps(x); }
 
@@ -68,10 +84,10 @@ static inline vec vkeep(vec x, int begin, int end, vec fallback) {
     return _mm512_mask_mov_ps(fallback, kept, x);
 }
 
-// x where it is finite, else 0.
-static inline vec vfinite(vec x) {
+// x where it is at most `limit`, else 0; also for NaN.
+static inline vec vfinite(vec x, float limit) {
     __m512 size = _mm512_abs_ps(x);
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(size, vset(3.4028235e38f), _CMP_LE_OQ), x);
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(size, vset(limit), _CMP_LE_OQ), x);
 }
 
 // 2^x, relative error below 2e-7; 0 below -126.
@@ -133,6 +149,22 @@ static inline void vstore(bf16_t *p, vec x, int n) {
     for (int i = 0; i < n; i++) p[i].bits = lanes[i];
 }
 
+static inline vec vload(const f16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline vec vload(const f16_t *p, int n) {
+    if (n >= LANES) return vload(p);
+    uint16_t lanes[8] = {0};
+    for (int i = 0; i < n; i++) lanes[i] = p[i].bits;
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)lanes));
+}
+static inline __m128i narrow_half(vec x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline void vstore(f16_t *p, vec x) { _mm_storeu_si128((__m128i *)p, narrow_half(x)); }
+static inline void vstore(f16_t *p, vec x, int n) {
+    if (n >= LANES) return vstore(p, x);
+    uint16_t lanes[8];
+    _mm_storeu_si128((__m128i *)lanes, narrow_half(x));
+    for (int i = 0; i < n; i++) p[i].bits = lanes[i];
+}
+
 static inline float vsum(vec x) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
@@ -149,9 +181,9 @@ static inline vec vkeep(vec x, int begin, int end, vec fallback) {
     return _mm256_blendv_ps(fallback, x, _mm256_castsi256_ps(kept));
 }
 
-static inline vec vfinite(vec x) {
+static inline vec vfinite(vec x, float limit) {
     vec size = _mm256_andnot_ps(vset(-0.0f), x);
-    return _mm256_and_ps(_mm256_cmp_ps(size, vset(3.4028235e38f), _CMP_LE_OQ), x);
+    return _mm256_and_ps(_mm256_cmp_ps(size, vset(limit), _CMP_LE_OQ), x);
 }
 
 static inline vec vexp2(vec x) {

@@ -7,7 +7,7 @@ from ctypes import c_float, c_int64, c_void_p
 
 import torch
 
-DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
+DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """How the kernels call the element types that they know."""
 
 

@@ -45,8 +45,11 @@ from stratos.engine.runner.streaming import streaming
 from stratos.engine.runner.threads import ThreadChoice, small_product
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig
+from stratos.engine.sizing.fit import cpu_room, fitted, plan_of
+from stratos.engine.sizing.machine import read_machine
+from stratos.engine.sizing.plan import EnginePlan, Room, Work
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NON_FINITE_HIDDEN = "the model's hidden state is not finite"
 _log = logging.getLogger(__name__)
 
@@ -63,6 +66,8 @@ class StepHandle:
 class TorchRunner(Runner):
     """Use ``TorchRunner.load``."""
 
+    plan: EnginePlan
+    """What was chosen for the device, and why."""
     _threads: ThreadChoice | None = None
     """Where the number of threads is ours to choose."""
 
@@ -88,19 +93,30 @@ class TorchRunner(Runner):
 
     @classmethod
     @torch.inference_mode()
-    def load(cls, config: RunnerConfig, device: str = "cpu", clock: Clock | None = None) -> Self:
-        """Load a model folder, choose the number of threads and allocate the KV pool; ``clock`` times the choice.
+    def load(
+        cls, config: RunnerConfig, device: str = "cpu", clock: Clock | None = None, work: Work | None = None
+    ) -> Self:
+        """Load a model folder, choose what is left open and the number of threads, and allocate the KV pool.
+
+        Args:
+            config: settings; what they leave open is fitted to the device.
+            device: where to compute.
+            clock: times the choice of threads.
+            work: what the engine does at once, from which sizes follow.
 
         Raises:
             InvalidCheckpoint: the folder, its weights, the type or the memory do not allow it.
         """
-        if config.dtype not in DTYPES:
+        if config.dtype not in ("auto", *DTYPES):
             raise InvalidCheckpoint(f"dtype {config.dtype!r} is not supported; supported: {', '.join(DTYPES)}")
         if config.num_threads:
             torch.set_num_threads(config.num_threads)
-        target, dtype, clock = torch.device(device), DTYPES[config.dtype], clock or SystemClock()
+        target, clock = torch.device(device), clock or SystemClock()
         files = read_model_files(config.model_folder(), config.model_digest)
         model = parse_decoder_config(files.config, has_lm_head=files.can_generate)
+        plan = plan_of(config, room_of(target), work or Work())
+        config = fitted(config, plan)
+        dtype = DTYPES[config.dtype]
         streams = streaming(config, model, target)
         model = streams.model if streams else model
         kernels = choose_kernels(config, target, dtype)
@@ -134,7 +150,7 @@ class TorchRunner(Runner):
             geometry=geometry,
             num_blocks=pages.num_blocks,
             vocab_size=model.vocab_size,
-            max_model_len=model.max_model_len,
+            max_model_len=model.max_model_len if streams else config.max_model_len,
             eos_token_ids=files.eos_token_ids,
             model_path=config.model_path,
             can_generate=model.has_lm_head,
@@ -155,6 +171,7 @@ class TorchRunner(Runner):
         )
         _log.info("loaded %s: %s, %d KV blocks", config.model_path, info.identity.numerics_id, info.num_blocks)
         runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.enable_sorted_adapters)
+        runner.plan = plan
         runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.enable_whole_step)
         if threads is not None:
             # Bits that may depend on the number of threads must not change in the middle of a sequence.
@@ -236,6 +253,14 @@ class TorchRunner(Runner):
     def resident_adapters(self) -> tuple[str, ...]:
         """Least recently used first."""
         return self.adapters.digests()
+
+
+def room_of(device: torch.device) -> Room:
+    """Memory of the device that an engine may plan with."""
+    if device.type != "cuda":
+        return cpu_room(read_machine())
+    free, total = torch.cuda.mem_get_info(device)
+    return Room(is_gpu=True, total_bytes=total, free_bytes=free)
 
 
 def _report_non_finite(is_finite: np.ndarray, plan: StepPlan, inputs: StepInputs, errors: dict[int, str]) -> None:

@@ -25,7 +25,7 @@ class StepBudget:
 
     def __init__(self, config: SchedulerConfig, cost: StepCostModel, block_size: int) -> None:
         self._config, self._cost, self._block_size = config, cost, block_size
-        self._tokens_left = config.max_num_batched_tokens
+        self._tokens_left = config.token_budget
         self._limit_s = math.inf
         self._load = StepLoad()
         self._has_prompt = False
@@ -43,7 +43,7 @@ class StepBudget:
         if wanted == 1 or (is_cut and self._limit_s == math.inf):
             return min(wanted, left)
         if not is_cut:
-            return wanted if wanted <= left or left == self._config.max_num_batched_tokens else 0
+            return wanted if wanted <= left or left == self._config.token_budget else 0
         count = self._max_tokens(sequence.num_scheduled, min(wanted, left))
         min_count = 0 if self._has_prompt else min(self._block_size, wanted, left)
         return max(count, min_count)

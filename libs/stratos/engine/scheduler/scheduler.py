@@ -109,7 +109,7 @@ class Scheduler:
     @property
     def max_seqs(self) -> int:
         """Sequences of a full batch: each decode gets its token in each step."""
-        return min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
+        return min(self.config.max_num_seqs, self.config.token_budget)
 
     @property
     def num_free_seqs(self) -> int:
@@ -265,7 +265,7 @@ class Scheduler:
 
     def _growth_until_token(self, sequence: Sequence) -> int:
         """Blocks that the batch takes until ``sequence``, admitted now, has computed all of its tokens."""
-        chunk = max(self._blocks.block_size, self.config.max_num_batched_tokens - len(self.running))
+        chunk = max(self._blocks.block_size, self.config.token_budget - len(self.running))
         num_steps = 1 + -(-len(sequence.tokens) // chunk)
         ends = ((s, min(len(s.tokens) + s.num_unknown + num_steps, s.max_len)) for s in self.running if s.job is None)
         return sum(self._tables.num_missing(s, end) for s, end in ends)

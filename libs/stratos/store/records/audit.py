@@ -19,7 +19,7 @@ class AuditEntry:
     """One change."""
 
     actor: str
-    """Who asked for it: "key:<id>", "jwt:<subject>", "cli:<user>", "lora-registry"."""
+    """Who asked for it: "key:<id>", "jwt:<issuer>#<subject>", "cli:<user>", "lora-registry"."""
     action: str
     """Such as "tenant.suspend"."""
     kind: str

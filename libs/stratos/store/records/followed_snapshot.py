@@ -99,6 +99,8 @@ class FollowedSnapshot:
         """A whole load was seen, by this process or by the one whose copy it took."""
         self.num_missing = 0
         """Records known here that the last whole read of the store did not have."""
+        self.num_merged = 0
+        """Versions of records that were taken."""
         self.malformed: dict[tuple[Kind, str], str] = {}
         """Records that cannot be read now, and why."""
         self._records: dict[tuple[Kind, str], dict[str, Record]] = {}
@@ -199,6 +201,7 @@ class FollowedSnapshot:
         known = group.get(name)
         if known is None or (content.version > known.version and (content.is_deleted or not _is_final(known))):
             group[name] = content
+            self.num_merged += 1
 
     def lose(self) -> None:
         """The store did not answer; a load that runs is given up."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from redis.exceptions import RedisError
@@ -60,6 +61,7 @@ class SnapshotFollower:
         self._full_pass_due_s = 0.0
         self._reload_due_s = 0.0
         self._said = ""
+        self._listeners: list[Callable[[], None]] = []
         self.num_full_reads = 0
         """Reads of everything that were begun."""
 
@@ -82,6 +84,10 @@ class SnapshotFollower:
     def refuses(self) -> bool:
         """Keys are not to be accepted: the snapshot is past its bound, and that is what was set for this case."""
         return self._config.past_bound == "refuse" and self.is_past_bound
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after each turn in which a record changed; it must not raise."""
+        self._listeners.append(listener)
 
     def not_ready_reason(self) -> str:
         """Why nothing can be served from the snapshot; "" once it is complete."""
@@ -136,11 +142,15 @@ class SnapshotFollower:
 
     async def look(self) -> None:
         """One turn: read what has changed; an outage changes nothing but the snapshot's state."""
+        num_before = self.snapshot.num_merged
         try:
             await self._look()
         except (DependencyDown, BadRequest, RedisError) as error:
             self.snapshot.lose()
             self._say(f"tenants, keys and adapters are not followed: {error}")
+        if self.snapshot.num_merged != num_before:
+            for listener in self._listeners:
+                listener()
 
     async def _look(self) -> None:
         now = self._clock.now()

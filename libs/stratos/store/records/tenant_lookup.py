@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratos.common.errors import DependencyDown, PermissionDenied
+from stratos.common.errors import DependencyDown, InvalidApiKey, PermissionDenied, StratosError
 from stratos.core.tenancy.plan import BUILT_IN_PLANS, Plan
 from stratos.core.tenant import Tenant
 from stratos.store.records.follower import SnapshotFollower
@@ -27,8 +27,10 @@ class TenantLookup:
 
         Raises:
             PermissionDenied: it is suspended.
-            DependencyDown: the snapshot lacks it, or its plan, and cannot be followed.
+            DependencyDown: the snapshot lacks it, or its plan, and cannot be followed, or is older than its bound.
         """
+        if self._follower.refuses:
+            raise DependencyDown(NOT_NOW)
         record = self._tenant(name)
         plan = self._plan(record) if record is not None else None
         if record is None or plan is None:
@@ -40,9 +42,14 @@ class TenantLookup:
             plan = self._plan(record)
             if plan is None:
                 raise DependencyDown(NOT_NOW)
-        if record.is_suspended:
-            raise PermissionDenied("this tenant is suspended")
+        if (error := _suspension(record)) is not None:
+            raise error
         return Tenant(name=name, cache_salt=record.cache_salt, plan=record.apply_to(plan))
+
+    def refusal(self, name: str) -> StratosError | None:
+        """Why what runs for a tenant may not go on: it was suspended or deleted since."""
+        record = self._tenant(name)
+        return InvalidApiKey("this tenant was deleted") if record is None else _suspension(record)
 
     def _tenant(self, name: str) -> TenantRecord | None:
         found = self._follower.snapshot.get(Kind.TENANT, name)
@@ -52,3 +59,7 @@ class TenantLookup:
         found = self._follower.snapshot.get(Kind.PLAN, tenant.plan)
         stored = found.value if found is not None else None
         return stored if isinstance(stored, Plan) else BUILT_IN_PLANS.get(tenant.plan)
+
+
+def _suspension(tenant: TenantRecord) -> PermissionDenied | None:
+    return PermissionDenied("this tenant is suspended") if tenant.is_suspended else None

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import read_json
 from stratos.engine.contract.runner import Runner
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeRunner
-from stratos.engine.settings import RunnerConfig
+from stratos.engine.sizing.device import device_choices, kernels_choice
+from stratos.engine.sizing.fit import work_of
+from stratos.engine.sizing.machine import read_machine
+from stratos.engine.sizing.plan import EnginePlan, Work
+from stratos.engine.sizing.report import choices_block, machine_line
 from stratos.worker.settings import WorkerSettings
+
+STAGING_PAIRS = 4
+"""Sources that send at once, as far as memory is planned: staging grows with them."""
+_log = logging.getLogger(__name__)
 
 
 def make_engine(settings: WorkerSettings) -> EngineCore:
@@ -21,20 +31,35 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         runner = FakeRunner.load(settings.fake) if settings.engine == "fake" else _torch_runner(settings)
     except InvalidCheckpoint as error:
         raise InvalidCheckpoint(error.message) from None  # the message says all; its cause would print a traceback
-    return EngineCore(runner, settings.scheduler)
+    return EngineCore(runner, settings.steps)
 
 
 def _torch_runner(settings: WorkerSettings) -> Runner:
     config = settings.runner
     read_json(config.model_folder() / "config.json")  # a wrong path is told before torch takes its seconds to load
+    staging = settings.transport.staging
+    staging_bytes = STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
+    work = work_of(config, settings.scheduler, device=settings.device, staging_bytes=staging_bytes)
     if settings.device == "cuda" and not config.attention_window:
-        return _cuda_runner(config, settings.scheduler.max_num_seqs)
+        return _cuda_runner(settings, work)
     from stratos.engine.runner.torch_runner import TorchRunner
 
-    return TorchRunner.load(config, settings.device)  # StreamingLLM has no CUDA kernels: torch's, on the same device
+    # StreamingLLM has no CUDA kernels: torch's, on the same device
+    runner = TorchRunner.load(config, settings.device, work=work)
+    _log_choices(settings, runner.plan)
+    return runner
 
 
-def _cuda_runner(config: RunnerConfig, max_num_seqs: int) -> Runner:
+def _log_choices(settings: WorkerSettings, plan: EnginePlan) -> None:
+    machine = read_machine()
+    choices = (*plan.choices, *device_choices(settings.device, settings.scheduler, settings.engine_process))
+    if settings.device == "cpu":
+        choices = (*choices, kernels_choice(settings.runner, machine.cpu_flags))
+    _log.info("%s", choices_block(f"engine on {settings.device}: {machine_line(machine)}", choices))
+
+
+def _cuda_runner(settings: WorkerSettings, work: Work) -> Runner:
+    config, max_num_seqs = settings.runner, settings.scheduler.max_num_seqs
     try:
         from stratos.engine.runner.cuda.runner import CudaRunner, max_sequences
     except ModuleNotFoundError as error:
@@ -44,4 +69,6 @@ def _cuda_runner(config: RunnerConfig, max_num_seqs: int) -> Runner:
             f"max_num_seqs={max_num_seqs} is more than the {max_sequences(config)} that max_graph_batch="
             f"{config.max_graph_batch} allows; raise max_graph_batch to half of it"
         )
-    return CudaRunner.load(config)
+    runner = CudaRunner.load(config, work=work)
+    _log_choices(settings, runner.plan)
+    return runner

@@ -1,14 +1,15 @@
-"""API keys -> tenants."""
+"""API keys and tokens -> tenants."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Protocol
 
-from stratos.common.errors import InvalidApiKey
+from stratos.common.errors import InvalidApiKey, StratosError
 from stratos.core.tenant import Tenant
 
-MAX_KEY_CHARS = 200
+MAX_KEY_CHARS = 8192
+"""API keys have 71; tokens of some issuers have thousands."""
 
 
 class Authenticator(Protocol):
@@ -21,6 +22,10 @@ class Authenticator(Protocol):
             InvalidApiKey: not a key that is known.
             DependencyDown: it cannot be looked up now.
         """
+        ...
+
+    def refusal(self, tenant: Tenant) -> StratosError | None:
+        """Why a request that runs may not go on: its tenant or its key was suspended, revoked or deleted since."""
         ...
 
 

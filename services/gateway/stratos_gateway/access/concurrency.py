@@ -1,22 +1,28 @@
 """How many generation requests may be open, in this process and per tenant, and how they end with the process.
 
 A full gateway takes a request of a higher class in the place of one of a lower class whose client has not heard
-anything yet: the newest of the lowest class gives way.
+anything yet: the newest of the lowest class gives way.  A request also ends, at any time, once its tenant, its key or
+its model is refused.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from stratos.common.errors import ConcurrencyLimited, Draining, Overloaded, StratosError
 from stratos.core.tenant import Tenant
 from stratos_gateway.metrics import GatewayMetrics
 
+T = TypeVar("T")
 End = Callable[[StratosError], None]
+Refusal = Callable[[], StratosError | None]
+"""Why a request may not go on, asked again whenever tenants, keys or blocks have changed; quick."""
 
 
 @dataclass(slots=True)
@@ -27,6 +33,7 @@ class Place:
     end: End | None = None
     has_begun: Callable[[], bool] = lambda: False
     is_displaced: bool = False
+    refusals: list[Refusal] = field(default_factory=list)
 
     @property
     def can_give_way(self) -> bool:
@@ -37,6 +44,10 @@ class Place:
         """Ask it to end."""
         assert self.end is not None, "only what runs can end"
         self.end(error)
+
+    def refusal(self) -> StratosError | None:
+        """The first reason why it may not go on."""
+        return next((error for refusal in self.refusals if (error := refusal()) is not None), None)
 
 
 class Admission:
@@ -113,12 +124,41 @@ class Admission:
             has_begun: whether its client has heard something.
         """
         place.end, place.has_begun = end, has_begun
-        if self._end is not None:
-            end(self._end)
+        if (error := self._end or place.refusal()) is not None:
+            end(error)
         try:
             yield
         finally:
             place.end = None
+
+    async def run_in(self, place: Place, work: Awaitable[T]) -> T:
+        """Await what has no end of its own to call; it is cancelled where its place ends.
+
+        Raises:
+            StratosError: what ended the place.
+        """
+        task, reasons = asyncio.ensure_future(work), list[StratosError]()
+
+        def end(error: StratosError) -> None:
+            reasons.append(error)
+            task.cancel()
+
+        with self.ends_by(place, end, lambda: False):
+            try:
+                return await task
+            except asyncio.CancelledError:
+                caller = asyncio.current_task()
+                if reasons and not (caller is not None and caller.cancelling()):
+                    raise reasons[0] from None
+                raise
+
+    def recheck(self) -> None:
+        """Tenants, keys or blocks have changed: end the requests that may not go on."""
+        for place in list(self._open.values()):
+            if place.end is not None and (error := place.refusal()) is not None:
+                place.refusals.clear()  # it is told once
+                self._metrics.ended_by_refusal.inc()
+                place.end(error)
 
     def end_all(self) -> None:
         """The drain's time is over: what is open, or begins now, tells its client so."""

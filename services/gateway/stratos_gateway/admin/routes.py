@@ -57,7 +57,7 @@ class Caller:
     def __init__(self, tenant: Tenant, stores: AdminStores) -> None:
         self.tenant = tenant
         self.stores = stores
-        writer = RecordWriter(stores.records, actor=f"key:{tenant.key_id}")
+        writer = RecordWriter(stores.records, actor=tenant.actor)
         self.keys = KeyStore(writer, stores.peppers)
         self.content = ContentRecords(writer)
         self.tenants = self.keys.tenants

@@ -26,6 +26,8 @@ class ModelTarget:
     name: str
     model_digest: str
     adapter: AdapterRef = BASE_MODEL
+    owner: str | None = None
+    """Of the adapter, "" for one of all tenants; ``None`` for the base model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,14 @@ class ModelCatalogue:
             return ModelTarget(name=name, model_digest=self.base.digest)
         adapter = await self._find(tenant, name)
         ref = AdapterRef(digest=adapter.digest, uri=adapter.uri)
-        return ModelTarget(name=name, model_digest=self.base.digest, adapter=ref)
+        return ModelTarget(name=name, model_digest=self.base.digest, adapter=ref, owner=adapter.tenant)
+
+    def refusal(self, target: ModelTarget) -> PermissionDenied | None:
+        """Why what runs on a target may not go on: it was blocked since."""
+        is_blocked = self._blocks.is_model_blocked(self.base.name) or (
+            target.owner is not None and self._blocks.is_adapter_blocked(target.owner, target.name)
+        )
+        return _refused(target.name) if is_blocked else None
 
     async def list(self, tenant: Tenant) -> list[dict[str, Any]]:
         """The tenant's models in OpenAI's shape, the base model first; without those that are refused."""

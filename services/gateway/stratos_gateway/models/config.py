@@ -23,6 +23,8 @@ class ModelConfig:
     """Name that clients use as "model"; empty takes the folder's name."""
     max_input_tokens: Annotated[int, Ge(1)] = 4096
     """Longest prompt; longer ones get 400 context_length_exceeded."""
+    max_model_len: Annotated[int, Ge(0)] = 0
+    """Longest sequence, prompt and output, as the workers have it; 0 is the model's context."""
     max_stream_len: Annotated[int, Ge(0)] = 0
     """Longest sequence where workers stream past the model's context (their attention_window); 0 is that context."""
     default_max_tokens: Annotated[int, Ge(1)] = 512

@@ -47,7 +47,8 @@ class ServedModel:
             base=BaseModel(
                 name=config.name or path.resolve().name,
                 digest=files.digest,
-                max_model_len=config.max_stream_len or files.max_model_len,
+                max_model_len=config.max_stream_len
+                or min(config.max_model_len or files.max_model_len, files.max_model_len),
                 vocab_size=files.vocab_size,
                 created_unix_s=int((path / "config.json").stat().st_mtime),
                 can_generate=files.can_generate,

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -106,6 +107,7 @@ class EdgeEndpoint(ABC):
             allowed = time_allowed(request, TimeAllowed(limits.max_deadline_s, limits.max_answer_s))
             deadline_s, end_s = arrival_s + allowed.first_token_s, arrival_s + allowed.end_s
             caller = Caller(tenant, place, arrival_s, deadline_s, end_s)
+            place.refusals.append(partial(edge.authenticator.refusal, tenant))
             body = await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
             try:
                 await until_disconnect(receive, self._answer(request, body, caller, send))

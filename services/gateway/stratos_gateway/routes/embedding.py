@@ -9,6 +9,7 @@ workers.  Tokenising and encoding of large requests happen in a thread, beside t
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -25,7 +26,7 @@ from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.embedding_run import embed_all
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.limits.limiter import Cost
-from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.embedding_requests import EmbeddingBody, embedding_answer, parse_embedding
 from stratos_gateway.routes.edge import Caller, Edge, EdgeEndpoint
@@ -58,7 +59,9 @@ class EmbeddingEndpoint(EdgeEndpoint):
         config = self._model.base.embedding
         parsed = parse_embedding(body, self._model.base.vocab_size, config)
         span = exchange_of(request).span
-        call = await self._call(parsed, caller.tenant, span.trace)
+        target = await self._catalogue.resolve(caller.tenant, parsed.model)
+        caller.place.refusals.append(partial(self._catalogue.refusal, target))
+        call = await self._call(parsed, target, caller.tenant, span.trace)
         num_tokens = sum(map(len, call.inputs))
         span.set(operation="embeddings", model=parsed.model, input_tokens=num_tokens, inputs=len(call.inputs))
         left_s = max(0.0, caller.deadline_s - self._edge.platform.clock.now())
@@ -66,7 +69,8 @@ class EmbeddingEndpoint(EdgeEndpoint):
         cost = Cost(num_tokens=num_tokens, num_sequences=1)
         async with self._within_limits(request, caller.tenant, cost) as spending:
             await self._check_input(screen, () if screen is None else self._texts(parsed), spending)
-            vectors = await embed_all(call, self._edge.platform, self._client, min(self._timeout_s, left_s))
+            work = embed_all(call, self._edge.platform, self._client, min(self._timeout_s, left_s))
+            vectors = await self._edge.admission.run_in(caller.place, work)
         metrics = self._edge.platform.metrics
         metrics.tokens_in.labels(caller.tenant.name).inc(num_tokens)
         metrics.embedding_inputs.inc(len(vectors))
@@ -79,8 +83,7 @@ class EmbeddingEndpoint(EdgeEndpoint):
         decode = self._model.tokenizer.decode
         return [entry if isinstance(entry, str) else decode(entry, skip_special=False) for entry in body.inputs]
 
-    async def _call(self, body: EmbeddingBody, tenant: Tenant, trace: TraceContext) -> EmbedCall:
-        target = await self._catalogue.resolve(tenant, body.model)
+    async def _call(self, body: EmbeddingBody, target: ModelTarget, tenant: Tenant, trace: TraceContext) -> EmbedCall:
         config = self._model.base.embedding
         if config is None:
             raise BadRequest("this model does not embed", param="model", code="unsupported_operation")

@@ -81,6 +81,7 @@ class GenerationEndpoint(EdgeEndpoint):
     async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
         exchange = exchange_of(request)
         prepared = await self._prepare(body, caller.tenant, exchange.span.trace)
+        caller.place.refusals.append(prepared.refusal)
         screen = await self._edge.content.screen(caller.tenant)
         async with self._within_limits(request, caller.tenant, _cost(prepared)) as spending:
             await self._check_input(screen, prepared.texts, spending)

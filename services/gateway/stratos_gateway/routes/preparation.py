@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from stratos.common.errors import BadRequest
+from stratos.common.errors import BadRequest, StratosError
 from stratos.common.ids import new_id, new_nonce, new_seed
 from stratos.core.adapter import BASE_MODEL
 from stratos.core.requests.limits import check_prompt_logprobs
@@ -35,6 +36,8 @@ class Prepared:
     options: GenerationOptions
     specs: tuple[GenerationSpec, ...]
     renderer: Renderer
+    refusal: Callable[[], StratosError | None]
+    """Why its model is not served any more."""
     texts: tuple[str, ...]
     """Of its input, for content policies."""
     external: ExternalRequest | None
@@ -72,8 +75,14 @@ class Preparation:
         answer = self._answer("chatcmpl", request.options, prompts)
         texts = tuple(message.content for message in request.messages)
         renderer = ChatRenderer(answer, self.model.tokenizer)
-        external = external_chat(request) if _may_leave(tenant, target, specs) else None
-        return Prepared(options=request.options, specs=specs, renderer=renderer, texts=texts, external=external)
+        return Prepared(
+            options=request.options,
+            specs=specs,
+            renderer=renderer,
+            refusal=partial(self.catalogue.refusal, target),
+            texts=texts,
+            external=external_chat(request) if _may_leave(tenant, target, specs) else None,
+        )
 
     async def completion(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> Prepared:
         """/v1/completions; raises like ``chat``."""
@@ -92,8 +101,14 @@ class Preparation:
         specs = await self._specs(request.options, prompts, "prompt", tenant, target, trace)
         specs = tuple(replace(spec, continues_prompt=True) for spec in specs)
         renderer = CompletionRenderer(self._answer("cmpl", request.options, prompts), tokenizer, echoes)
-        external = external_completion(request) if _may_leave(tenant, target, specs) else None
-        return Prepared(options=request.options, specs=specs, renderer=renderer, texts=texts, external=external)
+        return Prepared(
+            options=request.options,
+            specs=specs,
+            renderer=renderer,
+            refusal=partial(self.catalogue.refusal, target),
+            texts=texts,
+            external=external_completion(request) if _may_leave(tenant, target, specs) else None,
+        )
 
     def _check_generates(self) -> None:
         if not self.model.base.can_generate:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from random import Random
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
 from stratos.common.clock import FakeClock
@@ -33,22 +30,10 @@ from stratos.core.requests.limits import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from stratos.core.tenant import Tenant
-from stratos_gateway.access.concurrency import Admission
-from stratos_gateway.app import GatewayApp, build_routes
-from stratos_gateway.generation.platform import Platform
-from stratos_gateway.http.limits import HttpLimits
-from stratos_gateway.limits.config import LimitsConfig
-from stratos_gateway.limits.leaser import NO_LEASES, Leaser
-from stratos_gateway.limits.limiter import TenantLimiter
-from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.models.catalogue import ModelCatalogue
-from stratos_gateway.routes.edge import Edge
-from stratos_gateway.routes.embedding import EmbeddingEndpoint
-from stratos_gateway.routes.generation import GenerationEndpoint
-from stratos_gateway.routes.preparation import Preparation
-from tests.support.shipped_model import VOCAB_SIZE, served_model
+from tests.support.gateway_routes import full_app, full_routes
+from tests.support.shipped_model import VOCAB_SIZE
 
+MAX_BODY_BYTES = 10**6
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "base", "messages": [{"role": "user", "content": "x"}]},
     "/v1/completions": {"model": "base", "prompt": "x"},
@@ -63,41 +48,9 @@ NAMES = {
 }
 
 
-class EveryKey:
-    async def authenticate(self, key: str) -> Tenant:
-        return Tenant(name="t")
-
-
-def make_routes() -> tuple[list[Any], GatewayMetrics]:
-    metrics = GatewayMetrics(CollectorRegistry())
-    catalogue = ModelCatalogue(served_model().base)
-    preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16)
-    unreached = cast("Any", None)
-    edge = Edge(
-        authenticator=EveryKey(),
-        admission=Admission(8, 8, metrics),
-        platform=cast("Platform", SimpleNamespace(clock=FakeClock())),
-        tokenizer=served_model().tokenizer,
-        limiter=TenantLimiter(Leaser(NO_LEASES, FakeClock(), LimitsConfig()), FakeClock(), "base"),
-        limits=HttpLimits(max_body_bytes=10**6, body_timeout_s=5, write_timeout_s=5),
-    )
-    routes = build_routes(
-        chat=GenerationEndpoint(edge, preparation.chat, "messages"),
-        completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
-        embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
-        authenticate=edge.authenticate,
-        catalogue=catalogue,
-        health=unreached,
-        registry=CollectorRegistry(),
-        not_ready_reason=str,
-    )
-    return routes, metrics
-
-
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    routes, metrics = make_routes()
-    transport = httpx.ASGITransport(GatewayApp(routes, metrics, Random(0)))
+    transport = httpx.ASGITransport(full_app(MAX_BODY_BYTES, FakeClock()))
     async with httpx.AsyncClient(
         transport=transport, base_url="http://x", headers={"authorization": "Bearer k"}
     ) as made:
@@ -105,7 +58,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 
 def test_every_route_that_takes_a_body_is_walked() -> None:
-    posts = {r.path for r in make_routes()[0] if isinstance(r, Route) and "POST" in (r.methods or ())}
+    posts = {r.path for r in full_routes(MAX_BODY_BYTES) if isinstance(r, Route) and "POST" in (r.methods or ())}
     assert posts == set(BODIES)
 
 

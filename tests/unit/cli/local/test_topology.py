@@ -32,8 +32,8 @@ PATHS = RunPaths(workers_folder=Path("/run/workers"), shm_path=Path("/shm"), wor
 SETTINGS = {
     "lora_registry": topology.registry_settings(OPTIONS, ENDS, PATHS),
     "router": topology.router_settings(PATHS),
-    "prefill_worker": topology.worker_settings("prefill-0", OPTIONS, ENDS, PATHS),
-    "decode_worker": topology.worker_settings("decode-1", OPTIONS, ENDS, PATHS),
+    "prefill_worker": topology.worker_settings("prefill-0", OPTIONS, ENDS, PATHS) | topology.worker_sizes(OPTIONS),
+    "decode_worker": topology.worker_settings("decode-1", OPTIONS, ENDS, PATHS) | topology.worker_sizes(OPTIONS),
     "gateway": topology.gateway_settings(OPTIONS, ENDS, LISTENER, Path("/copies/gateway-0.jsonl")),
     "autoscaler": topology.autoscaler_settings(OPTIONS, ENDS),
 }

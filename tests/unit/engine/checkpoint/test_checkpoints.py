@@ -133,3 +133,10 @@ def test_facts_of_a_loaded_model(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-3}))
     assert load_runner(folder).info.identity.model_digest != info.identity.model_digest
+
+
+def test_weights_that_float16_cannot_hold_are_refused(folder: Path) -> None:
+    change(folder, lambda t: t.update({"model.norm.weight": t["model.norm.weight"] * 0 + 70_000.0}))
+    load_runner(folder, dtype="bfloat16")
+    with pytest.raises(InvalidCheckpoint, match=r"model\.norm\.weight reaches 7e.04, which float16 cannot hold"):
+        load_runner(folder, dtype="float16")

@@ -79,7 +79,7 @@ def test_padding_changes_no_result(count: int) -> None:
     torch.testing.assert_close(RowByRow(linear)(x), x @ weight.T)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("is_packed", [True, False])
 @pytest.mark.parametrize(("out_features", "in_features"), [(48, 2816), (97, 60), (24, 7), (9, 300), (1, 2)])
 def test_a_row_alone_equals_the_row_in_any_batch(

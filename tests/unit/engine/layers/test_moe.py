@@ -64,7 +64,7 @@ def test_equals_the_dense_definition(norms_chosen: bool) -> None:
     assert torch.allclose(world.layer(x), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_row_is_the_same_alone_and_beside_any_others(dtype: torch.dtype) -> None:
     world = World(dtype, norms_chosen=True)
     x = torch.randn(50, HIDDEN, dtype=dtype)

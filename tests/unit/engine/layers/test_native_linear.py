@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from stratos.engine.layers.native_linear import NativeLinear
 from tests.support.native_kernels import NATIVE_SETS, native_library
 
-DTYPES = [torch.float32, torch.bfloat16]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [(64, 1024), (97, 60), (24, 7), (300, 600), (1, 2), (65, 1), (17, 515)]
 """(out_features, in_features): full and ragged panels, even and odd sums, several depths."""
 pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AV
 def test_products_equal_float64(name: str, dtype: torch.dtype, out_features: int, in_features: int) -> None:
     torch.manual_seed(out_features)
     weight, bias = torch.randn(out_features, in_features).to(dtype), torch.randn(out_features).to(dtype)
-    tolerance = {"rtol": 2**-7, "atol": 1e-3} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-4}
+    tolerance = {"rtol": max(torch.finfo(dtype).eps, 1e-5), "atol": 1e-4 if dtype == torch.float32 else 1e-3}
     for count in (1, 2, 5, 6, 7, 13, 260):
         x = torch.randn(count, in_features).to(dtype)
         expected = F.linear(x.double(), weight.double())

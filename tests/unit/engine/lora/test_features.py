@@ -122,7 +122,7 @@ def run(runner: Any, jobs: list[tuple[list[int], str]], chunk: int) -> list[list
     return [[all_logprobs(token).numpy().tobytes() for token in stream.sampled] for stream in streams]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_bits_of_an_adapted_stream_do_not_depend_on_its_batch(
     base: tuple[Any, Path], tmp_path: Path, dtype: str
 ) -> None:

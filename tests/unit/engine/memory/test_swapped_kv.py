@@ -46,7 +46,7 @@ def outcomes_of(core: EngineCore, n: int) -> Outcomes:
     return outcomes
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(("n", "sharing"), [(1, False), (1, True), (3, True)])
 def test_swapped_sequences_have_the_bits_of_undisturbed_ones(folder: Path, dtype: str, n: int, sharing: bool) -> None:
     alone = make_core(folder, runner={"dtype": dtype}, enable_prefix_cache=False)

@@ -34,7 +34,7 @@ def both(path: Path, dtype: str) -> tuple[TorchRunner, TorchRunner]:
     return runners[0], runners[1]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("family", DENSE)
 def test_one_call_and_many_give_the_same_bits(tmp_path: Path, family: str, dtype: str) -> None:
     prefix, changes = DENSE[family]

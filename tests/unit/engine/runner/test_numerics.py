@@ -77,7 +77,7 @@ def test_products_that_depend_on_threads_give_another_id(folder: Path, monkeypat
     assert ids[0] != ids[1]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("kernels", ["torch", "onednn", "torch-ops", "torch-unpacked"])
 def test_every_way_with_a_library_kernel_names_the_threads(folder: Path, kernels: str, dtype: str) -> None:
     one, two = (numerics_of(folder, threads, dtype=dtype, **KERNELS[kernels]) for threads in (1, 2))

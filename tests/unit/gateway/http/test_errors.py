@@ -135,7 +135,7 @@ def test_admission_gives_places_back_on_every_way_out() -> None:
         pass
 
 
-@pytest.mark.parametrize("value", ["", "sk-x", "Basic sk-x", "Bearer", "Bearer  ", "Bearer " + "x" * 500])
+@pytest.mark.parametrize("value", ["", "sk-x", "Basic sk-x", "Bearer", "Bearer  ", "Bearer " + "x" * 9000])
 def test_headers_without_a_key_are_refused(value: str) -> None:
     with pytest.raises(errors.InvalidApiKey):
         bearer_key({"authorization": value} if value else {})

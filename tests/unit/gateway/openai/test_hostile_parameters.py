@@ -8,36 +8,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator
-from random import Random
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
-from stratos.common.clock import SystemClock
-from stratos.common.errors import Overloaded
-from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.limits import LIMITS, check_logit_bias
-from stratos.core.tenant import Tenant
-from stratos_gateway.access.concurrency import Admission
-from stratos_gateway.app import GatewayApp, build_routes
-from stratos_gateway.generation.platform import Platform
-from stratos_gateway.generation.prompt_digest import PromptDigests
-from stratos_gateway.http.limits import HttpLimits
-from stratos_gateway.limits.config import LimitsConfig
-from stratos_gateway.limits.leaser import NO_LEASES, Leaser
-from stratos_gateway.limits.limiter import TenantLimiter
-from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.models.catalogue import ModelCatalogue
-from stratos_gateway.routes.edge import Edge
-from stratos_gateway.routes.embedding import EmbeddingEndpoint
-from stratos_gateway.routes.generation import GenerationEndpoint
-from stratos_gateway.routes.preparation import Preparation
 from tests.support.examples import examples
-from tests.support.shipped_model import served_model
+from tests.support.gateway_routes import full_app
 
 CHAT = '"model":"base","messages":[{"role":"user","content":"x"}]'
 COMPLETION = '"model":"base","prompt":"x"'
@@ -75,53 +55,6 @@ WRONG_FOR_NUMBERS = [
 ]  # fmt: skip
 
 
-class Full:
-    """A router without room."""
-
-    async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
-        raise Overloaded("full")
-
-    async def convict(self, request: PlacementRequest) -> None: ...
-
-    def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None: ...
-
-    async def authenticate(self, key: str) -> Tenant:
-        return Tenant(name="t")
-
-
-def make_app() -> GatewayApp:
-    metrics, full, unreached = GatewayMetrics(CollectorRegistry()), Full(), cast("Any", None)
-    catalogue = ModelCatalogue(served_model().base)
-    preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16)
-    platform = Platform(
-        routers=full,
-        prompt_digests=PromptDigests(b"secret"),
-        sessions=unreached,
-        clock=SystemClock(),
-        metrics=metrics,
-        placement_timeout_s=1.0,
-    )
-    edge = Edge(
-        authenticator=full,
-        admission=Admission(64, 64, metrics),
-        platform=platform,
-        tokenizer=served_model().tokenizer,
-        limits=HttpLimits(max_body_bytes=2 << 20, body_timeout_s=5, write_timeout_s=5),
-        limiter=TenantLimiter(Leaser(NO_LEASES, SystemClock(), LimitsConfig()), SystemClock(), "base"),
-    )
-    routes = build_routes(
-        chat=GenerationEndpoint(edge, preparation.chat, "messages"),
-        completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
-        embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
-        authenticate=edge.authenticate,
-        catalogue=catalogue,
-        health=unreached,
-        registry=CollectorRegistry(),
-        not_ready_reason=str,
-    )
-    return GatewayApp(routes, metrics, Random(0))
-
-
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     async with open_client() as made:
@@ -130,7 +63,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 def open_client() -> httpx.AsyncClient:
     headers = {"authorization": "Bearer k", "content-type": "application/json"}
-    return httpx.AsyncClient(transport=httpx.ASGITransport(make_app()), base_url="http://x", headers=headers)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(full_app(2 << 20)), base_url="http://x", headers=headers)
 
 
 def body_with(route: str, name: str, raw: str) -> str:

@@ -36,6 +36,7 @@ from stratos.engine.sampling.sampler import Sampled
 from stratos.engine.sampling.triton_sampler import PendingSample, TritonSampler
 from stratos.engine.sampling.waiting_sampler import FinishedSample, WaitingSampler
 from stratos.engine.settings import RunnerConfig
+from stratos.engine.sizing.plan import Work
 
 MIN_SEQUENCES = 512
 _log = logging.getLogger(__name__)
@@ -72,7 +73,9 @@ class CudaRunner(TorchRunner):
 
     @classmethod
     @torch.inference_mode()
-    def load(cls, config: RunnerConfig, device: str = "cuda", clock: Clock | None = None) -> Self:
+    def load(
+        cls, config: RunnerConfig, device: str = "cuda", clock: Clock | None = None, work: Work | None = None
+    ) -> Self:
         """Load a model folder, allocate the pool and the static buffers, capture the decode steps.
 
         Raises:
@@ -80,7 +83,7 @@ class CudaRunner(TorchRunner):
         """
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise InvalidCheckpoint("device is cuda, but torch finds no GPU that it can use")
-        runner = super().load(replace(config, enable_triton_kernels=True), device, clock)
+        runner = super().load(replace(config, enable_triton_kernels=True), device, clock, work)
         runner.prepare(config)
         return runner
 

@@ -1,0 +1,53 @@
+"""What follows from the kind of device alone: steps, processes and kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from stratos.engine.native.isa import SOURCE_FOLDER, supported_sets
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.sizing.plan import Choice
+
+TILES = "amx"
+
+
+def engine_process_for(device: str) -> Literal["thread", "process"]:
+    """Where an engine on ``device`` runs: launching kernels competes with sockets for the interpreter's lock."""
+    return "process" if device == "cuda" else "thread"
+
+
+def device_choices(device: str, scheduler: SchedulerConfig, engine_process: str = "auto") -> tuple[Choice, ...]:
+    """Token budget, overlap and process, as they are set or as the device decides."""
+    is_gpu = device == "cuda"
+    kind = "on a GPU" if is_gpu else "on a CPU"
+    budget = scheduler.for_device(device).token_budget
+    overlap = is_gpu if scheduler.enable_overlap is None else scheduler.enable_overlap
+    process = engine_process_for(device) if engine_process == "auto" else engine_process
+    return (
+        Choice("token budget", f"{budget:,}", kind if scheduler.max_num_batched_tokens is None else "as set"),
+        Choice("overlap", "on" if overlap else "off", kind if scheduler.enable_overlap is None else "as set"),
+        Choice("engine", process, kind if engine_process == "auto" else "as set"),
+    )
+
+
+def kernels_choice(config: RunnerConfig, cpu_flags: frozenset[str], folder: Path = SOURCE_FOLDER) -> Choice:
+    """The build of the C++ kernels that a CPU engine loads, and which machines it exchanges KV with."""
+    if not config.enable_native_kernels:
+        return Choice("kernels", "torch", "as set; KV is exchanged with such machines only")
+    builds = [isa.name for isa in supported_sets(cpu_flags) if config.native_isa in ("auto", isa.name)]
+    built = [name for name in builds if (folder / f"kernels-{name}.so").exists()]
+    if not built:
+        return Choice("kernels", "torch", "slower: " + _why_none(cpu_flags, builds))
+    if built[0] == TILES and config.native_isa == "auto":
+        other = "for a pool with others set native_isa to avx512-bf16 on all"
+        return Choice("kernels", TILES, f"16-bit KV is exchanged exactly with AMX machines only; {other}")
+    return Choice("kernels", built[0], f"16-bit KV is exchanged exactly with machines that take {built[0]} too")
+
+
+def _why_none(cpu_flags: frozenset[str], builds: list[str]) -> str:
+    if "asimd" in cpu_flags:
+        return "the C++ kernels are written for x86-64, and this is an ARM processor"
+    if not builds:
+        return "the processor has no instruction set that the C++ kernels are written for"
+    return "the C++ kernels are not built; install a C++ compiler and run python -m stratos.engine.native.build"

@@ -1,0 +1,77 @@
+"""What a model takes, from its ``config.json`` and the headers of its weights: no tensor is read.
+
+Weights count in the compute type, with the second copy of an embedding that is the output layer as well (one to look
+rows up, one packed for the product), and with the tables of the rotary embedding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.model_files import read_json
+from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
+from stratos.engine.checkpoint.config import DecoderConfig, parse_decoder_config
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+STORED_DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": "float16"}
+TABLE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelNeed:
+    """Sizes of a model, in elements: the bytes follow from the type."""
+
+    stored_dtype: str
+    """Type that most of the checkpoint's bytes have."""
+    num_weights: int
+    """Elements of all tensors, and of what is held twice."""
+    table_bytes: int
+    kv_elements: int
+    """Of one token, in all layers."""
+    max_model_len: int
+    vocab_size: int
+    widest: int
+    """Features of the widest activation of a token."""
+    has_window: bool
+    """Every layer has a sliding window: a sequence does not hold KV of its whole context."""
+
+    def weight_bytes(self, dtype: str) -> int:
+        return self.num_weights * DTYPE_BYTES[dtype] + self.table_bytes
+
+    def token_bytes(self, dtype: str, kv_dtype: str = "auto") -> int:
+        """KV of one token."""
+        return self.kv_elements * (1 if kv_dtype == "fp8" else DTYPE_BYTES[dtype])
+
+
+def read_need(folder: Path) -> ModelNeed:
+    """Sizes of the model in ``folder``.
+
+    Raises:
+        InvalidCheckpoint: its configuration or a header cannot be read.
+    """
+    model = parse_decoder_config(read_json(folder / "config.json"))
+    elements = dict.fromkeys(STORED_DTYPES, 0)
+    for path in sorted(folder.glob("*.safetensors")):
+        for entry in read_safetensors_header(path, InvalidCheckpoint, ALL_BYTES).values():
+            if entry["dtype"] in elements:
+                elements[entry["dtype"]] += math.prod(entry["shape"])
+    stored = max(elements, key=lambda name: elements[name] * ALL_BYTES[name])
+    return need_of(model, sum(elements.values()), STORED_DTYPES[stored])
+
+
+def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str) -> ModelNeed:
+    """Sizes of a parsed model whose files hold ``num_stored`` elements."""
+    twice = model.vocab_size * model.hidden_size if model.tie_word_embeddings else 0
+    return ModelNeed(
+        stored_dtype=stored_dtype,
+        num_weights=num_stored + twice,
+        table_bytes=2 * model.max_model_len * model.head_dim * TABLE_BYTES,
+        kv_elements=2 * model.num_layers * model.kv_size,
+        max_model_len=model.max_model_len,
+        vocab_size=model.vocab_size,
+        widest=max(2 * model.intermediate_size, model.q_size + 2 * model.kv_size, model.hidden_size),
+        has_window=model.max_window > 0,
+    )

@@ -1,0 +1,59 @@
+"""From the claims of a token that was checked to a tenant's name and a role: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stratos.common.errors import InvalidApiKey, PermissionDenied
+from stratos.core.tenancy.plan import is_allowed
+from stratos.core.tenancy.roles import Role
+from stratos_gateway.oidc.config import OidcIssuer
+
+MAX_SUBJECT_CHARS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose token it is."""
+
+    tenant: str
+    role: Role
+    subject: str
+    """For the audit log, and in the place of a key's id: "jwt:<issuer>#<sub>"."""
+
+
+def identity_of(claims: Mapping[str, Any], issuer: OidcIssuer) -> Identity:
+    """What the claims say here.
+
+    Raises:
+        InvalidApiKey: there is no subject.
+        PermissionDenied: there is no tenant, or none that the issuer may speak for.
+    """
+    subject = claims.get("sub")
+    if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT_CHARS or not subject.isprintable():
+        raise InvalidApiKey("this token names no subject")
+    tenant = _claim(claims, issuer.tenant_claim)
+    if not isinstance(tenant, str) or not tenant or not is_allowed(issuer.tenants, tenant):
+        raise PermissionDenied("this token names no tenant that its issuer may speak for")
+    return Identity(tenant, _role(_claim(claims, issuer.role_claim), issuer), f"jwt:{issuer.issuer}#{subject}")
+
+
+def _role(value: object, issuer: OidcIssuer) -> Role:
+    values = value if isinstance(value, list) else [value]
+    found = [issuer.roles[item] for item in values if isinstance(item, str) and item in issuer.roles]
+    role = Role.TENANT
+    for other in found:
+        role = other if other.includes(role) else role
+    return role
+
+
+def _claim(claims: Mapping[str, Any], name: str) -> object:
+    """A claim of this whole name, else what dots lead to."""
+    if name in claims:
+        return claims[name]
+    found: object = claims
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found

@@ -1,0 +1,87 @@
+"""Issuers whose tokens are taken, and what their claims mean here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from annotated_types import Ge, Gt, MinLen
+
+from stratos.core.tenancy.plan import ALL_MODELS
+from stratos.core.tenancy.roles import Role
+
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+"""Signatures with a public key alone: with a shared secret, who checks a token could make one."""
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcIssuer:
+    """One issuer."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    issuer: Annotated[str, MinLen(1)]
+    """Exact value of ``iss``; its keys are found at <issuer>/.well-known/openid-configuration."""
+    audience: Annotated[str, MinLen(1)]
+    """``aud`` must hold it: a token for another service is none for this one."""
+    jwks_url: str = ""
+    """Address of the keys themselves, for an issuer without discovery."""
+    ca_path: Path | None = None
+    """PEM with the CAs of these addresses; unset takes the system's."""
+    algorithms: Annotated[tuple[Algorithm, ...], MinLen(1)] = ("RS256", "ES256")
+    """Signatures that are taken; what a token's header says is never believed."""
+    tenant_claim: Annotated[str, MinLen(1)] = "tenant"
+    """Claim with the name of the tenant; dots lead into objects where no claim has the whole name."""
+    role_claim: Annotated[str, MinLen(1)] = "roles"
+    """Claim with a text, or a list of texts, for which ``roles`` has a role."""
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    """Value of that claim -> role; the highest counts, and values that are not named here count as "tenant"."""
+    tenants: tuple[str, ...] = ALL_MODELS
+    """Names and patterns (*) of tenants for which it may speak: an issuer of one customer must not name another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcConfig:
+    """OpenID Connect: ``Authorization: Bearer <JWT>`` beside API keys."""
+
+    issuers: tuple[OidcIssuer, ...] = ()
+    """Whose tokens are taken, as JSON; empty takes none."""
+    refresh_s: Annotated[float, Gt(0)] = 300.0
+    """Seconds between two fetches of an issuer's keys; a token with a key that is not known asks for one at once."""
+    min_refresh_gap_s: Annotated[float, Gt(0)] = 5.0
+    """Seconds between two fetches at least, however many such tokens come."""
+    max_age_s: Annotated[float, Gt(0)] = 86400.0
+    """How long keys are believed while their issuer does not answer."""
+    timeout_s: Annotated[float, Gt(0)] = 5.0
+    """Longest time of one fetch."""
+    leeway_s: Annotated[float, Ge(0)] = 30.0
+    """How far clocks may differ, at ``exp``, ``nbf`` and ``iat``."""
+
+
+def check_oidc(config: OidcConfig) -> None:
+    """What pydantic does not see.
+
+    Raises:
+        ValueError: an address that is neither https nor on this machine, or an issuer that is there twice.
+    """
+    for issuer in config.issuers:
+        check_url(issuer.jwks_url or issuer.issuer)
+    if len({issuer.issuer for issuer in config.issuers}) < len(config.issuers):
+        raise ValueError("an issuer appears twice")
+
+
+def check_url(url: str) -> str:
+    """Keys that come over plain HTTP could be anyone's.
+
+    Raises:
+        ValueError: neither https nor on this machine.
+    """
+    parts = urlsplit(url)
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+    if not is_safe or not parts.hostname or "@" in parts.netloc:
+        raise ValueError(f"{url[:200]!r}: the address of an issuer begins with https://")
+    return url

@@ -1,0 +1,89 @@
+"""A configuration fitted to a model folder and a device; what the device alone decides; the text of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.sizing.device import device_choices, engine_process_for, kernels_choice
+from stratos.engine.sizing.fit import fitted, plan_of, work_of
+from stratos.engine.sizing.need import read_need
+from stratos.engine.sizing.plan import Choice, Room, Work
+from stratos.engine.sizing.report import choices_block
+from tests.support.plan_driver import load_runner
+from tests.support.tiny_models import save_tiny_llama
+
+ROOM = Room(is_gpu=False, total_bytes=8 << 30, free_bytes=4 << 30)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny")
+    save_tiny_llama(path)
+    return path
+
+
+def test_needs_are_what_the_loaded_model_takes(folder: Path) -> None:
+    need, runner = read_need(folder), load_runner(folder)
+    assert need.token_bytes("float32") == runner.info.geometry.token_bytes
+    assert need.max_model_len == runner.info.max_model_len
+    config = json.loads((folder / "config.json").read_text())
+    assert need.num_weights > config["vocab_size"] * config["hidden_size"]
+    assert need.weight_bytes("float32") > need.weight_bytes("bfloat16") > need.weight_bytes("float32") / 2.1
+
+
+def test_a_runner_takes_what_was_fitted(folder: Path) -> None:
+    config = RunnerConfig(model_path=folder, block_size=4, num_threads=1)
+    plan = plan_of(config, ROOM, Work(num_seqs=2))
+    taken = fitted(config, plan)
+    assert (taken.dtype, taken.max_model_len) == ("float32", read_need(folder).max_model_len)
+    runner = load_runner(folder, kv_pool_bytes=0)
+    assert runner.info.num_blocks * runner.info.geometry.token_bytes * 4 == runner.plan.kv_pool_bytes
+    assert runner.info.identity.kv_dtype == runner.plan.dtype == "float32"
+    assert load_runner(folder, max_model_len=40).info.max_model_len == 40
+
+
+def test_host_memory_counts_on_a_cpu_alone() -> None:
+    config, scheduler = RunnerConfig(host_pool_bytes=1 << 20), SchedulerConfig(max_num_seqs=7, kv_watermark=0.8)
+    on_cpu = work_of(config, scheduler, device="cpu", staging_bytes=5)
+    assert (on_cpu.staging_bytes, on_cpu.graph_rows) == ((1 << 20) + 5, 0)
+    assert (on_cpu.num_seqs, on_cpu.num_batched_tokens, on_cpu.kv_watermark) == (7, 512, 0.8)
+    on_gpu = work_of(config, scheduler, device="cuda", staging_bytes=5)
+    assert (on_gpu.staging_bytes, on_gpu.graph_rows, on_gpu.num_batched_tokens) == (0, config.max_graph_batch, 2048)
+
+
+def test_the_device_decides_what_is_not_set() -> None:
+    assert (engine_process_for("cpu"), engine_process_for("cuda")) == ("thread", "process")
+    assert [c.value for c in device_choices("cpu", SchedulerConfig())] == ["512", "off", "thread"]
+    assert [c.value for c in device_choices("cuda", SchedulerConfig())] == ["2,048", "on", "process"]
+    chosen = device_choices("cuda", SchedulerConfig(max_num_batched_tokens=64, enable_overlap=False), "thread")
+    assert chosen == tuple(Choice(name, value, "as set") for name, value in (
+        ("token budget", "64"), ("overlap", "off"), ("engine", "thread"),
+    ))  # fmt: skip
+
+
+def test_the_build_of_the_kernels_says_with_which_machines_kv_is_exchanged(tmp_path: Path) -> None:
+    amx = frozenset(
+        ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "amx_tile", "amx_bf16")
+    )
+    config = RunnerConfig()
+    none_built = kernels_choice(config, amx, tmp_path)
+    assert (none_built.value, "not built" in none_built.reason) == ("torch", True)
+    for name in ("amx", "avx512-bf16"):
+        (tmp_path / f"kernels-{name}.so").touch()
+    taken = kernels_choice(config, amx, tmp_path)
+    assert taken.value == "amx"
+    assert "set native_isa to avx512-bf16 on all" in taken.reason
+    masked = kernels_choice(dataclasses.replace(config, native_isa="avx512-bf16"), amx, tmp_path)
+    assert masked.value == "avx512-bf16"
+    assert "ARM" in kernels_choice(config, frozenset(("asimd",)), tmp_path).reason
+    assert "no instruction set" in kernels_choice(config, frozenset(("sse2",)), tmp_path).reason
+
+
+def test_the_block_has_a_line_for_each_choice() -> None:
+    text = choices_block("title", (Choice("a", "1", "why"), Choice("longer", "22", "because")))
+    assert text == "title\n  a       1   why\n  longer  22  because"

@@ -1,0 +1,119 @@
+"""What an engine takes of a machine: the choices, their reasons, and refusals that name the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stratos.common.errors import InvalidCheckpoint
+from stratos.engine.sizing.need import ModelNeed
+from stratos.engine.sizing.plan import GIB, MIB, EnginePlan, Room, Wishes, Work, plan_engine
+
+SMALL = ModelNeed(
+    stored_dtype="bfloat16", num_weights=5_500_000, table_bytes=1 << 20, kv_elements=1536, max_model_len=4096,
+    vocab_size=4096, widest=1408, has_window=False,
+)  # fmt: skip
+LARGE = replace(SMALL, num_weights=8 * 10**9, kv_elements=65536, max_model_len=131072, vocab_size=128256, widest=28672)
+LAPTOP = Room(is_gpu=False, total_bytes=16 * GIB, free_bytes=8 * GIB)
+SERVER = Room(is_gpu=False, total_bytes=128 * GIB, free_bytes=100 * GIB)
+GPU = Room(is_gpu=True, total_bytes=80 * GIB, free_bytes=79 * GIB)
+
+
+def plan(need: ModelNeed, room: Room, **wishes: object) -> EnginePlan:
+    return plan_engine(need, room, Wishes(**wishes), Work())  # type: ignore[arg-type]
+
+
+def test_a_small_model_gets_what_its_batch_uses_and_no_more() -> None:
+    chosen = plan(SMALL, LAPTOP)
+    assert (chosen.dtype, chosen.max_model_len) == ("float32", 4096)
+    assert chosen.kv_pool_bytes == 64 * 1024 * 1536 * 4
+    assert plan(SMALL, SERVER).kv_pool_bytes == chosen.kv_pool_bytes
+
+
+@pytest.mark.parametrize(
+    ("stored", "room", "dtype"),
+    [("bfloat16", SERVER, "bfloat16"), ("float16", SERVER, "float16"), ("float32", SERVER, "float32"),
+     ("float16", GPU, "float16")],
+)  # fmt: skip
+def test_a_large_model_is_computed_as_it_is_stored(stored: str, room: Room, dtype: str) -> None:
+    assert plan(replace(LARGE, stored_dtype=stored), room).dtype == dtype
+
+
+def test_a_pool_on_a_cpu_stays_within_its_share_and_the_context_within_the_pool() -> None:
+    room = replace(SERVER, free_bytes=24 * GIB)
+    chosen = plan(LARGE, room)
+    left = room.free_bytes - LARGE.weight_bytes("bfloat16")
+    assert 0.3 * left < chosen.kv_pool_bytes < 0.5 * left
+    held = chosen.kv_pool_bytes // (65536 * 2)
+    assert LARGE.max_model_len > chosen.max_model_len == int(held * 0.9)
+    assert any(choice.name == "context" and "131,072" in choice.reason for choice in chosen.choices)
+
+
+def test_a_pool_holds_one_whole_context_where_there_is_room() -> None:
+    chosen = plan_engine(LARGE, SERVER, Wishes(), Work(num_seqs=4))
+    assert chosen.max_model_len == 131072
+    assert 131072 <= chosen.kv_pool_bytes // (65536 * 2) * 0.9 < 131072 + 64
+
+
+def test_a_gpu_gives_the_pool_all_that_its_utilisation_leaves() -> None:
+    work = Work(graph_rows=256)
+    chosen = plan_engine(LARGE, GPU, Wishes(memory_share=0.9), work)
+    used = chosen.kv_pool_bytes + LARGE.weight_bytes("bfloat16")
+    assert 0.85 * 80 * GIB < used < 0.9 * 80 * GIB - 1 * GIB
+    assert plan_engine(LARGE, GPU, Wishes(memory_share=0.9), Work()).kv_pool_bytes > chosen.kv_pool_bytes
+
+
+def test_another_process_on_the_gpu_makes_the_pool_smaller() -> None:
+    shared = replace(GPU, free_bytes=40 * GIB)
+    assert plan(LARGE, shared, memory_share=0.95).kv_pool_bytes < 25 * GIB
+
+
+def test_staging_and_other_workers_are_counted() -> None:
+    room = replace(SERVER, free_bytes=30 * GIB)
+    alone = plan(LARGE, room).kv_pool_bytes
+    staged = plan_engine(LARGE, room, Wishes(), Work(staging_bytes=2 * GIB)).kv_pool_bytes
+    assert alone - staged == pytest.approx(1 * GIB, rel=0.01)
+    with pytest.raises(InvalidCheckpoint, match=r"for each of 2 workers.*start fewer workers"):
+        plan(LARGE, replace(room, num_sharers=2))
+
+
+def test_what_was_set_is_taken_as_it_is() -> None:
+    chosen = plan(SMALL, LAPTOP, dtype="float16", kv_pool_bytes=3 * MIB, max_model_len=100)
+    assert (chosen.dtype, chosen.kv_pool_bytes, chosen.max_model_len) == ("float16", 3 * MIB, 100)
+    assert plan(SMALL, LAPTOP, kv_pool_bytes=3 * MIB).max_model_len == 4096
+
+
+def test_what_cannot_fit_is_refused_with_the_numbers() -> None:
+    limited = replace(LAPTOP, limited_by="container limit")
+    with pytest.raises(InvalidCheckpoint) as refused:
+        plan(LARGE, limited, dtype="float32")
+    text = refused.value.message
+    assert "weights 29.8 GiB" in text
+    assert "there is 8.0 GiB (container limit)" in text
+    assert "set dtype to bfloat16" in text
+    assert "raise the container's limit" in text
+
+
+def test_a_context_that_was_asked_for_is_not_cut_but_refused() -> None:
+    room = replace(SERVER, free_bytes=24 * GIB)
+    with pytest.raises(InvalidCheckpoint, match=r"KV pool of 145,\d+ tokens 17\.\d GiB.*lower kv_pool_bytes or max_mo"):
+        plan(LARGE, room, max_model_len=131072)
+    assert plan(LARGE, room, max_model_len=8192).max_model_len == 8192
+    with pytest.raises(InvalidCheckpoint, match="more than the model's context of 4096"):
+        plan(SMALL, LAPTOP, max_model_len=4097)
+
+
+def test_a_set_pool_larger_than_the_memory_is_refused() -> None:
+    with pytest.raises(InvalidCheckpoint, match="needs 9"):
+        plan(SMALL, LAPTOP, kv_pool_bytes=9 * GIB)
+
+
+def test_sequences_that_release_blocks_need_no_pool_of_a_whole_context() -> None:
+    room = replace(SERVER, free_bytes=20 * GIB)
+    assert plan(LARGE, room).max_model_len < 131072
+    assert plan(LARGE, room, bounds_context=False).max_model_len == 131072
+
+
+def test_nothing_is_refused_where_the_system_tells_nothing() -> None:
+    assert plan(LARGE, replace(SERVER, free_bytes=0, total_bytes=0)).max_model_len == 131072

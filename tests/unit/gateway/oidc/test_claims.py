@@ -1,0 +1,74 @@
+"""Which tenant and which role claims stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stratos.common.errors import InvalidApiKey, PermissionDenied
+from stratos.core.tenancy.roles import Role
+from stratos_gateway.oidc.claims import identity_of
+from stratos_gateway.oidc.config import OidcConfig, OidcIssuer, check_oidc
+
+ISSUER = OidcIssuer(
+    issuer="https://id.example",
+    audience="stratos",
+    role_claim="realm.roles",
+    roles={"ops": Role.ADMIN, "owners": Role.TENANT_ADMIN},
+    tenants=("acme", "team-*"),
+)
+
+
+def identify(**claims: Any) -> Any:
+    return identity_of({"sub": "ann", "tenant": "acme", **claims}, ISSUER)
+
+
+@pytest.mark.parametrize(
+    ("claims", "role"),
+    [
+        ({}, Role.TENANT),
+        ({"realm": {"roles": ["owners"]}}, Role.TENANT_ADMIN),
+        ({"realm": {"roles": ["owners", "ops", "others"]}}, Role.ADMIN),
+        ({"realm": {"roles": "ops"}}, Role.ADMIN),
+        ({"realm.roles": "owners", "realm": {"roles": "ops"}}, Role.TENANT_ADMIN),
+        ({"realm": {"roles": ["admin", "tenant-admin"]}}, Role.TENANT),
+        ({"realm": {"roles": [["ops"], None, 1, {"ops": 1}]}}, Role.TENANT),
+        ({"realm": ["ops"]}, Role.TENANT),
+        ({"roles": "ops"}, Role.TENANT),
+    ],
+)
+def test_the_highest_role_that_is_mapped_counts_and_no_other_text_does(claims: dict[str, Any], role: Role) -> None:
+    found = identify(**claims)
+    assert (found.tenant, found.role, found.subject) == ("acme", role, "jwt:https://id.example#ann")
+
+
+@pytest.mark.parametrize("tenant", ["other", "", "acme2", None, 1, ["acme"], {"acme": 1}])
+def test_an_issuer_speaks_for_its_tenants_alone(tenant: object) -> None:
+    with pytest.raises(PermissionDenied):
+        identify(tenant=tenant)
+    assert identify(tenant="team-7").tenant == "team-7"
+
+
+@pytest.mark.parametrize("subject", [None, "", 1, ["ann"], "x" * 257, "a\nb"])
+def test_a_token_without_a_subject_is_none(subject: object) -> None:
+    with pytest.raises(InvalidApiKey):
+        identify(sub=subject)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"issuer": "http://id.example"},
+        {"issuer": "ftp://id.example"},
+        {"issuer": "https://user@id.example"},
+        {"issuer": "id.example"},
+        {"jwks_url": "http://id.example/keys"},
+    ],
+)
+def test_keys_come_over_https_or_from_this_machine(changes: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="https"):
+        check_oidc(OidcConfig(issuers=(OidcIssuer(**{"issuer": "https://x", "audience": "a", **changes}),)))
+    check_oidc(OidcConfig(issuers=(OidcIssuer(issuer="http://127.0.0.1:1/x", audience="a"), ISSUER)))
+    with pytest.raises(ValueError, match="twice"):
+        check_oidc(OidcConfig(issuers=(ISSUER, ISSUER)))
