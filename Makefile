@@ -67,8 +67,9 @@ pytest:
 test-unit: setup ## Unit tests only
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) tests/unit $(TESTS)
 
-test-thorough: setup ## Property tests with all their examples, a few minutes longer
+test-thorough: setup ## Property tests with all their examples, and what is slow: minutes longer
 	@HYPOTHESIS_PROFILE=thorough OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) tests/unit $(TESTS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m slow tests $(TESTS)
 
 test-integration: setup ## Tests with real processes and real gRPC
 	@$(BIN)/python -m pytest tests/integration tests/conformance $(TESTS)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write values.schema.json and files/settings.json of the chart, from values.yaml and the services' settings classes.
+"""Write what the chart checks values with (schema, names), from values.yaml and the services' settings.
 
-python -m scripts.generate_chart_schema          rewrite both
+python -m scripts.generate_chart_schema          rewrite them
 python -m scripts.generate_chart_schema --check  exit 1 when one is out of date
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 from scripts.chart_schema.definitions import definitions
 from scripts.chart_schema.settings import variables
 from scripts.chart_schema.values import schema_of_values
+from stratos.routing.policy.named import NAMED
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "deploy" / "helm" / "stratosserve"
@@ -29,10 +30,11 @@ def generated(chart: Path = CHART) -> dict[Path, str]:
     return {
         chart / "values.schema.json": _json(schema),
         chart / "files" / "settings.json": _json(variables()),
+        chart / "files" / "policies.json": _json(sorted(NAMED)),
     }
 
 
-def _json(content: dict[str, Any]) -> str:
+def _json(content: dict[str, Any] | list[str]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -6,6 +6,9 @@ from typing import Any
 
 from scripts.chart_schema.settings import SECRET_REFERENCE, camel, config_schema, secret_schema
 from scripts.document_settings import SERVICES
+from stratos.routing.policy.filters import FILTERS
+from stratos.routing.policy.pickers import PICKERS
+from stratos.routing.policy.scorers import SCORERS
 
 NAME = r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$"
 _TEXT = {"type": "string"}
@@ -56,8 +59,17 @@ def definitions(values: dict[str, Any]) -> dict[str, Any]:
     }
     for service in SERVICES:
         found[f"{camel(service)}Config"] = config_schema(service)
+    _name_policies(found["routerConfig"]["properties"]["policies"]["properties"]["custom"]["additionalProperties"])
     found["gatewaySecretConfig"] = secret_schema("gateway")
     return found
+
+
+def _name_policies(policy: dict[str, Any]) -> None:
+    """What a policy is made of has names; the settings class checks them only when a router starts."""
+    parts = policy["properties"]
+    parts["filters"]["items"] = {"enum": sorted(FILTERS)}
+    parts["scorers"]["propertyNames"] = {"enum": sorted(SCORERS)}
+    parts["picker"] |= {"enum": sorted(PICKERS)}
 
 
 def _model(values: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import redis
 
-from stratos.cli.adapters import delete_adapter
+from stratos.cli.adapters import AdapterTarget, delete_adapter
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.keyring import create_key
 from stratos.cli.local.running import find_platform
@@ -67,7 +67,7 @@ class Drill:
         return str(asyncio.run(work))
 
     def delete_adapter(self) -> None:
-        asyncio.run(delete_adapter(self.facts, name=self.facts.adapters[0], tenant=""))
+        asyncio.run(delete_adapter(AdapterTarget.of(self.facts), name=self.facts.adapters[0], tenant=""))
 
     def refuses(self, what: str, write: Callable[[], Any], within_s: float = 1.0) -> None:
         """A write fails, and at once."""

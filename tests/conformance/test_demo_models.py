@@ -10,7 +10,7 @@ from tests.support.paths import ROOT
 
 MODELS = ROOT / "models"
 SLICES = {"c-headers": "headers", "reference-prose": "prose", "unit-tests": "unit_tests"}
-CONTEXT, NUM_WINDOWS = 512, 6
+CONTEXT, NUM_WINDOWS = 512, 2
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster.client import client_pod, kv_bytes
-from tests.support.cluster.commands import wait_until
+from tests.support.cluster.commands import CommandFailed, wait_until
 from tests.support.cluster.documented import run_documented
 from tests.support.cluster.release import CHART, Release, namespace, wait_gone
 from tests.support.cluster.report import ClusterReport
@@ -36,6 +36,7 @@ def test_point_1_install_upgrade_uninstall(cluster: ClusterSettings, report: Clu
     environment["PORT"] = str(_free_port())  # another platform may answer at the documented one
     with namespace(NAMESPACE, quota=QUOTA) as kubectl:
         release = Release("stratos", kubectl)
+        _refused_by_name(release)
 
         start = time.monotonic()
         run_documented("install", environment)
@@ -73,6 +74,15 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _refused_by_name(release: Release) -> None:
+    """A Secret that is not there is no pod that waits for ever, but a refusal."""
+    missing = '{"watermark": {"key": {"name": "nowhere", "key": "watermark"}}}'
+    with pytest.raises(CommandFailed, match=r"gateway\.secretConfig\.watermark\.key: there is no Secret nowhere"):
+        release.helm("install", CHART, "--set-json", f"gateway.secretConfig={missing}")
+    with pytest.raises(CommandFailed, match=r"credentials\.existingSecret: there is no Secret nowhere"):
+        release.helm("install", CHART, "--set", "credentials.existingSecret=nowhere")
 
 
 def _lose_and_restore(release: Release, environment: dict[str, str], cluster: ClusterSettings) -> int:

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster.adapters import register_adapter
 from tests.support.cluster.capture import capturing
 from tests.support.cluster.client import ClientPod, client_pod, kv_bytes
 from tests.support.cluster.commands import Kubectl, run, wait_until
+from tests.support.cluster.documented import run_documented
 from tests.support.cluster.gateway_certificate import SECRET, provide_certificate
 from tests.support.cluster.programs import SDK
-from tests.support.cluster.release import CHART, Release, namespace
+from tests.support.cluster.release import CHART, Release, namespace, wait_gone
 from tests.support.cluster.report import ClusterReport
 from tests.support.cluster.settings import ClusterSettings
 from tests.support.exact_traces import alone
@@ -60,10 +60,10 @@ def test_point_2_tokens_over_an_unreadable_network(
     figures: dict[str, object] = {"requests": len(ASKED), "tokens": sum(len(row["tokens"]) for row in expected)}
     prefill_node, decode_node = _two_nodes()
     with namespace(NAMESPACE) as kubectl, client_pod(kubectl, client_image) as client:
-        for name, is_encrypted in (("plain", False), ("stratos", True)):
-            release = Release(name, kubectl)
+        for name, is_encrypted in (("plain", False), ("encrypted", True)):
+            release = Release("stratos", kubectl)
             ca = _install(release, cluster, prefill_node, decode_node, is_encrypted=is_encrypted)
-            register_adapter(release, cluster.repository, cluster.tag, ADAPTER, has_mtls=is_encrypted)
+            assert ADAPTER in run_documented("register an adapter", cluster.documented_environment(NAMESPACE))
             with capturing(client_image) as capture:
                 assert _ask(client, release, ca) == expected, "token for token as on one machine"
                 seen = capture.search(needles)
@@ -71,6 +71,7 @@ def test_point_2_tokens_over_an_unreadable_network(
             figures |= {f"{name}: {key}": value for key, value in seen.items()}
             figures[f"{name}: KV received by decode workers, bytes"] = kv_bytes(release)
             release.helm("uninstall", "--wait", "--timeout", "5m")
+            wait_gone(release)
             if is_encrypted:
                 assert not any(seen["found"].values()), seen
             else:
@@ -145,7 +146,7 @@ def _needles() -> dict[str, list[bytes]]:
     """Runs of bytes that only the prompts and their KV have."""
     text = PROMPTS[1].encode()
     runs = [text[start : start + RUN_BYTES] for start in range(0, len(text) - RUN_BYTES, RUN_BYTES)]
-    tokenizer, runner = shipped_tokenizer(), load_runner(BASE_MODEL, dtype="float32", kv_pool_bytes=16 << 20)
+    tokenizer, runner = shipped_tokenizer(), load_runner(BASE_MODEL, dtype="float32", kv_pool_bytes=256 << 20)
     tokens = tokenizer.encode(PROMPTS[1])
     kv = alone(runner, tokens).kv
     starts = random.Random(1).sample(range(0, len(kv) - 128, 128), 200)

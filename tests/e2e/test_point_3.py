@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.support.cluster.client import ClientPod, client_pod
 from tests.support.cluster.commands import Kubectl, wait_until
 from tests.support.cluster.edges import SERVED, Edge, declared, open_edges, targets
-from tests.support.cluster.programs import DELETE
+from tests.support.cluster.programs import DELETE, KV_HELLO
 from tests.support.cluster.release import CHART, Release, namespace
 from tests.support.cluster.report import ClusterReport
 from tests.support.cluster.settings import ClusterSettings
@@ -40,6 +41,9 @@ def test_point_3_edges_and_rights(cluster: ClusterSettings, images: dict[str, fl
         with client_pod(foreign, client_image) as stranger:
             assert open_edges(stranger, "stranger", reachable) == {Edge("stranger", "gateway", "http")}
         assert _refused(release).startswith("PeerRefused"), _refused(release)
+        kv = {role: _kv_answer(release, role) for role in ("prefill-worker", "gateway", "router", "lora-registry")}
+        assert kv.pop("prefill-worker") == "waits for the hello", "a worker of this platform may go on"
+        assert set(kv.values()) == {"ended"}, kv
         assert _rights(release) == json.loads(RIGHTS.read_text())
         release.helm("uninstall", "--wait", "--timeout", "5m")
     figures = {"pairs tried": tried + len(reachable), "pairs open, all declared": opened}
@@ -69,6 +73,20 @@ def _refused(release: Release) -> str:
     return ClientPod(release.kubectl, pod["metadata"]["name"]).python(DELETE, domain)
 
 
+def _kv_answer(release: Release, role: str) -> str:
+    """What a decode worker's KV port does with the certificate of a role.
+
+    It is dialled from a prefill worker, which the NetworkPolicies let through.
+    """
+    secret = json.loads(release.kubectl("get", "secret", f"{release.name}-tls-{role}", "-o", "json"))
+    files = {name: base64.b64decode(content).decode() for name, content in secret["data"].items()}
+    chosen = f"{release.selector},app.kubernetes.io/component="
+    prefill = release.kubectl.items("pods", f"{chosen}prefill-worker")[0]["metadata"]["name"]
+    address = release.kubectl.items("pods", f"{chosen}decode-worker")[0]["status"]["podIP"]
+    task = {"files": files, "address": address, "port": 9200, "patience_s": 3}
+    return str(json.loads(ClientPod(release.kubectl, prefill).python(KV_HELLO, task)))
+
+
 def _rights(release: Release) -> dict[str, list[str]]:
     """ServiceAccount -> what it can do beyond what every account of the cluster can."""
     common = set(_can(release.kubectl, "default"))
@@ -80,10 +98,3 @@ def _can(kubectl: Kubectl, account: str) -> list[str]:
     user = f"system:serviceaccount:{kubectl.namespace}:{account}"
     lines = kubectl("auth", "can-i", "--list", "--no-headers", f"--as={user}").splitlines()
     return [" ".join(line.split()) for line in lines]
-
-
-@pytest.mark.xfail(
-    reason="pairs of KV need the transport over TLS in a worker with another role's certificate", run=False
-)
-def test_point_3_wrong_certificates_open_no_kv_pair() -> None:
-    raise NotImplementedError

@@ -13,7 +13,7 @@ import openai
 import pytest
 import redis
 
-from stratos.cli.adapters import delete_adapter, register_adapter
+from stratos.cli.adapters import AdapterTarget, delete_adapter, register_adapter
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.keyring import create_key, revoke_key
 from stratos.cli.local.running import find_platform
@@ -67,9 +67,10 @@ def test_an_emptied_redis_costs_no_tenant_and_comes_back_whole(real_platform: Pl
     drill = Drill(real_platform)
     facts, data_dir = drill.facts, real_platform.data_dir
     kept, revoked = drill.new_key("kept"), drill.new_key("revoked")
-    drill.run(register_adapter(facts, name="doomed", path=SHIPPED_ADAPTERS / drill.adapter, tenant=""))
+    target = AdapterTarget.of(facts)
+    drill.run(register_adapter(target, name="doomed", path=SHIPPED_ADAPTERS / drill.adapter, tenant=""))
     before = {model: drill.complete(kept, model) for model in (facts.model, drill.adapter, "doomed")}
-    drill.run(delete_adapter(facts, name="doomed", tenant=""))
+    drill.run(delete_adapter(target, name="doomed", tenant=""))
     drill.run(revoke_key(facts, data_dir, key_id=parse_key(revoked)))
     wait_until(lambda: drill.status_of(revoked, facts.model) == 401, "the revocation is known")
     real_platform.stratos("admin", "export", str(tmp_path / "export.jsonl"))
@@ -83,7 +84,7 @@ def test_an_emptied_redis_costs_no_tenant_and_comes_back_whole(real_platform: Pl
         assert drill.status_of(revoked, facts.model) == 401
         assert (drill.status_of(mint_key(), facts.model), drill.status_of(kept, "unseen")) == (503, 503)
         drill.refuses_within_a_second(lambda: drill.new_key("late"))
-        drill.refuses_within_a_second(lambda: drill.run(delete_adapter(facts, name=drill.adapter, tenant="")))
+        drill.refuses_within_a_second(lambda: drill.run(delete_adapter(target, name=drill.adapter, tenant="")))
         assert client.dbsize() == 0
 
     adopted = real_platform.stratos("admin", "adopt-store", "--from", str(tmp_path / "export.jsonl")).stdout

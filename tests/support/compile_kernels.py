@@ -1,5 +1,7 @@
 """Compiles every kernel for sm_90 as Llama-3.1-8B uses it and prints what came out as JSON.
 
+Its arguments name the precisions: bf16, with the kernels that have one variant only, fp16, fp8.
+
 A test runs it in a process of its own.  Launches go through the classes that serve, over buffers of the sizes that
 serve, so constants and alignments of the compiled variants are those of a GPU.
 """
@@ -7,6 +9,7 @@ serve, so constants and alignments of the compiled variants are those of a GPU.
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import torch
@@ -27,6 +30,12 @@ LAYERS, HEADS, KV_HEADS, DIM, BLOCK, HIDDEN, VOCAB = 32, 32, 8, 128, 16, 4096, 1
 BATCHES = (1, 8, 64)
 """Rows of decode steps: contexts in many parts, in some, in one."""
 CPU = torch.device("cpu")
+PRECISIONS = {
+    "bf16": (torch.bfloat16, torch.bfloat16),
+    "fp16": (torch.float16, torch.float16),
+    "fp8": (torch.float8_e4m3fn, torch.bfloat16),
+}
+"""Of the pages, and of the products."""
 
 
 def _attention(pages_type: torch.dtype, dtype: torch.dtype, **options: Any) -> TritonPagedAttention:
@@ -87,12 +96,12 @@ def _report(record: Compiled, config: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
     found = []
-    for config, pages_type, dtype in (("bf16", bf16, bf16), ("fp16", fp16, fp16), ("fp8", fp8, bf16)):
+    for config in sys.argv[1:]:
+        pages_type, dtype = PRECISIONS[config]
         with compiled() as record:
             _attend(pages_type, dtype)
-            if pages_type == bf16:
+            if config == "bf16":
                 _layer(dtype)
                 _sampling()
         found += _report(record, config)

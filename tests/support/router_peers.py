@@ -61,7 +61,7 @@ class FakePeer:
         await self._answer()
         self.reports.append(list(reports))
 
-    async def exchange_convictions(self, update: ConvictionUpdate) -> ConvictionUpdate:
+    async def exchange_convictions(self, update: ConvictionUpdate, *, timeout_s: float) -> ConvictionUpdate:
         await self._answer()
         seen = update.cursor if update.incarnation == self.incarnation else 0
         others = self.table.since(seen, self.clock.now())

@@ -67,8 +67,12 @@ class Authority:
             public_key=key.public_key(),
             serial_number=self._serial,
             not_valid_before=now - _DAY,
-            not_valid_after=now + _DAY,
+            not_valid_after=now + _DAY + self._serial * datetime.timedelta(minutes=1),  # each its own
         )
+
+    def not_after_unix_s(self) -> float:
+        """Of what was issued last."""
+        return x509.load_pem_x509_certificate(self.certificate_path.read_bytes()).not_valid_after_utc.timestamp()
 
     def _replace(self, path: Path, content: bytes) -> None:
         staged = path.with_suffix(".new")

@@ -10,10 +10,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from stratos.cli.certificates.local import dial_as
+from stratos.cli.certificates.local import dialer_of, tls_config
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.common.tls.identity import PeerRole
+from stratos.common.tls.settings import TlsConfig
 from stratos.core.adapter import Adapter
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, read_adapter_files
@@ -28,40 +30,61 @@ SHIPPED_FOLDER = "adapters"
 
 @dataclass(frozen=True, slots=True)
 class RegistryAddress:
-    """Where the registry of a platform answers, and with which certificates."""
+    """Where a registry answers, and the administrator's certificate; ``None`` for plain text."""
 
     address: str
-    tls_folder: str = ""
+    tls: TlsConfig | None = None
+
+    @classmethod
+    def local(cls, address: str, tls_folder: str) -> Self:
+        """Of a platform of this machine; ``tls_folder`` is empty where it speaks plain text."""
+        return cls(address, tls_config(Path(tls_folder), PeerRole.ADMIN) if tls_folder else None)
 
 
-async def register_adapter(facts: PlatformFacts, *, name: str, path: Path, tenant: str) -> Adapter:
-    """Upload and register one adapter for the model a platform serves.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterTarget:
+    """Where an adapter goes: the registry, the object store, and the model that it is for."""
+
+    registry: RegistryAddress
+    object_store_url: str = ""
+    s3_endpoint_url: str = ""
+    model_path: str = ""
+
+    @classmethod
+    def of(cls, facts: PlatformFacts) -> Self:
+        """Those of a platform of this machine."""
+        return cls(
+            registry=RegistryAddress.local(facts.registry_address, facts.tls_folder),
+            object_store_url=facts.object_store_url,
+            s3_endpoint_url=facts.s3_endpoint_url,
+            model_path=facts.model_path,
+        )
+
+
+async def register_adapter(target: AdapterTarget, *, name: str, path: Path, tenant: str) -> Adapter:
+    """Upload one adapter and register it for the target's model.
 
     Raises:
         InvalidAdapter: what is wrong with the folder; nothing was stored.
     """
-    base = await asyncio.to_thread(read_model_files, Path(facts.model_path))
-    store = open_store(ObjectStoreConfig(url=facts.object_store_url, s3_endpoint_url=facts.s3_endpoint_url))
+    base = await asyncio.to_thread(read_model_files, Path(target.model_path))
+    store = open_store(ObjectStoreConfig(url=target.object_store_url, s3_endpoint_url=target.s3_endpoint_url))
     try:
-        return await _publish(store, _target(facts), name=name, path=path, tenant=tenant, base=base.digest)
+        return await _publish(store, target.registry, name=name, path=path, tenant=tenant, base=base.digest)
     finally:
         await store.close()
 
 
-async def list_adapters(facts: PlatformFacts, *, tenant: str) -> tuple[Adapter, ...]:
+async def list_adapters(target: AdapterTarget, *, tenant: str) -> tuple[Adapter, ...]:
     """The adapters a tenant may use."""
-    async with _registry(_target(facts)) as registry:
+    async with _registry(target.registry) as registry:
         return await registry.list(tenant)
 
 
-async def delete_adapter(facts: PlatformFacts, *, name: str, tenant: str) -> None:
+async def delete_adapter(target: AdapterTarget, *, name: str, tenant: str) -> None:
     """Take a name away."""
-    async with _registry(_target(facts)) as registry:
+    async with _registry(target.registry) as registry:
         await registry.delete(tenant, name)
-
-
-def _target(facts: PlatformFacts) -> RegistryAddress:
-    return RegistryAddress(facts.registry_address, facts.tls_folder)
 
 
 async def publish_shipped_adapters(
@@ -94,7 +117,7 @@ async def _publish(
 
 @asynccontextmanager
 async def _registry(registry: RegistryAddress) -> AsyncIterator[RegistryClient]:
-    client = RegistryClient(registry.address, timeout_s=10.0, dialer=dial_as(registry.tls_folder, PeerRole.ADMIN))
+    client = RegistryClient(registry.address, timeout_s=10.0, dialer=dialer_of(registry.tls))
     try:
         yield client
     finally:

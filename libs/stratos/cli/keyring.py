@@ -74,10 +74,13 @@ async def set_plan(facts: PlatformFacts, data_dir: Path, *, tenant: str, plan: s
         await keys.tenants.set_plan(tenant, plan)
 
 
-async def register_key(redis_url: str, peppers: Peppers, key: str, *, tenant: str, name: str, prefix: str = "") -> None:
+async def register_key(
+    redis_url: str, peppers: Peppers, key: str, *, tenant: str, name: str, role: Role = Role.TENANT, prefix: str = ""
+) -> None:
     """Store a key that exists already, in the Redis of an installation."""
     async with open_records(redis_url, *([prefix] if prefix else [])) as records:
-        await KeyStore(RecordWriter(records, actor=_person()), peppers).create_key(tenant, name, key=key)
+        keys = KeyStore(RecordWriter(records, actor=_person()), peppers)
+        await keys.create_key(tenant, name, key=key, terms=KeyTerms(role=role))
 
 
 @asynccontextmanager

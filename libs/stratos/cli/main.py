@@ -14,11 +14,12 @@ from typing import Annotated
 import typer
 
 from stratos.cli.commands.access import keys_app, tenants_app
+from stratos.cli.commands.adapters import adapters_app
 from stratos.cli.commands.admin import admin_app
 from stratos.cli.commands.certificates import certificates_app
 from stratos.cli.commands.doctor import doctor
 from stratos.cli.commands.models import models_app
-from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, TenantOption, explained_errors
+from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, explained_errors
 from stratos.cli.local.options import UpOptions
 
 app = typer.Typer(
@@ -28,7 +29,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-adapters_app = typer.Typer(help="LoRA adapters.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
 app.add_typer(admin_app, name="admin")
@@ -194,51 +194,6 @@ def bench(
             )  # fmt: skip
             reports.append(asyncio.run(run_load(check_spec(spec))))
     typer.echo(json.dumps([report.as_json() for report in reports], indent=2) if as_json else load_table(reports))
-
-
-@adapters_app.command("register")
-def adapters_register(
-    name: Annotated[str, typer.Argument(help='Name that clients use as "model".')],
-    path: Annotated[Path, typer.Argument(help="PEFT folder: adapter_config.json, adapter_model.safetensors.")],
-    tenant: TenantOption = "",
-    data_dir: DataDirOption = DEFAULT_DATA_DIR,
-    run: RunOption = "",
-) -> None:
-    """Copy an adapter into the object store and register it."""
-    from stratos.cli.adapters import register_adapter
-    from stratos.cli.local.running import find_platform
-
-    with explained_errors():
-        view = asyncio.run(register_adapter(find_platform(data_dir, run), name=name, path=path, tenant=tenant))
-    typer.echo(f"{view.name}  rank {view.rank}  digest {view.digest[:12]}  {view.uri}")
-
-
-@adapters_app.command("list")
-def adapters_list(tenant: TenantOption = "", data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = "") -> None:
-    """List the adapters a tenant may use."""
-    from stratos.cli.adapters import list_adapters
-    from stratos.cli.local.running import find_platform
-
-    with explained_errors():
-        for view in asyncio.run(list_adapters(find_platform(data_dir, run), tenant=tenant)):
-            owner = view.tenant or "(all)"
-            typer.echo(f"{view.name:<24} {owner:<12} rank {view.rank:<4} {view.num_bytes:>10} B  {view.digest[:12]}")
-
-
-@adapters_app.command("delete")
-def adapters_delete(
-    name: Annotated[str, typer.Argument(help="Name of the adapter.")],
-    tenant: TenantOption = "",
-    data_dir: DataDirOption = DEFAULT_DATA_DIR,
-    run: RunOption = "",
-) -> None:
-    """Take an adapter's name away; running requests keep what they resolved."""
-    from stratos.cli.adapters import delete_adapter
-    from stratos.cli.local.running import find_platform
-
-    with explained_errors():
-        asyncio.run(delete_adapter(find_platform(data_dir, run), name=name, tenant=tenant))
-    typer.echo(f"{name} is deleted")
 
 
 @watermark_app.command("detect")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 
@@ -29,6 +29,7 @@ class GatewayMetrics:
     """All instruments, bound to the registry that is passed in."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
         self.ttft = Histogram(
             "stratos_request_ttft_seconds",
             "Time from a request's arrival to its first token.",
@@ -122,6 +123,14 @@ class GatewayMetrics:
         assert receipt.is_external, "workers have their own path"
         self.prefills.labels(receipt.prefill_path).inc()
         self.overflows.labels("served" if is_complete else "broken").inc()
+
+    def show_certificate_expiry(self, not_after_unix_s: Callable[[], float]) -> None:
+        """Show until when the certificate of the API is valid; without TLS there is no such series."""
+        Gauge(
+            "stratos_http_certificate_expiry_timestamp_seconds",
+            "End of validity of the API's certificate, as the last handshake got it, in Unix time.",
+            registry=self._registry,
+        ).set_function(not_after_unix_s)
 
     def observe_receipt(self, receipt: Receipt) -> None:
         """Count where a prompt's KV came from."""

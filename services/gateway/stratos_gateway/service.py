@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -171,7 +172,7 @@ class GatewayService(Service):
                 limits=settings.http, num_open=metrics.connections, num_refused=metrics.connections_refused
             ),
             trusted_proxies=settings.edge.trusted_proxies,
-            tls=None if settings.http_tls is None else ReloadingContext(settings.http_tls).listening,
+            tls=self._tls(metrics),
             before_stop=self._admission.end_all,
         )
         self._stack.callback(self._http.close)
@@ -188,6 +189,13 @@ class GatewayService(Service):
         self._admin_http = build_server(port, backends.admin, self._edge.authenticate, metrics)
         self._stack.callback(self._admin_http.close)
         _log.info("admin API at http://%s/admin/v1", listener.address)
+
+    def _tls(self, metrics: GatewayMetrics) -> ssl.SSLContext | None:
+        if self._settings.http_tls is None:
+            return None
+        context = ReloadingContext(self._settings.http_tls)
+        metrics.show_certificate_expiry(context.not_after_unix_s)
+        return context.listening
 
     def _open_classifier(self) -> Classifier:
         if not self._settings.policies.classifier_url:

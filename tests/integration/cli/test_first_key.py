@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
+from stratos.core.tenancy.roles import Role
 from stratos.store.key_store import ListedKey
 from stratos.store.keys import Peppers, mint_key
 from stratos.store.records.record_store import RecordStore
@@ -49,9 +50,11 @@ async def list_keys(redis_url: str) -> list[ListedKey]:
 
 def test_gateways_of_that_prefix_know_it(installation: dict[str, str]) -> None:
     key = mint_key()
-    admin("add-key", "--tenant=team", "--prefix=site", **installation, STRATOS_API_KEY=key)
+    for role in ("tenant-admin", "admin"):  # a key that is there keeps its role
+        admin("add-key", "--tenant=team", "--prefix=site", f"--role={role}", **installation, STRATOS_API_KEY=key)
     listed = asyncio.run(list_keys(installation["REDIS_URL"]))
     assert [(found.key_id, found.tenant) for found in listed] == [(key[3:15], "team")]
+    assert [found.record and found.record.terms.role for found in listed] == [Role.TENANT_ADMIN]
 
 
 def test_without_a_key_nothing_is_added_and_a_malformed_one_is_refused(installation: dict[str, str]) -> None:

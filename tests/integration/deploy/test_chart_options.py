@@ -39,7 +39,7 @@ def pod_spec(objects: list[Object], name: str) -> Object:
 def test_six_services_and_their_stores(defaults: list[Object]) -> None:
     assert set(kinds(defaults, "Deployment")) == {
         "demo-gateway-base", "demo-router", "demo-prefill-base", "demo-decode-base", "demo-lora-registry",
-        "demo-autoscaler", "demo-redis",
+        "demo-autoscaler", "demo-redis", "demo-toolbox",
     }  # fmt: skip
     assert {"demo-gateway", "demo-gateway-base", "demo-gateways", "demo-routers", "demo-redis"} < set(
         kinds(defaults, "Service")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,16 +23,14 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=220)
 
 
-@pytest.fixture(scope="module")
-def sections(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One rehearsal for all tests: importing torch and compiling kernels takes longer than the sections."""
-    out, only = tmp_path_factory.mktemp("gpu-check") / "report.json", "nonsense,tests,products,ablations,attention"
+def rehearse(folder: Path, only: str) -> tuple[int, dict[str, Any]]:
+    """Exit status, and the outcome of each section: several at once, as importing torch takes longer than most."""
+    out = folder / "report.json"
     done = run("--rehearse", "--only", only, "--commit", "abc", "--out", str(out))
-    assert done.returncode == 1, done.stdout + done.stderr
     report = json.loads(out.read_text())
     assert report["environment"]["commit"] == "abc"
     assert list(report["sections"]) == only.split(",")
-    return report["sections"]
+    return done.returncode, report["sections"]
 
 
 def test_it_names_its_sections() -> None:
@@ -48,7 +47,9 @@ def test_without_a_gpu_it_says_so_and_exits_with_2() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_section_that_breaks_is_reported_and_the_next_one_runs(sections: dict[str, Any]) -> None:
+def test_a_section_that_breaks_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
+    status, sections = rehearse(tmp_path, "nonsense,tests,products")
+    assert status == 1
     assert sections["nonsense"]["status"].startswith("no such section")
     assert sections["products"]["status"] == "ok"
     assert set(sections["products"]["results"]) == {"copy_gb_per_s", "small_efficiency", "square_tflop_per_s"}
@@ -59,15 +60,13 @@ def test_a_section_that_breaks_is_reported_and_the_next_one_runs(sections: dict[
     assert "no_such_file" in tests["results"]["missing"]["last_words"]
 
 
-def test_every_ablation_runs_in_rehearsal(sections: dict[str, Any]) -> None:
-    section = sections["ablations"]
+@pytest.mark.slow
+def test_interpreted_kernels_are_measured_in_rehearsal(tmp_path: Path) -> None:
+    status, sections = rehearse(tmp_path, "ablations,attention")
+    assert status == 0
     names = ("all_on", "overlap_off", "graphs_off", "fused_ops_off", "split_kv_off", "sampled", "sampled_sampler_off")
-    assert section["status"] == "ok"
-    assert all(section["results"][f"{name}_2"]["step_ms"] > 0 for name in names)
-
-
-def test_the_kernel_is_measured_in_rehearsal(sections: dict[str, Any]) -> None:
-    section = sections["attention"]
-    assert section["status"] == "ok"
-    assert section["results"]["decode_2x40"]["us"] > 0
-    assert section["results"]["prefill_24"]["us"] > 0
+    ablations, attention = sections["ablations"], sections["attention"]
+    assert ablations["status"] == attention["status"] == "ok"
+    assert all(ablations["results"][f"{name}_2"]["step_ms"] > 0 for name in names)
+    assert attention["results"]["decode_2x40"]["us"] > 0
+    assert attention["results"]["prefill_24"]["us"] > 0

@@ -46,7 +46,7 @@ def capturing(image: str) -> Iterator[Capture]:
 def _pod(node: str, image: str) -> dict[str, Any]:
     container = {
         "name": "capture", "image": image, "imagePullPolicy": "IfNotPresent", "command": ["python", "-c", CAPTURE],
-        "securityContext": {"runAsUser": 0, "capabilities": {"add": ["NET_RAW"]}},
+        "securityContext": {"runAsUser": 0, "capabilities": {"add": ["NET_RAW", "NET_ADMIN"]}},
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }  # fmt: skip
     spec = {

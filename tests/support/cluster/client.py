@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tests.support.cluster.commands import Kubectl
+from tests.support.cluster.nodes import avoiding
 from tests.support.cluster.programs import METRIC, STREAM
 from tests.support.cluster.release import Release
 
@@ -47,19 +48,21 @@ class ClientPod:
 
 
 @contextmanager
-def client_pod(kubectl: Kubectl, image: str, name: str = "client") -> Iterator[ClientPod]:
-    """A pod with Python and httpx that fits into a restricted namespace."""
+def client_pod(kubectl: Kubectl, image: str, name: str = "client", *, avoid: Sequence[str] = ()) -> Iterator[ClientPod]:
+    """A pod with Python and httpx that fits into a restricted namespace, on none of the nodes ``avoid``."""
     container = {
         "name": "client", "image": image, "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-c", "import signal; signal.sigwait([signal.SIGTERM])"],
         "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
                             "capabilities": {"drop": ["ALL"]}},
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }  # fmt: skip
     security = {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
     kubectl.apply(
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": kubectl.namespace},
-         "spec": {"containers": [container], "securityContext": security, "automountServiceAccountToken": False,
+         "spec": {"containers": [container], "volumes": [{"name": "tmp", "emptyDir": {}}], "securityContext": security,
+                  "affinity": avoiding(*avoid) if avoid else {}, "automountServiceAccountToken": False,
                   "enableServiceLinks": False, "terminationGracePeriodSeconds": 0}}
     )  # fmt: skip
     try:

@@ -53,10 +53,10 @@ class Kubectl:
         return f"{version['major']}.{version['minor'].rstrip('+')}"
 
 
-def wait_until(what: str, is_true: Callable[[], bool], timeout_s: float = 120.0) -> float:
-    """Asks every half second; returns the seconds it took."""
+def wait_until(what: str, is_true: Callable[[], bool], timeout_s: float = 120.0, pause_s: float = 0.5) -> float:
+    """Asks again and again; returns the seconds it took."""
     start = time.monotonic()
     while not is_true():
         assert time.monotonic() - start < timeout_s, f"{what}: not within {timeout_s:.0f} s"
-        time.sleep(0.5)
+        time.sleep(pause_s)
     return time.monotonic() - start

@@ -44,41 +44,10 @@ for model, prompt in task["asked"]:
 print(json.dumps(answers))
 """
 
-REGISTER = """
-import asyncio, json, sys
-from pathlib import Path
-from stratos.common.tls.files import TlsFiles
-from stratos.common.tls.settings import TlsConfig
-from stratos.core.files.adapter_config import CONFIG_NAME
-from stratos.core.files.adapter_files import WEIGHTS_NAME
-from stratos.core.files.model_files import read_model_files
-from stratos.rpc.clients.dialer import PLAIN, Dialer
-from stratos.rpc.clients.registry import RegistryClient
-from stratos.store.settings import ObjectStoreConfig
-from stratos.store.urls import open_store
-
-task = json.loads(sys.argv[1])
-
-async def main():
-    store = open_store(ObjectStoreConfig(url="file:///objects"))
-    files = {"certificate_path": "/tls/tls.crt", "key_path": "/tls/tls.key", "ca_path": "/tls/ca.crt"}
-    paths = {name: Path(path) for name, path in files.items()}
-    dialer = Dialer(TlsFiles(TlsConfig(**paths, domain=task["domain"]))) if task["domain"] else PLAIN
-    registry = RegistryClient(task["registry"], timeout_s=20.0, dialer=dialer)
-    for file_name in (CONFIG_NAME, WEIGHTS_NAME):
-        await store.put(f"adapters/{task['name']}/{file_name}", Path("/models/adapters") / task["name"] / file_name)
-    digest = read_model_files(Path("/models/model")).digest
-    await registry.register(tenant="", name=task["name"], base_model_digest=digest, uri=f"adapters/{task['name']}")
-    await registry.close()
-    await store.close()
-
-asyncio.run(main())
-"""
-
 CAPTURE = """
 import socket
 packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
-packets.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)
+packets.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE: a burst must not be lost
 with open("/tmp/frames", "wb", buffering=0) as out:
     while True:
         out.write(packets.recv(1 << 17))
@@ -123,4 +92,33 @@ async def main():
     await registry.close()
 
 asyncio.run(main())
+"""
+
+# Connects to the KV port of a decode worker, from a pod that may, with a certificate that it is handed. Prints what
+# came of it: for another role than a worker's the end of the connection.
+KV_HELLO = """
+import json, os, socket, ssl, sys, tempfile
+
+task = json.loads(sys.stdin.readline())
+folder = tempfile.mkdtemp()
+for name, text in task["files"].items():
+    with open(os.path.join(folder, name), "w") as file:
+        file.write(text)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.check_hostname = False
+context.load_verify_locations(os.path.join(folder, "ca.crt"))
+context.load_cert_chain(os.path.join(folder, "tls.crt"), os.path.join(folder, "tls.key"))
+began = "connected"
+try:
+    with socket.create_connection((task["address"], task["port"]), 10) as raw, context.wrap_socket(raw) as connection:
+        connection.settimeout(task["patience_s"])
+        began = "handshake"
+        try:
+            came = connection.recv(1)
+            began = "ended" if not came else "answered"
+        except TimeoutError:
+            began = "waits for the hello"
+except OSError as error:
+    began = f"{began}, then {type(error).__name__}"
+print(json.dumps(began))
 """

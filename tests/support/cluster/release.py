@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.cluster.commands import CommandFailed, Kubectl, run, wait_until
+from tests.support.paths import ROOT
 
 CHART = "deploy/helm/stratosserve"
 NEVER_COUNTED = ("events", "endpoints", "endpointslices.discovery.k8s.io", "pods.metrics.k8s.io")
@@ -34,11 +35,36 @@ def namespace(name: str, *, quota: Mapping[str, str] | None = None) -> Iterator[
                                   "maxLimitRequestRatio": {"cpu": "20"}}]}},
         )  # fmt: skip
     try:
-        yield kubectl
+        with logs_of_failure(kubectl):
+            yield kubectl
     finally:
         for left in json.loads(run(["helm", "list", "--namespace", name, "-o", "json"])):  # after a failure
             run(["helm", "uninstall", left["name"], "--namespace", name, "--wait", "--timeout", "5m"], timeout_s=330)
         cluster("delete", "namespace", name, "--wait=true", "--timeout=180s", timeout_s=200)
+
+
+@contextmanager
+def logs_of_failure(kubectl: Kubectl) -> Iterator[None]:
+    """What the pods of a namespace said until something failed is in build/e2e/NAMESPACE."""
+    try:
+        yield
+    except BaseException:
+        folder = ROOT / "build" / "e2e" / kubectl.namespace
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "objects.txt").write_text(_output(kubectl, "describe", "pods") + _output(kubectl, "get", "events"))
+        for pod in kubectl.items("pods"):
+            name = pod["metadata"]["name"]
+            said = _output(kubectl, "logs", name, "--all-containers", "--prefix")
+            ended = _output(kubectl, "logs", name, "--all-containers", "--prefix", "--previous")
+            (folder / f"{name}.log").write_text(f"{ended}\n{said}")
+        raise
+
+
+def _output(kubectl: Kubectl, *argv: str) -> str:
+    try:
+        return kubectl(*argv)
+    except CommandFailed as error:
+        return f"{error}"
 
 
 @dataclass(frozen=True, slots=True)

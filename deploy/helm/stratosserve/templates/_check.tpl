@@ -32,6 +32,11 @@
 {{- with .Values.gateway.tls.secretName -}}
 {{- include "stratos.checkSecret" (dict "root" $ "where" "gateway.tls.secretName" "name" . "keys" (list "tls.crt" "tls.key")) -}}
 {{- end -}}
+{{- include "stratos.checkReferences" (dict "root" $ "where" "gateway.secretConfig" "found" .Values.gateway.secretConfig) -}}
+{{- range .Values.models -}}
+{{- include "stratos.checkReferences" (dict "root" $ "where" (printf "models[%s].gateway.secretConfig" .name) "found" (.gateway).secretConfig) -}}
+{{- end -}}
+{{- include "stratos.checkPolicies" . -}}
 {{- if and .Values.mtls.enabled (eq .Values.mtls.source "secrets") -}}
 {{- range list "gateway" "router" "prefill-worker" "decode-worker" "lora-registry" "autoscaler" -}}
 {{- include "stratos.checkSecret" (dict "root" $ "where" "mtls.secretPrefix" "name" (printf "%s-%s" (include "stratos.tlsPrefix" $) .) "keys" (list "tls.crt" "tls.key" "ca.crt")) -}}
@@ -47,5 +52,29 @@
 {{- range .keys -}}
 {{- if not (hasKey ($secret.data | default dict) .) }}{{ fail (printf "%s: the Secret %s has no key %s" $.where $.name .) }}{{ end -}}
 {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Every {name, key} below a map: dict root, where, found. */}}
+{{- define "stratos.checkReferences" -}}
+{{- range $part, $value := .found | default dict -}}
+{{- $where := printf "%s.%s" $.where $part -}}
+{{- if and (kindIs "string" (get $value "name")) (kindIs "string" (get $value "key")) -}}
+{{- include "stratos.checkSecret" (dict "root" $.root "where" $where "name" $value.name "keys" (list $value.key)) -}}
+{{- else -}}
+{{- include "stratos.checkReferences" (dict "root" $.root "where" $where "found" $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Names of policies: those that there are, and those of router.config.policies.custom. */}}
+{{- define "stratos.checkPolicies" -}}
+{{- $policies := (.Values.router.config).policies | default dict -}}
+{{- $known := concat (.Files.Get "files/policies.json" | fromJsonArray) (keys ($policies.custom | default dict) | sortAlpha) -}}
+{{- with $policies.default -}}
+{{- if not (has . $known) }}{{ fail (printf "router.config.policies.default: there is no policy %q; there are %s" . (join ", " $known)) }}{{ end -}}
+{{- end -}}
+{{- range $pool, $name := $policies.pools | default dict -}}
+{{- if not (has $name $known) }}{{ fail (printf "router.config.policies.pools[%s]: there is no policy %q; there are %s" $pool $name (join ", " $known)) }}{{ end -}}
 {{- end -}}
 {{- end }}

@@ -250,7 +250,7 @@ class Platform:
             return ()
         return await publish_shipped_adapters(
             options.model_path, handed_digest=self._model_digest, store_url=self._store_url,
-            s3_endpoint_url=options.s3_endpoint_url, registry=RegistryAddress(registry_address, self._tls_folder),
+            s3_endpoint_url=options.s3_endpoint_url, registry=RegistryAddress.local(registry_address, self._tls_folder),
         )  # fmt: skip
 
     async def _wait_fleet(self, router_address: str) -> None:

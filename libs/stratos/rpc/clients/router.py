@@ -25,7 +25,6 @@ from stratos.rpc.codec.placement import placement_from_pb, placement_request_to_
 __all__ = ["RouterClient"]
 
 COMPLETE_TIMEOUT_S = 5.0
-EXCHANGE_TIMEOUT_S = 1.0
 FLEET_TIMEOUT_S = 2.0
 SERVICE_NAME: str = router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name
 _OUTCOME_TO_PB = {
@@ -72,14 +71,14 @@ class RouterClient:
         """Whether the router answers in time that it takes calls."""
         return await is_serving(self._channel, SERVICE_NAME, timeout_s=timeout_s)
 
-    async def exchange_convictions(self, update: ConvictionUpdate) -> ConvictionUpdate:
+    async def exchange_convictions(self, update: ConvictionUpdate, *, timeout_s: float) -> ConvictionUpdate:
         """Tell the router what this gateway knows, and hear what others do; idempotent.
 
         Raises:
             WorkerLost: the router did not answer.
         """
         async with translate_errors(peer="the router"):
-            answer = await self._stub.ExchangeConvictions(question_to_pb(update), timeout=EXCHANGE_TIMEOUT_S)
+            answer = await self._stub.ExchangeConvictions(question_to_pb(update), timeout=timeout_s)
         return answer_from_pb(answer)
 
     async def fleet(self, *, timeout_s: float = FLEET_TIMEOUT_S) -> Fleet:

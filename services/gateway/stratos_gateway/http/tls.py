@@ -11,6 +11,8 @@ import logging
 import ssl
 from pathlib import Path
 
+from cryptography import x509
+
 from stratos.rpc.binding import StartError
 from stratos_gateway.http.config import HttpTlsConfig
 
@@ -36,9 +38,14 @@ class ReloadingContext:
             self._newest = self._make()
         except OSError as error:  # ssl.SSLError is one
             raise StartError(f"the certificate of the API cannot be used: {_text(error)}") from None
+        self._not_after_unix_s = _not_after(config)
         self.listening = self._make()
         """The context to listen with; it hands each handshake over to the newest one."""
         self.listening.sni_callback = self._choose
+
+    def not_after_unix_s(self) -> float:
+        """End of validity of the certificate that the last handshake got; any thread may ask."""
+        return self._not_after_unix_s
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext) -> None:
         connection.context = self._current()
@@ -49,6 +56,7 @@ class ReloadingContext:
             signature = self._look()
             if signature != self._signature:
                 self._newest = self._make()  # a failure leaves the signature, so that the next handshake tries again
+                self._not_after_unix_s = _not_after(self._config)
                 self._signature = signature
                 _log.info("the certificate of the API was read again")
         except OSError as error:
@@ -67,6 +75,12 @@ class ReloadingContext:
         context.set_alpn_protocols(["http/1.1"])
         context.load_cert_chain(self._config.certificate_path, self._config.key_path, password=_refuse_to_ask)
         return context
+
+
+def _not_after(config: HttpTlsConfig) -> float:
+    # OpenSSL has read the file a moment ago, so it holds a certificate.
+    leaf = x509.load_pem_x509_certificates(config.certificate_path.read_bytes())[0]
+    return leaf.not_valid_after_utc.timestamp()
 
 
 def _version(path: Path) -> tuple[int, int, int]:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Protocol
 
@@ -39,7 +40,7 @@ class RouterPeer(Protocol):
     async def complete(self, reports: Sequence[AttemptReport]) -> None:
         """Report how attempts ended."""
 
-    async def exchange_convictions(self, update: ConvictionUpdate) -> ConvictionUpdate:
+    async def exchange_convictions(self, update: ConvictionUpdate, *, timeout_s: float) -> ConvictionUpdate:
         """Tell what this gateway knows, and hear what others do."""
         ...
 
@@ -79,7 +80,9 @@ class RouterLink:
         self._rng = rng
         self._on_change = on_change
         self._outbox = Outbox(peer.complete, on_dropped)
-        self._exchange = ConvictionExchange(convictions, peer.exchange_convictions, clock)
+        # A router that is slow here is as much away as one that is slow to say that it serves, and no sooner.
+        exchange = partial(peer.exchange_convictions, timeout_s=config.silence_timeout_s)
+        self._exchange = ConvictionExchange(convictions, exchange, clock)
         self._up = asyncio.Event()
         self._doubted = asyncio.Event()
         self._calls: set[asyncio.Task[Placement]] = set()

@@ -62,7 +62,10 @@ async def test_certificates_rotate_under_an_open_stream(authority: Authority) ->
             first = await anext(lines)
             old = await shown_serial(world, authority)
             new = authority.issue()
+            expiry = world.metric("stratos_http_certificate_expiry_timestamp_seconds")
             assert await shown_serial(world, authority) == new != old
+            assert world.metric("stratos_http_certificate_expiry_timestamp_seconds") == authority.not_after_unix_s()
+            assert expiry != authority.not_after_unix_s()
             rest = [line async for line in lines if line]
         assert first.startswith("data: {")
         assert rest[-1] == "data: [DONE]"

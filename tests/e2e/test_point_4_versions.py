@@ -1,0 +1,76 @@
+"""Point 4, what installs a release of its own: an upgrade from an earlier version, and certificates from elsewhere."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster.commands import CommandFailed, wait_until
+from tests.support.cluster.disturbed import SERVICES, Disturbed, disturbed_namespace, undisturbed
+from tests.support.cluster.documented import run_documented
+from tests.support.cluster.old_version import OldVersion, old_version
+from tests.support.cluster.report import ClusterReport
+from tests.support.cluster.settings import ClusterSettings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
+UPGRADED, SUPPLIED = "stratos-e2e-4-upgrade", "stratos-e2e-4-secrets"
+OWN_CERTIFICATES = {"mtls": {"source": "secrets"}}
+
+
+@pytest.mark.usefixtures("images")
+def test_point_4_rolling_upgrade(cluster: ClusterSettings, report: ClusterReport, tmp_path: Path) -> None:
+    with old_version(cluster, tmp_path / "old") as old, disturbed_namespace(cluster, UPGRADED) as found:
+        _install_old(found, old)
+        before = {pod for service in SERVICES for pod in found.pods_of(service)}
+        with undisturbed(found, report, "an upgrade of every service") as (load, figures):
+            start = time.monotonic()
+            run_documented("upgrade", found.environment)
+            wait_until("the upgrade is ready", lambda: not found.release.unready(), 300)
+            figures |= {"pods replaced": len(before), "upgrade, s": time.monotonic() - start}
+            wait_until("the old ones are gone", lambda: not before & _all_pods(found), 180)
+            load.wait_streams()
+        tags = {c["image"].rpartition(":")[2] for pod in found.release.pods() for c in pod["spec"]["containers"]}
+        assert old.tag not in tags
+
+
+def _install_old(found: Disturbed, old: OldVersion) -> None:
+    flags = [*shlex.split(found.environment["HELM_ARGS"]), "--set", f"image.tag={old.tag}"]
+    found.release.helm("install", str(old.chart), *flags, "--wait", "--timeout", "15m")
+    wait_until("all old pods are ready", lambda: not found.release.unready(), 300)
+
+
+def _all_pods(found: Disturbed) -> set[str]:
+    return {pod["metadata"]["name"] for pod in found.release.pods()}
+
+
+@pytest.mark.usefixtures("images")
+def test_point_4_certificates_of_ones_own(cluster: ClusterSettings, report: ClusterReport, tmp_path: Path) -> None:
+    """An installation without them is refused by name; replaced ones are taken under load."""
+    with disturbed_namespace(cluster, SUPPLIED, OWN_CERTIFICATES) as found:
+        with pytest.raises(CommandFailed, match=r"mtls\.secretPrefix: there is no Secret stratos-tls-gateway"):
+            run_documented("install", found.environment)
+        _certificates(found, tmp_path, "issue")
+        run_documented("install", found.environment)
+        wait_until("all pods are ready", lambda: not found.release.unready(), 300)
+        with undisturbed(found, report, "supplied certificates replaced") as (load, figures):
+            before = found.expiries()
+            _certificates(found, tmp_path, "renew", "--all")
+            figures |= {"pods": len(before), "taken by all after, s": found.wait_certificates_after(before)}
+            load.wait_streams()
+        assert found.release.restarts() == {}
+
+
+def _certificates(found: Disturbed, folder: Path, verb: str, *more: str) -> None:
+    """The documented command makes them in a folder; each role's three files are a Secret."""
+    domain = f"{found.release.name}.{found.release.kubectl.namespace}"
+    command = [sys.executable, "-m", "stratos.cli", "certificates", verb, "--folder", str(folder), "--domain", domain]
+    subprocess.run([*command, *more], check=True)
+    for role in (*SERVICES, "admin"):
+        files = [f"--from-file={folder / role / name}" for name in ("tls.crt", "tls.key", "ca.crt")]
+        secret = ("create", "secret", "generic", f"stratos-tls-{role}", *files, "--dry-run=client", "-o", "json")
+        found.release.kubectl("apply", "-f", "-", stdin=found.release.kubectl(*secret))

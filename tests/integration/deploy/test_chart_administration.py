@@ -1,0 +1,77 @@
+"""What the chart has for administrators: the toolbox, the first key, ports of an external Redis, policies by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scripts.chart_rendering import NO_RENDERER, RenderError, has_renderer, render
+from tests.support.chart_objects import Object, container, one, pods, variables
+from tests.support.chart_policies import breaches
+from tests.support.kubernetes_schema import VERSIONS, problems
+
+pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
+
+
+def checked(values: dict[str, Any]) -> list[Object]:
+    """The objects, of which none is invalid."""
+    objects = render(values)
+    assert breaches(objects) == []
+    assert [problem for found in objects for version in VERSIONS for problem in problems(version, found)] == []
+    return objects
+
+
+@pytest.fixture(scope="module")
+def defaults() -> list[Object]:
+    return checked({})
+
+
+def test_an_external_redis_is_reached_at_the_ports_of_servers_and_sentinels() -> None:
+    external = {"enabled": False, "external": {"urlSecret": {"name": "stores", "key": "url"}}}
+    for values, expected in (({}, [6379, 26379]), ({"networkPolicies": {"redisPorts": [7000]}}, [7000])):
+        found = checked({"redis": external, **values})
+        rules = one(found, "NetworkPolicy", "demo-lora-registry")["spec"]["egress"]
+        assert [port["port"] for port in rules[0]["ports"]] == expected
+
+
+def test_the_toolbox_runs_only_when_asked_and_acts_as_an_administrator(defaults: list[Object]) -> None:
+    assert one(defaults, "Deployment", "demo-toolbox")["spec"]["replicas"] == 0
+    spec = one(defaults, "Deployment", "demo-toolbox")["spec"]["template"]["spec"]
+    assert {v["name"]: v.get("secret", {}).get("secretName") for v in spec["volumes"]}["tls"] == "demo-tls-admin"
+    tool = spec["containers"][0]
+    environment = variables(tool)
+    assert environment["STRATOS_REGISTRY"] == "demo-lora-registry:9000"
+    assert environment["STRATOS_TLS_DOMAIN"] == "demo.stratos"
+    assert {"/objects", "/model"} < {mount["mountPath"] for mount in tool["volumeMounts"]}
+    found = checked({"toolbox": {"replicas": 1}, "mtls": {"enabled": False}})
+    assert one(found, "Deployment", "demo-toolbox")["spec"]["replicas"] == 1
+
+
+def test_the_first_key_has_the_role_that_the_values_name(defaults: list[Object]) -> None:
+    for objects, role in ((defaults, "tenant"), (checked({"credentials": {"role": "admin"}}), "admin")):
+        (command,) = [c["command"] for p in pods(objects) for c in p.containers if "add-key" in c.get("command", ())]
+        assert f"--role={role}" in command
+
+
+def test_policies_of_ones_own_may_be_named() -> None:
+    custom = {"site": {"filters": ["zone"], "scorers": {"load": 1.0}, "picker": "best"}}
+    found = checked({"router": {"config": {"policies": {"default": "site", "custom": custom}}}})
+    assert variables(container(found, "demo-router"))["STRATOS_ROUTER_POLICIES__DEFAULT"] == "site"
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"router": {"config": {"policies": {"default": "prefx"}}}}, 'policies.default: there is no policy "prefx"'),
+        (
+            {"router": {"config": {"policies": {"pools": {"decode": "x"}}}}},
+            'policies.pools[decode]: there is no policy "x"',
+        ),
+        ({"router": {"config": {"policies": {"custom": {"a": {"picker": "bst"}}}}}}, "/custom/a/picker"),
+    ],
+)
+def test_refusals_name_the_value(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(RenderError) as refusal:
+        render(values)
+    assert text in str(refusal.value)

@@ -1,0 +1,155 @@
+"""Constant streaming load, as a program of a pod; ``load.py`` talks with it. Needs httpx alone.
+
+It reads its task as one line of JSON, asks for every body once and keeps the answers, then streams them again and again
+until its input says so or ends, and compares each answer with the kept one. Every line that it prints is JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+import time
+from typing import Any
+
+import httpx
+
+TIMEOUT_S = 120.0
+PROGRESS_S = 1.0
+MAX_SHOWN = 12
+"""Failed or different streams that are told in full; all are counted."""
+PAUSE_S = 0.5
+"""After one that failed, so that an outage is no storm."""
+
+
+class Load:
+    """Streams, and what became of them."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        self._url, self._key = task["url"], task["key"]
+        self._bodies: list[dict[str, Any]] = task["bodies"]
+        self._num_at_once: int = task["concurrency"]
+        self._expected: list[dict[str, Any]] = []
+        self._numbers = itertools.count()
+        self._is_stopping = False
+        self._start = time.monotonic()
+        self.num_done = self.num_tokens = self.num_failed = self.num_different = 0
+        self.failed: list[dict[str, Any]] = []
+        self.different: list[dict[str, Any]] = []
+        self.num_ended_by_drain = 0
+        self.longest_gap_s = 0.0
+
+    async def learn(self) -> None:
+        """The undisturbed answers. Raises ``RuntimeError`` when there is none."""
+        limit = asyncio.Semaphore(self._num_at_once)
+
+        async def ask(body: dict[str, Any]) -> dict[str, Any]:
+            async with limit:
+                answer = await self._stream(body)
+            if answer["error"]:
+                raise RuntimeError(json.dumps(answer))
+            return answer
+
+        self._expected = list(await asyncio.gather(*map(ask, self._bodies)))
+
+    async def run(self) -> None:
+        """Until it is told to stop, and then to the end of what is open."""
+        streams = [asyncio.create_task(self._stream_on()) for _ in range(self._num_at_once)]
+        telling = asyncio.create_task(self._tell())
+        await asyncio.to_thread(sys.stdin.readline)
+        self._is_stopping = True
+        await asyncio.gather(*streams)
+        telling.cancel()
+
+    def result(self) -> dict[str, Any]:
+        """All that counts."""
+        return {
+            "num_done": self.num_done, "num_tokens": self.num_tokens, "num_failed": self.num_failed,
+            "failed": self.failed[:MAX_SHOWN], "num_different": self.num_different,
+            "different": self.different[:MAX_SHOWN], "num_ended_by_drain": self.num_ended_by_drain,
+            "longest_gap_s": self.longest_gap_s, "seconds": time.monotonic() - self._start,
+        }  # fmt: skip
+
+    async def _tell(self) -> None:
+        while True:
+            say("progress", self.result())
+            await asyncio.sleep(PROGRESS_S)
+
+    async def _stream_on(self) -> None:
+        while not self._is_stopping:
+            number = next(self._numbers) % len(self._bodies)
+            begun_s = time.monotonic() - self._start
+            answer = await self._stream(self._bodies[number])
+            self._judge(answer, self._expected[number], {"number": number, "begun_s": round(begun_s, 1)})
+            if answer["error"]:
+                await asyncio.sleep(PAUSE_S)
+
+    def _judge(self, answer: dict[str, Any], expected: dict[str, Any], about: dict[str, Any]) -> None:
+        self.longest_gap_s = max(self.longest_gap_s, answer["longest_gap_s"])
+        self.num_tokens += len(answer["tokens"])
+        if answer["code"] == "draining" and answer["status"] == httpx.codes.OK:
+            self.num_ended_by_drain += 1  # it was open when the time of its gateway was over
+        elif answer["error"]:
+            self.num_failed += 1
+            self.failed.append(about | {name: answer[name] for name in ("status", "error", "code")})
+        elif answer["tokens"] != expected["tokens"] or answer["text"] != expected["text"]:
+            self.num_different += 1
+            self.different.append(about | {"tokens": answer["tokens"], "expected": expected["tokens"]})
+        else:
+            self.num_done += 1
+
+    async def _stream(self, body: dict[str, Any]) -> dict[str, Any]:
+        """On a connection of its own, as a new client has it."""
+        found: dict[str, Any] = {
+            "status": 0, "tokens": [], "text": "", "error": "", "code": "", "longest_gap_s": 0.0, "reason": None,
+        }  # fmt: skip
+        headers = {"authorization": f"Bearer {self._key}"}
+        try:
+            async with (
+                httpx.AsyncClient(timeout=TIMEOUT_S, verify=False, trust_env=False) as client,
+                client.stream("POST", self._url, json=body | {"stream": True}, headers=headers) as answer,
+            ):
+                found["status"] = answer.status_code
+                if answer.status_code != httpx.codes.OK:
+                    found["error"] = (await answer.aread()).decode()[:500]
+                    return found
+                await self._read(answer, found)
+        except httpx.HTTPError as error:
+            found["error"] = f"{type(error).__name__}: {error}"
+        if not found["error"] and not found["reason"]:
+            found["error"] = "the stream ended without a reason"
+        return found
+
+    async def _read(self, answer: httpx.Response, found: dict[str, Any]) -> None:
+        last = None
+        async for line in answer.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            now = time.monotonic()
+            found["longest_gap_s"] = max(found["longest_gap_s"], now - (last or now))
+            last, event = now, json.loads(line[6:])
+            if "error" in event:
+                found["error"], found["code"] = json.dumps(event["error"])[:500], event["error"].get("code") or ""
+            for choice in event.get("choices", ()):
+                found["tokens"] += choice.get("token_ids") or []
+                found["text"] += choice["text"]
+                found["reason"] = choice.get("finish_reason") or found["reason"]
+
+
+def say(event: str, content: dict[str, Any]) -> None:
+    """One line."""
+    print(json.dumps({"event": event, **content}), flush=True)
+
+
+async def main() -> None:
+    """Learn, load, and the result as the last line."""
+    load = Load(json.loads(sys.stdin.readline()))
+    await load.learn()
+    say("learnt", load.result())
+    await load.run()
+    say("end", load.result())
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
