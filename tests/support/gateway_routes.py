@@ -26,6 +26,7 @@ from stratos_gateway.routes.edge import Edge
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.preparation import Preparation
+from stratos_gateway.routes.usage import UsageRoute
 from tests.support.shipped_model import served_model
 
 
@@ -72,6 +73,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
         embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
         authenticate=edge.authenticate,
+        usage=UsageRoute(edge.authenticate, None),
         catalogue=catalogue,
         health=unreached,
         registry=CollectorRegistry(),

@@ -24,6 +24,7 @@ from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.codec.generation import welcome_to_pb
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.serving.process import serve_async
+from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.limits.leaser import NO_LEASES, Leases
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.service import Backends, GatewayService
@@ -70,6 +71,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     protocol_version: int = PROTOCOL_VERSION
     submits: list[decode_pb2.Submit] = field(default_factory=list)
     cancels: list[decode_pb2.Cancel] = field(default_factory=list)
+    acknowledged: list[str] = field(default_factory=list)
     is_hung: bool = False
     is_frozen: bool = False
 
@@ -78,6 +80,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         decode_pb2_grpc.add_DecodeServiceServicer_to_server(self, self.server)
         self.step = 0
         self.write_lock = asyncio.Lock()
+        self.context: Any = None  # of the last session
         self.reset = asyncio.Event()
         self.running: dict[tuple[str, int], asyncio.Task[None]] = {}
 
@@ -91,6 +94,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         welcome = welcome_to_pb(self.ref, self.features)
         welcome.protocol_version = self.protocol_version
         await context.write(decode_pb2.SessionResponse(welcome=welcome))
+        self.context = context
         life = asyncio.create_task(self._live(context))
         reads = asyncio.create_task(self._read(context))
         resets = asyncio.create_task(self.reset.wait())
@@ -112,6 +116,8 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             key = (submit.request_id, submit.attempt)
             self.running[key] = asyncio.create_task(self._serve(submit, context))
             self.running[key].add_done_callback(lambda _: self.running.pop(key, None))
+        elif message.HasField("usage_ack"):
+            self.acknowledged += message.usage_ack.request_ids
         elif message.HasField("cancel"):
             self.cancels.append(message.cancel)
             task = self.running.get((message.cancel.request_id, message.cancel.attempt))
@@ -141,7 +147,16 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             if await self._faulty(max(state.values()), submit, context):
                 return None
             await self._step(state, scripts, submit, context)
+        if submit.HasField("meter"):
+            await self.count(context, submit, sum(len(scripts[index]) for index in scripts))
         return None
+
+    async def count(self, context: Any, submit: decode_pb2.Submit, num_output: int, **fields: Any) -> None:
+        count = decode_pb2.UsageCount(
+            request_id=submit.request_id, attempt=submit.attempt, tenant=submit.terms.tenant, meter=submit.meter,
+            num_prompt_tokens=len(submit.prompt_ids), num_output_tokens=num_output, device_ns=5_000_000, **fields,
+        )  # fmt: skip
+        await self._write(context, decode_pb2.SessionResponse(usage_counts=decode_pb2.UsageCounts(counts=[count])))
 
     async def _faulty(self, position: int, submit: decode_pb2.Submit, context: Any) -> bool:
         if self.drain_after is not None and position >= self.drain_after:
@@ -331,7 +346,9 @@ class World:
 
 
 @asynccontextmanager
-async def gateway_world(num_workers: int = 1, leases: Leases = NO_LEASES, **overrides: Any) -> AsyncIterator[World]:
+async def gateway_world(
+    num_workers: int = 1, leases: Leases = NO_LEASES, ledger_access: LedgerAccess | None = None, **overrides: Any
+) -> AsyncIterator[World]:
     """Start workers and a gateway; fields of ``GatewaySettings`` may be overridden."""
     async with AsyncExitStack() as stack:
         workers = [FakeDecodeWorker(f"decode-{i}") for i in range(num_workers)]
@@ -345,7 +362,13 @@ async def gateway_world(num_workers: int = 1, leases: Leases = NO_LEASES, **over
             settings: GatewaySettings, _: AsyncExitStack, __: GatewayMetrics, ___: Dialer
         ) -> Backends:
             return Backends(
-                routers=router, adapters=registry, authenticator=keys, blocks=blocks, leases=leases, content=content
+                routers=router,
+                adapters=registry,
+                authenticator=keys,
+                blocks=blocks,
+                leases=leases,
+                content=content,
+                ledger=ledger_access,
             )
 
         values: dict[str, Any] = {

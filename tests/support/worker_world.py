@@ -13,12 +13,14 @@ from typing import Any
 import grpc.aio
 
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
+from stratos.core.ledger.usage import UsageCount
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.rpc.clients.channel import channel, wait_serving
 from stratos.rpc.codec import generation
 from stratos.rpc.codec.fleet import ref_to_pb
+from stratos.rpc.codec.usage import counts_from_pb, usage_ack
 from stratos.rpc.serving.process import serve_async
 from stratos.rpc.settings import env_name_of, settings_of
 from stratos.worker.adapter_cache import open_adapter_store
@@ -205,6 +207,7 @@ class Gateway:
         self.num_taken = 0
         """Submits of the session that the worker says that it took."""
         self.is_ended = False
+        self.counts: list[UsageCount] = []
 
     async def open(self) -> None:
         self.call = decode_pb2_grpc.DecodeServiceStub(self._channel).Session()
@@ -235,10 +238,16 @@ class Gateway:
         await self.call.write(decode_pb2.SessionRequest(attach=attach))
         return stream
 
+    async def acknowledge(self, *request_ids: str) -> None:
+        await self.call.write(usage_ack(request_ids))
+
     async def _read(self) -> None:
         try:
             while (message := await self.call.read()) is not grpc.aio.EOF:
                 self.num_progress += message.HasField("progress")
+                if message.HasField("usage_counts"):
+                    self.counts += counts_from_pb(message.usage_counts)
+                    continue
                 is_outputs = message.HasField("step_outputs")
                 self.num_taken = (message.step_outputs if is_outputs else message.progress).num_submits
                 for output in message.step_outputs.outputs:

@@ -86,6 +86,7 @@ SUBMIT: Mapping[str, Feature | None] = {
     "prefill": BASIC,
     "trace": BASIC,
     "required_features": BASIC,
+    "meter": BASIC,
 }
 """Fields of the message that starts a request, those of its choices and its terms included."""
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stratos.common.errors import StratosError
+from stratos.core.ledger.usage import MeterTag
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import EngineRequest, FinishReason, PositionLogprobs, RequestKey
 from stratos.core.trace import NO_TRACE, TraceContext
@@ -30,6 +31,8 @@ class Submission:
     trace: TraceContext = NO_TRACE
     required_features: frozenset[str] = frozenset()
     """What the worker must offer, as the gateway says; the worker looks for itself, too."""
+    meter: MeterTag | None = None
+    """What it is billed by; ``None`` for what is not billed."""
 
     def without_choices(self, indexes: tuple[int, ...]) -> Submission:
         """The same, with some choices finished: the engine runs the others alone."""

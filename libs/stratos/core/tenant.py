@@ -11,6 +11,8 @@ from stratos.core.requests.terms import RequestTerms
 from stratos.core.tenancy.plan import ALL_MODELS, STANDARD, CachePolicy, Plan, is_allowed
 from stratos.core.tenancy.roles import Role
 
+PLATFORM_TENANT = "stratos-health"
+"""Tenant of the platform's own requests: they are not billed."""
 Network = IPv4Network | IPv6Network
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from stratos.common.errors import AdapterUnavailable, BadRequest, Internal, StratosError
 from stratos.core.requests.records import FinishReason
 from stratos.engine.contract.plan import ADAPTER_GONE, ALL_BANNED, NO_SUCH_ID, PlanRow, SampleSpec, StepPlan, StepTokens
-from stratos.engine.contract.results import StepResult
+from stratos.engine.contract.results import StepResult, StepShares
 from stratos.engine.grammar.masks import PendingMasks
 from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.kv_cache.host_tier import Swaps
@@ -176,6 +176,8 @@ class StepTracker:
     def retire(self, step: LaunchedStep, tokens: StepTokens, result: StepResult) -> None:
         """The plan is collected: its KV is complete, its tokens are known."""
         result.num_rows += len(step.rows)
+        for launched in step.rows:
+            _share(launched, result.shares)
         self._kv.fences.retire(step.number)
         self.requests.end_copies(step.copies)
         self._kv.tier.retire(step.swaps, tokens.swap_s)
@@ -225,3 +227,16 @@ class StepTracker:
         result.errors[key] = error
         self.requests.abort(key)
         self.embeddings.abort(key)
+
+
+def _share(launched: LaunchedRow, shares: StepShares) -> None:
+    sequence, count = launched.sequence, launched.count
+    shares.num_tokens += count
+    tenant = sequence.terms.tenant
+    shares.tenants[tenant] = shares.tenants.get(tenant, 0) + count
+    if sequence.request is not None:
+        key = sequence.request.request.key
+        shares.requests[key] = shares.requests.get(key, 0) + count
+    elif sequence.job is not None:
+        leg = sequence.job.job.leg
+        shares.legs[leg] = shares.legs.get(leg, 0) + count

@@ -39,3 +39,19 @@ class AdapterCacheConfig:
     """Checked adapters, one folder per digest; each worker of a host needs its own."""
     max_bytes: Annotated[int, Ge(0)] = 2 * 1024**3
     """Least recently used adapters beyond this are removed from disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageConfig:
+    """How long what requests took is kept for the ledger."""
+
+    max_counts: Annotated[int, Ge(1)] = 100_000
+    """Requests whose count is kept until the ledger has it; beyond this the oldest one is dropped and counted."""
+    max_age_s: Annotated[float, Gt(0)] = 24 * 3600.0
+    """A count that no gateway has written for so long is dropped and counted."""
+    claim_after_s: Annotated[float, Gt(0)] = 5.0
+    """A count whose gateway's session broke so long ago is offered to another gateway."""
+    offer_interval_s: Annotated[float, Gt(0)] = 10.0
+    """Seconds after which an offer that was not acknowledged is made again, to another gateway where there is one."""
+    settle_timeout_s: Annotated[float, Ge(0)] = 3.0
+    """How long a worker that leaves waits for the acknowledgements of its last requests."""

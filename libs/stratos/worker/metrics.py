@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from stratos.core.kv import StagingLedger
 from stratos.core.requests import limits
 from stratos.engine.contract.results import EngineStatus
+from stratos.worker.engine_client.device_time import DeviceTime
 
 _STAGE_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -87,6 +88,20 @@ class WorkerMetrics:
             "stratos_embed_calls", "Ended calls for embeddings.", ("outcome",), registry=registry
         )
         self.adapter_loads = Counter("stratos_adapter_loads", "Fetches of adapters.", ("outcome",), registry=registry)
+        self.usage_held = Gauge(
+            "stratos_usage_counts_held", "Counts of ended attempts that no gateway has acknowledged.", registry=registry
+        )
+        self.usage_dropped = Counter(
+            "stratos_usage_counts_dropped",
+            "Counts of ended attempts that were given up before a gateway acknowledged them.",
+            registry=registry,
+        )
+        self.device_seconds = Counter(
+            "stratos_device_seconds",
+            "Seconds of the device by whose they were: tenant, platform, idle.",
+            ("state", "tenant"),
+            registry=registry,
+        )
         self.engine_steps = Counter("stratos_engine_steps", "Steps of the engine.", registry=registry)
         self.requests_running = Gauge("stratos_requests_running", "Sequences in the running batch.", registry=registry)
         self.requests_waiting = Gauge("stratos_requests_waiting", "Sequences waiting for a step.", registry=registry)
@@ -109,6 +124,17 @@ class WorkerMetrics:
         self.cost_error.labels("0.5").set(median)
         self.cost_error.labels("0.9").set(p90)
         self._count(status)
+
+    def observe_usage(self, num_held: int, device_time: DeviceTime) -> None:
+        """Copy what is kept for the ledger, and whose the device's time was."""
+        self.usage_held.set(num_held)
+        idle_ns = device_time.idle_ns  # before the rest, which may grow at the same time
+        totals = {("tenant", tenant): ns for tenant, ns in device_time.by_tenant.items()}
+        totals |= {("platform", ""): device_time.platform_ns, ("idle", ""): idle_ns}
+        for (state, tenant), ns in totals.items():
+            name = f"device {state} {tenant}"
+            self.device_seconds.labels(state, tenant).inc(max(ns - self._seen[name], 0) / 1e9)
+            self._seen[name] = max(ns, self._seen[name])
 
     def _count(self, status: EngineStatus) -> None:
         """Add to the counters what happened since the last snapshot."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from stratos.common.errors import StratosError
 from stratos.core.generation import ChoiceDelta, PrefillPath, Receipt, RequestDelta, Submission
+from stratos.core.ledger.usage import MeterTag, UsageCount
 from stratos.core.requests.records import ChoiceOutput, FinishReason, PositionLogprobs
 from stratos.engine.contract.results import RequestStats
 
@@ -23,6 +24,8 @@ class PromptOrigin:
     prefill_worker_id: str = ""
     prefill_ns: int = 0
     transfer_ns: int = 0
+    device_ns: int = 0
+    """Of the source's device."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +77,8 @@ class RequestRecord:
         """End of the engine's step that sampled it, in monotonic seconds."""
         self.last_token_s: float | None = None
         self.prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+        self.device_ns = 0
+        """Its share of the engine's steps here."""
         self.orphan_since_s: float | None = None
         self.is_error_sent = False
         self.is_receipt_sent = False
@@ -150,6 +155,25 @@ class RequestRecord:
         self.is_receipt_sent = self.stats is not None
         return RequestDelta(
             key=self.key, choices=choices, error=error, receipt=receipt, prompt_logprobs=prompt_logprobs
+        )
+
+    def count(self, tag: MeterTag) -> UsageCount:
+        """What the attempt has taken so far, to be billed by ``tag``."""
+        request, num_cached, origin = self.submission.request, tag.num_cached_tokens, self.origin
+        num_before = sum(len(choice.emitted_ids) for choice in request.choices)
+        receipt = Receipt() if self.stats is None else self.receipt()
+        decode_s = 0.0 if self.first_token_s is None else (self.last_token_s or self.first_token_s) - self.first_token_s
+        return UsageCount(
+            key=self.key,
+            tenant=request.terms.tenant,
+            tag=tag,
+            num_prompt_tokens=len(request.prompt_ids),
+            num_cached_tokens=min(max(num_cached, receipt.num_cached_tokens), len(request.prompt_ids)),
+            num_output_tokens=num_before + self.num_output_tokens,
+            queue_ns=receipt.queue_ns,
+            prefill_ns=receipt.prefill_ns,
+            decode_ns=round(max(0.0, decode_s) * 1e9),
+            device_ns=self.device_ns + (0 if origin is None else origin.device_ns),
         )
 
     def _check_ended(self) -> None:

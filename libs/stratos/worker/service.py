@@ -231,6 +231,7 @@ class WorkerProcess(Service):
             leaving = Draining("this worker is leaving; resume the request elsewhere")
             opened.table.fail_all(leaving)
             opened.embedder.fail_all(leaving)
+        await opened.table.usage.wait_settled()
         await self._sessions.close_sessions()
 
     async def close(self) -> None:
@@ -254,6 +255,7 @@ class WorkerProcess(Service):
                 status.step, self._clock.now(), is_computing=status.is_computing, slow_step_s=status.slow_step_s
             )
             context.metrics.observe_status(status, context.transports.ledger())
+            context.metrics.observe_usage(len(table.usage), self.opened.device_time)
             table.reap()
             now = (len(table), table.num_orphans, self._gate.num_handoffs)
             if now != was:

@@ -13,7 +13,7 @@ from stratos.engine.sizing.device import engine_process_for
 from stratos.kv.settings import TransportConfig
 from stratos.rpc.settings import ServiceSettings
 from stratos.store.settings import ObjectStoreConfig
-from stratos.worker.config import AdapterCacheConfig, HandoffConfig
+from stratos.worker.config import AdapterCacheConfig, HandoffConfig, UsageConfig
 
 
 class WorkerSettings(ServiceSettings):
@@ -48,6 +48,7 @@ class WorkerSettings(ServiceSettings):
     transport: TransportConfig = TransportConfig()
     object_store: ObjectStoreConfig | None = None
     adapter_cache: AdapterCacheConfig = AdapterCacheConfig()
+    usage: UsageConfig = UsageConfig()
 
     @property
     def has_engine_process(self) -> bool:

@@ -19,9 +19,11 @@ from stratos.rpc.tracing import Tracing
 from stratos.worker.adapter_cache import AdapterCache, AdapterStore
 from stratos.worker.decode.prefill_policy import PrefillPolicy
 from stratos.worker.decode.request_table import RequestTable, StatusNews
+from stratos.worker.decode.usage_log import UsageLog
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.embed.embedder import Embedder
 from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.engine_client.device_time import DeviceTime
 from stratos.worker.features import offered_features
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.receiver import HandoffReceiver
@@ -41,6 +43,7 @@ class OpenWorker:
     receiver: HandoffReceiver
     table: RequestTable
     embedder: Embedder
+    device_time: DeviceTime
 
     async def close(self) -> None:
         """Close in reverse order of use."""
@@ -88,10 +91,12 @@ def wire_worker(
         max_requests=settings.scheduler.max_num_seqs + settings.scheduler.max_num_waiting,
         orphan_ttl_s=settings.orphan_ttl_s,
         news=news,
+        usage=UsageLog(clock, settings.usage, context.metrics.usage_dropped),
     )
-    for subscriber in (context.jobs.on_step, table.on_step, embedder.on_step):
+    device_time = DeviceTime(clock)
+    for subscriber in (context.jobs.on_step, table.on_step, embedder.on_step, device_time.on_step):
         engine.subscribe(subscriber)
-    return OpenWorker(context=context, receiver=receiver, table=table, embedder=embedder)
+    return OpenWorker(context=context, receiver=receiver, table=table, embedder=embedder, device_time=device_time)
 
 
 def _context(

@@ -29,6 +29,7 @@ from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.health import DeepHealth, HealthState
+from stratos_gateway.routes.usage import UsageRoute
 
 _log = logging.getLogger(__name__)
 
@@ -145,6 +146,7 @@ def build_routes(
     completion: GenerationEndpoint,
     embedding: EmbeddingEndpoint,
     authenticate: Callable[[Request], Awaitable[Tenant]],
+    usage: UsageRoute,
     catalogue: ModelCatalogue,
     health: DeepHealth,
     registry: CollectorRegistry,
@@ -181,6 +183,7 @@ def build_routes(
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completion, methods=["POST"]),
         Route("/v1/embeddings", embedding, methods=["POST"]),
+        Route("/v1/usage", usage.answer, methods=["GET"]),
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", get_model, methods=["GET"]),
         Route("/health", deep_health, methods=["GET"]),

@@ -20,6 +20,7 @@ from stratos.store.counters.key_use import KeyUse
 from stratos.store.counters.leases import LeaseStore
 from stratos.store.key_check import KeyCheck
 from stratos.store.keys import Peppers
+from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
@@ -30,6 +31,7 @@ from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
 from stratos_gateway.admin.routes import AdminStores
+from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
 from stratos_gateway.oidc.config import OidcConfig
@@ -75,14 +77,16 @@ async def open_backends(
         with contextlib.suppress(DependencyDown, RedisError):  # what it is shows later; what cannot work, now
             await store.check_server()
 
+    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days)
     return Backends(
-        admin=AdminStores(records=store, key_use=key_use, peppers=peppers),
+        admin=AdminStores(records=store, key_use=key_use, peppers=peppers, ledger=ledger),
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, new_incarnation()),
+        ledger=LedgerAccess(store=ledger, plan_of=TenantLookup(follower).plan_of),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,

@@ -116,6 +116,29 @@ class GatewayMetrics:
             "Placements that were not asked for, because the prompt is convicted.",
             registry=registry,
         )
+        self.ledger_entries = Counter(
+            "stratos_ledger_entries", "Entries written into the ledger, by outcome.", ("outcome",), registry=registry
+        )
+        self.ledger_pending = Gauge(
+            "stratos_ledger_pending", "Entries in memory that could not be written or spooled.", registry=registry
+        )
+        self.ledger_spool_bytes = Gauge(
+            "stratos_ledger_spool_bytes", "Entries on disk that wait for Redis.", registry=registry
+        )
+        self.ledger_dropped = Counter(
+            "stratos_ledger_dropped", "Entries given up, because too many waited.", registry=registry
+        )
+        self.budget_used = Gauge(
+            "stratos_budget_used_ratio", "Part of a tenant's budget of the month that is spent.", ("tenant",),
+            registry=registry,
+        )  # fmt: skip
+        self.budget_alerts = Counter(
+            "stratos_budget_alerts", "Bounds of budgets that were reached.", ("tenant", "level"), registry=registry
+        )
+        self.responses = Counter(
+            "stratos_response_cache_requests", "Requests that the response cache could answer.", ("outcome",),
+            registry=registry,
+        )  # fmt: skip
         self.sessions = Gauge("stratos_sessions_open", "Sessions with decode workers.", registry=registry)
 
     def observe_external(self, receipt: Receipt, *, is_complete: bool) -> None:

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -35,6 +36,7 @@ from stratos_gateway.http.listener import Listener, inherit_listener, open_liste
 from stratos_gateway.http.protocol import ConnectionsState
 from stratos_gateway.http.server import HttpServer
 from stratos_gateway.http.tls import ReloadingContext
+from stratos_gateway.ledger.billing import Billing, LedgerAccess
 from stratos_gateway.limits.leaser import NO_LEASES, Leaser, Leases
 from stratos_gateway.limits.limiter import TenantLimiter
 from stratos_gateway.metrics import GatewayMetrics
@@ -53,6 +55,7 @@ from stratos_gateway.routes.embedding import EmbeddingEndpoint
 from stratos_gateway.routes.generation import GenerationEndpoint
 from stratos_gateway.routes.health import DeepHealth
 from stratos_gateway.routes.preparation import Preparation
+from stratos_gateway.routes.usage import UsageRoute
 from stratos_gateway.sessions.pool import SessionPool
 from stratos_gateway.sessions.session import WorkerSession
 from stratos_gateway.settings import GatewaySettings
@@ -82,6 +85,8 @@ class Backends:
     """Root tasks that keep them fresh."""
     collectors: Sequence[Collector] = ()
     """Their metrics."""
+    ledger: LedgerAccess | None = None
+    """Where usage goes; ``None`` bills nothing."""
     snapshot_text: Callable[[], Awaitable[bytes]] | None = None
     """A copy of what they know, for other gateways."""
     first_look: Callable[[], Awaitable[None]] | None = None
@@ -113,6 +118,7 @@ class GatewayService(Service):
         self._admission: Admission
         self._sessions: SessionPool
         self._leaser: Leaser
+        self._billing: Billing | None = None
         self._edge: Edge
         self._http: HttpServer
         self._admin_http: HttpServer | None = None
@@ -145,6 +151,9 @@ class GatewayService(Service):
         self._leaser = Leaser(backends.leases, self._clock, settings.limits)
         for collector in backends.collectors:
             self.metrics.register(collector)
+        if backends.ledger is not None:
+            self._billing = await Billing.open(backends.ledger, settings.ledger, self._clock, metrics)
+            self._stack.push_async_callback(self._billing.writer.close)
         self._sessions = SessionPool(
             self._build_session, self._clock, settings.sessions.connect_timeout_s, metrics.sessions.set
         )
@@ -221,6 +230,8 @@ class GatewayService(Service):
         """The HTTP server, the watch over sessions, what keeps the backends fresh."""
         own = {} if self._admin_http is None else {"admin": self._admin_http.run()}
         own |= {"http": self._http.run(), "sessions": self._sessions.run(), "limits": self._leaser.run()}
+        if self._billing is not None:
+            own |= self._billing.tasks(self._sessions)
         assert self._backends is not None, "tasks start after open"
         return {**own, **{name: work() for name, work in self._backends.tasks.items()}}
 
@@ -271,7 +282,8 @@ class GatewayService(Service):
         return await self._backends.snapshot_text()
 
     def _build_session(self, worker: WorkerRef) -> WorkerSession:
-        return WorkerSession(worker, self._clock, self._settings.sessions, self.dialer)
+        session = partial(WorkerSession, worker, self._clock, self._settings.sessions, self.dialer)
+        return session() if self._billing is None else session(self._billing.meter.on_counts)
 
     def _build_app(
         self, model: ServedModel, backends: Backends, platform: Platform, embeddings: EmbeddingClient
@@ -284,6 +296,7 @@ class GatewayService(Service):
             default_max_tokens=settings.model.default_max_tokens,
             prompts=PromptRenderer(backends.content),
             watermarks=read_policy(settings.watermark),
+            is_metered=self._billing is not None,
         )
         edge = self._edge = Edge(
             authenticator=backends.authenticator,
@@ -293,6 +306,7 @@ class GatewayService(Service):
             limits=settings.http,
             limiter=TenantLimiter(self._leaser, self._clock, model.base.digest[:16]),
             overflow=self._open_overflow(model),
+            billing=self._billing,
             content=ContentGate(backends.content, self._open_classifier(), platform.metrics),
         )
         routes = build_routes(
@@ -300,6 +314,7 @@ class GatewayService(Service):
             completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
             embedding=EmbeddingEndpoint(edge, model, catalogue, embeddings, settings.requests.embedding_timeout_s),
             authenticate=edge.authenticate,
+            usage=UsageRoute(edge.authenticate, self._billing),
             catalogue=catalogue,
             health=DeepHealth(model, platform, embeddings, settings.health),
             registry=self.metrics,

@@ -13,6 +13,7 @@ from stratos_gateway.access.config import RequestsConfig
 from stratos_gateway.admin.config import AdminConfig
 from stratos_gateway.http.config import EdgeConfig, HttpTlsConfig, check_edge
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.ledger.config import LedgerConfig
 from stratos_gateway.limits.config import LimitsConfig
 from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
@@ -53,6 +54,7 @@ class GatewaySettings(ServiceSettings):
     model: ModelConfig
     requests: RequestsConfig = RequestsConfig()
     limits: LimitsConfig = LimitsConfig()
+    ledger: LedgerConfig = LedgerConfig()
     admin: AdminConfig = AdminConfig()
     oidc: OidcConfig = OidcConfig()
     health: HealthConfig = HealthConfig()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratos.cli.commands.money import add_money_commands
 from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, TenantOption, explained_errors
 from stratos.common.errors import BadRequest
 from stratos.core.tenancy.roles import Role
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from stratos.cli.stores import StoreTarget
 
 admin_app = typer.Typer(help="The store of tenants, keys and adapters.", no_args_is_help=True)
+add_money_commands(admin_app)
 RedisOption = Annotated[
     str, typer.Option("--redis-url", envvar="REDIS_URL", help="Redis; default: that of the running platform.")
 ]

@@ -152,6 +152,7 @@ def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListen
         "REDIS_URL": ends.redis_url,
         "KEY_PEPPER": ends.pepper,
         "SNAPSHOT__COPY_PATH": str(copy_path),
+        "LEDGER__SPOOL_PATH": str(copy_path.with_suffix(".ledger")),
         "MODEL__PATH": str(options.model_path),
         "MODEL__DIGEST": ends.model_digest,
         "MODEL__NAME": options.model_name,

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from stratos.core.requests.limits import BATCH_CLASS, DEFAULT_PRIORITY_CLASS, LIMITS, NUM_PRIORITY_CLASSES
 from stratos.core.requests.terms import Share
-from stratos.core.tenancy.prices import NO_BUDGET, Budget, Price
+from stratos.core.tenancy.prices import DEFAULT_DISCOUNTS, DEFAULT_SIZE, NO_BUDGET, NO_PRICE, Budget, Discounts, Price
 
 MAX_WEIGHT = 1000
 _MOST = int(LIMITS["max_tokens"].maximum)
@@ -72,11 +72,25 @@ class Plan:
     """Requests never leave this platform."""
     prices: Mapping[str, Price] = field(default_factory=dict)
     """By size of the model, such as "8b"; "default" stands for sizes without a row."""
+    discounts: Discounts = DEFAULT_DISCOUNTS
     budget: Budget = NO_BUDGET
+    response_cache: bool = False
+    """Whole answers are kept and given again to equal requests of the same cache policy whose output is determined."""
+    response_ttl_s: Annotated[int, Ge(1), Le(30 * 24 * 3600)] = 3600
+    """How long they are kept."""
     max_batch_ratio: Annotated[float, Gt(0), Le(1)] = 1.0
     """Part of a worker's batch slots that requests of this plan may fill."""
     kv_headroom_ratio: Annotated[float, Ge(0), Le(0.9)] = 0.0
     """Part of a worker's KV pool that requests of this plan leave free for others."""
+
+    def price(self, model_size: str) -> Price:
+        """What tokens of a model cost; nothing where no row fits."""
+        return self.prices.get(model_size) or self.prices.get(DEFAULT_SIZE) or NO_PRICE
+
+    @property
+    def is_batch(self) -> bool:
+        """Its requests wait for all others, and get the discount for that."""
+        return self.priority_class == BATCH_CLASS
 
     @property
     def share(self) -> Share:

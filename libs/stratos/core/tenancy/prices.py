@@ -10,15 +10,38 @@ from annotated_types import Ge, Le
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Micro-units of the platform's currency (1,000,000 = one unit) per thousand tokens."""
+    """Micro-units of the platform's currency (1,000,000 = one unit) per million tokens."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
 
     prompt: Annotated[int, Ge(0)] = 0
     """Of prompt tokens that were computed."""
     cached: Annotated[int, Ge(0)] = 0
-    """Of prompt tokens that the prefix cache had."""
+    """Of prompt tokens that the prefix cache had; a price above ``prompt`` counts as that."""
     output: Annotated[int, Ge(0)] = 0
+
+
+NO_PRICE = Price()
+DEFAULT_SIZE = "default"
+"""Row of a plan's prices for sizes without a row."""
+_Percent = Annotated[int, Ge(0), Le(100)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discounts:
+    """Parts of a charge that are taken off, and what a broken promise gives back."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
+
+    batch_percent: _Percent = 50
+    """For requests of the batch class."""
+    replay_percent: _Percent = 100
+    """For answers from the response cache."""
+    credit_percent: _Percent = 0
+    """Of the charge of a request whose promised times were not kept."""
+
+
+DEFAULT_DISCOUNTS = Discounts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,18 @@ class RequestStats:
 
 
 @dataclass(slots=True)
+class StepShares:
+    """Tokens that a step computed, by whose they were; rows of what had ended by then included."""
+
+    tenants: dict[str, int] = field(default_factory=dict)
+    requests: dict[RequestKey, int] = field(default_factory=dict)
+    legs: dict[str, int] = field(default_factory=dict)
+    """Prefill jobs."""
+    num_tokens: int = 0
+    """All of them."""
+
+
+@dataclass(slots=True)
 class StepResult:
     """Everything one step produced."""
 
@@ -79,6 +91,28 @@ class StepResult:
     """For requests that got their first token in this step: where the prompt's KV came from is settled then."""
     prompt_logprobs: dict[RequestKey, tuple[PositionLogprobs, ...]] = field(default_factory=dict)
     """For requests that got their first token in this step and asked: one entry per prompt token from the second on."""
+    shares: StepShares = field(default_factory=StepShares)
+
+    @property
+    def has_news(self) -> bool:
+        """It says more than that nothing was done."""
+        return bool(
+            self.outputs
+            or self.embeddings
+            or self.prefill_events
+            or self.errors
+            or self.prefill_errors
+            or self.shares.num_tokens
+        )
+
+    @property
+    def busy_ns(self) -> int:
+        """Nanoseconds of the pass that was collected."""
+        return round(max(0.0, self.ended_s - self.began_s) * 1e9)
+
+    def share_ns(self, num_tokens: int) -> int:
+        """Nanoseconds of ``num_tokens`` of the step's tokens, rounded down."""
+        return self.busy_ns * num_tokens // self.shares.num_tokens if self.shares.num_tokens else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

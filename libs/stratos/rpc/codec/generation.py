@@ -29,6 +29,7 @@ from stratos.rpc.codec.fleet import ref_from_pb, ref_to_pb
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
 from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
 from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
+from stratos.rpc.codec.usage import tag_from_pb, tag_to_pb
 from stratos.rpc.errors import from_error_detail, to_error_detail
 
 FINISH_REASONS: dict[FinishReason, decode_pb2.FinishReason] = {
@@ -87,6 +88,7 @@ def submit_to_pb(submission: Submission, now_s: float) -> decode_pb2.Submit:
         prefill=[ref_to_pb(ref) for ref in submission.prefill],
         trace=trace_to_pb(submission.trace),
         required_features=sorted(submission.required_features),
+        meter=None if submission.meter is None else tag_to_pb(submission.meter),
     )
 
 
@@ -115,6 +117,7 @@ def submit_from_pb(message: decode_pb2.Submit, now_s: float) -> Submission:
         prefill=tuple(ref_from_pb(ref) for ref in message.prefill),
         trace=trace_from_pb(message.trace),
         required_features=frozenset(message.required_features),
+        meter=tag_from_pb(message.meter) if message.HasField("meter") else None,
     )
 
 

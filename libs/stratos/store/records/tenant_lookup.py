@@ -46,6 +46,12 @@ class TenantLookup:
             raise error
         return Tenant(name=name, cache_salt=record.cache_salt, plan=record.apply_to(plan))
 
+    def plan_of(self, name: str) -> Plan | None:
+        """The plan of a tenant, suspended ones included; ``None`` where the snapshot has none."""
+        record = self._tenant(name)
+        plan = None if record is None else self._plan(record)
+        return plan if record is None or plan is None else record.apply_to(plan)
+
     def refusal(self, name: str) -> StratosError | None:
         """Why what runs for a tenant may not go on: it was suspended or deleted since."""
         record = self._tenant(name)

@@ -27,6 +27,7 @@ from stratos.worker.decode.intents import Intents, sum_intents
 from stratos.worker.decode.latencies import Latencies
 from stratos.worker.decode.session import Session
 from stratos.worker.decode.spans import describe_decode
+from stratos.worker.decode.usage_log import UsageLog
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.records import RequestRecord
 
@@ -67,6 +68,7 @@ class RequestTable:
         max_requests: more are refused.
         orphan_ttl_s: requests of a broken session are freed after this long.
         news: what routers have to know of.
+        usage: keeps what ended attempts took.
     """
 
     def __init__(
@@ -79,8 +81,10 @@ class RequestTable:
         max_requests: int,
         orphan_ttl_s: float,
         news: StatusNews,
+        usage: UsageLog,
     ) -> None:
         self._news = news
+        self.usage = usage
         self.latencies = Latencies()
         self._engine = engine
         self._policy = policy
@@ -172,6 +176,7 @@ class RequestTable:
 
     def release(self, session: Session) -> None:
         """The session broke: its requests are orphans from now on."""
+        self.usage.leave(session)
         for record in self._records.values():
             if self._sessions.get(record.key) is session:
                 del self._sessions[record.key]
@@ -184,6 +189,7 @@ class RequestTable:
         for record in list(self._records.values()):
             if record.orphan_since_s is not None and record.orphan_since_s <= limit_s:
                 self._remove(record)
+        self.usage.offer()
 
     def discard_sent(self, keys: list[RequestKey]) -> None:
         """Forget those of ``keys`` that ended and whose last output was handed to the stream."""
@@ -200,6 +206,9 @@ class RequestTable:
                 record.stats, record.first_token_s = stats, result.ended_s
                 self.latencies.on_first_token(record.submission.request.terms.arrival_s, result.ended_s)
                 record.prompt_logprobs = result.prompt_logprobs.get(key, ())
+        for key, num_tokens in result.shares.requests.items():
+            if (record := self._find(key)) is not None:
+                record.device_ns += result.share_ns(num_tokens)
         for output in result.outputs:
             if (record := self._find(output.key)) is not None:
                 self._append(record, output)
@@ -254,6 +263,8 @@ class RequestTable:
         del self._records[record.key.request_id]
         if (session := self._sessions.pop(record.key, None)) is not None:
             session.forget(record)
+        if (tag := record.submission.meter) is not None:
+            self.usage.add(record.count(tag), session)
         if (task := self._tasks.get(record.key)) is not None and not record.is_ended:
             task.cancel()
 

@@ -15,11 +15,12 @@ from stratos.common.errors import BadRequest, StratosError
 from stratos.core.features import name_features
 from stratos.core.requests.records import RequestKey
 from stratos.rpc.codec.generation import delta_to_pb, submit_from_pb, welcome_to_pb
+from stratos.rpc.codec.usage import counts_to_pb
 from stratos.worker.context import WorkerContext
 from stratos.worker.decode import session as sessions
 from stratos.worker.decode.checks import check_protocol, check_submission
 from stratos.worker.decode.request_table import RequestTable
-from stratos.worker.decode.session import StepDeltas, StepProgress
+from stratos.worker.decode.session import StepCounts, StepDeltas, StepProgress
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
             _log.info("a gateway of another build never asks for: %s", name_features(unknown))
         session = sessions.Session(shared.engine, shared.clock)
         self._sessions.add(session)
+        table.usage.join(session)
         reader = asyncio.create_task(self._read(session, context))
         try:
             yield decode_pb2.SessionResponse(welcome=welcome_to_pb(shared.me(), shared.features))
@@ -92,6 +94,8 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
             case "cancel":
                 cancel = message.cancel
                 table.cancel(RequestKey(cancel.request_id, cancel.attempt), tuple(cancel.choice_indexes))
+            case "usage_ack":
+                table.usage.acknowledge(message.usage_ack.request_ids)
             case "attach":
                 attach = message.attach
                 key = RequestKey(attach.request_id, attach.attempt)
@@ -100,10 +104,12 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
                 except StratosError as error:
                     session.refuse(key, error)
             case _:
-                raise BadRequest("a Session takes Submit, Cancel and Attach after its Hello")
+                raise BadRequest("a Session takes Submit, Cancel, Attach and UsageAck after its Hello")
 
 
-def _to_pb(message: StepDeltas | StepProgress) -> decode_pb2.SessionResponse:
+def _to_pb(message: StepDeltas | StepProgress | StepCounts) -> decode_pb2.SessionResponse:
+    if isinstance(message, StepCounts):
+        return decode_pb2.SessionResponse(usage_counts=counts_to_pb(message.counts))
     if isinstance(message, StepProgress):
         progress = decode_pb2.Progress(
             engine_step=message.step,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
 from stratos.core.generation import RequestDelta
+from stratos.core.ledger.usage import UsageCount
 from stratos.core.requests.records import RequestKey
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.worker.engine_client.base import EngineClient
@@ -43,6 +44,13 @@ class StepProgress:
     """Submits of the session so far, refused ones included."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCounts:
+    """What ended attempts took."""
+
+    counts: tuple[UsageCount, ...]
+
+
 class Session:
     """Outgoing side of one bidirectional stream. Belongs to the event loop."""
 
@@ -51,6 +59,7 @@ class Session:
         self._clock = clock
         self._dirty: dict[RequestKey, RequestRecord] = {}
         self._refusals: list[RequestDelta] = []
+        self._counts: list[UsageCount] = []
         self._wake = asyncio.Event()
         self.is_closed = False
         self.num_submits = 0
@@ -67,6 +76,10 @@ class Session:
             self._refusals.append(RequestDelta(key=key, error=error))
             self._wake.set()
 
+    def report(self, counts: list[UsageCount]) -> None:
+        """Send counts with the next sign of life, or at the end: they are not in a hurry."""
+        self._counts += counts
+
     def forget(self, record: RequestRecord) -> None:
         """``record`` belongs to another session, or to none, from now on."""
         self._dirty.pop(record.key, None)
@@ -81,14 +94,17 @@ class Session:
         """Everything marked has been taken for sending."""
         return not self._dirty and not self._refusals
 
-    async def messages(self) -> AsyncGenerator[StepDeltas | StepProgress, None]:
+    async def messages(self) -> AsyncGenerator[StepDeltas | StepProgress | StepCounts, None]:
         """What to send, in order, until the session is closed; taking a message moves the cursors of its records."""
         due_s = self._clock.now()
         while True:
             if not self.is_idle:
                 yield self._drain()
-            elif self.is_closed:
+            elif self.is_closed and not self._counts:
                 return
+            if self._counts and (self.is_closed or self._clock.now() >= due_s):
+                counts, self._counts = self._counts, []
+                yield StepCounts(counts=tuple(counts))
             if self._clock.now() >= due_s:
                 status = self._engine.status()
                 yield StepProgress(

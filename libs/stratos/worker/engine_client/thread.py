@@ -109,7 +109,7 @@ class ThreadEngine(EngineClient):
                 self._wake.wait(IDLE_POLL_S)
 
     def _deliver(self, result: StepResult) -> None:
-        if result.outputs or result.embeddings or result.prefill_events or result.errors or result.prefill_errors:
+        if result.has_news:
             self._to_loop(self._publish, result)
 
     def _fail(self, error: BaseException) -> None:

@@ -156,6 +156,7 @@ def response_from_pb(message: source_pb2.FetchResponse) -> SourceMessage:
                 prefill_ns=message.finish.prefill_ns,
                 num_computed_tokens=message.finish.num_computed_tokens,
                 num_cached_tokens=message.finish.num_cached_tokens,
+                device_ns=message.finish.device_ns,
             )
         case "abort_ack":
             return AbortAck()

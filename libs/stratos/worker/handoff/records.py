@@ -127,6 +127,8 @@ class Finish:
     prefill_ns: int
     num_computed_tokens: int
     num_cached_tokens: int
+    device_ns: int = 0
+    """The job's share of the steps that worked on it."""
 
 
 @dataclass(frozen=True, slots=True)

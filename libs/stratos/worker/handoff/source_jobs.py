@@ -24,6 +24,8 @@ class PrefillProgress:
         """Begin of the first of these steps, in monotonic seconds."""
         self.ended_s = 0.0
         """End of the last one so far."""
+        self.device_ns = 0
+        """Its share of these steps."""
         self._changed = asyncio.Event()
 
     def count_step(self, result: StepResult) -> None:
@@ -92,6 +94,9 @@ class PrefillJobs:
 
     def on_step(self, result: StepResult) -> None:
         """Take over the prefill events of one engine step."""
+        for leg, num_tokens in result.shares.legs.items():
+            if (job := self._jobs.get(leg)) is not None:
+                job.device_ns += result.share_ns(num_tokens)
         for event in result.prefill_events:
             job = self._jobs.get(event.leg)
             if job is None:

@@ -229,6 +229,7 @@ class SourceLeg:
             prefill_ns=round(prefill_s * 1e9),
             num_computed_tokens=max(job.num_tokens - job.num_cached_tokens, 0),
             num_cached_tokens=job.num_cached_tokens,
+            device_ns=job.device_ns,
         )
 
     async def _wait_ack(self, sender: PairSender) -> None:

@@ -77,6 +77,7 @@ class HandoffTarget:
             prefill_worker_id=source.worker_id,
             prefill_ns=finish.prefill_ns,
             transfer_ns=round(transfer_s * 1e9),
+            device_ns=finish.device_ns,
         )
         try:
             await self._context.engine.commit(self._record.key)

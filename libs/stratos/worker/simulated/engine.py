@@ -123,6 +123,6 @@ class SimulatedEngine(EngineClient):
 
     def _end_step(self, result: StepResult) -> None:
         self._timer = None
-        if result.outputs or result.embeddings or result.prefill_events or result.errors or result.prefill_errors:
+        if result.has_news:
             self._publish(result)
         self._wake()

@@ -21,6 +21,7 @@ from stratos.store.content.forms import policy_to_json, template_to_json
 from stratos.store.counters.key_use import KeyUse
 from stratos.store.key_store import KeyStore
 from stratos.store.keys import Peppers
+from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.plans import plan_from_json
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
@@ -33,6 +34,7 @@ from stratos_gateway.admin.content_records import (
 )
 from stratos_gateway.admin.declaration import Change, Declaration, Stored, declared, differences, parse_declaration
 from stratos_gateway.admin.fields import key_terms, only, seconds, text
+from stratos_gateway.admin.ledger_routes import LedgerRoutes
 from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
 from stratos_gateway.http.body import read_json
 from stratos_gateway.http.json_response import OrjsonResponse
@@ -49,6 +51,7 @@ class AdminStores:
     records: RecordStore
     key_use: KeyUse
     peppers: Peppers
+    ledger: LedgerStore | None = None
 
 
 class Caller:
@@ -141,6 +144,7 @@ class AdminRoutes:
             ("GET", "/declaration", admin, self._declaration),
             ("POST", "/declaration", admin, self._apply),
         ]
+        table += LedgerRoutes(self._stores.ledger).table()
         return [
             Route(f"/admin/v1{path}", self._endpoint(role, handler), methods=[method])
             for method, path, role, handler in table

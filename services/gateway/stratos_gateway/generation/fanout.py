@@ -56,6 +56,14 @@ class Fanout:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def confirm(self, chunks: Sequence[ChoiceChunk]) -> None:
+        """These have been written to the client."""
+        for chunk in chunks:
+            position, index = divmod(chunk.index, self._num_choices)
+            self.generations[position].transcript.choices[index].num_delivered += (
+                len(chunk.token_ids) + chunk.num_withheld
+            )
+
     def fail(self, error: StratosError) -> None:
         """End with this error, unless everything has come already."""
         self._failure = error

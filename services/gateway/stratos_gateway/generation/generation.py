@@ -22,6 +22,7 @@ from stratos.common.errors import DeadlinePassed, Draining, FeatureUnavailable, 
 from stratos.common.ids import new_id
 from stratos.core.features import required_features
 from stratos.core.generation import Submission
+from stratos.core.ledger.usage import MeterTag
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
@@ -54,6 +55,8 @@ class GenerationSpec:
     """The request may go to an external endpoint, and does not wait longer than that here; 0 lets it wait."""
     queued_since_s: float | None = None
     """It has waited since then, monotonic; ``None`` is now."""
+    meter: MeterTag | None = None
+    """What it is billed by; ``None`` for what is not billed."""
     can_be_convicted: bool = True
     """Whether the prompt may be refused later because workers were lost as it began; not so for the platform's own."""
 
@@ -76,6 +79,8 @@ class Generation:
         self.transcript = Transcript(choices, len(spec.prompt_ids), platform, notify)
         self.error: StratosError | None = None
         self.is_ended = False
+        self.last_submitted: int | None = None
+        """Attempt that a worker last got."""
         self._platform = platform
         self._notify = notify
         self._attempt: Attempt | None = None
@@ -156,6 +161,7 @@ class Generation:
         attempt = self._attempt = Attempt(self.transcript, session, key, self._attempts.label, on_settled)
         try:
             session.submit(submission, attempt)
+            self.last_submitted = key.attempt
             cause = await attempt.wait()
         except WorkerLost:
             cause = Cause.UNREACHABLE
@@ -209,7 +215,13 @@ class Generation:
             prefill=placement.prefill,
             trace=trace,
             required_features=required_features(request),
+            meter=self._meter(),
         )
+
+    def _meter(self) -> MeterTag | None:
+        """A resumed attempt knows what the first one found in a cache: the prompt is charged once."""
+        tag = self.spec.meter
+        return None if tag is None else replace(tag, num_cached_tokens=self.transcript.num_cached_tokens)
 
     def _engine_request(self, sampling: SamplingParams, attempt: int = 0) -> EngineRequest:
         spec = self.spec

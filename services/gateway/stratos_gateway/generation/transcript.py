@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stratos.core.generation import ChoiceDelta, Receipt
+from stratos.core.ledger.pricing import Times
 from stratos.core.requests.records import ChoiceState, FinishReason, PositionLogprobs
 from stratos_gateway.generation.journal import ChoiceJournal, JournalConflict
 from stratos_gateway.generation.platform import Platform
@@ -32,7 +33,7 @@ class Transcript:
     ) -> None:
         self.choices = tuple(choices)
         self.receipt: Receipt | None = None
-        """Of the last attempt that sent one."""
+        """Of the first attempt that sent one: what a recovery computes again is not the client's."""
         self.prompt_logprobs: Sequence[PositionLogprobs] = ()
         """Of the prompt's tokens from the second on; there before the first chunk if they were asked for."""
         self._num_prompt_tokens = num_prompt_tokens
@@ -41,6 +42,7 @@ class Transcript:
         self._notify = notify
         self._started_s = platform.clock.now()
         self._token_s: dict[int, float] = {}
+        self._first_s: dict[int, float] = {}
 
     @property
     def is_complete(self) -> bool:
@@ -54,8 +56,28 @@ class Transcript:
 
     @property
     def num_cached_tokens(self) -> int:
-        """Prompt tokens from a prefix cache; a resumed attempt may find more than the prompt there."""
+        """Prompt tokens from a prefix cache."""
         return 0 if self.receipt is None else min(self.receipt.num_cached_tokens, self._num_prompt_tokens)
+
+    @property
+    def num_delivered_tokens(self) -> int:
+        """Tokens that were written to the client's stream, over all choices."""
+        return sum(choice.num_delivered for choice in self.choices)
+
+    def times(self, arrival_s: float) -> Times:
+        """What the client saw, as far as this gateway can tell.
+
+        Args:
+            arrival_s: when the request came, monotonic seconds.
+        """
+        if not self._first_s:
+            return Times()
+        ttft_s = min(self._first_s.values()) - arrival_s
+        num_gaps = self.num_output_tokens - len(self._first_s)
+        gaps_s = sum(last_s - self._first_s[index] for index, last_s in self._token_s.items())
+        return Times(
+            ttft_us=round(max(0.0, ttft_s) * 1e6), itl_us=round(gaps_s / num_gaps * 1e6) if num_gaps > 0 else None
+        )
 
     def states(self) -> tuple[ChoiceState, ...]:
         """Where the next attempt resumes."""
@@ -85,7 +107,7 @@ class Transcript:
 
     def accept_receipt(self, receipt: Receipt) -> None:
         """Keep and count where the prompt was computed."""
-        self.receipt = receipt
+        self.receipt = self.receipt or receipt
         self._metrics.observe_receipt(receipt)
 
     def publish(self) -> bool:
@@ -101,3 +123,4 @@ class Transcript:
         elif not self._token_s:
             self._metrics.ttft.observe(now_s - self._started_s)
         self._token_s[index] = now_s
+        self._first_s.setdefault(index, now_s)

@@ -43,6 +43,8 @@ class BaseModel:
     can_chat: bool = True
     embedding: EmbeddingConfig | None = None
     """How it embeds; ``None`` when it does not."""
+    size: str = ""
+    """Row of the plans' prices."""
 
     def describe(self) -> dict[str, Any]:
         """What it can do, for a list of models; adapters can do the same."""

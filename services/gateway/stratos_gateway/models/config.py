@@ -21,6 +21,8 @@ class ModelConfig:
     """Digest of the model folder and state of its files, as `stratos up` hands it over; empty: computed at start."""
     name: str = ""
     """Name that clients use as "model"; empty takes the folder's name."""
+    size: str = ""
+    """Row of the plans' prices that its tokens have, such as "8b"; empty takes the row "default"."""
     max_input_tokens: Annotated[int, Ge(1)] = 4096
     """Longest prompt; longer ones get 400 context_length_exceeded."""
     max_model_len: Annotated[int, Ge(0)] = 0

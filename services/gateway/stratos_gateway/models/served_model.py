@@ -47,6 +47,7 @@ class ServedModel:
             base=BaseModel(
                 name=config.name or path.resolve().name,
                 digest=files.digest,
+                size=config.size,
                 max_model_len=config.max_stream_len
                 or min(config.max_model_len or files.max_model_len, files.max_model_len),
                 vocab_size=files.vocab_size,

@@ -95,6 +95,9 @@ class ExternalOutput(Output):
         """Nothing more of it is taken; with the last one the endpoint is left."""
         self._choices[index].is_ended = self._is_cut = True
 
+    def confirm(self, chunks: Sequence[ChoiceChunk]) -> None:
+        """What has come is what the client gets, so nothing has to be noted."""
+
     async def news(self) -> list[ChoiceChunk]:
         """The chunks of the next event that has any.
 

@@ -37,6 +37,10 @@ class Output(Protocol):
 class Generated(Output, Protocol):
     """The same, before any policy, with what it took."""
 
+    def confirm(self, chunks: Sequence[ChoiceChunk]) -> None:
+        """These have been written to the client."""
+        ...
+
     @property
     def num_prompt_tokens(self) -> int:
         """Over all prompts."""

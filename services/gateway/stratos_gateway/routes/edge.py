@@ -31,6 +31,7 @@ from stratos_gateway.http.deadline import TimeAllowed, time_allowed
 from stratos_gateway.http.errors import public_param
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.ledger.billing import Billing
 from stratos_gateway.limits.limiter import Cost, TenantLimiter
 from stratos_gateway.overflow.client import OverflowClient
 from stratos_gateway.policies.gate import NO_SCREENS, Screens
@@ -47,6 +48,8 @@ class Edge:
     tokenizer: Tokenizer
     limits: HttpLimits
     limiter: TenantLimiter
+    billing: Billing | None = None
+    """``None`` where nothing is billed."""
     content: Screens = NO_SCREENS
     overflow: OverflowClient | None = None
     """Where requests go that would wait too long; ``None`` lets them wait."""
@@ -121,14 +124,17 @@ class EdgeEndpoint(ABC):
 
         Raises:
             RateLimited, ConcurrencyLimited, RequestOverRate: the tenant's own limits.
+            InsufficientQuota: its budget is spent.
         """
         limiter, exchange = self._edge.limiter, exchange_of(request)
+        billing = self._edge.billing
+        warnings = [] if billing is None else await billing.budgets.check(tenant)
         reservation, spending = limiter.claim(tenant, cost), Spending(cost.num_tokens)
         try:
             try:
                 await limiter.take(reservation)
             finally:
-                exchange.headers = reservation.headers
+                exchange.headers = warnings + reservation.headers
             yield spending
         except Retryable:
             spending.num_tokens = spending.num_output_tokens  # the platform's failure is not the tenant's use

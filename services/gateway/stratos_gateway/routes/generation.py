@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -27,6 +28,7 @@ from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.exchange import Exchange, exchange_of
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
+from stratos_gateway.ledger.account import ExternalAccount, NoAccount, RequestAccount
 from stratos_gateway.limits.limiter import Cost
 from stratos_gateway.openai.responses import ChatRenderer, Usage
 from stratos_gateway.overflow.client import ExternalCall, OverflowClient
@@ -51,6 +53,7 @@ class _Answering:
     generated: Generated
     output: Output
     prepared: Prepared
+    account: NoAccount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +117,15 @@ class GenerationEndpoint(EdgeEndpoint):
         ]
         stop = (options.stop, options.include_stop)
         fanout = Fanout(specs, options.n, stop, self._edge.tokenizer, self._edge.platform)
-        with self._settled(run, fanout, unless=lambda error: isinstance(error, WaitTooLong)):
+        is_begun = partial(_is_begun, fanout)
+        with (
+            self._settled(run, fanout, unless=lambda error: isinstance(error, WaitTooLong)),
+            self._account(caller.tenant, fanout, prepared) as account,
+        ):
             async with fanout:
-                with self._edge.admission.ends_by(caller.place, fanout.fail, lambda: fanout.num_output_tokens > 0):
-                    await self._send(_Answering(fanout, _screened(fanout, run.screen), prepared), run.request, run.send)
+                with self._edge.admission.ends_by(caller.place, fanout.fail, is_begun):
+                    answering = _Answering(fanout, _screened(fanout, run.screen), prepared, account)
+                    await self._send(answering, run.request, run.send)
 
     async def _run_elsewhere(
         self, run: _Run, overflow: OverflowClient, external: ExternalRequest, why: WaitTooLong
@@ -129,8 +137,11 @@ class GenerationEndpoint(EdgeEndpoint):
         try:
             async with overflow.open(external, call) as output:
                 exchange.headers.append(SERVED_ELSEWHERE)
-                with self._settled(run, output, unless=lambda error: not exchange.status):
-                    await self._send_external(output, run)
+                with (
+                    self._settled(run, output, unless=lambda error: not exchange.status),
+                    self._external_account(run, output) as account,
+                ):
+                    await self._send_external(output, run, account)
         except WorkerLost as error:
             if exchange.status:
                 raise
@@ -142,12 +153,12 @@ class GenerationEndpoint(EdgeEndpoint):
         _log.info("request %s went to the external endpoint: %s", exchange.request_id, why.message)
         return True
 
-    async def _send_external(self, output: ExternalOutput, run: _Run) -> None:
+    async def _send_external(self, output: ExternalOutput, run: _Run, account: NoAccount) -> None:
         left_s = max(0.0, run.caller.end_s - self._edge.platform.clock.now())
         timer = asyncio.get_running_loop().call_later(left_s, output.fail, DeadlinePassed())
         try:
             with self._edge.admission.ends_by(run.caller.place, output.fail, lambda: output.has_begun):
-                answering = _Answering(output, _screened(output, run.screen), run.prepared)
+                answering = _Answering(output, _screened(output, run.screen), run.prepared, account)
                 await self._send(answering, run.request, run.send)
         finally:
             timer.cancel()
@@ -169,6 +180,24 @@ class GenerationEndpoint(EdgeEndpoint):
                 self._count(run.caller.tenant, generated)
                 _describe(exchange_of(run.request).span, run.prepared, generated)
 
+    def _account(self, tenant: Tenant, fanout: Fanout, prepared: Prepared) -> NoAccount:
+        billing = self._edge.billing
+        if billing is None:
+            return NoAccount()
+        return RequestAccount(billing.meter, tenant.plan, fanout.generations, is_stream=prepared.options.stream)
+
+    def _external_account(self, run: _Run, output: ExternalOutput) -> NoAccount:
+        spec, billing = run.prepared.specs[0], self._edge.billing
+        if billing is None or spec.meter is None:
+            return NoAccount()
+        return ExternalAccount(
+            billing.meter,
+            run.caller.tenant,
+            spec.meter,
+            output,
+            has_answered=lambda: bool(exchange_of(run.request).status),
+        )
+
     async def _send(self, answering: _Answering, request: Request, send: Send) -> None:
         if answering.prepared.options.stream:
             await self._stream(answering, exchange_of(request), send)
@@ -184,6 +213,7 @@ class GenerationEndpoint(EdgeEndpoint):
         try:
             while chunks := await answering.output.news():
                 await stream.write(encode_events(renderer.events(chunks)))
+                answering.generated.confirm(chunks)
             usage = [renderer.usage_event(_usage(answering.generated))] if prepared.options.include_usage else []
             await stream.write(encode_events(usage) + DONE)
         except StratosError as error:
@@ -192,6 +222,7 @@ class GenerationEndpoint(EdgeEndpoint):
             label = exchange.span.trace.label(renderer.answer.id)
             _log.warning("stream %s ends with an error: %s: %s", label, error.code, error.message)
             self._name_param(error)
+            answering.account.fail(error)
             await stream.write(encode_events([error_body(error)]))
         await stream.end()
 
@@ -221,6 +252,10 @@ def _cost(prepared: Prepared) -> Cost:
         num_tokens=sum(len(spec.prompt_ids) + n * spec.sampling.max_tokens for spec in prepared.specs),
         num_sequences=n * len(prepared.specs),
     )
+
+
+def _is_begun(fanout: Fanout) -> bool:
+    return fanout.num_output_tokens > 0
 
 
 def _usage(generated: Generated) -> Usage:

@@ -13,7 +13,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import Overloaded, QueueTimeout, RateLimited, StratosError
 from stratos.core.requests.embedding import EmbedCall, PoolingKind
 from stratos.core.requests.sampling_params import SamplingParams
-from stratos.core.tenant import Tenant
+from stratos.core.tenant import PLATFORM_TENANT, Tenant
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.embedding_run import embed_all
 from stratos_gateway.generation.fanout import Fanout
@@ -22,7 +22,7 @@ from stratos_gateway.generation.platform import Platform
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.routes.config import HealthConfig
 
-HEALTH_TENANT = Tenant(name="stratos-health", cache_salt=b"stratos-health")
+HEALTH_TENANT = Tenant(name=PLATFORM_TENANT, cache_salt=b"stratos-health")
 _PROBE_TEXT = "a"
 
 

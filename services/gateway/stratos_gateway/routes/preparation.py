@@ -11,6 +11,7 @@ from typing import Any
 from stratos.common.errors import BadRequest, StratosError
 from stratos.common.ids import new_id, new_nonce, new_seed
 from stratos.core.adapter import BASE_MODEL
+from stratos.core.ledger.usage import MeterTag
 from stratos.core.requests.limits import check_prompt_logprobs
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.tenancy.plan import Plan
@@ -26,6 +27,7 @@ from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRen
 from stratos_gateway.overflow.request import ExternalRequest, external_chat, external_completion
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
+from stratos_gateway.routes.meter_tag import meter_tag
 from stratos_gateway.routes.plan_limits import check_plan
 
 
@@ -55,6 +57,7 @@ class Preparation:
         prompts: templates that requests may name.
         watermarks: whose output is marked.
         wall_clock: seconds since the epoch, for ``created``.
+        is_metered: requests are billed.
     """
 
     model: ServedModel
@@ -63,6 +66,7 @@ class Preparation:
     prompts: PromptRenderer = field(default_factory=lambda: PromptRenderer(NO_CONTENT))
     watermarks: WatermarkPolicy = field(default_factory=WatermarkPolicy)
     wall_clock: Callable[[], float] = time.time
+    is_metered: bool = False
 
     async def chat(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> Prepared:
         """/v1/chat/completions; raises ``StratosError`` with the client's answer."""
@@ -130,6 +134,7 @@ class Preparation:
             await self.model.grammars.check(options.grammar.spec, options.grammar.param, tenant.name)
         seed = new_seed() if options.seed is None else options.seed
         nonce = new_nonce()
+        route = "chat" if prompt_param == "messages" else "completion"
         watermark = self.watermarks.watermark_for(tenant.name, target.name)
         return tuple(
             GenerationSpec(
@@ -139,10 +144,16 @@ class Preparation:
                 sampling=replace(self._sampling(options, len(prompt), tenant.plan), watermark=watermark),
                 seed=seed,
                 trace=trace,
+                meter=self._tag(tenant, target, route, trace),
                 session_key=session_key(tenant.cache_salt, tenant.name, options.session),
             )
             for prompt in prompts
         )
+
+    def _tag(self, tenant: Tenant, target: ModelTarget, route: str, trace: TraceContext) -> MeterTag | None:
+        if not self.is_metered:
+            return None
+        return meter_tag(self.model.base, tenant, target, route, trace, int(self.wall_clock() * 1000))
 
     def _sampling(self, options: GenerationOptions, num_prompt_tokens: int, plan: Plan) -> SamplingParams:
         wanted = self.default_max_tokens if options.max_tokens is None else options.max_tokens

@@ -43,6 +43,12 @@ class SessionPool:
         self._sessions: dict[tuple[str, str], asyncio.Task[WorkerSession]] = {}
         self._closing = BackgroundTasks()
 
+    @property
+    def workers(self) -> list[WorkerRef]:
+        """Those with an open session."""
+        open_tasks = [task for task in self._sessions.values() if task.done() and not _is_useless(task)]
+        return [task.result().worker for task in open_tasks]
+
     async def get(self, worker: WorkerRef) -> WorkerSession:
         """The open session with a worker process.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -21,14 +22,17 @@ from stratos.common.clock import Clock
 from stratos.common.errors import FeatureUnavailable, Overloaded, WorkerLost
 from stratos.core.features import can_speak_with, name_features
 from stratos.core.generation import Submission
+from stratos.core.ledger.usage import UsageCount
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import RequestKey
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec import generation as codec
+from stratos.rpc.codec.usage import counts_from_pb, usage_ack
 from stratos_gateway.sessions.liveness import Liveness, SessionConfig
 from stratos_gateway.sessions.sink import AttemptSink
 
 _log = logging.getLogger(__name__)
+OnCounts = Callable[["WorkerSession", Sequence[UsageCount]], None]
 MAX_OUTBOX = 4096
 
 
@@ -40,10 +44,19 @@ class WorkerSession:
         clock: for liveness.
         config: limits of liveness.
         dialer: connects.
+        on_counts: told what ended attempts took, of this session's requests and of gateways that died.
     """
 
-    def __init__(self, worker: WorkerRef, clock: Clock, config: SessionConfig, dialer: Dialer = PLAIN) -> None:
+    def __init__(
+        self,
+        worker: WorkerRef,
+        clock: Clock,
+        config: SessionConfig,
+        dialer: Dialer = PLAIN,
+        on_counts: OnCounts = lambda session, counts: None,
+    ) -> None:
         self.worker = worker
+        self._on_counts = on_counts
         self.is_broken = False
         self._features: frozenset[str] = frozenset()
         self._clock = clock
@@ -123,6 +136,12 @@ class WorkerSession:
         except asyncio.QueueFull:  # a lost Cancel would leak; a broken session frees everything there
             self._break("broken", "it does not take messages")
 
+    def acknowledge_usage(self, request_ids: Sequence[str]) -> None:
+        """The ledger has what these took; an acknowledgement that is lost costs the worker memory alone."""
+        if not self.is_broken:
+            with contextlib.suppress(asyncio.QueueFull):
+                self._outbox.put_nowait(usage_ack(request_ids))
+
     def release(self, key: RequestKey) -> None:
         """The attempt ended at the worker: forget its sink."""
         self._sinks.pop(key, None)
@@ -171,6 +190,8 @@ class WorkerSession:
             for output in message.step_outputs.outputs:
                 if (sink := self._sinks.get(RequestKey(output.request_id, output.attempt))) is not None:
                     self._deliver(output, sink)
+        elif kind == "usage_counts":
+            self._on_counts(self, counts_from_pb(message.usage_counts))
         elif kind == "progress":
             progress = message.progress
             self._num_taken = progress.num_submits

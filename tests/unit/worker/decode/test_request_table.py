@@ -23,6 +23,7 @@ from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.records import PromptOrigin, RequestRecord
 from stratos.worker.status import StatusFeed
 from tests.support.terms import with_terms
+from tests.support.usage_counts import empty_log
 from tests.support.waiting import eventually
 
 PROMPT = tuple(range(10))
@@ -58,7 +59,9 @@ class Bench:
         self.engine = ThreadEngine(EngineCore(FakeRunner(FakeConfig(worker_weight=2)), SchedulerConfig()))
         self.policy = AddingPolicy(self.engine)
         values = {"max_requests": 8, "orphan_ttl_s": 5.0} | config
-        self.table = RequestTable(self.engine, self.policy, self.clock, news=StatusFeed(), **values)  # type: ignore[arg-type]
+        self.table = RequestTable(
+            self.engine, self.policy, self.clock, news=StatusFeed(), usage=empty_log(self.clock), **values
+        )  # type: ignore[arg-type]
         self.engine.subscribe(self.table.on_step)
 
     def session(self) -> Session:

@@ -28,6 +28,7 @@ from stratos.worker.decode.session import Session
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
 from stratos.worker.status import StatusFeed
+from tests.support.usage_counts import empty_log
 
 PARENT_ID = "b7ad6b7169203331"
 SAMPLED = TraceContext(traceparent=f"00-0af7651916cd43dd8448eb211c80319c-{PARENT_ID}-01", http_request_id="req-1")
@@ -59,7 +60,14 @@ class Bench:
         self.policy, self.clock = Policy(self.engine), SystemClock()
         tracing = Tracing(provider)
         self.table = RequestTable(
-            self.engine, self.policy, self.clock, tracing, max_requests=8, orphan_ttl_s=5.0, news=StatusFeed()
+            self.engine,
+            self.policy,
+            self.clock,
+            tracing,
+            max_requests=8,
+            orphan_ttl_s=5.0,
+            news=StatusFeed(),
+            usage=empty_log(self.clock),
         )
         self.engine.subscribe(self.table.on_step)
 

@@ -36,6 +36,7 @@ from stratos.engine.contract.results import (
     RequestStats,
     Reservation,
     StepResult,
+    StepShares,
 )
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.payload_arena import ALIGNMENT, PayloadArena, PayloadMemory
@@ -146,6 +147,7 @@ RECORDS: dict[str, list[object]] = {
     "results": [
         StepResult(
             step=5,
+            shares=StepShares(tenants={"t": 4}, requests={RequestKey("r", 1): 3}, legs={"leg": 1}, num_tokens=4),
             num_rows=2,
             began_s=1.5,
             ended_s=2.5,

@@ -202,20 +202,22 @@ class Sent(_message.Message):
     def __init__(self, leg: _Optional[str] = ..., seq: _Optional[int] = ...) -> None: ...
 
 class Finish(_message.Message):
-    __slots__ = ("num_frames", "digest", "queue_ns", "prefill_ns", "num_computed_tokens", "num_cached_tokens")
+    __slots__ = ("num_frames", "digest", "queue_ns", "prefill_ns", "num_computed_tokens", "num_cached_tokens", "device_ns")
     NUM_FRAMES_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     QUEUE_NS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_NS_FIELD_NUMBER: _ClassVar[int]
     NUM_COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_NS_FIELD_NUMBER: _ClassVar[int]
     num_frames: int
     digest: bytes
     queue_ns: int
     prefill_ns: int
     num_computed_tokens: int
     num_cached_tokens: int
-    def __init__(self, num_frames: _Optional[int] = ..., digest: _Optional[bytes] = ..., queue_ns: _Optional[int] = ..., prefill_ns: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ...) -> None: ...
+    device_ns: int
+    def __init__(self, num_frames: _Optional[int] = ..., digest: _Optional[bytes] = ..., queue_ns: _Optional[int] = ..., prefill_ns: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., device_ns: _Optional[int] = ...) -> None: ...
 
 class AbortAck(_message.Message):
     __slots__ = ()

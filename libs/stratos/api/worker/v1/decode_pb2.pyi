@@ -41,26 +41,30 @@ PREFILL_PATH_LOCAL_PROMPT_LOGPROBS: PrefillPath
 PREFILL_PATH_EXTERNAL: PrefillPath
 
 class SessionRequest(_message.Message):
-    __slots__ = ("hello", "submit", "cancel", "attach")
+    __slots__ = ("hello", "submit", "cancel", "attach", "usage_ack")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
+    USAGE_ACK_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     submit: Submit
     cancel: Cancel
     attach: Attach
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ...) -> None: ...
+    usage_ack: UsageAck
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., usage_ack: _Optional[_Union[UsageAck, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("welcome", "step_outputs", "progress")
+    __slots__ = ("welcome", "step_outputs", "progress", "usage_counts")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STEP_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_COUNTS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     step_outputs: StepOutputs
     progress: Progress
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
+    usage_counts: UsageCounts
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., usage_counts: _Optional[_Union[UsageCounts, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "features")
@@ -164,7 +168,7 @@ class ChoiceState(_message.Message):
     def __init__(self, index: _Optional[int] = ..., emitted_ids: _Optional[_Iterable[int]] = ..., finished: _Optional[bool] = ...) -> None: ...
 
 class Submit(_message.Message):
-    __slots__ = ("request_id", "attempt", "handoff_id", "prompt_ids", "choices", "sampling", "seed", "model_digest", "terms", "prefill", "trace", "required_features")
+    __slots__ = ("request_id", "attempt", "handoff_id", "prompt_ids", "choices", "sampling", "seed", "model_digest", "terms", "prefill", "trace", "required_features", "meter")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +181,7 @@ class Submit(_message.Message):
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_FEATURES_FIELD_NUMBER: _ClassVar[int]
+    METER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     handoff_id: str
@@ -189,7 +194,66 @@ class Submit(_message.Message):
     prefill: _containers.RepeatedCompositeFieldContainer[_common_pb2.WorkerRef]
     trace: _common_pb2.TraceContext
     required_features: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handoff_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., model_digest: _Optional[str] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., required_features: _Optional[_Iterable[str]] = ...) -> None: ...
+    meter: MeterTag
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handoff_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., model_digest: _Optional[str] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., required_features: _Optional[_Iterable[str]] = ..., meter: _Optional[_Union[MeterTag, _Mapping]] = ...) -> None: ...
+
+class MeterTag(_message.Message):
+    __slots__ = ("key_id", "model", "model_size", "adapter", "route", "http_request_id", "arrived_unix_ms", "num_cached_tokens")
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
+    HTTP_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    key_id: str
+    model: str
+    model_size: str
+    adapter: str
+    route: str
+    http_request_id: str
+    arrived_unix_ms: int
+    num_cached_tokens: int
+    def __init__(self, key_id: _Optional[str] = ..., model: _Optional[str] = ..., model_size: _Optional[str] = ..., adapter: _Optional[str] = ..., route: _Optional[str] = ..., http_request_id: _Optional[str] = ..., arrived_unix_ms: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ...) -> None: ...
+
+class UsageCount(_message.Message):
+    __slots__ = ("request_id", "attempt", "tenant", "meter", "num_prompt_tokens", "num_cached_tokens", "num_output_tokens", "queue_ns", "prefill_ns", "decode_ns", "device_ns")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    METER_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_NS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_NS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_NS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_NS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    attempt: int
+    tenant: str
+    meter: MeterTag
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    queue_ns: int
+    prefill_ns: int
+    decode_ns: int
+    device_ns: int
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., meter: _Optional[_Union[MeterTag, _Mapping]] = ..., num_prompt_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., queue_ns: _Optional[int] = ..., prefill_ns: _Optional[int] = ..., decode_ns: _Optional[int] = ..., device_ns: _Optional[int] = ...) -> None: ...
+
+class UsageCounts(_message.Message):
+    __slots__ = ("counts",)
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.RepeatedCompositeFieldContainer[UsageCount]
+    def __init__(self, counts: _Optional[_Iterable[_Union[UsageCount, _Mapping]]] = ...) -> None: ...
+
+class UsageAck(_message.Message):
+    __slots__ = ("request_ids",)
+    REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    request_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("request_id", "attempt", "choice_indexes")

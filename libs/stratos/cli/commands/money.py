@@ -1,0 +1,87 @@
+"""``stratos admin statement``, ``costs`` and ``ledger``: what tenants owe, and what it cost the platform."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratos.cli.commands.shared import explained_errors
+from stratos.common.errors import BadRequest
+
+UrlOption = Annotated[str, typer.Option("--url", envvar="STRATOS_ADMIN_URL", help="Of a gateway's admin port.")]
+KeyOption = Annotated[
+    str, typer.Option("--key", envvar="STRATOS_ADMIN_KEY", help="Key of the role admin, or tenant-admin for its own.")
+]
+TenantOption = Annotated[str, typer.Option("--tenant", help="Whose; default: that of the key.")]
+MonthOption = Annotated[str, typer.Option("--month", help="Such as 2026-11, in UTC.")]
+
+
+def add_money_commands(app: typer.Typer) -> None:
+    """Put the commands of this module into a group."""
+    app.command("statement")(statement)
+    app.command("costs")(costs)
+    app.command("ledger")(ledger)
+
+
+def statement(
+    month: MonthOption,
+    url: UrlOption,
+    key: KeyOption,
+    tenant: TenantOption = "",
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page into this file instead.")] = None,
+) -> None:
+    """Print what a tenant owes for a month: by model and adapter, with discounts, promises broken and credits."""
+    from stratos.cli.admin_api import AdminClient
+    from stratos.cli.money.statements import statement_html, statement_text
+
+    with explained_errors():
+        query = {"month": month} | ({"tenant": tenant} if tenant else {})
+        found = AdminClient(url, key).call("GET", "/statement", **query)
+        if html is not None:
+            html.write_text(statement_html(found), encoding="utf-8")
+            return typer.echo(f"the statement is in {html}")
+    typer.echo(statement_text(found), nl=False)
+
+
+def costs(
+    month: MonthOption,
+    url: UrlOption,
+    key: KeyOption,
+    hour_price: Annotated[str, typer.Option("--device-hour-price", help="Of one device for one hour, such as 2.50.")],
+    paid_hours: Annotated[
+        int | None,
+        typer.Option("--paid-hours", min=0, help="Device hours that were paid, idle ones too; default: busy time."),
+    ] = None,
+) -> None:
+    """Print cost per million tokens and margin of each model, all tenants together."""
+    from stratos.cli.admin_api import AdminClient
+    from stratos.cli.money.statements import costs_text, micro_units
+
+    with explained_errors():
+        try:
+            query = {"month": month, "hour_price": str(micro_units(hour_price))}
+        except ValueError as error:
+            raise BadRequest(str(error), param="--device-hour-price") from None
+        query |= {} if paid_hours is None else {"paid_hours": str(paid_hours)}
+        found = AdminClient(url, key).call("GET", "/costs", **query)
+    typer.echo(costs_text(found["data"]), nl=False)
+
+
+def ledger(
+    path: Annotated[Path, typer.Argument(help="File to write, mode 0600.")],
+    month: MonthOption,
+    url: UrlOption,
+    key: KeyOption,
+    tenant: Annotated[str, typer.Option("--tenant", help="Whose.")],
+    shape: Annotated[str, typer.Option("--format", help="csv, or parquet with stratosserve[parquet].")] = "csv",
+) -> None:
+    """Write every request of a tenant's month into a file."""
+    from stratos.cli.admin_api import AdminClient
+    from stratos.cli.money.ledger_files import entries_of_month, write_entries
+
+    with explained_errors():
+        rows = list(entries_of_month(AdminClient(url, key), tenant, month))
+        write_entries(path, shape, rows)
+    typer.echo(f"{len(rows)} entries are in {path}")

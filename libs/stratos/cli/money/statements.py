@@ -1,0 +1,119 @@
+"""Amounts and statements as text and as a page of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+MICRO = 1_000_000
+_COLUMNS = ("model", "requests", "prompt", "cached", "output", "gross", "discounts", "net", "credit", "due")
+_STYLE = (
+    "body{font-family:sans-serif;margin:2em}table{border-collapse:collapse;margin:1em 0}"
+    "td,th{padding:.3em .8em;border-bottom:1px solid #ccc;text-align:right}"
+    "td:first-child,th:first-child{text-align:left}"
+)
+
+
+def money(amount: int) -> str:
+    """Micro-units as units, exactly: 1500000 is 1.50, 1 is 0.000001."""
+    sign, (whole, part) = ("-" if amount < 0 else ""), divmod(abs(amount), MICRO)
+    digits = f"{part:06}".rstrip("0").ljust(2, "0")
+    return f"{sign}{whole}.{digits}"
+
+
+def micro_units(text: str) -> int:
+    """The way back; raises ``ValueError`` for what has more than six decimals."""
+    whole, _, part = text.partition(".")
+    if not (whole + part).isdecimal() or not whole or len(part) > 6:
+        raise ValueError("an amount is written as 12 or 1.50, with at most six decimals")
+    return int(whole) * MICRO + int(part.ljust(6, "0"))
+
+
+def table_text(rows: Sequence[Sequence[str]]) -> str:
+    """Columns side by side; the first one to the left."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip())
+    return "\n".join(lines)
+
+
+def statement_text(statement: Mapping[str, Any]) -> str:
+    """A statement for a terminal."""
+    parts = [_title(statement), table_text([_COLUMNS, *_lines(statement)])]
+    if windows := _windows(statement):
+        parts.append("promised times not kept (UTC):\n" + table_text(windows))
+    parts.append(f"due: {money(statement['due'])}")
+    return "\n\n".join(parts) + "\n"
+
+
+def statement_html(statement: Mapping[str, Any]) -> str:
+    """A statement as one page, which needs nothing else."""
+    title = escape(_title(statement))
+    windows = _windows(statement)
+    broken = f"<h2>Promised times not kept (UTC)</h2>{_table_html(windows)}" if windows else ""
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{title}</h1>"
+        f"{_table_html([_COLUMNS, *_lines(statement)])}{broken}"
+        f"<p><strong>Due: {money(statement['due'])}</strong></p></body></html>\n"
+    )
+
+
+def costs_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Cost and margin per model for a terminal."""
+    head = ("model", "tokens", "device h", "earned", "cost", "margin", "cost per M", "earned per M")
+    shown = [
+        (
+            row["model"],
+            str(row["num_tokens"]),
+            f"{row['device_us'] // 36_000_000 / 100:.2f}",
+            *(money(row[name]) for name in ("earned", "cost", "margin")),
+            *("-" if row[name] is None else money(row[name]) for name in ("cost_per_million", "earned_per_million")),
+        )
+        for row in rows
+    ]
+    return table_text([head, *shown]) + "\n"
+
+
+def _title(statement: Mapping[str, Any]) -> str:
+    return f"Statement of {statement['tenant']} for {statement['month']}"
+
+
+def _lines(statement: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    return [_line(line) for line in statement["lines"]]
+
+
+def _line(line: Mapping[str, Any]) -> tuple[str, ...]:
+    discounts = line["gross"] - line["net"]
+    counts = (line[name] for name in ("requests", "prompt_tokens", "cached_tokens", "output_tokens"))
+    amounts = (line["gross"], discounts, line["net"], line["credit"], line["due"])
+    name = f"{line['model']} + {line['adapter']}" if line["adapter"] else line["model"]
+    if line["replays"]:
+        name += f" ({line['replays']} from the response cache)"
+    return (name, *map(str, counts), *map(money, amounts))
+
+
+def _windows(statement: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    found = statement["violation_windows"]
+    rows = [
+        (
+            window["model"], _time(window["begin_unix_ms"]), _time(window["end_unix_ms"]),
+            f"{window['num_violations']} of {window['num_requests']}", money(window["credit"]),
+        )
+        for window in found
+    ]  # fmt: skip
+    return [("model", "from", "to", "requests", "credit"), *rows] if rows else []
+
+
+def _time(unix_ms: int) -> str:
+    return datetime.fromtimestamp(unix_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _table_html(rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:])
+    return f"<table><tr>{head}</tr>{body}</table>"

@@ -1,0 +1,89 @@
+"""What models earned and what their devices cost: all tenants together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stratos.core.ledger.pricing import TOKENS_PER_PRICE
+from stratos.core.ledger.sums import UsageTable, due_of, keep_fields, regroup
+
+US_PER_HOUR = 3_600_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCost:
+    """What devices cost the platform."""
+
+    hour_price: int
+    """Micro-units of one device for one hour."""
+    num_paid_hours: int | None = None
+    """Device hours that were paid, idle ones included: models share them by the time they were busy with. ``None``
+    counts busy time alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCost:
+    """One model in a month; amounts in micro-units."""
+
+    model: str
+    num_tokens: int
+    """Prompt and output."""
+    device_us: int
+    earned: int
+    """Due from all tenants."""
+    cost: int
+
+    @property
+    def margin(self) -> int:
+        """What is left."""
+        return self.earned - self.cost
+
+    @property
+    def cost_per_million(self) -> int | None:
+        """Cost of a million tokens; ``None`` where there were no tokens."""
+        return _share(self.cost, TOKENS_PER_PRICE, self.num_tokens) if self.num_tokens else None
+
+    @property
+    def earned_per_million(self) -> int | None:
+        """What a million tokens brought."""
+        return _share(self.earned, TOKENS_PER_PRICE, self.num_tokens) if self.num_tokens else None
+
+
+def model_costs(tables: Iterable[UsageTable], price: DeviceCost) -> list[ModelCost]:
+    """Cost and margin of each model.
+
+    Paid hours are shared without a remainder: the costs of all models add up to what was paid.
+    """
+    by_model = regroup(tables, keep_fields("model"))
+    busy = [sums["device_us"] for sums in by_model.values()]
+    if price.num_paid_hours is None:
+        costs = [_share(device_us, price.hour_price, US_PER_HOUR) for device_us in busy]
+    else:
+        costs = _split(price.num_paid_hours * price.hour_price, busy)
+    return [
+        ModelCost(
+            model=group.model,
+            num_tokens=sums["prompt_tokens"] + sums["output_tokens"],
+            device_us=sums["device_us"],
+            earned=due_of(sums),
+            cost=cost,
+        )
+        for (group, sums), cost in zip(by_model.items(), costs, strict=True)
+    ]
+
+
+def _share(amount: int, numerator: int, denominator: int) -> int:
+    """Rounded to the nearest unit, halves up."""
+    return (2 * amount * numerator + denominator) // (2 * denominator)
+
+
+def _split(total: int, weights: list[int]) -> list[int]:
+    """Parts of ``total`` in proportion, which add up to it."""
+    whole, parts, seen, given = sum(weights), [], 0, 0
+    for weight in weights:
+        seen += weight
+        until = total * seen // whole if whole else 0
+        parts.append(until - given)
+        given = until
+    return parts

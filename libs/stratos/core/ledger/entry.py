@@ -1,0 +1,162 @@
+"""One request in the ledger, and the text in which it is stored.
+
+The tenant is not in the text: it is in the name under which entries are kept, so a deleted tenant's ledger becomes
+that of a pseudonym by renaming it.
+
+An entry has a rank.  What the gateway of the request wrote stands above what another one took over from a worker, and a
+later attempt above an earlier one; of two entries of one request the one of the higher rank stays.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from stratos.core.ledger.pricing import Amounts, Times, TokenCounts
+from stratos.core.ledger.usage import MeterTag
+
+OWN_RANK = 1_000_000
+"""Of an entry by the gateway that answered the request; entries taken over have the number of their attempt."""
+
+
+class RequestOutcome(enum.StrEnum):
+    """How a request ended."""
+
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    """The client left."""
+    FAILED = "failed"
+    """The platform ended it with an error."""
+    REPLAYED = "replayed"
+    """The answer came from the response cache."""
+    EXTERNAL = "external"
+    """An external endpoint answered."""
+    RECOVERED = "recovered"
+    """Its gateway died; the count is that of a worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """Microseconds."""
+
+    queue_us: int = 0
+    prefill_us: int = 0
+    decode_us: int = 0
+    device_us: int = 0
+    """Shares of the steps of all devices that worked on it."""
+
+
+NO_STAGES = StageTimes()
+NO_TIMES = Times()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """One prompt of a request, with all its choices."""
+
+    request_id: str
+    """Minted by the gateway; an entry is there once for each."""
+    tenant: str
+    plan: str
+    tag: MeterTag
+    outcome: RequestOutcome
+    counts: TokenCounts
+    amounts: Amounts
+    stages: StageTimes = NO_STAGES
+    times: Times = NO_TIMES
+    is_kept: bool | None = None
+    """The promised times were kept."""
+    rank: int = OWN_RANK
+
+    @property
+    def day(self) -> str:
+        """UTC day of the request's arrival, as 2026-11-22."""
+        return day_of(self.tag.arrived_unix_ms)
+
+    @property
+    def group(self) -> str:
+        """What it is added to, besides its tenant and day."""
+        return GROUP_SEPARATOR.join((self.tag.model, self.tag.adapter, self.tag.key_id))
+
+    @property
+    def measures(self) -> dict[str, int]:
+        """What is added up; zeros are left out."""
+        amounts, counts = self.amounts, self.counts
+        values = {
+            "requests": 1,
+            "prompt_tokens": counts.num_prompt,
+            "cached_tokens": counts.num_cached,
+            "output_tokens": counts.num_output,
+            "device_us": self.stages.device_us,
+            "gross": amounts.gross,
+            "cached_discount": amounts.cached_discount,
+            "batch_discount": amounts.batch_discount,
+            "replay_discount": amounts.replay_discount,
+            "credit": amounts.credit,
+            "replays": int(self.outcome is RequestOutcome.REPLAYED),
+            "promises": int(self.is_kept is not None),
+            "violations": int(self.is_kept is False),
+        }
+        return {name: value for name, value in values.items() if value}
+
+
+GROUP_SEPARATOR = "\x1f"
+_PLAIN_TAG = tuple(f.name for f in fields(MeterTag))
+_STAGES = tuple(f.name for f in fields(StageTimes) if f.name != "device_us")
+
+
+def day_of(unix_ms: int) -> str:
+    """The UTC day of a time."""
+    return datetime.fromtimestamp(unix_ms // 1000, UTC).strftime("%Y-%m-%d")
+
+
+def entry_to_text(entry: LedgerEntry) -> str:
+    """As stored: one line of JSON. ``g`` and ``m`` are what the store adds up, and takes back for a higher rank."""
+    value: dict[str, Any] = {
+        "g": entry.group,
+        "m": entry.measures,
+        "plan": entry.plan,
+        "outcome": entry.outcome.value,
+        "rank": entry.rank,
+        **{name: getattr(entry.tag, name) for name in _PLAIN_TAG if name not in ("model", "adapter", "key_id")},
+        **{name: getattr(entry.stages, name) for name in _STAGES},
+        "ttft_us": entry.times.ttft_us,
+        "itl_us": entry.times.itl_us,
+    }
+    return json.dumps({k: v for k, v in value.items() if v not in (None, "", 0)}, separators=(",", ":"))
+
+
+def entry_from_text(request_id: str, tenant: str, text: str) -> LedgerEntry:
+    """An entry as stored.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    try:
+        value = json.loads(text)
+        model, adapter, key_id = value["g"].split(GROUP_SEPARATOR)
+        m = value["m"]
+        known = {"model": model, "adapter": adapter, "key_id": key_id}
+        tag = MeterTag(**known, **{name: value[name] for name in _PLAIN_TAG if name in value})
+        return LedgerEntry(
+            request_id=request_id,
+            tenant=tenant,
+            plan=value.get("plan", ""),
+            tag=tag,
+            outcome=RequestOutcome(value["outcome"]),
+            counts=TokenCounts(
+                num_prompt=m.get("prompt_tokens", 0),
+                num_cached=m.get("cached_tokens", 0),
+                num_output=m.get("output_tokens", 0),
+            ),
+            amounts=Amounts(**{f.name: m.get(f.name, 0) for f in fields(Amounts)}),
+            stages=StageTimes(device_us=m.get("device_us", 0), **{name: value.get(name, 0) for name in _STAGES}),
+            times=Times(ttft_us=value.get("ttft_us"), itl_us=value.get("itl_us")),
+            is_kept=None if not m.get("promises") else not m.get("violations"),
+            rank=value.get("rank", 0),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not an entry of the ledger: {error}") from error

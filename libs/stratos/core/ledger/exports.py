@@ -1,0 +1,83 @@
+"""Usage and entries as rows of files and answers: plain values, the same columns everywhere."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from stratos.core.ledger.costs import ModelCost
+from stratos.core.ledger.entry import LedgerEntry
+from stratos.core.ledger.statement import Statement
+from stratos.core.ledger.sums import MEASURES, Sums, UsageTable, due_of, net_of
+
+GROUP_COLUMNS = ("day", "model", "adapter", "key_id")
+ENTRY_COLUMNS = (
+    "request_id", "http_request_id", "tenant", "key_id", "plan", "model", "model_size", "adapter", "route", "outcome",
+    "arrived_unix_ms", "prompt_tokens", "cached_tokens", "output_tokens", "queue_us", "prefill_us", "decode_us",
+    "device_us", "ttft_us", "itl_us", "is_kept", "gross", "cached_discount", "batch_discount", "replay_discount",
+    "net", "credit", "due",
+)  # fmt: skip
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def sums_row(sums: Sums) -> dict[str, int]:
+    """Every measure, and what follows from them."""
+    return {name: sums.get(name, 0) for name in MEASURES} | {"net": net_of(sums), "due": due_of(sums)}
+
+
+def usage_rows(table: UsageTable, columns: Sequence[str] = GROUP_COLUMNS) -> list[dict[str, Any]]:
+    """One row per group.
+
+    Args:
+        table: grouped by ``columns``.
+        columns: of ``GROUP_COLUMNS``.
+    """
+    return [{name: getattr(group, name) for name in columns} | sums_row(sums) for group, sums in table.items()]
+
+
+def entry_row(entry: LedgerEntry) -> dict[str, Any]:
+    """One entry, in ``ENTRY_COLUMNS``."""
+    parts = (entry, entry.tag, entry.stages, entry.times, entry.amounts)
+    counts = entry.counts
+    known = {
+        "prompt_tokens": counts.num_prompt,
+        "cached_tokens": counts.num_cached,
+        "output_tokens": counts.num_output,
+        "outcome": entry.outcome.value,
+    }
+    return {
+        name: known[name] if name in known else next(getattr(part, name) for part in parts if hasattr(part, name))
+        for name in ENTRY_COLUMNS
+    }
+
+
+def statement_json(statement: Statement) -> dict[str, Any]:
+    """A statement as JSON; amounts are micro-units."""
+    lines = [{"model": line.model, "adapter": line.adapter, **sums_row(line.sums)} for line in statement.lines]
+    windows = [{name: getattr(window, name) for name in window.__dataclass_fields__} for window in statement.windows]
+    return {
+        "tenant": statement.tenant, "month": statement.month, "lines": lines, "violation_windows": windows,
+        "due": statement.due,
+    }  # fmt: skip
+
+
+def cost_rows(costs: Iterable[ModelCost]) -> list[dict[str, Any]]:
+    """Cost and margin per model; amounts are micro-units."""
+    names = ("model", "num_tokens", "device_us", "earned", "cost", "margin", "cost_per_million", "earned_per_million")
+    return [{name: getattr(cost, name) for name in names} for cost in costs]
+
+
+def csv_text(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Rows as CSV with a head; a text that a spreadsheet would take for a formula gets an apostrophe."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_cell(row[name]) for name in columns])
+    return file.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value

@@ -1,0 +1,117 @@
+"""From tokens and times to money: integers of micro-units, nothing is ever a float.
+
+    gross            every prompt token at the price of a computed one, every output token at its price
+    cached discount  what prompt tokens from the prefix cache cost less
+    batch discount   a part of what is left
+    replay discount  a part of what is left then
+    net              what is left in the end: what is charged
+    credit           a part of ``net`` that is given back, because a promised time was not kept
+
+A price is of a million tokens, so an amount is rounded once: the difference to the exact value is at most half a
+micro-unit in ``gross``, and one in each discount and in ``credit``, which are rounded down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratos.core.tenancy.plan import Plan
+from stratos.core.tenancy.prices import Price
+
+TOKENS_PER_PRICE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCounts:
+    """What is charged of one request."""
+
+    num_prompt: int = 0
+    num_cached: int = 0
+    """Of ``num_prompt``."""
+    num_output: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """Micro-units. ``gross`` is ``net`` and the discounts together, exactly."""
+
+    gross: int = 0
+    cached_discount: int = 0
+    batch_discount: int = 0
+    replay_discount: int = 0
+    credit: int = 0
+
+    @property
+    def net(self) -> int:
+        """What is charged, before the credit."""
+        return self.gross - self.cached_discount - self.batch_discount - self.replay_discount
+
+    @property
+    def due(self) -> int:
+        """What is to be paid."""
+        return self.net - self.credit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What the client saw; ``None`` where there was no such moment."""
+
+    ttft_us: int | None = None
+    """From the request's arrival to its first token."""
+    itl_us: int | None = None
+    """Mean time between two tokens of a choice."""
+
+
+def is_promise_kept(plan: Plan, times: Times, *, has_failed: bool) -> bool | None:
+    """Whether a request kept the times of its plan.
+
+    Args:
+        plan: with the promised times.
+        times: what the client saw.
+        has_failed: the platform ended the request with an error.
+
+    Returns:
+        ``None`` where nothing was promised, or nothing can be said: the client left before the first token.
+    """
+    if plan.ttft_ms is None and plan.itl_ms is None:
+        return None
+    if has_failed:
+        return False
+    checks = [
+        measured_us <= promised_ms * 1000
+        for measured_us, promised_ms in ((times.ttft_us, plan.ttft_ms), (times.itl_us, plan.itl_ms))
+        if measured_us is not None and promised_ms is not None
+    ]
+    return all(checks) if checks else None
+
+
+def price_request(
+    plan: Plan, model_size: str, counts: TokenCounts, *, is_replay: bool = False, is_kept: bool | None = None
+) -> Amounts:
+    """What a request costs.
+
+    Args:
+        plan: with prices and discounts.
+        model_size: row of the prices.
+        counts: what is charged.
+        is_replay: the answer came from the response cache.
+        is_kept: whether the promised times were kept, as ``is_promise_kept`` says.
+    """
+    price, discounts = plan.price(model_size), plan.discounts
+    gross = _amount(price, TokenCounts(num_prompt=counts.num_prompt, num_output=counts.num_output))
+    left = min(gross, _amount(price, counts))
+    cached = gross - left
+    batch = left * discounts.batch_percent // 100 if plan.is_batch else 0
+    left -= batch
+    replay = left * discounts.replay_percent // 100 if is_replay else 0
+    left -= replay
+    credit = left * discounts.credit_percent // 100 if is_kept is False else 0
+    return Amounts(gross=gross, cached_discount=cached, batch_discount=batch, replay_discount=replay, credit=credit)
+
+
+def _amount(price: Price, counts: TokenCounts) -> int:
+    """Rounded to the nearest micro-unit, halves up."""
+    computed = counts.num_prompt - counts.num_cached
+    exact = computed * price.prompt + counts.num_cached * min(price.cached, price.prompt)
+    exact += counts.num_output * price.output
+    return (exact + TOKENS_PER_PRICE // 2) // TOKENS_PER_PRICE

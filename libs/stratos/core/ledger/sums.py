@@ -1,0 +1,71 @@
+"""What is added up per tenant and day, and how days and groups are put together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from stratos.core.ledger.entry import GROUP_SEPARATOR
+
+MEASURES = (
+    "requests", "replays", "prompt_tokens", "cached_tokens", "output_tokens", "device_us",
+    "gross", "cached_discount", "batch_discount", "replay_discount", "credit", "promises", "violations",
+)  # fmt: skip
+"""In the order of files and tables. Amounts are micro-units."""
+_DISCOUNTS = ("cached_discount", "batch_discount", "replay_discount")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class UsageGroup:
+    """Of what something is the sum; an empty text stands for all."""
+
+    day: str = ""
+    """UTC, as 2026-11-22."""
+    model: str = ""
+    """Base model."""
+    adapter: str = ""
+    key_id: str = ""
+
+
+Sums = Mapping[str, int]
+"""Measure -> value; measures that are 0 may be left out."""
+UsageTable = Mapping[UsageGroup, Sums]
+
+
+def net_of(sums: Sums) -> int:
+    """What is charged, before credits; micro-units."""
+    return sums.get("gross", 0) - sum(sums.get(name, 0) for name in _DISCOUNTS)
+
+
+def due_of(sums: Sums) -> int:
+    """What is to be paid; micro-units."""
+    return net_of(sums) - sums.get("credit", 0)
+
+
+def table_of_day(day: str, stored: Mapping[str, str]) -> dict[UsageGroup, Counter[str]]:
+    """The sums of one day as they are stored: ``group + separator + measure`` -> number.
+
+    Raises:
+        ValueError: something else is there.
+    """
+    table: dict[UsageGroup, Counter[str]] = {}
+    for name, value in stored.items():
+        model, adapter, key_id, measure = name.split(GROUP_SEPARATOR)
+        group = UsageGroup(day=day, model=model, adapter=adapter, key_id=key_id)
+        table.setdefault(group, Counter())[measure] += int(value)
+    return table
+
+
+def regroup(tables: Iterable[UsageTable], key: Callable[[UsageGroup], UsageGroup]) -> dict[UsageGroup, Counter[str]]:
+    """Tables put together, groups with the same ``key`` added up, in order."""
+    found: dict[UsageGroup, Counter[str]] = {}
+    for table in tables:
+        for group, sums in table.items():
+            found.setdefault(key(group), Counter()).update(sums)
+    return dict(sorted(found.items()))
+
+
+def keep_fields(*names: str) -> Callable[[UsageGroup], UsageGroup]:
+    """A ``key`` for ``regroup``: by these fields alone."""
+    return lambda group: UsageGroup(**{name: getattr(group, name) for name in names})

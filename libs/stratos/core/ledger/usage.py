@@ -1,0 +1,48 @@
+"""What one attempt of a request took at a worker, and how a gateway that never saw the request can bill it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratos.core.requests.records import RequestKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeterTag:
+    """What a gateway sends along with a request that is to be billed, for the case that it dies before it does so."""
+
+    key_id: str = ""
+    """API key."""
+    model: str = ""
+    """Base model, as clients call it."""
+    model_size: str = ""
+    """Row of the plan's prices."""
+    adapter: str = ""
+    """As clients call it; empty for the base model."""
+    route: str = ""
+    """"chat", "completion", "embedding"."""
+    http_request_id: str = ""
+    """The x-request-id that the client knows."""
+    arrived_unix_ms: int = 0
+    """Wall clock of the gateway at the request's arrival: every entry of the request is in the ledger of that day."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that an earlier attempt had found in a prefix cache: what is computed again is not charged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageCount:
+    """One attempt that has ended at a decode worker. Counts include what earlier attempts had emitted."""
+
+    key: RequestKey
+    tenant: str
+    tag: MeterTag
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+    """Over all choices."""
+    queue_ns: int = 0
+    prefill_ns: int = 0
+    decode_ns: int = 0
+    """First to last token of this attempt."""
+    device_ns: int = 0
+    """Its share of the steps of all devices that worked on this attempt."""

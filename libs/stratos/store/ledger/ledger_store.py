@@ -1,0 +1,174 @@
+"""The ledger in Redis.
+
+<prefix>:ledger:entries:<tenant>:<day>   hash, request id -> entry; kept for ``entries_kept_days``
+<prefix>:ledger:sums:<tenant>:<day>      hash, group and measure -> number; kept
+<prefix>:ledger:spend:<tenant>           hash, month -> what is due, micro-units; kept
+<prefix>:ledger:tenants                  set of all tenants that ever had an entry
+<prefix>:ledger:workers                  hash, address -> worker, so that every gateway can ask every worker for counts
+
+Nothing here names a tenant but the keys, so a ledger becomes that of a pseudonym by renaming them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any
+
+from redis.asyncio import Redis
+
+from stratos.core.ledger.entry import LedgerEntry, entry_from_text, entry_to_text
+from stratos.core.ledger.sums import UsageTable, table_of_day
+from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.store.ledger.scripts import RENAME, WRITE_ENTRY
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import translate_redis_errors
+
+_SCAN_COUNT = 500
+_DAY_S = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of an entry."""
+
+    is_new: bool
+    """It stands in the ledger; else one of the same request and of no lower rank does."""
+    month_due: int
+    """What the tenant owes for the entry's month so far, micro-units."""
+
+
+class LedgerStore:
+    """Writes and reads.
+
+    Args:
+        redis: with decoded answers.
+        config: where records lie.
+        entries_kept_days: after which single entries are gone; sums stay.
+    """
+
+    def __init__(self, redis: Redis, config: RecordStoreConfig, entries_kept_days: int = 92) -> None:
+        self._redis = redis
+        self._head = f"{config.prefix}:ledger"
+        self._kept_s = entries_kept_days * _DAY_S
+        self._script = redis.register_script(WRITE_ENTRY)
+        self._rename = redis.register_script(RENAME)
+
+    async def write(self, entries: Sequence[LedgerEntry]) -> list[Written]:
+        """Write entries, each once however often it is written.
+
+        Raises:
+            DependencyDown: Redis does not answer; some may be written all the same.
+        """
+        if not entries:
+            return []
+        with translate_redis_errors():
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for entry in entries:
+                    await self._script(keys=self._keys(entry), args=self._args(entry), client=pipeline)
+                answers: list[tuple[str, str]] = await pipeline.execute()
+        return [Written(outcome != "kept", int(due)) for outcome, due in answers]
+
+    async def spend(self, tenant: str, month: str) -> int:
+        """What a tenant owes for a month so far, micro-units."""
+        with translate_redis_errors():
+            return int(await self._redis.hget(f"{self._head}:spend:{tenant}", month) or 0)
+
+    async def day(self, tenant: str, day: str) -> UsageTable:
+        """The sums of a day."""
+        with translate_redis_errors():
+            found: Any = await self._redis.hgetall(f"{self._head}:sums:{tenant}:{day}")
+        return table_of_day(day, found)
+
+    async def days(self, tenant: str, days: Sequence[str]) -> list[UsageTable]:
+        """The sums of several days, in one round trip."""
+        with translate_redis_errors():
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for day in days:
+                    pipeline.hgetall(f"{self._head}:sums:{tenant}:{day}")
+                found: list[dict[str, str]] = await pipeline.execute()
+        return [table_of_day(day, stored) for day, stored in zip(days, found, strict=True)]
+
+    async def entries(self, tenant: str, day: str) -> AsyncIterator[LedgerEntry]:
+        """The entries of a day, in no order."""
+        name = f"{self._head}:entries:{tenant}:{day}"
+        with translate_redis_errors():
+            async for request_id, text in self._redis.hscan_iter(name, count=_SCAN_COUNT):
+                yield entry_from_text(request_id, tenant, text)
+
+    async def entries_page(self, tenant: str, day: str, cursor: int) -> tuple[list[LedgerEntry], int]:
+        """Some entries of a day, and where the next ones are; 0 begins and ends. An entry may come twice."""
+        with translate_redis_errors():
+            answer: Any = await self._redis.hscan(f"{self._head}:entries:{tenant}:{day}", cursor, count=_SCAN_COUNT)
+        following, found = answer
+        return [entry_from_text(request_id, tenant, text) for request_id, text in found.items()], int(following)
+
+    async def tenants(self) -> list[str]:
+        """All tenants that ever had an entry, in order."""
+        with translate_redis_errors():
+            found: Any = await self._redis.smembers(f"{self._head}:tenants")
+        return sorted(found)
+
+    async def pseudonymise(self, tenant: str, pseudonym: str, until: date, num_days: int = 400) -> int:
+        """Give a tenant's ledger another name, for good; returns how many parts were moved.
+
+        Args:
+            tenant: who is to be forgotten.
+            pseudonym: the new name, used by no other.
+            until: last day that may have entries.
+            num_days: so many days up to it.
+        """
+        days = [(until - timedelta(days=n)).isoformat() for n in range(num_days)]
+        names = [[f"{self._head}:{part}:{name}:{day}" for day in days for part in ("entries", "sums")]
+                 + [f"{self._head}:spend:{name}"] for name in (tenant, pseudonym)]  # fmt: skip
+        with translate_redis_errors():
+            num_moved = int(await self._rename(keys=[*names[0], *names[1]]))
+            if num_moved:
+                await self._redis.sadd(f"{self._head}:tenants", pseudonym)
+            await self._redis.srem(f"{self._head}:tenants", tenant)
+        return num_moved
+
+    async def note_workers(self, workers: Sequence[WorkerRef]) -> None:
+        """Let other gateways know of these workers."""
+        if workers:
+            values: Any = {worker.address: json.dumps(_worker_to_json(worker)) for worker in workers}
+            with translate_redis_errors():
+                await self._redis.hset(f"{self._head}:workers", mapping=values)
+
+    async def forget_worker(self, worker: WorkerRef) -> None:
+        """It is gone; one that took its address stays."""
+        name = f"{self._head}:workers"
+        with translate_redis_errors():
+            known = await self._redis.hget(name, worker.address)
+            if known is not None and json.loads(known).get("incarnation") == worker.incarnation:
+                await self._redis.hdel(name, worker.address)
+
+    async def workers(self) -> list[WorkerRef]:
+        """Workers that some gateway has noted."""
+        with translate_redis_errors():
+            found: Any = await self._redis.hgetall(f"{self._head}:workers")
+        return [_worker_from_json(address, json.loads(text)) for address, text in found.items()]
+
+    def _keys(self, entry: LedgerEntry) -> list[str]:
+        tenant, day = entry.tenant, entry.day
+        return [
+            f"{self._head}:entries:{tenant}:{day}",
+            f"{self._head}:sums:{tenant}:{day}",
+            f"{self._head}:spend:{tenant}",
+            f"{self._head}:tenants",
+        ]
+
+    def _args(self, entry: LedgerEntry) -> list[str | int]:
+        return [entry.request_id, entry.rank, entry_to_text(entry), entry.tenant, entry.day[:7], self._kept_s]
+
+
+def _worker_to_json(worker: WorkerRef) -> dict[str, Any]:
+    return {"worker_id": worker.worker_id, "incarnation": worker.incarnation, "role": worker.role.value}
+
+
+def _worker_from_json(address: str, value: Mapping[str, str]) -> WorkerRef:
+    return WorkerRef(
+        worker_id=value["worker_id"], incarnation=value["incarnation"], address=address, role=WorkerRole(value["role"])
+    )

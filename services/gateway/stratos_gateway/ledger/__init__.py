@@ -1,0 +1,6 @@
+"""What requests cost, from their end to the ledger; nothing of it is in a request's path but the check of a budget.
+
+Read in this order: ``config``, ``draft`` (what a request leaves at its end), ``meter`` (puts it together with what
+workers counted), ``account`` (of one request), ``writer`` (into Redis, or the spool), ``claims`` (counts of gateways
+that died), ``budgets``, ``periods`` (of questions), ``billing`` (all of it).
+"""

@@ -1,0 +1,56 @@
+"""All that gets requests into the ledger, put together for one gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from stratos.common.clock import Clock
+from stratos.core.tenancy.plan import Plan
+from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.spool import Spool
+from stratos_gateway.ledger.budgets import Budgets
+from stratos_gateway.ledger.claims import WorkerSearch
+from stratos_gateway.ledger.config import LedgerConfig
+from stratos_gateway.ledger.meter import Meter
+from stratos_gateway.ledger.writer import LedgerWriter
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.sessions.pool import SessionPool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerAccess:
+    """The ledger, and who is billed."""
+
+    store: LedgerStore
+    plan_of: Callable[[str], Plan | None]
+    """The plan of a tenant by its name; ``None`` where there is no such tenant any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Billing:
+    """Belongs to the event loop."""
+
+    access: LedgerAccess
+    meter: Meter
+    writer: LedgerWriter
+    budgets: Budgets
+    config: LedgerConfig
+
+    @classmethod
+    async def open(cls, access: LedgerAccess, config: LedgerConfig, clock: Clock, metrics: GatewayMetrics) -> Self:
+        """Open the spool; raises ``BadRequest`` where another process has it."""
+        spool = None
+        if config.spool_path is not None:
+            spool = await asyncio.to_thread(Spool, config.spool_path, config.spool_max_bytes)
+        meter = Meter(clock, config.count_wait_s)
+        budgets = Budgets(access.store.spend, metrics, config.budget_interval_s)
+        writer = LedgerWriter(access.store, meter, spool, config, access.plan_of, metrics, budgets.note_due)
+        return cls(access=access, meter=meter, writer=writer, budgets=budgets, config=config)
+
+    def tasks(self, sessions: SessionPool) -> Mapping[str, Coroutine[Any, Any, Any]]:
+        """Root tasks."""
+        search = WorkerSearch(self.access.store, sessions, self.config.claim_interval_s)
+        return {"ledger": self.writer.run(), "ledger-claims": search.run(), "budgets": self.budgets.run()}

@@ -1,0 +1,34 @@
+"""How requests get into the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerConfig:
+    """The usage ledger; prices are in the tenants' plans."""
+
+    interval_s: Annotated[float, Gt(0)] = 0.25
+    """Seconds between two writes of what has ended since."""
+    count_wait_s: Annotated[float, Ge(0)] = 1.0
+    """How long the entry of an ended request waits for its worker to say what its devices took; 0.25 s is usual."""
+    max_pending: Annotated[int, Ge(1)] = 100_000
+    """Entries kept in memory while they can be neither written nor spooled; beyond this the oldest is dropped and
+    counted."""
+    spool_path: Path | None = None
+    """File (mode 0600) that keeps entries while Redis is away, over a restart, too; each gateway needs its own. Unset
+    keeps them in memory, and workers keep their counts in any case."""
+    spool_max_bytes: Annotated[int, Ge(4096)] = 256 * 1024 * 1024
+    """Largest spool: about 500,000 entries."""
+    entries_kept_days: Annotated[int, Ge(32)] = 92
+    """Days after which single entries are gone from Redis; sums per day stay."""
+    claim_interval_s: Annotated[float, Gt(0)] = 5.0
+    """Seconds between two looks for workers that no request of this gateway has met: they may hold counts of a gateway
+    that died."""
+    budget_interval_s: Annotated[float, Gt(0)] = 1.0
+    """Seconds between two looks at what tenants with a budget have spent at other gateways."""

@@ -1,0 +1,119 @@
+"""Puts together what this gateway saw of its requests and what workers counted; pure but for its sessions.
+
+begin ──▶ open ──▶ end: waits for the worker's count, not for long ──▶ ready ──▶ written ──▶ acknowledged
+a count of no request of this gateway ──▶ claim ──▶ written ──▶ acknowledged
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stratos.common.clock import Clock
+from stratos.core.ledger.entry import LedgerEntry
+from stratos.core.ledger.usage import UsageCount
+from stratos_gateway.ledger.draft import Draft, own_entry
+
+_MAX_REMEMBERED = 200_000
+"""Requests in the ledger that are still known, for counts that come late; later ones are claims, which do no harm."""
+
+
+class CountSource(Protocol):
+    """A session with a worker."""
+
+    def acknowledge_usage(self, request_ids: Sequence[str]) -> None:
+        """The ledger has these."""
+        ...
+
+
+@dataclass(slots=True)
+class _Open:
+    counted: dict[int, UsageCount] = field(default_factory=dict)
+    draft: Draft | None = None
+    due_s: float = 0.0
+
+
+class Meter:
+    """Belongs to the event loop.
+
+    Args:
+        clock: monotonic.
+        count_wait_s: how long an ended request waits for its worker's count.
+    """
+
+    def __init__(self, clock: Clock, count_wait_s: float) -> None:
+        self._clock = clock
+        self._count_wait_s = count_wait_s
+        self._open: dict[str, _Open] = {}
+        self._claims: dict[str, UsageCount] = {}
+        self._sources: OrderedDict[str, dict[CountSource, None]] = OrderedDict()
+        self._written: OrderedDict[str, None] = OrderedDict()
+
+    def begin(self, request_ids: Iterable[str]) -> None:
+        """These will end here."""
+        for request_id in request_ids:
+            self._open[request_id] = _Open()
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """These never ran: the requests are run in another way, under other ids."""
+        for request_id in request_ids:
+            self._open.pop(request_id, None)
+
+    def end(self, draft: Draft) -> None:
+        """A request has ended."""
+        found = self._open.setdefault(draft.request_id, _Open())
+        found.draft, found.due_s = draft, self._clock.now() + self._count_wait_s
+
+    def on_counts(self, source: CountSource, counts: Iterable[UsageCount]) -> None:
+        """A worker said what ended attempts took."""
+        known = []
+        for count in counts:
+            request_id, attempt = count.key
+            if request_id in self._written:
+                known.append(request_id)
+                continue
+            self._sources.setdefault(request_id, {})[source] = None
+            if (found := self._open.get(request_id)) is not None:
+                found.counted[attempt] = count
+            elif request_id not in self._claims or self._claims[request_id].key.attempt < attempt:
+                self._claims[request_id] = count
+        while len(self._sources) > _MAX_REMEMBERED:
+            self._sources.popitem(last=False)
+        if known:
+            source.acknowledge_usage(known)
+
+    def take_ready(self, *, waits: bool = True) -> list[LedgerEntry]:
+        """Entries of ended requests whose worker has said what it took, or has not for too long.
+
+        Args:
+            waits: else all that have ended.
+        """
+        now_s, ready = self._clock.now(), []
+        for request_id, found in list(self._open.items()):
+            draft = found.draft
+            if draft is None:
+                continue
+            is_counted = draft.last_attempt is None or draft.last_attempt in found.counted
+            if is_counted or not waits or found.due_s <= now_s:
+                del self._open[request_id]
+                ready.append(own_entry(draft, found.counted))
+        return ready
+
+    def take_claims(self) -> list[UsageCount]:
+        """Counts of requests that are not of this gateway; what cannot be written will be offered again."""
+        claims, self._claims = list(self._claims.values()), {}
+        return claims
+
+    def acknowledge(self, request_ids: Iterable[str]) -> None:
+        """These are in the ledger: let their workers forget them."""
+        by_source: dict[CountSource, list[str]] = {}
+        for request_id in request_ids:
+            self._written[request_id] = None
+            for source in self._sources.pop(request_id, ()):
+                by_source.setdefault(source, []).append(request_id)
+        while len(self._written) > _MAX_REMEMBERED:
+            self._written.popitem(last=False)
+        for source, ids in by_source.items():
+            source.acknowledge_usage(ids)

@@ -1,0 +1,63 @@
+"""What a tenant has used, for itself: GET /v1/usage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stratos.common.errors import BadRequest, NotFound
+from stratos.core.ledger.exports import csv_text, sums_row, usage_rows
+from stratos.core.ledger.sums import MEASURES, keep_fields, regroup
+from stratos.core.tenant import Tenant
+from stratos_gateway.http.json_response import OrjsonResponse
+from stratos_gateway.ledger.billing import Billing
+from stratos_gateway.ledger.periods import columns_of, days_between
+
+
+class UsageRoute:
+    """The route; a tenant sees its own usage alone.
+
+    Args:
+        authenticate: whose key a request carries.
+        billing: with the ledger; ``None`` answers 404.
+        wall_clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        authenticate: Callable[[Request], Awaitable[Tenant]],
+        billing: Billing | None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._authenticate = authenticate
+        self._billing = billing
+        self._wall_clock = wall_clock
+
+    async def answer(self, request: Request) -> Response:
+        """By day, model, adapter and key, as ``group_by`` says; JSON or CSV."""
+        tenant = await self._authenticate(request)
+        if self._billing is None:
+            raise NotFound("this gateway keeps no ledger")
+        query = request.query_params
+        days = days_between(query, datetime.fromtimestamp(self._wall_clock(), UTC).date())
+        columns, shape = columns_of(query), query.get("format", "json")
+        if shape not in ("json", "csv"):
+            raise BadRequest("format must be json or csv", param="format")
+        tables = await self._billing.access.store.days(tenant.name, days)
+        rows = usage_rows(regroup(tables, keep_fields(*columns)), columns)
+        if shape == "csv":
+            return Response(csv_text(rows, (*columns, *MEASURES, "net", "due")), media_type="text/csv")
+        total = regroup(tables, keep_fields()).values()
+        return OrjsonResponse(
+            {
+                "object": "list",
+                "start": days[0],
+                "end": days[-1],
+                "data": rows,
+                "total": sums_row(next(iter(total), {})),
+            }
+        )

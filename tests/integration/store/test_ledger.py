@@ -1,0 +1,116 @@
+"""The ledger in a real Redis: each request once, sums that are those of its entries, and the spool beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from stratos.common.errors import BadRequest
+from stratos.core.ledger.entry import OWN_RANK, LedgerEntry, RequestOutcome
+from stratos.core.ledger.pricing import Amounts, TokenCounts
+from stratos.core.ledger.sums import due_of, keep_fields, regroup
+from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.ledger.spool import Spool
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import open_redis
+from tests.support.usage_counts import TAG
+
+ENTRY = LedgerEntry(
+    request_id="gen-1", tenant="acme", plan="premium", tag=TAG, outcome=RequestOutcome.FINISHED,
+    counts=TokenCounts(num_prompt=10, num_cached=4, num_output=3), amounts=Amounts(gross=100, cached_discount=20),
+)  # fmt: skip
+CLAIMED = replace(
+    ENTRY, outcome=RequestOutcome.RECOVERED, counts=TokenCounts(num_prompt=10, num_output=9),
+    amounts=Amounts(gross=190), rank=0,
+)  # fmt: skip
+
+
+@pytest.fixture
+async def store(redis_url: str) -> AsyncIterator[LedgerStore]:
+    async with open_redis(redis_url) as redis:
+        yield LedgerStore(redis, RecordStoreConfig())
+
+
+async def total(store: LedgerStore, tenant: str = "acme") -> Counter[str]:
+    by_all = regroup([await store.day(tenant, ENTRY.day)], keep_fields())
+    return +next(iter(by_all.values()), Counter())
+
+
+async def test_an_entry_is_written_once_however_often_and_however_many_write_it(store: LedgerStore) -> None:
+    many = [replace(ENTRY, request_id=f"gen-{number}") for number in range(50)]
+    await asyncio.gather(*(store.write(many) for _ in range(4)))
+    expected = Counter({name: 50 * value for name, value in ENTRY.measures.items()})
+    assert await total(store) == expected
+    assert {entry.request_id async for entry in store.entries("acme", ENTRY.day)} == {e.request_id for e in many}
+    assert await store.spend("acme", ENTRY.day[:7]) == due_of(expected) == 50 * 80
+    assert await store.tenants() == ["acme"]
+
+
+async def test_what_the_own_gateway_wrote_takes_the_place_of_a_claim_and_not_the_other_way(store: LedgerStore) -> None:
+    later = replace(CLAIMED, rank=2, amounts=Amounts(gross=200))
+    assert [(w.is_new, w.month_due) for w in await store.write([CLAIMED, later, CLAIMED])] == [
+        (True, 190), (True, 200), (False, 200),
+    ]  # fmt: skip
+    assert await total(store) == +Counter(later.measures)
+    assert ENTRY.rank == OWN_RANK
+    assert [(w.is_new, w.month_due) for w in await store.write([ENTRY, later, ENTRY])] == [
+        (True, 80), (False, 80), (False, 80),
+    ]  # fmt: skip
+    assert await total(store) == Counter(ENTRY.measures)
+    assert [entry async for entry in store.entries("acme", ENTRY.day)] == [ENTRY]
+
+
+async def test_a_replaced_entry_of_another_group_leaves_nothing_there(store: LedgerStore) -> None:
+    await store.write([replace(CLAIMED, tag=replace(TAG, adapter="a")), ENTRY])
+    by_adapter = regroup([await store.day("acme", ENTRY.day)], keep_fields("adapter"))
+    assert {group.adapter: sum(sums.values()) for group, sums in by_adapter.items()} == {
+        "": sum(ENTRY.measures.values()), "a": 0,
+    }  # fmt: skip
+
+
+async def test_a_ledger_becomes_that_of_a_pseudonym(store: LedgerStore) -> None:
+    await store.write([ENTRY])
+    assert await store.pseudonymise("acme", "deleted-1", date.fromisoformat(ENTRY.day)) == 3
+    assert (await total(store), await total(store, "deleted-1")) == (Counter(), Counter(ENTRY.measures))
+    assert await store.tenants() == ["deleted-1"]
+    assert [entry.tenant async for entry in store.entries("deleted-1", ENTRY.day)] == ["deleted-1"]
+
+
+async def test_gateways_know_each_others_workers(store: LedgerStore) -> None:
+    old = WorkerRef(worker_id="d-0", incarnation="one", address="host:1", role=WorkerRole.DECODE)
+    new = replace(old, incarnation="two")
+    await store.note_workers([old])
+    await store.note_workers([new])
+    await store.forget_worker(old)
+    assert await store.workers() == [new]
+    await store.forget_worker(new)
+    assert await store.workers() == []
+
+
+def test_the_spool_keeps_entries_over_a_death_and_is_bounded_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "spool"
+    spool = Spool(path, 2000)
+    assert spool.append([ENTRY, CLAIMED])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(BadRequest, match="another process"):
+        Spool(path, 2000)
+    assert not spool.append([ENTRY] * 20)
+    spool.close()
+    with path.open("ab") as file:
+        file.write(b'{"id": "torn')
+    again = Spool(path, 2000)
+    assert again.append([replace(ENTRY, request_id="gen-2")])
+    assert [(entry.request_id, entry.rank) for entry in again.read()] == [
+        ("gen-1", OWN_RANK), ("gen-1", 0), ("gen-2", OWN_RANK),
+    ]  # fmt: skip
+    again.clear()
+    assert (again.num_bytes, list(again.read())) == (0, [])
+    again.close()

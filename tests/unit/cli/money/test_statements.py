@@ -1,0 +1,83 @@
+"""Amounts are shown exactly, statements name what they hold, and files hold every entry."""
+
+from __future__ import annotations
+
+import csv
+import io
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratos.cli.money.ledger_files import write_entries
+from stratos.cli.money.statements import costs_text, micro_units, money, statement_html, statement_text
+from stratos.common.errors import BadRequest
+from stratos.core.ledger.costs import DeviceCost, model_costs
+from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
+from stratos.core.ledger.exports import ENTRY_COLUMNS, cost_rows, csv_text, entry_row, statement_json
+from stratos.core.ledger.pricing import Amounts, TokenCounts
+from stratos.core.ledger.statement import make_statement, violation_windows
+from stratos.core.ledger.sums import UsageGroup
+from tests.support.usage_counts import TAG
+
+ENTRY = LedgerEntry(
+    request_id="gen-1", tenant="<acme>", plan="premium", tag=replace(TAG, adapter="=x", http_request_id="req-9"),
+    outcome=RequestOutcome.REPLAYED, counts=TokenCounts(num_prompt=10, num_cached=4, num_output=3),
+    amounts=Amounts(gross=2_500_000, cached_discount=500_000, credit=1), is_kept=False,
+)  # fmt: skip
+TABLE = {UsageGroup(day=ENTRY.day, model="base", adapter="=x", key_id="k1"): ENTRY.measures}
+STATEMENT = statement_json(make_statement("<acme>", "2026-11", [TABLE], violation_windows([ENTRY])))
+
+
+@given(amount=st.integers(0, 10**15))
+def test_an_amount_survives_its_text(amount: int) -> None:
+    assert micro_units(money(amount)) == amount
+    assert money(-amount - 1).startswith("-")
+
+
+@pytest.mark.parametrize(("amount", "text"), [(0, "0.00"), (1, "0.000001"), (1_500_000, "1.50"), (-20, "-0.00002")])
+def test_amounts_are_shown_exactly(amount: int, text: str) -> None:
+    assert money(amount) == text
+
+
+@pytest.mark.parametrize("text", ["", "1,5", "1.0000001", "-1", "1e3", ".5"])
+def test_what_is_no_amount_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="decimals"):
+        micro_units(text)
+
+
+def test_a_statement_as_text_and_as_a_page() -> None:
+    text, page = statement_text(STATEMENT), statement_html(STATEMENT)
+    for shown in ("2.50", "1.999999", "base + =x (1 from the response cache)", "1 of 1", "2026-11-25 00:00"):
+        assert shown in text
+        assert shown in page
+    assert "<acme>" in text
+    assert "<acme>" not in page
+    assert "&lt;acme&gt;" in page
+
+
+def test_costs_as_text() -> None:
+    text = costs_text(cost_rows(model_costs([TABLE], DeviceCost(hour_price=2_000_000, num_paid_hours=3))))
+    assert text.splitlines()[0].startswith("model")
+    assert "1.999999" in text
+
+
+def test_csv_has_a_head_and_no_formulas() -> None:
+    rows = list(csv.DictReader(io.StringIO(csv_text([entry_row(ENTRY)], ENTRY_COLUMNS))))
+    assert (rows[0]["request_id"], rows[0]["adapter"], rows[0]["due"]) == ("gen-1", "'=x", "1999999")
+    assert (rows[0]["outcome"], rows[0]["is_kept"], rows[0]["http_request_id"]) == ("replayed", "False", "req-9")
+
+
+def test_files_are_private_and_hold_the_same(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [entry_row(ENTRY), entry_row(replace(ENTRY, request_id="gen-2", is_kept=None))]
+    for shape in ("csv", "parquet"):
+        write_entries(tmp_path / shape, shape, rows)
+        assert stat.S_IMODE((tmp_path / shape).stat().st_mode) == 0o600
+    assert parquet.read_table(tmp_path / "parquet").to_pylist() == rows
+    assert len((tmp_path / "csv").read_text().splitlines()) == 3
+    with pytest.raises(BadRequest, match="csv or parquet"):
+        write_entries(tmp_path / "x", "xml", rows)
