@@ -46,7 +46,7 @@ class KvPages:
         try:
             if device.type == "cpu":
                 memory = zeroed_bytes(torch.Size(shape).numel() * dtype.itemsize)
-                memory[::SMALL_PAGE_BYTES] = 0  # taken now: too little memory shows here, not in a step
+                memory.numpy()[::SMALL_PAGE_BYTES] = 0  # taken now: too little memory shows here, not in a step
                 self.tensor = memory.view(dtype).view(shape)
             else:
                 self.tensor = torch.zeros(shape, dtype=dtype, device=device)

@@ -93,10 +93,11 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="build for every instruction set, not for this machine")
     builds_all = parser.parse_args().all
     compiler = find_compiler()
-    if platform.machine() not in ("x86_64", "AMD64") or compiler is None:
-        reason = (
-            f"no C++ compiler ({', '.join(COMPILERS)})" if compiler is None else f"a {platform.machine()} processor"
-        )
+    is_other = platform.machine() not in ("x86_64", "AMD64")
+    if is_other or compiler is None:
+        reason = f"no C++ compiler ({', '.join(COMPILERS)})"
+        if is_other:
+            reason = f"they are written for x86-64, and this processor is {platform.machine()}"
         print(f"native kernels are not built ({reason}); the engine runs on pure torch, which is slower")
         return 0
     for isa in (*INSTRUCTION_SETS, TILE_TWIN) if builds_all else supported_sets(cpu_flags()):

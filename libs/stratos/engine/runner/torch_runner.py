@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -46,7 +47,7 @@ from stratos.engine.runner.threads import ThreadChoice, small_product
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig
 from stratos.engine.sizing.fit import cpu_room, fitted, plan_of
-from stratos.engine.sizing.machine import read_machine
+from stratos.engine.sizing.machine import read_machine, resident_bytes
 from stratos.engine.sizing.plan import EnginePlan, Room, Work
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -122,16 +123,20 @@ class TorchRunner(Runner):
         kernels = choose_kernels(config, target, dtype)
         linear = kernels.linear(config, target, dtype)
         reader = CheckpointReader(files, model, dtype, target)
-        # A team of threads that waits for cores stops the streams of other processes; one thread loads as well.
-        with one_thread():
+        kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype
+        geometry = _geometry(model, config.block_size, kv_dtype)
+        num_blocks = num_blocks_for(geometry, config.kv_pool_bytes)
+        # A team of threads that waits for cores stops the streams of other processes; one thread loads as well.  At
+        # the same time the system clears the pool's memory, for a thread that may run where this one may: on the same
+        # memory node.
+        with ThreadPoolExecutor(1, "kv-pool") as pool_thread, one_thread():
+            making_pages = pool_thread.submit(KvPages, geometry, num_blocks, kv_dtype, target)
             decoder = Decoder(model, reader, linear, kernels.ops, target, streams.rotary if streams else None)
+            pages = making_pages.result()
         threads = None
         if not config.num_threads and target.type == "cpu":
             product = small_product(linear.plain, dtype)
             threads = ThreadChoice(torch.get_num_threads(), product, clock)
-        kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype
-        geometry = _geometry(model, config.block_size, kv_dtype)
-        pages = KvPages(geometry, num_blocks_for(geometry, config.kv_pool_bytes), kv_dtype, target)
         host = HostPages(pages, config.host_pool_bytes // pages.tensor[0].nbytes, clock)
         scales = reader.kv_scales() if kernels.has_fp8_kv else None
         if streams:
@@ -258,7 +263,7 @@ class TorchRunner(Runner):
 def room_of(device: torch.device) -> Room:
     """Memory of the device that an engine may plan with."""
     if device.type != "cuda":
-        return cpu_room(read_machine())
+        return cpu_room(read_machine(), taken_bytes=resident_bytes())
     free, total = torch.cuda.mem_get_info(device)
     return Room(is_gpu=True, total_bytes=total, free_bytes=free)
 

@@ -7,15 +7,21 @@ from dataclasses import replace
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.machine import Machine
 from stratos.engine.sizing.need import read_need
-from stratos.engine.sizing.plan import EnginePlan, Room, Wishes, Work, plan_engine
+from stratos.engine.sizing.plan import CPU_RUNTIME_BYTES, EnginePlan, Room, Wishes, Work, plan_engine
 
 
-def cpu_room(machine: Machine, num_sharers: int = 1) -> Room:
-    """Memory of a CPU engine; ``num_sharers`` start at the same time."""
+def cpu_room(machine: Machine, num_sharers: int = 1, taken_bytes: int = 0) -> Room:
+    """Memory of a CPU engine.
+
+    Args:
+        machine: as it is now.
+        num_sharers: engines that start at the same time.
+        taken_bytes: what the engine's process has of its run-time already.
+    """
     return Room(
         is_gpu=False,
         total_bytes=machine.total_bytes,
-        free_bytes=machine.available_bytes,
+        free_bytes=machine.available_bytes and machine.available_bytes + min(taken_bytes, CPU_RUNTIME_BYTES),
         limited_by=machine.limited_by,
         num_sharers=num_sharers,
     )

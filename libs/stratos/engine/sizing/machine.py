@@ -54,6 +54,12 @@ def read_machine(root: Path = ROOT) -> Machine:
     )
 
 
+def resident_bytes(root: Path = ROOT) -> int:
+    """Memory of this process; 0 where the system does not tell."""
+    fields = _text(root / "proc/self/statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
+
+
 def _memory_facts(root: Path) -> dict[str, int]:
     lines = _text(root / "proc/meminfo").splitlines()
     pairs = (line.partition(":") for line in lines if line.endswith(" kB"))

@@ -206,3 +206,23 @@ def test_kv_that_the_type_cannot_hold_is_stored_as_zero(name: str, dtype: torch.
     kernel.forward(0, qkv, rope, None, kernel.prepare(rows))
     assert bool(torch.isfinite(pages.tensor).all())
     assert not pages.tensor.any()
+
+
+def test_on_another_processor_nothing_is_built_and_the_message_says_what_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setattr("sys.argv", ["build", "--all"])
+    monkeypatch.setattr("stratos.engine.native.build._provide", lambda *_: pytest.fail("it compiles"))
+    assert build.main() == 0
+    said = capsys.readouterr().out
+    assert "written for x86-64, and this processor is aarch64" in said
+    assert "the engine runs on pure torch" in said
+    facts = tmp_path / "cpuinfo"
+    facts.write_text("processor\t: 0\nFeatures\t: fp asimd bf16 sve\n")
+    assert isa.supported_sets(isa.cpu_flags(facts)) == []
+    monkeypatch.setattr("stratos.engine.native.library.cpu_flags", frozenset)
+    with pytest.raises(NativeLibraryUnusable, match="none of the instruction sets"):
+        load_native()
+    with pytest.raises(NativeLibraryUnusable, match="no amx, the instruction set"):
+        load_native(name="amx")

@@ -10,9 +10,10 @@ import pytest
 
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.device import device_choices, engine_process_for, kernels_choice
-from stratos.engine.sizing.fit import fitted, plan_of, work_of
+from stratos.engine.sizing.fit import cpu_room, fitted, plan_of, work_of
+from stratos.engine.sizing.machine import Machine, resident_bytes
 from stratos.engine.sizing.need import read_need
-from stratos.engine.sizing.plan import Choice, Room, Work
+from stratos.engine.sizing.plan import CPU_RUNTIME_BYTES, Choice, Room, Work
 from stratos.engine.sizing.report import choices_block
 from tests.support.plan_driver import load_runner
 from tests.support.tiny_models import save_tiny_llama
@@ -45,6 +46,17 @@ def test_a_runner_takes_what_was_fitted(folder: Path) -> None:
     assert runner.info.num_blocks * runner.info.geometry.token_bytes * 4 == runner.plan.kv_pool_bytes
     assert runner.info.identity.kv_dtype == runner.plan.dtype == "float32"
     assert load_runner(folder, max_model_len=40).info.max_model_len == 40
+
+
+def test_what_the_process_has_of_its_run_time_is_not_counted_twice() -> None:
+    machine = Machine(
+        cpu_name="", cpu_flags=frozenset(), num_cores=1, num_sockets=1, total_bytes=8 << 30, available_bytes=1 << 30,
+        limited_by="memory",
+    )  # fmt: skip
+    assert cpu_room(machine, 2).share_bytes == 1 << 29
+    assert cpu_room(machine, taken_bytes=100 << 20).free_bytes == (1 << 30) + (100 << 20)
+    assert cpu_room(machine, taken_bytes=5 << 30).free_bytes == (1 << 30) + CPU_RUNTIME_BYTES
+    assert resident_bytes() > 10 << 20
 
 
 def test_host_memory_counts_on_a_cpu_alone() -> None:
