@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from tests.support.admin_world import AdminWorld, admin_world
+from tests.support.gateway_world import say
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -149,3 +153,83 @@ async def test_hostile_inputs_are_refused_and_change_nothing(admin: AdminWorld) 
         assert answer.status_code in ((200,) if not content else (400, 413)), content[:20]
     after = (await admin.call("GET", "/declaration")).json(), len((await admin.call("GET", "/audit")).json()["data"])
     assert before == after
+
+
+ODD: list[Any] = [
+    None, True, False, 0, -1, 1.5, 10**25, -(10**25), "", "x", "acme", "base", "premium", "\u0000", "a/b", "../x",
+    "*" * 300, "\u202e", "admin", [], {}, [None], ["*"], [["acme"]], {"": 0}, {"plan": "premium"}, {"$ne": 1},
+    {"acme": {}},
+]  # fmt: skip
+"""Values that a field may have in place of what it should."""
+FIELDS = [
+    "tenant", "name", "plan", "role", "models", "networks", "expires_in_s", "overlap_s", "overrides", "suspended",
+    "weight", "prices", "budget", "plans", "tenants", "policies", "templates", "model", "adapter", "reason", "shipped",
+    "versions", "mac",
+]  # fmt: skip
+PATHS = [
+    ("GET", "/plans"), ("PUT", "/plans/{}"), ("DELETE", "/plans/{}"), ("GET", "/tenants/{}"), ("PUT", "/tenants/{}"),
+    ("POST", "/tenants/{}/suspend"), ("POST", "/tenants/{}/{}"), ("POST", "/keys"), ("DELETE", "/keys/{}"),
+    ("POST", "/keys/{}/rotate"), ("POST", "/keys/{}/{}"), ("POST", "/blocks"), ("DELETE", "/blocks"), ("GET", "/audit"),
+    ("POST", "/declaration"), ("PUT", "/policies/{}"), ("PUT", "/templates/{}"), ("DELETE", "/templates/{}/{}"),
+]  # fmt: skip
+NAMES = ["gold", "other", "{key}", "x" * 200, "%00", "%2e%2e", "a%2Fb", "resume", "\u00e9", "-1", "%"]
+
+
+def body_of(random: Random, depth: int = 2) -> Any:
+    """An object of known and unknown fields with odd values, or something else altogether."""
+    if random.random() < 0.1:
+        return random.choice(ODD)
+    names = random.sample([*FIELDS, "unknown", ""], random.randint(0, 4))
+    return {n: body_of(random, depth - 1) if depth and random.random() < 0.3 else random.choice(ODD) for n in names}
+
+
+def keys_in(value: Any) -> Iterator[str]:
+    """Names of the fields of an answer, at any depth."""
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from keys_in(inner)
+    if isinstance(value, dict):
+        yield from value
+
+
+async def test_no_request_finds_a_bug_or_shows_a_secret_or_lets_a_tenant_write(admin: AdminWorld) -> None:
+    random, statuses = Random(12), Counter[tuple[str, int]]()
+    own = admin.keys["stranger"].split("-")[1]
+    for _ in range(250):
+        method, path = random.choice(PATHS)
+        path = path.format(*(random.choice(NAMES).replace("{key}", own) for _ in range(2)))
+        by = random.choice(["admin", "owner", "user"])
+        query = {"after": str(random.choice(ODD))} if random.random() < 0.1 else {}
+        answer = await admin.call(method, path, body_of(random), by=by, **query)
+        statuses[by, answer.status_code] += 1
+        assert answer.status_code in (200, 400, 403, 404, 405), (method, path, answer.text)
+        assert not {"cache_salt", "mac"} & set(keys_in(answer.json()))
+    assert {status for by, status in statuses if by == "user"} <= {403, 404, 405}
+    assert statuses["admin", 200] > 10 < statuses["admin", 400], "both kinds of requests are tried"
+    log = (await admin.call("GET", "/audit")).json()["data"]
+    user = f"key:{admin.keys['user'].split('-')[1]}"
+    assert user not in {entry["actor"] for entry in log}
+    owner = f"key:{admin.keys['owner'].split('-')[1]}"
+    assert {entry["tenant"] for entry in log if entry["actor"] == owner} <= {"acme"}
+
+
+async def test_the_ledger_of_a_deleted_tenant_is_that_of_a_pseudonym(admin: AdminWorld) -> None:
+    admin.worker.script = say("hello")
+    headers = {"authorization": f"Bearer {admin.keys['user']}"}
+    body = {"model": "base", "prompt": [5, 6, 7], "max_tokens": 9}
+    assert (await admin.public.post("/v1/completions", json=body, headers=headers)).status_code == 200
+
+    async def ledgers() -> list[str]:
+        found: list[str] = (await admin.call("GET", "/ledger/tenants")).json()["data"]
+        return found
+
+    await eventually(lambda: holds(ledgers, ["acme"]), "the request is in the ledger")
+    gone = (await admin.call("DELETE", "/tenants/acme")).json()["ledger"]
+    assert "acme" not in gone
+    await eventually(lambda: holds(ledgers, [gone]), "the ledger has another name")
+    assert (await admin.call("DELETE", "/tenants/acme")).status_code == 404
+    assert (await admin.call("GET", "/usage", tenant=gone)).json()["total"]["requests"] == 1
+
+
+async def holds(read: Callable[[], Awaitable[list[str]]], wanted: list[str]) -> bool:
+    """Whether a list is as it should be by now."""
+    return await read() == wanted

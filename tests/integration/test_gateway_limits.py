@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import httpx
+import pytest
 
 from stratos.store.counters.leases import LeaseStore
 from stratos.store.records.settings import RecordStoreConfig
@@ -60,8 +61,9 @@ async def test_sequences_at_once_are_bounded_and_come_back_however_a_request_end
         assert (await complete(world, n=3, max_tokens=1)).status_code == 200
 
 
-async def test_two_gateways_at_one_redis_keep_one_limit(redis_url: str) -> None:
-    """Four seconds of real time at about twice the limit; virtual hours of it are with the slices' own tests."""
+@pytest.mark.parametrize("seconds", [2.5, pytest.param(10.0, marks=pytest.mark.chaos)])
+async def test_two_gateways_at_one_redis_keep_one_limit(redis_url: str, seconds: float) -> None:
+    """Real time at twice the limit or more; virtual hours of it are with the slices' own tests."""
     async with open_redis(redis_url) as redis, open_redis(redis_url) as other_redis:
         config = RecordStoreConfig()
         stores = [LeaseStore(redis, config, "one"), LeaseStore(other_redis, config, "two")]
@@ -69,7 +71,7 @@ async def test_two_gateways_at_one_redis_keep_one_limit(redis_url: str) -> None:
             for world in (one, two):
                 world.worker.script = lambda submit, choice: [4]
                 world.keys.change_plan(KEY, requests_per_min=600, burst_s=1)
-            began, num_accepted, seconds = time.monotonic(), 0, 4.0
+            began = time.monotonic()
 
             async def offer(world: World) -> int:
                 accepted = 0
@@ -81,4 +83,5 @@ async def test_two_gateways_at_one_redis_keep_one_limit(redis_url: str) -> None:
             num_accepted = sum(await asyncio.gather(offer(one), offer(two), offer(one), offer(two)))
             took = time.monotonic() - began
     assert num_accepted <= 10 + 10 * took
-    assert num_accepted >= 0.7 * 10 * seconds, "a loaded machine offers less"
+    # A loaded machine may offer too little in the short form.
+    assert num_accepted >= (0.98 if seconds >= 10 else 0.7) * (10 + 10 * seconds) - 1

@@ -83,7 +83,7 @@ async def admin_world(redis_url: str, folder: Path, **overrides: Any) -> AsyncIt
 
     values: dict[str, Any] = {
         "http_listen": "127.0.0.1:0",
-        "admin": {"listen": "127.0.0.1:0"},
+        "admin": {"listen": "127.0.0.1:0", "forget_after_s": 0.5},
         "router_addresses": ("127.0.0.1:9",),
         "redis_url": redis_url,
         "key_pepper": PEPPERS.current,

@@ -23,8 +23,14 @@ class AdminClient:
     """
 
     def __init__(self, url: str, key: str) -> None:
+        self.url = url.rstrip("/")
         headers = {"authorization": f"Bearer {key}"}
-        self._http = httpx.Client(base_url=f"{url.rstrip('/')}/admin/v1", headers=headers, timeout=_TIMEOUT_S)
+        base_url = f"{self.url}/admin/v1"
+        self._http = httpx.Client(base_url=base_url, headers=headers, timeout=_TIMEOUT_S, trust_env=False)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
 
     def call(self, method: str, path: str, body: Any = None, **query: str) -> dict[str, Any]:
         """One call.

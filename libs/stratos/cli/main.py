@@ -20,6 +20,7 @@ from stratos.cli.commands.certificates import certificates_app
 from stratos.cli.commands.doctor import doctor
 from stratos.cli.commands.models import models_app
 from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, explained_errors
+from stratos.cli.commands.tenancy import tenancy_app
 from stratos.cli.local.options import UpOptions
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.add_typer(keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
+admin_app.add_typer(tenancy_app)
 app.add_typer(admin_app, name="admin")
 app.add_typer(certificates_app, name="certificates")
 app.add_typer(adapters_app, name="adapters")
@@ -50,6 +52,7 @@ def up(
     max_decode: Annotated[int, typer.Option(help="Most decode workers; default: what the cores allow.")] = 0,
     host: Annotated[str, typer.Option(help="Address the gateways listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="First port tried for the gateways; busy ones are skipped.")] = 8000,
+    admin_port: Annotated[int, typer.Option(help="First port tried for the admin API, on loopback.")] = 8001,
     data_dir: DataDirOption = DEFAULT_DATA_DIR,
     redis_url: Annotated[str, typer.Option(envvar="REDIS_URL", help="Redis to use instead of the embedded one.")] = "",
     object_store: Annotated[str, typer.Option(help="file:///DIR or s3://BUCKET/PREFIX; default: in --data-dir.")] = "",
@@ -83,6 +86,7 @@ def up(
             max_decode=max_decode,
             host=host,
             port=port,
+            admin_port=admin_port,
             data_dir=data_dir,
             redis_url=redis_url,
             object_store_url=object_store,

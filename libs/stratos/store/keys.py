@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 
 from stratos.common.errors import BadRequest, InvalidApiKey
+from stratos.core.tenancy.names import check_name
 from stratos.core.tenancy.plan import ALL_MODELS
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Network
 
 _KEY = re.compile(r"(?P<body>sk-(?P<key_id>[0-9a-f]{12})-[0-9a-f]{40})-(?P<checksum>[0-9a-f]{8})\Z")
-_TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 DEFAULT_PEPPER_ID = "1"
 MIN_PEPPER_CHARS = 16
 MAX_NETWORKS = 64
@@ -111,16 +111,8 @@ def key_mac(pepper: str, text: str) -> str:
 
 
 def check_tenant(name: str) -> str:
-    """Check the name of a tenant.
-
-    Raises:
-        BadRequest: empty, longer than 64 characters, or other characters than a-z 0-9 . _ -
-    """
-    if not _TENANT.match(name):
-        raise BadRequest(
-            "a tenant's name has 1 to 64 characters of a-z 0-9 . _ - and starts with a letter or digit", param="tenant"
-        )
-    return name
+    """Check the name of a tenant; raises ``BadRequest``."""
+    return check_name(name, "tenant")
 
 
 def check_networks(texts: object) -> tuple[Network, ...]:

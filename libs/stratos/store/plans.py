@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -11,24 +10,16 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from stratos.common.errors import BadRequest
+from stratos.core.tenancy.names import check_name
 from stratos.core.tenancy.plan import Plan
 
 _ADAPTER = TypeAdapter(Plan)
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 OVERRIDABLE = frozenset(field.name for field in fields(Plan)) - {"name"}
 
 
 def check_plan_name(name: str) -> str:
-    """Check the name of a plan.
-
-    Raises:
-        BadRequest: empty, longer than 64 characters, or other characters than a-z 0-9 . _ -
-    """
-    if not _NAME.match(name):
-        raise BadRequest(
-            "a plan's name has 1 to 64 characters of a-z 0-9 . _ - and starts with a letter or digit", param="plan"
-        )
-    return name
+    """Check the name of a plan; raises ``BadRequest``."""
+    return check_name(name, "plan")
 
 
 def plan_from_json(name: str, value: object) -> Plan:

@@ -31,6 +31,7 @@ from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
 from stratos_gateway.admin.routes import AdminStores
+from stratos_gateway.admin.tenant_removal import LedgerRemoval
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
@@ -78,8 +79,10 @@ async def open_backends(
             await store.check_server()
 
     ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days)
+    removal = LedgerRemoval(ledger, settings.admin.forget_after_s)
+    tasks["ledger-removal"] = removal.run
     return Backends(
-        admin=AdminStores(records=store, key_use=key_use, peppers=peppers, ledger=ledger),
+        admin=AdminStores(records=store, key_use=key_use, peppers=peppers, ledger=ledger, removal=removal),
         routers=routers,
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,

@@ -176,7 +176,7 @@ class GatewayService(Service):
         app = self._build_app(model, backends, platform, embeddings)
         self._http = HttpServer(
             app,
-            self._listener(),
+            self._listener(settings.http_listen, settings.http_listener_fd, "http_listen"),
             ConnectionsState(
                 limits=settings.http, num_open=metrics.connections, num_refused=metrics.connections_refused
             ),
@@ -190,9 +190,9 @@ class GatewayService(Service):
 
     def _open_admin(self, backends: Backends, metrics: GatewayMetrics) -> None:
         settings = self._settings
-        if not settings.admin.listen or backends.admin is None:
+        if backends.admin is None or not (settings.admin.listen or settings.admin.listener_fd is not None):
             return
-        listener = open_listener(settings.admin.listen, env_name_of(type(settings), ("admin", "listen")))
+        listener = self._listener(settings.admin.listen, settings.admin.listener_fd, "admin", "listen")
         proxies = settings.edge.trusted_proxies
         port = AdminPort(listener=listener, config=settings.admin, limits=settings.http, trusted_proxies=proxies)
         self._admin_http = build_server(port, backends.admin, self._edge.authenticate, metrics)
@@ -220,11 +220,10 @@ class GatewayService(Service):
         self._stack.push_async_callback(client.close)
         return client
 
-    def _listener(self) -> Listener:
-        settings = self._settings
-        if settings.http_listener_fd is not None:
-            return inherit_listener(settings.http_listener_fd, env_name_of(type(settings), ("http_listener_fd",)))
-        return open_listener(settings.http_listen, env_name_of(type(settings), ("http_listen",)))
+    def _listener(self, listen: str, fd: int | None, *field: str) -> Listener:
+        """The inherited socket if there is one, else one of this process; ``field`` is the setting, for messages."""
+        name = env_name_of(type(self._settings), field)
+        return open_listener(listen, name) if fd is None else inherit_listener(fd, f"{name}ER_FD")
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """The HTTP server, the watch over sessions, what keeps the backends fresh."""

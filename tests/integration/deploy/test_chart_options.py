@@ -14,17 +14,10 @@ from scripts.chart_rendering import NO_RENDERER, RenderError, has_renderer, rend
 from stratos.common.tls.identity import Identity, PeerRole
 from tests.support.chart_objects import Object, container, kinds, one, pods, variables
 from tests.support.chart_policies import breaches
-from tests.support.kubernetes_schema import VERSIONS, problems
+from tests.support.chart_rendering import checked
+from tests.support.kubernetes_schema import problems
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
-
-
-def checked(values: dict[str, Any], **options: str) -> list[Object]:
-    """The objects, of which none is invalid."""
-    objects = render(values, **options)
-    assert breaches(objects) == []
-    assert [problem for found in objects for version in VERSIONS for problem in problems(version, found)] == []
-    return objects
 
 
 @pytest.fixture(scope="module")

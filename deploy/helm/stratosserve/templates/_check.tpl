@@ -17,6 +17,10 @@
 {{- end -}}
 {{- $keys := list "key-pepper" -}}
 {{- if .Values.redis.enabled }}{{ $keys = append $keys "redis-password" }}{{ end -}}
+{{- if include "stratos.hasDeclaration" . -}}
+{{- if not .Values.gateway.admin.enabled }}{{ fail "declaration: needs gateway.admin.enabled" }}{{ end -}}
+{{- $keys = append $keys "admin-key" -}}
+{{- end -}}
 {{- with .Values.credentials.existingSecret -}}
 {{- include "stratos.checkSecret" (dict "root" $ "where" "credentials.existingSecret" "name" . "keys" $keys) -}}
 {{- end -}}

@@ -1,5 +1,5 @@
 """Commands of ``stratos`` in groups of their own; each parses arguments and calls one function.
 
 Read in this order: ``shared`` (options and errors of all commands), ``access`` (keys and tenants), ``money``
-(statements and costs), ``admin`` (the store), ``certificates``, ``models``.
+(statements and costs), ``admin`` (the store), ``tenancy`` (plans and tenants), ``certificates``, ``models``.
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratos.cli.commands.money import add_money_commands
-from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, TenantOption, explained_errors
+from stratos.cli.commands.shared import (
+    DEFAULT_DATA_DIR,
+    DataDirOption,
+    RunOption,
+    TenantOption,
+    WaitOption,
+    explained_errors,
+)
 from stratos.common.errors import BadRequest
 from stratos.core.tenancy.roles import Role
 from stratos.store.keys import DEFAULT_PEPPER_ID
@@ -27,9 +33,6 @@ RedisOption = Annotated[
 ]
 ObjectsOption = Annotated[str, typer.Option("--object-store", help="file:///DIR or s3://BUCKET/PREFIX, with a Redis.")]
 S3Option = Annotated[str, typer.Option("--s3-endpoint", help="Address of an S3 service that is not AWS.")]
-WaitOption = Annotated[
-    float, typer.Option("--wait-s", min=0, help="Seconds to wait for stores that do not answer yet.")
-]
 PrefixOption = Annotated[str, typer.Option("--prefix", help="Head of the keys in Redis, as the services have it.")]
 
 
@@ -140,45 +143,6 @@ def adopt_store(
         adoption = asyncio.run(found)
     live = ", ".join(f"{num} {kind.value}s" for kind, num in adoption.num_live.items()) or "nothing"
     typer.echo(f"the store is {adoption.store_id}: {live}, {adoption.num_tombstones} tombstones")
-
-
-UrlOption = Annotated[str, typer.Option("--url", envvar="STRATOS_ADMIN_URL", help="Of a gateway's admin port.")]
-KeyOption = Annotated[str, typer.Option("--key", envvar="STRATOS_ADMIN_KEY", help="Key of the role admin.")]
-
-
-@admin_app.command("apply")
-def apply(
-    file: Annotated[Path, typer.Option("--file", "-f", help="YAML with plans and tenants.")],
-    url: UrlOption,
-    key: KeyOption,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
-) -> None:
-    """Make plans and tenants as a file says, and show what changed; what the file does not name is left alone."""
-    from stratos.cli.admin_api import AdminClient, changes_text, read_declaration
-
-    with explained_errors():
-        query = {"dry_run": "true"} if dry_run else {}
-        found = AdminClient(url, key).call("POST", "/declaration", read_declaration(file), **query)
-    typer.echo(changes_text(found["changes"]) or "nothing changes")
-
-
-@admin_app.command("declaration")
-def declaration(url: UrlOption, key: KeyOption) -> None:
-    """Print plans and tenants as a file for `apply`; keys and salts are in `export` alone."""
-    from stratos.cli.admin_api import AdminClient, declaration_text
-
-    with explained_errors():
-        typer.echo(declaration_text(AdminClient(url, key).call("GET", "/declaration")), nl=False)
-
-
-@admin_app.command("audit")
-def audit(url: UrlOption, key: KeyOption) -> None:
-    """Print the audit log as JSON lines, oldest first."""
-    from stratos.cli.admin_api import AdminClient
-
-    with explained_errors():
-        for entry in AdminClient(url, key).audit():
-            typer.echo(json.dumps(entry))
 
 
 def _find_target(

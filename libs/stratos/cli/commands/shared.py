@@ -14,6 +14,10 @@ from stratos.common.errors import StratosError
 DataDirOption = Annotated[Path, typer.Option("--data-dir", help="Where the platform keeps its data.")]
 RunOption = Annotated[str, typer.Option("--run", help="Which run, if several share the data directory.")]
 TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant the key or adapter belongs to.")]
+WaitOption = Annotated[
+    float, typer.Option("--wait-s", min=0, help="Seconds to wait for stores that do not answer yet.")
+]
+
 DEFAULT_DATA_DIR = Path(".stratos")
 
 

@@ -14,6 +14,8 @@ class PlatformFacts:
     pid: int
     base_url: str
     """Of the OpenAI API, with /v1."""
+    admin_url: str
+    """Of the admin port, without a path."""
     api_key: str = dataclasses.field(repr=False)
     model: str
     adapters: tuple[str, ...]

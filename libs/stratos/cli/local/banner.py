@@ -19,6 +19,7 @@ StratosServe is up: {_processes(options)}
   Base URL   {facts.base_url}
   API key    {facts.api_key}
   Models     {models}
+  Admin API  {facts.admin_url}/admin/v1, with a key of `stratos keys create --tenant platform --role admin`
 
 Stream a completion with curl:
 

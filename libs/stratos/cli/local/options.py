@@ -23,6 +23,8 @@ class UpOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     """First port tried for the gateways; busy ones are skipped."""
+    admin_port: int = 8001
+    """First port tried for the admin API, which is on loopback whatever ``host`` is."""
     gateways: int = 1
     """They share the port."""
     routers: int = 1
@@ -69,10 +71,11 @@ class UpOptions:
                 raise BadRequest(f"{flag} must be between {least} and {most}, not {value}", param=flag)
         if self.max_decode and not self.decode <= self.max_decode <= MAX_WORKERS:
             raise BadRequest(f"--max-decode must be between --decode and {MAX_WORKERS}", param="--max-decode")
+        for flag, value in (("--port", self.port), ("--admin-port", self.admin_port)):
+            if not 1 <= value <= 65535:
+                raise BadRequest(f"{flag} must be between 1 and 65535, not {value}", param=flag)
         if self.max_model_len < 0:
             raise BadRequest(f"--max-model-len must not be negative, not {self.max_model_len}", param="--max-model-len")
-        if not 1 <= self.port <= 65535:
-            raise BadRequest(f"--port must be between 1 and 65535, not {self.port}", param="--port")
         for flag, text, allowed in (
             ("--engine", self.engine, ("torch", "fake")),
             ("--dtype", self.dtype, ("auto", "float32", "bfloat16", "float16")),

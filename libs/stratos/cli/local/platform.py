@@ -26,7 +26,7 @@ from stratos.cli.keyring import ensure_api_key
 from stratos.cli.local import topology
 from stratos.cli.local.embedded_redis import RedisConfig, redis_spec, write_config
 from stratos.cli.local.options import UpOptions
-from stratos.cli.local.ports import PublicListener, any_free_port, listen_from
+from stratos.cli.local.ports import GatewayListeners, any_free_port, listen_from
 from stratos.cli.local.process import ProcessView, StartFailed
 from stratos.cli.local.servicer import SupervisorService, SupervisorSettings
 from stratos.cli.local.supervisor import Report, Supervisor
@@ -41,6 +41,8 @@ from stratos.rpc.serving.process import serve_async
 
 FLEET_TIMEOUT_S = 60.0
 POLL_S = 0.03
+LOOPBACK = "127.0.0.1"
+"""The admin API is not for other machines."""
 STORE_LOST = (
     "Redis has lost tenants, keys and adapters, or is another one: what gateways know goes on serving, and nothing can "
     "be written until `stratos admin adopt-store`"
@@ -104,7 +106,7 @@ class Platform:
             raise _first_leaf(group) from None
 
     async def _start(self) -> PlatformFacts:
-        listener = self._open_public_port()
+        listeners = self._open_ports()
         await self._serve_supervisor()
         options = self._options
         with contextlib.suppress(InvalidCheckpoint):  # a process that reads the folder says what is wrong with it
@@ -135,13 +137,14 @@ class Platform:
                 )
             )
             for i in range(options.gateways):
-                tasks.create_task(self._supervisor.launch(self._gateway_spec(f"gateway-{i}", ends, listener)))
+                tasks.create_task(self._supervisor.launch(self._gateway_spec(f"gateway-{i}", ends, listeners)))
         await asyncio.gather(*(self._wait_fleet(address) for address in routers))
         self._is_started = True
         facts = PlatformFacts(
             run_id=self._run.run_id,
             pid=os.getpid(),
-            base_url=f"http://{listener.address}/v1",
+            base_url=f"http://{listeners.public.address}/v1",
+            admin_url=f"http://{listeners.admin.address}",
             api_key=key_task.result(),
             model=options.model_name,
             adapters=adapters_task.result(),
@@ -230,19 +233,21 @@ class Platform:
         """Where gateways keep what they know; copies of a Redis of this run alone end with it."""
         return self._run.path / "copies" if self._has_own_redis else self._data.copies_path
 
-    def _open_public_port(self) -> PublicListener:
+    def _open_ports(self) -> GatewayListeners:
         """Connections that come before a gateway serves wait in the queue of the socket."""
-        listener = listen_from(self._options.host, self._options.port)
-        self._stack.callback(listener.close)
-        if listener.port != self._options.port:
-            self._report(f"port {self._options.port} is busy: the gateways take {listener.port}")
-        return listener
+        options = self._options
+        public = listen_from(options.host, options.port)
+        self._stack.callback(public.close)
+        if public.port != options.port:
+            self._report(f"port {options.port} is busy: the gateways take {public.port}")
+        admin = listen_from(LOOPBACK, options.admin_port, "--admin-port")
+        self._stack.callback(admin.close)
+        return GatewayListeners(public, admin)
 
-    def _gateway_spec(self, name: str, ends: Endpoints, listener: PublicListener) -> ProcessSpec:
-        spec = self._spec(
-            name, "gateway", topology.gateway_settings(self._options, ends, listener, self._copies / f"{name}.jsonl")
-        )
-        return dataclasses.replace(spec, public_address=listener.address, listeners=(listener.fd,))
+    def _gateway_spec(self, name: str, ends: Endpoints, listeners: GatewayListeners) -> ProcessSpec:
+        copy_path = self._copies / f"{name}.jsonl"
+        spec = self._spec(name, "gateway", topology.gateway_settings(self._options, ends, listeners, copy_path))
+        return dataclasses.replace(spec, public_address=listeners.public.address, listeners=listeners.fds)
 
     async def _publish_adapters(self, registry_address: str, has_store: bool) -> tuple[str, ...]:
         options = self._options

@@ -1,4 +1,4 @@
-"""TCP ports of this machine: a free one, and the one port that all gateways serve.
+"""TCP ports of this machine: a free one, and the ports that all gateways serve, of the API and of its administration.
 
 The supervisor listens on the public port and hands its socket to every gateway; they take connections from one queue.
 So a gateway that was killed, hangs or drains takes no new connection, and what it leaves in the queue goes to another
@@ -46,8 +46,21 @@ class PublicListener:
         self._socket.close()
 
 
-def listen_from(host: str, port: int) -> PublicListener:
-    """Listen on the first free port at or after ``port``.
+@dataclass(frozen=True, slots=True)
+class GatewayListeners:
+    """What all gateways serve."""
+
+    public: PublicListener
+    admin: PublicListener
+
+    @property
+    def fds(self) -> tuple[int, int]:
+        """Of both sockets."""
+        return self.public.fd, self.admin.fd
+
+
+def listen_from(host: str, port: int, flag: str = "--port") -> PublicListener:
+    """Listen on the first free port at or after ``port``; ``flag`` sets it, for messages.
 
     Raises:
         DependencyDown: a long row of ports is busy, or the host is not one of this machine.
@@ -59,7 +72,7 @@ def listen_from(host: str, port: int) -> PublicListener:
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 break
-    raise DependencyDown(f"ports {port} to {last - 1} of {host} cannot be used; choose another one with --port")
+    raise DependencyDown(f"ports {port} to {last - 1} of {host} cannot be used; choose another one with {flag}")
 
 
 def any_free_port(host: str = "127.0.0.1") -> int:

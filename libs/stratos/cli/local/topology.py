@@ -20,7 +20,7 @@ from typing import Literal
 
 from stratos.cli.certificates.local import tls_config, tls_environment
 from stratos.cli.local.options import UpOptions
-from stratos.cli.local.ports import PublicListener
+from stratos.cli.local.ports import GatewayListeners
 from stratos.common.tls.identity import PeerRole
 
 Role = Literal["", "prefill", "decode"]
@@ -143,11 +143,14 @@ def worker_sizes(options: UpOptions) -> dict[str, str]:
     }
 
 
-def gateway_settings(options: UpOptions, ends: Endpoints, listener: PublicListener, copy_path: Path) -> dict[str, str]:
+def gateway_settings(
+    options: UpOptions, ends: Endpoints, listeners: GatewayListeners, copy_path: Path
+) -> dict[str, str]:
     """Settings of a gateway."""
     return {
-        "HTTP_LISTEN": listener.address,
-        "HTTP_LISTENER_FD": str(listener.fd),
+        "HTTP_LISTEN": listeners.public.address,
+        "HTTP_LISTENER_FD": str(listeners.public.fd),
+        "ADMIN__LISTENER_FD": str(listeners.admin.fd),
         "ROUTER_ADDRESSES": json.dumps(ends.routers),
         "REDIS_URL": ends.redis_url,
         "KEY_PEPPER": ends.pepper,

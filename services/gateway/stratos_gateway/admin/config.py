@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,5 +15,10 @@ class AdminConfig:
     listen: str = ""
     """host:port of the admin API, for keys of the roles admin and tenant-admin; empty serves none. Keep it off the port
     and the networks that tenants reach."""
+    listener_fd: Annotated[int, Ge(0)] | None = None
+    """Inherited listening socket to take connections from instead, shared with other gateways: `stratos up` has one."""
+    forget_after_s: Annotated[float, Gt(0)] = 4.0
+    """Seconds from the deletion of a tenant until its ledger gets a pseudonym: more than SNAPSHOT__POLL_S,
+    LEDGER__COUNT_WAIT_S and LEDGER__INTERVAL_S together, so that its last entries are there."""
     max_body_bytes: Annotated[int, Ge(1024)] = 4 * 1024 * 1024
     """Largest body, such as a declaration of all tenants."""

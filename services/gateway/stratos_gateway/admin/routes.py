@@ -35,6 +35,7 @@ from stratos_gateway.admin.content_records import (
 from stratos_gateway.admin.declaration import Change, Declaration, Stored, declared, differences, parse_declaration
 from stratos_gateway.admin.fields import key_terms, only, seconds, text
 from stratos_gateway.admin.ledger_routes import LedgerRoutes
+from stratos_gateway.admin.tenant_removal import LedgerRemoval
 from stratos_gateway.admin.views import audit_view, key_view, plan_view, tenant_view
 from stratos_gateway.http.body import read_json
 from stratos_gateway.http.json_response import OrjsonResponse
@@ -52,6 +53,8 @@ class AdminStores:
     key_use: KeyUse
     peppers: Peppers
     ledger: LedgerStore | None = None
+    removal: LedgerRemoval | None = None
+    """Renames the ledgers of deleted tenants."""
 
 
 class Caller:
@@ -195,8 +198,13 @@ class AdminRoutes:
         name = request.path_params["name"]
         if name == caller.tenant.name:
             raise BadRequest("a tenant cannot be deleted with a key of its own", param="name")
-        await caller.tenants.delete(name)
-        return {"deleted": True}
+        removal = self._stores.removal
+        try:
+            await caller.tenants.delete(name)
+        except NotFound:
+            if removal is None or not await removal.has(name):
+                raise
+        return {"deleted": True, "ledger": None if removal is None else removal.begin(name)}
 
     async def _suspend_tenant(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
         name, is_suspended = request.path_params["name"], _is_suspension(request)

@@ -9,7 +9,7 @@ import pytest
 
 from stratos.cli.local import topology
 from stratos.cli.local.options import UpOptions
-from stratos.cli.local.ports import any_free_port, listen_from
+from stratos.cli.local.ports import GatewayListeners, any_free_port, listen_from
 from stratos.cli.local.topology import Endpoints, ProcessSpec, RunPaths
 from stratos.common.errors import BadRequest
 from stratos.common.tls.settings import TlsConfig
@@ -27,17 +27,18 @@ ENDS = Endpoints(
 OPTIONS = UpOptions(
     model_path=Path("/models/base"), s3_endpoint_url="http://127.0.0.1:5", decode=2, max_decode=3, transport="gloo"
 )
-LISTENER = listen_from("127.0.0.1", any_free_port())
+LISTENERS = GatewayListeners(*(listen_from("127.0.0.1", any_free_port()) for _ in range(2)))
 PATHS = RunPaths(workers_folder=Path("/run/workers"), shm_path=Path("/shm"), work_path=Path("/work"))
 SETTINGS = {
     "lora_registry": topology.registry_settings(OPTIONS, ENDS, PATHS),
     "router": topology.router_settings(PATHS),
     "prefill_worker": topology.worker_settings("prefill-0", OPTIONS, ENDS, PATHS) | topology.worker_sizes(OPTIONS),
     "decode_worker": topology.worker_settings("decode-1", OPTIONS, ENDS, PATHS) | topology.worker_sizes(OPTIONS),
-    "gateway": topology.gateway_settings(OPTIONS, ENDS, LISTENER, Path("/copies/gateway-0.jsonl")),
+    "gateway": topology.gateway_settings(OPTIONS, ENDS, LISTENERS, Path("/copies/gateway-0.jsonl")),
     "autoscaler": topology.autoscaler_settings(OPTIONS, ENDS),
 }
-LISTENER.close()
+LISTENERS.public.close()
+LISTENERS.admin.close()
 
 
 def spec_of(module: str) -> ProcessSpec:

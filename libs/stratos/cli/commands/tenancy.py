@@ -1,0 +1,116 @@
+"""``stratos admin apply``, ``declaration``, ``audit`` and ``check-isolation``: tenants of a running platform."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratos.cli.commands.shared import (
+    DEFAULT_DATA_DIR,
+    DataDirOption,
+    RunOption,
+    WaitOption,
+    explained_errors,
+)
+from stratos.common.errors import BadRequest
+
+if TYPE_CHECKING:
+    from stratos.cli.admin_api import AdminClient
+
+tenancy_app = typer.Typer()
+UrlOption = Annotated[
+    str,
+    typer.Option("--url", envvar="STRATOS_ADMIN_URL", help="Of an admin port; default: the running platform's."),
+]
+KeyOption = Annotated[str, typer.Option("--key", envvar="STRATOS_ADMIN_KEY", help="Key or token of the role admin.")]
+_NO_KEY = "give --key or STRATOS_ADMIN_KEY; `stratos keys create --tenant platform --role admin` makes one"
+
+
+@tenancy_app.command("apply")
+def apply(
+    file: Annotated[Path, typer.Option("--file", "-f", help="YAML with plans and tenants.")],
+    url: UrlOption = "",
+    key: KeyOption = "",
+    wait_s: WaitOption = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Make plans and tenants as a file says, and show what changed; what the file does not name is left alone."""
+    from stratos.cli.admin_api import changes_text, read_declaration
+    from stratos.cli.stores import once_answered
+    from stratos.common.clock import SystemClock
+
+    with explained_errors():
+        wanted, client = read_declaration(file), _client(url, key, data_dir, run)
+        query = {"dry_run": "true"} if dry_run else {}
+        ask = partial(asyncio.to_thread, client.call, "POST", "/declaration", wanted, **query)
+        found = asyncio.run(once_answered(ask, wait_s, SystemClock()))
+    typer.echo(changes_text(found["changes"]) or "nothing changes")
+
+
+@tenancy_app.command("declaration")
+def declaration(
+    url: UrlOption = "", key: KeyOption = "", data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = ""
+) -> None:
+    """Print plans and tenants as a file for `apply`; keys and salts are in `export` alone."""
+    from stratos.cli.admin_api import declaration_text
+
+    with explained_errors():
+        typer.echo(declaration_text(_client(url, key, data_dir, run).call("GET", "/declaration")), nl=False)
+
+
+@tenancy_app.command("audit")
+def audit(
+    url: UrlOption = "", key: KeyOption = "", data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = ""
+) -> None:
+    """Print the audit log as JSON lines, oldest first."""
+    with explained_errors():
+        for entry in _client(url, key, data_dir, run).audit():
+            typer.echo(json.dumps(entry))
+
+
+@tenancy_app.command("check-isolation")
+def check_isolation(
+    url: UrlOption = "",
+    key: KeyOption = "",
+    api_url: Annotated[str, typer.Option(help="Of the OpenAI API, without /v1; default: the running platform's.")] = "",
+    model: Annotated[str, typer.Option(help="Which one is probed; default: the first.")] = "",
+    private: Annotated[
+        list[str] | None, typer.Option(help="An adapter of some tenant, which no other may see; may be repeated.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Prompts that are tried.")] = 7,
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Prove on the running platform that tenants do not reach one another; exit code 1 where one does.
+
+    Makes three tenants of its own, asks with their keys, and deletes them.
+    """
+    from stratos.cli.isolation.check import IsolationCheck, run_check
+    from stratos.cli.isolation.findings import State
+    from stratos.cli.local.running import find_platform
+
+    with explained_errors():
+        admin = _client(url, key, data_dir, run)
+        found = api_url or find_platform(data_dir, run).base_url.removesuffix("/v1")
+        check = IsolationCheck(api_url=found, model=model, private=private or (), num_rounds=rounds)
+        findings = run_check(admin, check)
+    for finding in findings:
+        typer.echo(finding.line())
+    if any(finding.state is State.FAILED for finding in findings):
+        raise typer.Exit(1)
+
+
+def _client(url: str, key: str, data_dir: Path, run: str) -> AdminClient:
+    from stratos.cli.admin_api import AdminClient
+    from stratos.cli.local.running import find_platform
+
+    if not key:
+        raise BadRequest(_NO_KEY, param="--key")
+    return AdminClient(url or find_platform(data_dir, run).admin_url, key)
