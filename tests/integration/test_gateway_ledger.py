@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import pytest
 
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
 from stratos.core.ledger.pricing import TokenCounts
+from stratos.core.tenancy.plan import CachePolicy
 from stratos.core.tenancy.prices import Budget, Discounts, Price
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.records.settings import RecordStoreConfig
@@ -197,6 +199,52 @@ async def test_a_budget_warns_and_then_refuses(bench: Bench) -> None:
     assert bench.world.metric("stratos_budget_used_ratio", tenant="one") == 1
     assert bench.world.metric("stratos_budget_alerts_total", tenant="one", level="100 percent") == 1
     assert len(await bench.entries()) == 2
+
+
+async def test_an_equal_request_gets_the_answer_again_at_the_discount_of_its_plan(bench: Bench) -> None:
+    worker = bench.world.worker
+    discounts = Discounts(replay_percent=75)
+    bench.world.keys.change_plan(KEY, response_cache=True, response_ttl_s=3600, discounts=discounts)
+    first = await bench.complete(max_tokens=4, n=2)
+    again = await bench.complete(max_tokens=4, n=2)
+    shown = [{**answer.json(), "id": "", "created": 0} for answer in (first, again)]
+    assert shown[0] == shown[1]
+    assert len(worker.submits) == 1
+    stream = await bench.complete(max_tokens=4, n=2, stream=True, stream_options={"include_usage": True})
+    assert stream.text.endswith("data: [DONE]\n\n")
+    events = [json.loads(line[6:]) for line in stream.text.splitlines() if line.startswith("data: {")]
+    texts = {c["index"]: c["text"] for event in events for c in event["choices"]}
+    assert texts == {choice["index"]: choice["text"] for choice in first.json()["choices"]}
+    assert events[-1]["usage"]["completion_tokens"] == 8
+    assert len(worker.submits) == 1
+    entries = await bench.wait_entries(3)
+    replayed = [entry for entry in entries if entry.outcome is RequestOutcome.REPLAYED]
+    assert [(e.amounts.net, e.amounts.replay_discount, e.counts.num_output) for e in replayed] == [(14, 42, 8)] * 2
+    total = (await bench.world.http.get("/v1/usage")).json()["total"]
+    assert (total["requests"], total["replays"], total["replay_discount"]) == (3, 2, 84)
+    assert bench.world.metric("stratos_response_cache_requests_total", outcome="hit") == 2
+
+
+async def test_only_equal_requests_with_a_determined_output_share_an_answer(bench: Bench) -> None:
+    worker = bench.world.worker
+    bench.world.keys.change_plan(KEY, response_cache=True)
+    seen = 0
+    for fields, is_hit in [
+        ({}, False), ({}, True), ({"prompt": [5, 6]}, False), ({"stop": ["x"]}, False), ({"temperature": 0.5}, False),
+        ({"temperature": 0.5}, False), ({"temperature": 0.5, "seed": 1}, False),
+        ({"temperature": 0.5, "seed": 1}, True),
+        ({"temperature": 0.5, "seed": 2}, False), ({"seed": 9}, True),
+    ]:  # fmt: skip
+        await bench.complete(max_tokens=3, **fields)
+        seen += not is_hit
+        assert len(worker.submits) == seen, fields
+    body = {"model": "base", "prompt": [5, 6, 7, 8], "temperature": 0, "max_tokens": 3}
+    await bench.world.http.post("/v1/completions", json=body, headers={"authorization": "Bearer sk-two"})
+    assert len(worker.submits) == seen + 1, "another tenant has answers of its own"
+    bench.world.keys.change_plan(KEY, cache_policy=CachePolicy.OFF)
+    await bench.complete(max_tokens=3)
+    await bench.complete(max_tokens=3)
+    assert len(worker.submits) == seen + 3
 
 
 async def test_redis_away_fills_the_spool_which_is_replayed_once(redis_server: RedisServer, tmp_path: Path) -> None:

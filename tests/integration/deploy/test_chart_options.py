@@ -242,7 +242,7 @@ def test_routes() -> None:
 
 def test_prompts_leave_by_one_edge_that_is_closed_unless_it_is_named(defaults: list[Object]) -> None:
     def outside(objects: list[Object]) -> list[Object]:
-        rules = one(objects, "NetworkPolicy", "stratos-stratosserve-gateway")["spec"]["egress"]
+        rules = one(objects, "NetworkPolicy", "demo-gateway")["spec"]["egress"]
         return [rule for rule in rules if any("ipBlock" in peer for peer in rule.get("to", ()))]
 
     assert outside(defaults) == []

@@ -120,6 +120,7 @@
 {{- $_ := set $config "drainTimeoutS" 60 -}}
 {{- $_ := set $config "routerAddresses" (list $router) -}}
 {{- $_ := set $config "snapshot" (dict "copyPath" "/var/lib/stratos/snapshot.jsonl" "peers" (list (include "stratos.host" (list $root "gateways")))) -}}
+{{- $_ := set $config "ledger" (dict "spoolPath" "/var/lib/stratos/ledger.spool") -}}
 {{- else if eq .service "router" -}}
 {{- $_ := set $config "endpointLagS" 1 -}}
 {{- $_ := set $config "drainTimeoutS" 10 -}}

@@ -2,5 +2,6 @@
 
 Read in this order: ``config``, ``draft`` (what a request leaves at its end), ``meter`` (puts it together with what
 workers counted), ``account`` (of one request), ``writer`` (into Redis, or the spool), ``claims`` (counts of gateways
-that died), ``budgets``, ``periods`` (of questions), ``billing`` (all of it).
+that died), ``budgets``, ``periods`` (of questions),
+``responses`` (the response cache), ``replay``, ``billing`` (all of it).
 """

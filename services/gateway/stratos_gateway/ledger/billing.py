@@ -15,6 +15,7 @@ from stratos_gateway.ledger.budgets import Budgets
 from stratos_gateway.ledger.claims import WorkerSearch
 from stratos_gateway.ledger.config import LedgerConfig
 from stratos_gateway.ledger.meter import Meter
+from stratos_gateway.ledger.responses import ResponseCache
 from stratos_gateway.ledger.writer import LedgerWriter
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.sessions.pool import SessionPool
@@ -37,6 +38,7 @@ class Billing:
     meter: Meter
     writer: LedgerWriter
     budgets: Budgets
+    responses: ResponseCache
     config: LedgerConfig
 
     @classmethod
@@ -48,7 +50,8 @@ class Billing:
         meter = Meter(clock, config.count_wait_s)
         budgets = Budgets(access.store.spend, metrics, config.budget_interval_s)
         writer = LedgerWriter(access.store, meter, spool, config, access.plan_of, metrics, budgets.note_due)
-        return cls(access=access, meter=meter, writer=writer, budgets=budgets, config=config)
+        responses = ResponseCache(clock, config.response_cache_bytes, metrics)
+        return cls(access=access, meter=meter, writer=writer, budgets=budgets, responses=responses, config=config)
 
     def tasks(self, sessions: SessionPool) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """Root tasks."""

@@ -27,6 +27,8 @@ class LedgerConfig:
     """Largest spool: about 500,000 entries."""
     entries_kept_days: Annotated[int, Ge(32)] = 92
     """Days after which single entries are gone from Redis; sums per day stay."""
+    response_cache_bytes: Annotated[int, Ge(0)] = 64 * 1024 * 1024
+    """Memory for answers that are given again, of tenants whose plan has ``response_cache``; 0 keeps none."""
     claim_interval_s: Annotated[float, Gt(0)] = 5.0
     """Seconds between two looks for workers that no request of this gateway has met: they may hold counts of a gateway
     that died."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -24,12 +24,17 @@ from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import Span
 from stratos_gateway.generation.fanout import Fanout
+from stratos_gateway.generation.generation import GenerationSpec
+from stratos_gateway.generation.journal import ChoiceChunk
 from stratos_gateway.http.errors import error_body
 from stratos_gateway.http.exchange import Exchange, exchange_of
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import DONE, EventStream, encode_events
 from stratos_gateway.ledger.account import ExternalAccount, NoAccount, RequestAccount
+from stratos_gateway.ledger.replay import bill_replay
+from stratos_gateway.ledger.responses import KeptAnswer, KeptPrompt, merge_chunks, response_key
 from stratos_gateway.limits.limiter import Cost
+from stratos_gateway.openai.requests import GenerationOptions
 from stratos_gateway.openai.responses import ChatRenderer, Usage
 from stratos_gateway.overflow.client import ExternalCall, OverflowClient
 from stratos_gateway.overflow.output import ExternalOutput
@@ -54,6 +59,7 @@ class _Answering:
     output: Output
     prepared: Prepared
     account: NoAccount
+    sent: list[ChoiceChunk] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +95,23 @@ class GenerationEndpoint(EdgeEndpoint):
         async with self._within_limits(request, caller.tenant, _cost(prepared)) as spending:
             await self._check_input(screen, prepared.texts, spending)
             run = _Run(prepared=prepared, caller=caller, request=request, send=send, screen=screen, spending=spending)
+            key = self._response_key(caller.tenant, prepared.options, prepared.specs) if screen is None else None
+            if key is not None and await self._replay(key, run):
+                spending.num_tokens = 0
+                return
             overflow = self._edge.overflow
             if overflow is None or prepared.external is None or not overflow.has_room:
-                await self._run_here(run)
+                await self._run_here(run, key)
                 return
             try:
-                await self._run_here(run, overflow_after_s=overflow.config.after_s)
+                await self._run_here(run, key, overflow_after_s=overflow.config.after_s)
             except WaitTooLong as error:
                 if not await self._run_elsewhere(run, overflow, prepared.external, error):
-                    await self._run_here(run, queued_since_s=caller.arrival_s)
+                    await self._run_here(run, key, queued_since_s=caller.arrival_s)
 
-    async def _run_here(self, run: _Run, *, overflow_after_s: float = 0.0, queued_since_s: float | None = None) -> None:
+    async def _run_here(
+        self, run: _Run, key: bytes | None, *, overflow_after_s: float = 0.0, queued_since_s: float | None = None
+    ) -> None:
         """Run it on this platform.
 
         Raises:
@@ -126,6 +138,7 @@ class GenerationEndpoint(EdgeEndpoint):
                 with self._edge.admission.ends_by(caller.place, fanout.fail, is_begun):
                     answering = _Answering(fanout, _screened(fanout, run.screen), prepared, account)
                     await self._send(answering, run.request, run.send)
+                    self._keep(key, caller.tenant, answering.sent, fanout)
 
     async def _run_elsewhere(
         self, run: _Run, overflow: OverflowClient, external: ExternalRequest, why: WaitTooLong
@@ -180,6 +193,48 @@ class GenerationEndpoint(EdgeEndpoint):
                 self._count(run.caller.tenant, generated)
                 _describe(exchange_of(run.request).span, run.prepared, generated)
 
+    def _response_key(
+        self, tenant: Tenant, options: GenerationOptions, specs: Sequence[GenerationSpec]
+    ) -> bytes | None:
+        return None if self._edge.billing is None else response_key(tenant.plan, options, specs)
+
+    async def _replay(self, key: bytes, run: _Run) -> bool:
+        """Answer from the response cache, if it has the answer."""
+        prepared, caller, request, send = run.prepared, run.caller, run.request, run.send
+        billing, renderer = self._edge.billing, prepared.renderer
+        answer = None if billing is None else billing.responses.find(key)
+        if billing is None or answer is None:
+            return False
+        chunks = answer.copies()
+        if prepared.options.stream:
+            stream = EventStream(send, self._edge.limits.write_timeout_s)
+            usage = [renderer.usage_event(answer.usage)] if prepared.options.include_usage else []
+            await stream.write(encode_events([*renderer.events(chunks), *usage]) + DONE)
+            await stream.end()
+        else:
+            await OrjsonResponse(renderer.body(chunks, answer.usage))(request.scope, request.receive, send)
+        specs = [replace(spec, terms=caller.dated(spec.terms)) for spec in prepared.specs]
+        bill_replay(billing.meter, caller.tenant.plan, specs, answer)
+        return True
+
+    def _keep(self, key: bytes | None, tenant: Tenant, sent: Sequence[ChoiceChunk], fanout: Fanout) -> None:
+        """Keep an answer that was sent whole."""
+        billing, generations = self._edge.billing, fanout.generations
+        if key is None or billing is None or not all(g.transcript.is_complete for g in generations):
+            return
+        prompts = tuple(
+            KeptPrompt(
+                num_prompt_tokens=len(generation.spec.prompt_ids),
+                num_cached_tokens=generation.transcript.num_cached_tokens,
+                num_output_tokens=generation.transcript.num_output_tokens,
+            )
+            for generation in generations
+        )
+        kept = KeptAnswer(chunks=merge_chunks(sent), prompts=prompts)
+        if kept.is_cut_short(generations[0].spec.sampling.max_tokens):
+            return  # for want of memory: the next one may get further
+        billing.responses.keep(key, kept, tenant.plan.response_ttl_s)
+
     def _account(self, tenant: Tenant, fanout: Fanout, prepared: Prepared) -> NoAccount:
         billing = self._edge.billing
         if billing is None:
@@ -203,6 +258,7 @@ class GenerationEndpoint(EdgeEndpoint):
             await self._stream(answering, exchange_of(request), send)
             return
         chunks = await answering.output.finish()
+        answering.sent.extend(replace(chunk) for chunk in chunks)
         response = OrjsonResponse(answering.prepared.renderer.body(chunks, _usage(answering.generated)))
         await response(request.scope, request.receive, send)
 
@@ -214,6 +270,7 @@ class GenerationEndpoint(EdgeEndpoint):
             while chunks := await answering.output.news():
                 await stream.write(encode_events(renderer.events(chunks)))
                 answering.generated.confirm(chunks)
+                answering.sent.extend(chunks)
             usage = [renderer.usage_event(_usage(answering.generated))] if prepared.options.include_usage else []
             await stream.write(encode_events(usage) + DONE)
         except StratosError as error:
