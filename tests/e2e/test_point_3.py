@@ -10,7 +10,7 @@ import pytest
 from tests.support.cluster.client import ClientPod, client_pod
 from tests.support.cluster.commands import Kubectl, wait_until
 from tests.support.cluster.edges import SERVED, Edge, declared, open_edges, targets
-from tests.support.cluster.programs import DELETE, KV_HELLO
+from tests.support.cluster.programs import DELETE, KV_HELLO, METRIC
 from tests.support.cluster.release import CHART, Release, namespace
 from tests.support.cluster.report import ClusterReport
 from tests.support.cluster.settings import ClusterSettings
@@ -18,6 +18,10 @@ from tests.support.paths import FIXTURES
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 NAMESPACE, FOREIGN = "stratos-e2e-3", "stratos-e2e-3-foreign"
+PROMPT = (
+    "class Shelf:\n    def __init__(self, books):\n        self.books = list(books)\n\n    def sorted_by(self):\n" * 2
+)
+"""Too long for a decode worker to compute by itself."""
 RIGHTS = FIXTURES / "kubernetes" / "rights.json"
 
 
@@ -41,7 +45,9 @@ def test_point_3_edges_and_rights(cluster: ClusterSettings, images: dict[str, fl
         with client_pod(foreign, client_image) as stranger:
             assert open_edges(stranger, "stranger", reachable) == {Edge("stranger", "gateway", "http")}
         assert _refused(release).startswith("PeerRefused"), _refused(release)
-        kv = {role: _kv_answer(release, role) for role in ("prefill-worker", "gateway", "router", "lora-registry")}
+        address = _kv_listener(release, client_image)
+        roles = ("prefill-worker", "gateway", "router", "lora-registry")
+        kv = {role: _kv_answer(release, role, address) for role in roles}
         assert kv.pop("prefill-worker") == "waits for the hello", "a worker of this platform may go on"
         assert set(kv.values()) == {"ended"}, kv
         assert _rights(release) == json.loads(RIGHTS.read_text())
@@ -73,7 +79,24 @@ def _refused(release: Release) -> str:
     return ClientPod(release.kubectl, pod["metadata"]["name"]).python(DELETE, domain)
 
 
-def _kv_answer(release: Release, role: str) -> str:
+def _kv_listener(release: Release, image: str) -> str:
+    """Address of a decode worker that has received KV: the port opens with the first pair."""
+    with client_pod(release.kubectl, image) as client:
+        body = {"model": "base", "prompt": PROMPT, "max_tokens": 4, "temperature": 0}
+        answer = client.stream(f"http://{release.name}-gateway/v1/completions", release.api_key(), body)
+        assert answer.status == 200, answer.events
+    pods = release.kubectl.items("pods", f"{release.selector},app.kubernetes.io/component=decode-worker")
+    received = {
+        pod["status"]["podIP"]: float(
+            ClientPod(release.kubectl, pod["metadata"]["name"]).python(METRIC, "stratos_kv_transfer_bytes_total")
+        )
+        for pod in pods
+    }
+    assert max(received.values()) > 0, "no prompt went through the hand-off"
+    return max(received, key=lambda address: received[address])
+
+
+def _kv_answer(release: Release, role: str, address: str) -> str:
     """What a decode worker's KV port does with the certificate of a role.
 
     It is dialled from a prefill worker, which the NetworkPolicies let through.
@@ -82,7 +105,6 @@ def _kv_answer(release: Release, role: str) -> str:
     files = {name: base64.b64decode(content).decode() for name, content in secret["data"].items()}
     chosen = f"{release.selector},app.kubernetes.io/component="
     prefill = release.kubectl.items("pods", f"{chosen}prefill-worker")[0]["metadata"]["name"]
-    address = release.kubectl.items("pods", f"{chosen}decode-worker")[0]["status"]["podIP"]
     task = {"files": files, "address": address, "port": 9200, "patience_s": 3}
     return str(json.loads(ClientPod(release.kubectl, prefill).python(KV_HELLO, task)))
 

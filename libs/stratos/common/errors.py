@@ -4,6 +4,7 @@
     ├── Retryable(after_s)          the same call may succeed later
     │   ├── Overloaded              503 overloaded           system full
     │   ├── QueueTimeout            503 queue_timeout        waited too long for a placement
+    │   ├── WaitTooLong             503 wait_too_long        would wait longer than it wants to here (internal)
     │   ├── Draining                503 draining             the process is leaving
     │   ├── Busy                    503 busy                 no room for KV; ask for a new placement (internal)
     │   ├── AdapterUnavailable      503 adapter_unavailable  weights cannot be loaded now
@@ -91,6 +92,14 @@ class QueueTimeout(Retryable):
 
     grpc_code = "DEADLINE_EXCEEDED"
     code = "queue_timeout"
+    public_text = "there was no room for this request in time; try again later"
+
+
+class WaitTooLong(Retryable):
+    """The router expects a longer wait than the request wants to have before it goes outside the platform."""
+
+    grpc_code = "RESOURCE_EXHAUSTED"
+    code = "wait_too_long"
     public_text = "there was no room for this request in time; try again later"
 
 

@@ -52,6 +52,7 @@ class PrefillPath(enum.StrEnum):
     LOCAL_NO_ENDPOINT = "local_no_endpoint"
     LOCAL_FALLBACK = "local_fallback"
     LOCAL_PROMPT_LOGPROBS = "local_prompt_logprobs"
+    EXTERNAL = "external"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,11 @@ class Receipt:
     transfer_ns: int = 0
     numerics_id: str = ""
     """Of the worker that sampled."""
+
+    @property
+    def is_external(self) -> bool:
+        """No worker of this platform ran the request, but an external endpoint."""
+        return self.prefill_path is PrefillPath.EXTERNAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,6 +90,8 @@ class PlacementRequest:
     """Where the gateway runs; empty when it does not say."""
     prompt_digest: bytes = field(default=b"", repr=False)
     """Keyed hash of the tenant's prompt, to refuse it once it is convicted; empty for one that never is."""
+    overflow_after_ms: int = 0
+    """The request may go elsewhere: it is refused where it would wait longer than that; 0 lets it wait."""
     trace: TraceContext = NO_TRACE
     required_features: frozenset[str] = frozenset()
     """What the worker must offer, see ``stratos.core.features``."""

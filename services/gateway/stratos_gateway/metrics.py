@@ -147,6 +147,12 @@ class GatewayMetrics:
             ("tenant", "side", "outcome"),
             registry=registry,
         )
+        self.overflows = Counter(
+            "stratos_overflow_requests",
+            "Requests that went to the external endpoint: served, broken in the middle, failed (they wait here).",
+            ("outcome",),
+            registry=registry,
+        )
         self.prompt_sources = Counter(
             "stratos_prompt_tokens_by_source",
             "Prompt tokens by where their KV came from at the decode worker.",
@@ -218,6 +224,12 @@ class GatewayMetrics:
             if measured_us is not None and promised_ms is not None:
                 outcome = "kept" if measured_us <= promised_ms * 1000 else "missed"
                 self.promises.labels(plan.name, promise, outcome).inc()
+
+    def observe_external(self, receipt: Receipt, *, is_complete: bool) -> None:
+        """Count a request of the external endpoint; its prompt is none of ours."""
+        assert receipt.is_external, "workers have their own path"
+        self.prefills.labels(receipt.prefill_path).inc()
+        self.overflows.labels("served" if is_complete else "broken").inc()
 
     def show_certificate_expiry(self, not_after_unix_s: Callable[[], float]) -> None:
         """Show until when the certificate of the API is valid; without TLS there is no such series."""

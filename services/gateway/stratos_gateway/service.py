@@ -45,6 +45,7 @@ from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import read_policy
 from stratos_gateway.observe.request_book import RequestBook
+from stratos_gateway.overflow.client import OverflowClient
 from stratos_gateway.policies.classifier import Classifier, HttpClassifier, NoClassifier
 from stratos_gateway.policies.gate import ContentGate
 from stratos_gateway.policies.prompts import PromptRenderer
@@ -214,6 +215,13 @@ class GatewayService(Service):
         self._stack.push_async_callback(classifier.close)
         return classifier
 
+    def _open_overflow(self, model: ServedModel) -> OverflowClient | None:
+        if not self._settings.overflow.url:
+            return None
+        client = OverflowClient(self._settings.overflow, lambda text: len(model.tokenizer.encode_plain(text)))
+        self._stack.push_async_callback(client.close)
+        return client
+
     def _listener(self, listen: str, fd: int | None, *field: str) -> Listener:
         """The inherited socket if there is one, else one of this process; ``field`` is the setting, for messages."""
         name = env_name_of(type(self._settings), field)
@@ -298,6 +306,7 @@ class GatewayService(Service):
             tokenizer=model.tokenizer,
             limits=settings.http,
             limiter=TenantLimiter(self._leaser, self._clock, model.base.digest[:16]),
+            overflow=self._open_overflow(model),
             billing=self._billing,
             content=ContentGate(backends.content, self._open_classifier(), platform.metrics),
         )

@@ -19,6 +19,7 @@ from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
 from stratos_gateway.observe.config import ObserveConfig
 from stratos_gateway.oidc.config import OidcConfig, check_oidc
+from stratos_gateway.overflow.config import OverflowConfig
 from stratos_gateway.policies.config import PoliciesConfig
 from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routes.config import HealthConfig
@@ -69,6 +70,7 @@ class GatewaySettings(ServiceSettings):
     convictions: ConvictionConfig = ConvictionConfig()
     watermark: WatermarkConfig = WatermarkConfig()
     policies: PoliciesConfig = PoliciesConfig()
+    overflow: OverflowConfig = OverflowConfig()
 
     @field_validator("snapshot")
     @classmethod

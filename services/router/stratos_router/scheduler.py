@@ -25,6 +25,7 @@ from stratos.common.errors import (
     QueueTimeout,
     Retryable,
     StratosError,
+    WaitTooLong,
 )
 from stratos.common.ids import new_id, new_incarnation
 from stratos.core.cache_changes import CacheLayout
@@ -110,6 +111,7 @@ class Scheduler:
             ContextLengthExceeded: no known worker of the model could ever hold it.
             Overloaded: the queue is full, or the prompt is convicted.
             QueueTimeout: its time to live, or its deadline, passed.
+            WaitTooLong: the request may go elsewhere, and would wait longer than it says.
             Draining: the router is leaving.
         """
         begin = self._now()
@@ -229,7 +231,11 @@ class Scheduler:
                 call.set_result(found.result)
         reasons: dict[Hashable, str] = {}
         for ticket in self._queue.expire(now):
-            self._fail(ticket, self._timeout(ticket, now, reasons))
+            overflow_after_s = ticket.request.overflow_after_ms / 1000
+            if overflow_after_s and now - ticket.asked_at >= overflow_after_s - TICK_S:
+                self._fail(ticket, WaitTooLong(f"not placed within {overflow_after_s:g} s"))
+            else:
+                self._fail(ticket, self._timeout(ticket, now, reasons))
 
     async def _wait(self, request: PlacementRequest, now: float) -> Placement:
         if self._is_draining:
@@ -240,9 +246,11 @@ class Scheduler:
         ask = self._ask(request)
         self._refuse_unsupported(ask, now)
         self._refuse_impossible(ask, now)
-        ticket, displaced = self._queue.push(request, now)
+        self._refuse_long_wait(request, now)
+        ticket, displaced = self._push(request, now)
         for victim in displaced:
-            self._fail(victim, Overloaded("displaced from a full queue by a tenant with less in it; try again later"))
+            text = "displaced from a full queue by a tenant with less in it; try again later"
+            self._fail(victim, WaitTooLong(text) if victim.request.overflow_after_ms else Overloaded(text))
         call: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         self._calls[ticket], self._asks[ticket] = call, ask
         self.wake()
@@ -321,6 +329,22 @@ class Scheduler:
                 "admission may fill of any worker's KV pool; shorten the prompt or lower max_tokens",
                 param="num_prompt_tokens",
             )
+
+    def _push(self, request: PlacementRequest, now: float) -> tuple[Ticket, list[Ticket]]:
+        try:
+            return self._queue.push(request, now)
+        except Overloaded as error:
+            if request.overflow_after_ms:
+                raise WaitTooLong(error.message, after_s=error.after_s) from None
+            raise
+
+    def _refuse_long_wait(self, request: PlacementRequest, now: float) -> None:
+        """A request that may go elsewhere does so at once where it would wait too long."""
+        if (
+            request.overflow_after_ms
+            and (wait_s := self._queue.wait_s(request, now)) * 1000 > request.overflow_after_ms
+        ):
+            raise WaitTooLong(f"the expected wait is {wait_s:.1f} s", after_s=wait_s)
 
     def _refuse_unsupported(self, ask: Ask, now: float) -> None:
         """No worker of the model, not even one that is out, can do it: waiting would not help, an upgrade would."""

@@ -240,6 +240,18 @@ def test_routes() -> None:
     assert held["spec"]["rules"][0]["backendRefs"] == [{"name": "demo-gateway-base", "port": 80}]
 
 
+def test_prompts_leave_by_one_edge_that_is_closed_unless_it_is_named(defaults: list[Object]) -> None:
+    def outside(objects: list[Object]) -> list[Object]:
+        rules = one(objects, "NetworkPolicy", "demo-gateway")["spec"]["egress"]
+        return [rule for rule in rules if any("ipBlock" in peer for peer in rule.get("to", ()))]
+
+    assert outside(defaults) == []
+    named = {"overflow": [{"ipBlock": {"cidr": "203.0.113.7/32"}}], "overflowPort": 8443}
+    [rule] = outside(checked({"networkPolicies": named}))
+    assert rule["to"] == named["overflow"]
+    assert rule["ports"] == [{"port": 8443, "protocol": "TCP"}]
+
+
 def test_switches_turn_objects_off() -> None:
     values: dict[str, Any] = {name: {"enabled": False} for name in ("podDisruptionBudgets", "networkPolicies")}
     found = checked({**values, "priorityClasses": {"create": False}})

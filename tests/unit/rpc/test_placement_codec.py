@@ -30,6 +30,7 @@ def test_every_field_of_a_placement_request_survives() -> None:
         work=Work.EMBEDDING,
         excluded_incarnations=frozenset({"a", "b"}),
         waited_ms=70,
+        overflow_after_ms=2500,
         num_emitted_tokens=9,
         is_move=True,
         is_suspect=True,

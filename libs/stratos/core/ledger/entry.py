@@ -32,6 +32,8 @@ class RequestOutcome(enum.StrEnum):
     """The platform ended it with an error."""
     REPLAYED = "replayed"
     """The answer came from the response cache."""
+    EXTERNAL = "external"
+    """An external endpoint answered."""
     RECOVERED = "recovered"
     """Its gateway died; the count is that of a worker."""
 

@@ -25,6 +25,7 @@ from stratos.routing.queueing.class_queue import (
     Verdict,
     never_reserve,
 )
+from stratos.routing.queueing.wait_estimate import QueuePace
 from stratos.routing.settings import QueueConfig
 
 MAX_STALE_EXPIRIES = 256
@@ -37,6 +38,13 @@ class ModelQueue:
         self._settings = settings
         self.classes = [ClassQueue(settings) for _ in range(NUM_PRIORITY_CLASSES)]
         self._quota = AgedQuota(settings.dispatches_per_aged)
+        self._pace = QueuePace()
+
+    def wait_s(self, request: PlacementRequest, now: float) -> float:
+        """How long a new request would wait: all of its class and of higher ones go first."""
+        before = [queue for queue in self.classes[: self.classes.index(self.of(request)) + 1] if len(queue)]
+        oldest_s = max((now - ticket.arrived for queue in before for ticket in queue.heads()), default=0.0)
+        return self._pace.wait_s(sum(map(len, before)), oldest_s, now)
 
     def __len__(self) -> int:
         return sum(len(queue) for queue in self.classes)
@@ -47,6 +55,12 @@ class ModelQueue:
 
     def dispatch(self, now: float, place: Place[T], reserve: Reserve) -> Dispatched[T] | None:
         """Place one request: an aged one when the quota allows, else by class."""
+        found = self._dispatch(now, place, reserve)
+        if found is not None:
+            self._pace.note(now)
+        return found
+
+    def _dispatch(self, now: float, place: Place[T], reserve: Reserve) -> Dispatched[T] | None:
         # An aged request that cannot be placed does not use up the quota, and does not block its class: the classes
         # are tried in order below as if it were not there.
         aged = self._aged(now) if self._quota.is_open else None
@@ -114,6 +128,11 @@ class PlacementQueue:
         heapq.heappush(self._expiries, (ticket.expires, ticket.sequence, ticket))
         self._compact()
         return ticket, displaced
+
+    def wait_s(self, request: PlacementRequest, now: float) -> float:
+        """Estimate of a new request's wait, in seconds."""
+        model = self._models.get(_queue_key(request))
+        return 0.0 if model is None else model.wait_s(request, now)
 
     def remove(self, ticket: Ticket) -> bool:
         """Take out a ticket whose caller left; ``False`` when it does not wait any more."""
@@ -195,7 +214,8 @@ class PlacementQueue:
         arrived = now - request.waited_ms / 1000
         expires = arrived + (settings.recovery_ttl_s if request.is_move else settings.ttl_s)
         terms = request.terms
-        expires = min(at for at in (expires, terms.deadline_s, terms.end_s) if at is not None)
+        overflows = now + request.overflow_after_ms / 1000 if request.overflow_after_ms else None
+        expires = min(at for at in (expires, terms.deadline_s, terms.end_s, overflows) if at is not None)
         return Ticket(
             request=request,
             cost=self._cost(request),

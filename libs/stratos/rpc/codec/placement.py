@@ -38,6 +38,7 @@ def placement_request_to_pb(request: PlacementRequest, now_s: float) -> router_p
         session_key=request.session_key,
         zone=request.zone,
         share=_share_to_pb(request.terms.share),
+        overflow_after_ms=request.overflow_after_ms,
     )
 
 
@@ -69,6 +70,7 @@ def placement_request_from_pb(message: router_pb2.ScheduleRequest, now_s: float)
         block_names=tuple(message.block_hashes),
         session_key=message.session_key,
         zone=message.zone,
+        overflow_after_ms=message.overflow_after_ms,
     )
 
 

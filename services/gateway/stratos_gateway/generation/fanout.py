@@ -60,7 +60,9 @@ class Fanout:
         """These have been written to the client."""
         for chunk in chunks:
             position, index = divmod(chunk.index, self._num_choices)
-            self.generations[position].transcript.choices[index].num_delivered += len(chunk.token_ids)
+            self.generations[position].transcript.choices[index].num_delivered += (
+                len(chunk.token_ids) + chunk.num_withheld
+            )
 
     def fail(self, error: StratosError) -> None:
         """End with this error, unless everything has come already."""

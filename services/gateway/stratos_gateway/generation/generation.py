@@ -51,6 +51,10 @@ class GenerationSpec:
     """What the client calls its session, salted; 0 for nothing."""
     continues_prompt: bool = False
     """The output's text goes on with the prompt's; else it stands by itself, as a chat message does."""
+    overflow_after_s: float = 0.0
+    """The request may go to an external endpoint, and does not wait longer than that here; 0 lets it wait."""
+    queued_since_s: float | None = None
+    """It has waited since then, monotonic; ``None`` is now."""
     meter: MeterTag | None = None
     """What it is billed by; ``None`` for what is not billed."""
     can_be_convicted: bool = True
@@ -81,7 +85,11 @@ class Generation:
         self._notify = notify
         self._attempt: Attempt | None = None
         self._attempts = Attempts(
-            platform, self._placement_request(), max_wait_s=platform.placement_timeout_s, reconnects=True
+            platform,
+            self._placement_request(),
+            max_wait_s=platform.placement_timeout_s,
+            reconnects=True,
+            queued_since_s=spec.queued_since_s,
         )
 
     async def run(self) -> None:
@@ -188,6 +196,7 @@ class Generation:
             block_names=self._platform.prefix_names.names(spec.terms, spec.model_digest, spec.prompt_ids),
             session_key=spec.session_key,
             zone=self._platform.zone,
+            overflow_after_ms=round(spec.overflow_after_s * 1000),
         )
 
     def _prompt_digest(self) -> bytes:

@@ -43,6 +43,8 @@ class ChoiceChunk:
     entries: list[TokenEntry]
     finish_reason: str | None
     is_first: bool
+    num_withheld: int = 0
+    """Tokens of this text whose ids are told later; those that were counted so before are taken off again."""
     prompt_logprobs: Sequence[PositionLogprobs] = ()
     """With the first chunk if asked for: of the prompt's tokens from the second on."""
 

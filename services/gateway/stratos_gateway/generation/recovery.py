@@ -115,6 +115,7 @@ class Attempts:
         request: what stays the same in all placements of the request.
         max_wait_s: longest time without output over all attempts; ``None`` where a deadline bounds it.
         reconnects: a worker whose session broke may be chosen again if it takes a new one at once.
+        queued_since_s: when the request began to wait, monotonic seconds; ``None`` is now.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Attempts:
         *,
         max_wait_s: float | None,
         reconnects: bool = False,
+        queued_since_s: float | None = None,
     ) -> None:
         self.number = 0
         """Of the attempt under way, the first is 0."""
@@ -142,7 +144,7 @@ class Attempts:
         self._num_conflicts = self._num_unsupported = self._num_without_adapter = self._num_unreached = 0
         self._idle_since_s = platform.clock.now()
         """The request arrived, or its last attempt with output ended: wall time, whatever it was spent on."""
-        self._queued_since_s = self._idle_since_s
+        self._queued_since_s = self._idle_since_s if queued_since_s is None else queued_since_s
         """The same, or a worker that ran it was lost: what the router orders by."""
 
     @property
@@ -282,6 +284,7 @@ class Attempts:
             waited_ms=round((self._platform.clock.now() - self._queued_since_s) * 1000),
             num_emitted_tokens=num_emitted,
             is_move=self.number > 0,
+            overflow_after_ms=0 if self.number else request.overflow_after_ms,
             is_suspect=self._suspicion.is_suspect,
             refusals=dict(self._refusals),
             trace=trace,

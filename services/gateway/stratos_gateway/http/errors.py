@@ -21,11 +21,13 @@ from stratos.common.errors import (
     InvalidApiKey,
     InvalidCheckpoint,
     Overloaded,
+    QueueTimeout,
     RateLimited,
     RequestOverRate,
     Retryable,
     StratosError,
     UnsupportedEncoding,
+    WaitTooLong,
     WorkerLost,
 )
 
@@ -82,6 +84,8 @@ def public_error(error: StratosError) -> StratosError:
     """The error whose status and code are shown in place of those of ``error``."""
     if isinstance(error, Busy | WorkerLost):
         return Overloaded(after_s=error.after_s)
+    if isinstance(error, WaitTooLong):
+        return QueueTimeout(after_s=error.after_s)
     if isinstance(error, AdapterMismatch):
         return AdapterUnavailable()
     if isinstance(error, IdentityMismatch | InvalidCheckpoint):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from stratos.common.errors import Retryable, StratosError
+from stratos.common.errors import Retryable, StratosError, WaitTooLong
+from stratos.common.ids import new_id
 from stratos.core.ledger.entry import RequestOutcome
-from stratos.core.ledger.pricing import TokenCounts
+from stratos.core.ledger.pricing import Times, TokenCounts
+from stratos.core.ledger.usage import MeterTag
 from stratos.core.tenancy.plan import Plan
+from stratos.core.tenant import Tenant
 from stratos_gateway.generation.generation import Generation
 from stratos_gateway.ledger.draft import Draft
 from stratos_gateway.ledger.meter import Meter
+from stratos_gateway.overflow.output import ExternalOutput
 
 
 class NoAccount:
@@ -59,6 +63,9 @@ class RequestAccount(NoAccount):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         error = error or self._error
+        if isinstance(error, WaitTooLong):
+            self._meter.forget(generation.request_id for generation in self._generations)
+            return
         for generation in self._generations:
             self._meter.end(self._draft(generation, _outcome_of(error), error))
 
@@ -91,6 +98,64 @@ class RequestAccount(NoAccount):
         if self._is_stream:
             return transcript.num_delivered_tokens
         return transcript.num_output_tokens if outcome is RequestOutcome.ABORTED else 0
+
+
+class ExternalAccount(NoAccount):
+    """Of a request at the external endpoint; one that is run here after all is not billed there.
+
+    Args:
+        meter: of the gateway.
+        tenant: whose request it is.
+        tag: what it is billed by.
+        output: what came.
+        has_answered: whether the client has got anything, which rules out that it runs here.
+    """
+
+    def __init__(
+        self,
+        meter: Meter,
+        tenant: Tenant,
+        tag: MeterTag,
+        output: ExternalOutput,
+        *,
+        has_answered: Callable[[], bool],
+    ) -> None:
+        self._meter = meter
+        self._tenant = tenant
+        self._tag = tag
+        self._output = output
+        self._has_answered = has_answered
+        self._error: BaseException | None = None
+
+    def fail(self, error: StratosError) -> None:
+        """The error was told within the stream."""
+        self._error = error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, StratosError) and not self._has_answered():
+            return
+        error, output = error or self._error, self._output
+        num_output = output.num_output_tokens
+        counts = TokenCounts()
+        if num_output:
+            cached = min(output.num_cached_tokens, output.num_prompt_tokens)
+            counts = TokenCounts(num_prompt=output.num_prompt_tokens, num_cached=cached, num_output=num_output)
+        outcome = _outcome_of(error)
+        self._meter.end(
+            Draft(
+                request_id=new_id("gen"),
+                tenant=self._tenant.name,
+                plan=self._tenant.plan,
+                tag=self._tag,
+                outcome=RequestOutcome.EXTERNAL if outcome is RequestOutcome.FINISHED else outcome,
+                counts=counts,
+                times=Times(),
+                receipt=output.receipt,
+                is_platform_failure=isinstance(error, StratosError) and _is_platforms(error),
+            )
+        )
 
 
 def _outcome_of(error: BaseException | None) -> RequestOutcome:

@@ -56,6 +56,11 @@ class Meter:
         for request_id in request_ids:
             self._open[request_id] = _Open()
 
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """These never ran: the requests are run in another way, under other ids."""
+        for request_id in request_ids:
+            self._open.pop(request_id, None)
+
     def end(self, draft: Draft) -> None:
         """A request has ended."""
         found = self._open.setdefault(draft.request_id, _Open())

@@ -33,6 +33,8 @@ class ChoiceScreen:
         self._before = ""
         """What was classified last: the classifier reads it again with the next block."""
         self._token_ids: list[int] = []
+        self._num_counted = 0
+        """Of ``_token_ids``: their text, or what stands in its place, was shown."""
         self._entries: list[TokenEntry] = []
 
     async def feed(self, chunk: ChoiceChunk) -> ChoiceChunk | None:
@@ -53,10 +55,16 @@ class ChoiceScreen:
         if self._window.hit is not None or self.is_hit:
             self.is_hit = True
             text += self._screen.policy.replacement
-            return replace(chunk, text=text, token_ids=[], entries=[], finish_reason=FILTERED)
+            return self._without_ids(chunk, text, FILTERED)
         if is_last:
-            return replace(chunk, text=text, token_ids=self._token_ids, entries=self._entries)
-        return replace(chunk, text=text, token_ids=[], entries=[]) if text or chunk.is_first else None
+            told, counted = self._token_ids, self._num_counted
+            return replace(chunk, text=text, token_ids=told, entries=self._entries, num_withheld=-counted)
+        return self._without_ids(chunk, text, None) if text or chunk.is_first else None
+
+    def _without_ids(self, chunk: ChoiceChunk, text: str, finish_reason: str | None) -> ChoiceChunk:
+        num_new = len(self._token_ids) - self._num_counted
+        self._num_counted += num_new
+        return replace(chunk, text=text, token_ids=[], entries=[], finish_reason=finish_reason, num_withheld=num_new)
 
     async def _classified(self, passed: str, *, is_last: bool) -> str:
         """What the classifier lets through; after a hit ``is_hit`` is set."""

@@ -34,6 +34,39 @@ class Output(Protocol):
         ...
 
 
+class Generated(Output, Protocol):
+    """The same, before any policy, with what it took."""
+
+    def confirm(self, chunks: Sequence[ChoiceChunk]) -> None:
+        """These have been written to the client."""
+        ...
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Over all prompts."""
+        ...
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Over all choices, whether they were shown or not."""
+        ...
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that did not have to be computed."""
+        ...
+
+
+async def collected(output: Output) -> list[ChoiceChunk]:
+    """All news of an output, one chunk a choice; raises like ``news``."""
+    found: dict[int, ChoiceChunk] = {}
+    while chunks := await output.news():
+        for chunk in chunks:
+            old = found.get(chunk.index)
+            found[chunk.index] = chunk if old is None else _joined(old, chunk)
+    return list(found.values())
+
+
 class ScreenedOutput(Output):
     """Shows what the policy lets out; a choice with a hit ends there.
 
@@ -56,14 +89,9 @@ class ScreenedOutput(Output):
 
     async def finish(self) -> list[ChoiceChunk]:
         """Everything at once; of a choice with a hit nothing but the replacement."""
-        found: dict[int, ChoiceChunk] = {}
-        while chunks := await self.news():
-            for chunk in chunks:
-                old = found.get(chunk.index)
-                found[chunk.index] = chunk if old is None else _joined(old, chunk)
         return [
             replace(chunk, text=self._replacement) if chunk.finish_reason == FILTERED else chunk
-            for chunk in found.values()
+            for chunk in await collected(self)
         ]
 
     def end_choice(self, index: int, reason: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from stratos.common.errors import BadRequest, StratosError
 from stratos.common.ids import new_id, new_nonce, new_seed
+from stratos.core.adapter import BASE_MODEL
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.requests.limits import check_prompt_logprobs
 from stratos.core.requests.sampling_params import SamplingParams
@@ -23,6 +24,7 @@ from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
 from stratos_gateway.openai.requests import GenerationOptions, parse_chat, parse_completion
 from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer, Renderer
+from stratos_gateway.overflow.request import ExternalRequest, external_chat, external_completion
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
 from stratos_gateway.routes.meter_tag import meter_tag
@@ -40,6 +42,8 @@ class Prepared:
     """Why its model is not served any more."""
     texts: tuple[str, ...]
     """Of its input, for content policies."""
+    external: ExternalRequest | None
+    """As what it can go to an external endpoint; ``None`` where it cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +79,14 @@ class Preparation:
         answer = self._answer("chatcmpl", request.options, prompts)
         texts = tuple(message.content for message in request.messages)
         renderer = ChatRenderer(answer, self.model.tokenizer)
-        refusal = partial(self.catalogue.refusal, target)
-        return Prepared(options=request.options, specs=specs, renderer=renderer, texts=texts, refusal=refusal)
+        return Prepared(
+            options=request.options,
+            specs=specs,
+            renderer=renderer,
+            refusal=partial(self.catalogue.refusal, target),
+            texts=texts,
+            external=external_chat(request) if _may_leave(tenant, target, specs) else None,
+        )
 
     async def completion(self, body: dict[str, Any], tenant: Tenant, trace: TraceContext) -> Prepared:
         """/v1/completions; raises like ``chat``."""
@@ -95,8 +105,14 @@ class Preparation:
         specs = await self._specs(request.options, prompts, "prompt", tenant, target, trace)
         specs = tuple(replace(spec, continues_prompt=True) for spec in specs)
         renderer = CompletionRenderer(self._answer("cmpl", request.options, prompts), tokenizer, echoes)
-        refusal = partial(self.catalogue.refusal, target)
-        return Prepared(options=request.options, specs=specs, renderer=renderer, texts=texts, refusal=refusal)
+        return Prepared(
+            options=request.options,
+            specs=specs,
+            renderer=renderer,
+            refusal=partial(self.catalogue.refusal, target),
+            texts=texts,
+            external=external_completion(request) if _may_leave(tenant, target, specs) else None,
+        )
 
     def _check_generates(self) -> None:
         if not self.model.base.can_generate:
@@ -173,6 +189,12 @@ class Preparation:
             prompts=prompts,
             num_choices=options.n,
         )
+
+
+def _may_leave(tenant: Tenant, target: ModelTarget, specs: Sequence[GenerationSpec]) -> bool:
+    """Whether an external endpoint could serve a request, and the tenant's plan lets it."""
+    is_marked = any(spec.sampling.watermark is not None for spec in specs)
+    return not (tenant.plan.resident_only or is_marked) and target.adapter == BASE_MODEL and len(specs) == 1
 
 
 def _num_prompt_logprobs(options: GenerationOptions) -> int | None:

@@ -18,7 +18,14 @@ def test_every_error_has_a_public_shape(cls: type[errors.StratosError]) -> None:
     error = cls("text")
     body = error_body(error)["error"]
     assert set(body) == {"message", "type", "param", "code"}
-    assert body["code"] not in ("busy", "worker_lost", "identity_mismatch", "invalid_checkpoint", "adapter_mismatch")
+    assert body["code"] not in (
+        "busy",
+        "wait_too_long",
+        "worker_lost",
+        "identity_mismatch",
+        "invalid_checkpoint",
+        "adapter_mismatch",
+    )
     headers = retry_headers(error, Random(1))
     is_retryable = public_error(error).http_status in (429, 503) and body["code"] not in (
         "insufficient_quota",

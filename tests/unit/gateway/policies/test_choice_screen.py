@@ -63,12 +63,14 @@ def pieces_of(text: str, cuts: list[int]) -> list[ChoiceChunk]:
 
 
 async def shown_of(screen: Screen, chunks: list[ChoiceChunk]) -> tuple[str, str | None, list[int]]:
-    choice, text, reason, ids = ChoiceScreen(screen), "", None, []
+    choice, text, reason, ids, num_tokens = ChoiceScreen(screen), "", None, [], 0
     for chunk in chunks:
         if (shown := await choice.feed(chunk)) is not None:
             assert reason is None, "nothing comes after the end"
             text, reason = text + shown.text, shown.finish_reason
             ids += shown.token_ids
+            num_tokens += len(shown.token_ids) + shown.num_withheld
+    assert reason == FILTERED or num_tokens == len(chunks), "what is billed as delivered"
     return text, reason, ids
 
 

@@ -26,7 +26,7 @@ from stratos.api.common.v1 import common_pb2 as stratos_dot_api_dot_common_dot_v
 from stratos.api.worker.v1 import worker_pb2 as stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stratos/api/router/v1/router.proto\x12\x15stratos.api.router.v1\x1a\"stratos/api/common/v1/common.proto\x1a\"stratos/api/worker/v1/worker.proto\"\xc6\x05\n\x0fScheduleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x32\n\x05terms\x18\x03 \x01(\x0b\x32#.stratos.api.common.v1.RequestTerms\x12\x14\n\x0cmodel_digest\x18\x04 \x01(\t\x12\x19\n\x11num_prompt_tokens\x18\x05 \x01(\r\x12\x12\n\nmax_tokens\x18\x06 \x01(\r\x12\x1d\n\x15\x65xcluded_incarnations\x18\x07 \x03(\t\x12\x11\n\twaited_ms\x18\x08 \x01(\x03\x12\x1a\n\x12num_emitted_tokens\x18\t \x01(\r\x12\x13\n\x0bnum_choices\x18\n \x01(\r\x12)\n\x04work\x18\x0b \x01(\x0e\x32\x1b.stratos.api.router.v1.Work\x12\x32\n\x05trace\x18\x0c \x01(\x0b\x32#.stratos.api.common.v1.TraceContext\x12\x0f\n\x07is_move\x18\r \x01(\x08\x12\x12\n\nis_suspect\x18\x0e \x01(\x08\x12\x46\n\x08refusals\x18\x0f \x03(\x0b\x32\x34.stratos.api.router.v1.ScheduleRequest.RefusalsEntry\x12\x19\n\x11required_features\x18\x10 \x03(\t\x12\x14\n\x0c\x62lock_hashes\x18\x11 \x03(\x06\x12\x13\n\x0bsession_key\x18\x12 \x01(\x06\x12\x0c\n\x04zone\x18\x13 \x01(\t\x12\x15\n\rprompt_digest\x18\x14 \x01(\x0c\x12\x19\n\x11hung_incarnations\x18\x15 \x03(\t\x12/\n\x05share\x18\x16 \x01(\x0b\x32 .stratos.api.router.v1.PlanShare\x1a/\n\rRefusalsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"O\n\tPlanShare\x12\x0e\n\x06weight\x18\x01 \x01(\r\x12\x17\n\x0fmax_batch_ratio\x18\x02 \x01(\x01\x12\x19\n\x11kv_headroom_ratio\x18\x03 \x01(\x01\"\xf0\x01\n\x10ScheduleResponse\x12\x30\n\x06\x64\x65\x63ode\x18\x01 \x01(\x0b\x32 .stratos.api.common.v1.WorkerRef\x12\x31\n\x07prefill\x18\x02 \x03(\x0b\x32 .stratos.api.common.v1.WorkerRef\x12\x12\n\nhandoff_id\x18\x03 \x01(\t\x12\x11\n\tqueued_ms\x18\x04 \x01(\x03\x12\x16\n\x0estatus_version\x18\x05 \x01(\x04\x12\x38\n\x0c\x63\x61\x63he_layout\x18\x06 \x01(\x0b\x32\".stratos.api.router.v1.CacheLayout\"V\n\x0b\x43\x61\x63heLayout\x12\x33\n\x08identity\x18\x01 \x01(\x0b\x32!.stratos.api.common.v1.KvIdentity\x12\x12\n\nblock_size\x18\x02 \x01(\r\"\x8a\x01\n\rAttemptReport\x12\x12\n\nhandoff_id\x18\x01 \x01(\t\x12/\n\x07outcome\x18\x02 \x01(\x0e\x32\x1e.stratos.api.router.v1.Outcome\x12\x1e\n\x11num_output_tokens\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x14\n\x12_num_output_tokens\"H\n\x0f\x43ompleteRequest\x12\x35\n\x07reports\x18\x01 \x03(\x0b\x32$.stratos.api.router.v1.AttemptReport\"\x12\n\x10\x43ompleteResponse\"D\n\nConviction\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x15\n\rprompt_digest\x18\x02 \x01(\x0c\x12\x0f\n\x07left_ms\x18\x03 \x01(\x03\"y\n\x1a\x45xchangeConvictionsRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12\x36\n\x0b\x63onvictions\x18\x03 \x03(\x0b\x32!.stratos.api.router.v1.Conviction\"z\n\x1b\x45xchangeConvictionsResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12\x36\n\x0b\x63onvictions\x18\x03 \x03(\x0b\x32!.stratos.api.router.v1.Conviction\"\x11\n\x0fGetFleetRequest\"\xa2\x01\n\nQueueDepth\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\t\x12\x16\n\x0epriority_class\x18\x02 \x01(\r\x12\x14\n\x0cnum_requests\x18\x03 \x01(\x03\x12\x12\n\nnum_tokens\x18\x04 \x01(\x03\x12\x11\n\toldest_ms\x18\x05 \x01(\x03\x12)\n\x04work\x18\x06 \x01(\x0e\x32\x1b.stratos.api.router.v1.Work\"\xbd\x01\n\x0b\x46leetWorker\x12\x33\n\x06status\x18\x01 \x01(\x0b\x32#.stratos.api.worker.v1.WorkerStatus\x12\x0f\n\x07is_live\x18\x02 \x01(\x08\x12\x12\n\nout_reason\x18\x03 \x01(\t\x12\x0e\n\x06\x61ge_ms\x18\x04 \x01(\x03\x12\x12\n\nnum_booked\x18\x05 \x01(\x03\x12\x30\n\x06worker\x18\x06 \x01(\x0b\x32 .stratos.api.common.v1.WorkerRef\"z\n\x10GetFleetResponse\x12\x31\n\x06queues\x18\x01 \x03(\x0b\x32!.stratos.api.router.v1.QueueDepth\x12\x33\n\x07workers\x18\x02 \x03(\x0b\x32\".stratos.api.router.v1.FleetWorker*0\n\x04Work\x12\x14\n\x10WORK_UNSPECIFIED\x10\x00\x12\x12\n\x0eWORK_EMBEDDING\x10\x01*x\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n\x10OUTCOME_FINISHED\x10\x01\x12\x15\n\x11OUTCOME_CANCELLED\x10\x02\x12\x12\n\x0eOUTCOME_FAILED\x10\x03\x12\x13\n\x0fOUTCOME_SETTLED\x10\x04\x32\xa4\x03\n\rRouterService\x12[\n\x08Schedule\x12&.stratos.api.router.v1.ScheduleRequest\x1a\'.stratos.api.router.v1.ScheduleResponse\x12[\n\x08\x43omplete\x12&.stratos.api.router.v1.CompleteRequest\x1a\'.stratos.api.router.v1.CompleteResponse\x12|\n\x13\x45xchangeConvictions\x12\x31.stratos.api.router.v1.ExchangeConvictionsRequest\x1a\x32.stratos.api.router.v1.ExchangeConvictionsResponse\x12[\n\x08GetFleet\x12&.stratos.api.router.v1.GetFleetRequest\x1a\'.stratos.api.router.v1.GetFleetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stratos/api/router/v1/router.proto\x12\x15stratos.api.router.v1\x1a\"stratos/api/common/v1/common.proto\x1a\"stratos/api/worker/v1/worker.proto\"\xe1\x05\n\x0fScheduleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x32\n\x05terms\x18\x03 \x01(\x0b\x32#.stratos.api.common.v1.RequestTerms\x12\x14\n\x0cmodel_digest\x18\x04 \x01(\t\x12\x19\n\x11num_prompt_tokens\x18\x05 \x01(\r\x12\x12\n\nmax_tokens\x18\x06 \x01(\r\x12\x1d\n\x15\x65xcluded_incarnations\x18\x07 \x03(\t\x12\x11\n\twaited_ms\x18\x08 \x01(\x03\x12\x1a\n\x12num_emitted_tokens\x18\t \x01(\r\x12\x13\n\x0bnum_choices\x18\n \x01(\r\x12)\n\x04work\x18\x0b \x01(\x0e\x32\x1b.stratos.api.router.v1.Work\x12\x32\n\x05trace\x18\x0c \x01(\x0b\x32#.stratos.api.common.v1.TraceContext\x12\x0f\n\x07is_move\x18\r \x01(\x08\x12\x12\n\nis_suspect\x18\x0e \x01(\x08\x12\x46\n\x08refusals\x18\x0f \x03(\x0b\x32\x34.stratos.api.router.v1.ScheduleRequest.RefusalsEntry\x12\x19\n\x11required_features\x18\x10 \x03(\t\x12\x14\n\x0c\x62lock_hashes\x18\x11 \x03(\x06\x12\x13\n\x0bsession_key\x18\x12 \x01(\x06\x12\x0c\n\x04zone\x18\x13 \x01(\t\x12\x15\n\rprompt_digest\x18\x14 \x01(\x0c\x12\x19\n\x11hung_incarnations\x18\x15 \x03(\t\x12/\n\x05share\x18\x16 \x01(\x0b\x32 .stratos.api.router.v1.PlanShare\x12\x19\n\x11overflow_after_ms\x18\x17 \x01(\r\x1a/\n\rRefusalsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"O\n\tPlanShare\x12\x0e\n\x06weight\x18\x01 \x01(\r\x12\x17\n\x0fmax_batch_ratio\x18\x02 \x01(\x01\x12\x19\n\x11kv_headroom_ratio\x18\x03 \x01(\x01\"\xf0\x01\n\x10ScheduleResponse\x12\x30\n\x06\x64\x65\x63ode\x18\x01 \x01(\x0b\x32 .stratos.api.common.v1.WorkerRef\x12\x31\n\x07prefill\x18\x02 \x03(\x0b\x32 .stratos.api.common.v1.WorkerRef\x12\x12\n\nhandoff_id\x18\x03 \x01(\t\x12\x11\n\tqueued_ms\x18\x04 \x01(\x03\x12\x16\n\x0estatus_version\x18\x05 \x01(\x04\x12\x38\n\x0c\x63\x61\x63he_layout\x18\x06 \x01(\x0b\x32\".stratos.api.router.v1.CacheLayout\"V\n\x0b\x43\x61\x63heLayout\x12\x33\n\x08identity\x18\x01 \x01(\x0b\x32!.stratos.api.common.v1.KvIdentity\x12\x12\n\nblock_size\x18\x02 \x01(\r\"\x8a\x01\n\rAttemptReport\x12\x12\n\nhandoff_id\x18\x01 \x01(\t\x12/\n\x07outcome\x18\x02 \x01(\x0e\x32\x1e.stratos.api.router.v1.Outcome\x12\x1e\n\x11num_output_tokens\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x14\n\x12_num_output_tokens\"H\n\x0f\x43ompleteRequest\x12\x35\n\x07reports\x18\x01 \x03(\x0b\x32$.stratos.api.router.v1.AttemptReport\"\x12\n\x10\x43ompleteResponse\"D\n\nConviction\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x15\n\rprompt_digest\x18\x02 \x01(\x0c\x12\x0f\n\x07left_ms\x18\x03 \x01(\x03\"y\n\x1a\x45xchangeConvictionsRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12\x36\n\x0b\x63onvictions\x18\x03 \x03(\x0b\x32!.stratos.api.router.v1.Conviction\"z\n\x1b\x45xchangeConvictionsResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12\x36\n\x0b\x63onvictions\x18\x03 \x03(\x0b\x32!.stratos.api.router.v1.Conviction\"\x11\n\x0fGetFleetRequest\"\xa2\x01\n\nQueueDepth\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\t\x12\x16\n\x0epriority_class\x18\x02 \x01(\r\x12\x14\n\x0cnum_requests\x18\x03 \x01(\x03\x12\x12\n\nnum_tokens\x18\x04 \x01(\x03\x12\x11\n\toldest_ms\x18\x05 \x01(\x03\x12)\n\x04work\x18\x06 \x01(\x0e\x32\x1b.stratos.api.router.v1.Work\"\xbd\x01\n\x0b\x46leetWorker\x12\x33\n\x06status\x18\x01 \x01(\x0b\x32#.stratos.api.worker.v1.WorkerStatus\x12\x0f\n\x07is_live\x18\x02 \x01(\x08\x12\x12\n\nout_reason\x18\x03 \x01(\t\x12\x0e\n\x06\x61ge_ms\x18\x04 \x01(\x03\x12\x12\n\nnum_booked\x18\x05 \x01(\x03\x12\x30\n\x06worker\x18\x06 \x01(\x0b\x32 .stratos.api.common.v1.WorkerRef\"z\n\x10GetFleetResponse\x12\x31\n\x06queues\x18\x01 \x03(\x0b\x32!.stratos.api.router.v1.QueueDepth\x12\x33\n\x07workers\x18\x02 \x03(\x0b\x32\".stratos.api.router.v1.FleetWorker*0\n\x04Work\x12\x14\n\x10WORK_UNSPECIFIED\x10\x00\x12\x12\n\x0eWORK_EMBEDDING\x10\x01*x\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n\x10OUTCOME_FINISHED\x10\x01\x12\x15\n\x11OUTCOME_CANCELLED\x10\x02\x12\x12\n\x0eOUTCOME_FAILED\x10\x03\x12\x13\n\x0fOUTCOME_SETTLED\x10\x04\x32\xa4\x03\n\rRouterService\x12[\n\x08Schedule\x12&.stratos.api.router.v1.ScheduleRequest\x1a\'.stratos.api.router.v1.ScheduleResponse\x12[\n\x08\x43omplete\x12&.stratos.api.router.v1.CompleteRequest\x1a\'.stratos.api.router.v1.CompleteResponse\x12|\n\x13\x45xchangeConvictions\x12\x31.stratos.api.router.v1.ExchangeConvictionsRequest\x1a\x32.stratos.api.router.v1.ExchangeConvictionsResponse\x12[\n\x08GetFleet\x12&.stratos.api.router.v1.GetFleetRequest\x1a\'.stratos.api.router.v1.GetFleetResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,40 +35,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SCHEDULEREQUEST_REFUSALSENTRY']._loaded_options = None
   _globals['_SCHEDULEREQUEST_REFUSALSENTRY']._serialized_options = b'8\001'
-  _globals['_WORK']._serialized_start=2310
-  _globals['_WORK']._serialized_end=2358
-  _globals['_OUTCOME']._serialized_start=2360
-  _globals['_OUTCOME']._serialized_end=2480
+  _globals['_WORK']._serialized_start=2337
+  _globals['_WORK']._serialized_end=2385
+  _globals['_OUTCOME']._serialized_start=2387
+  _globals['_OUTCOME']._serialized_end=2507
   _globals['_SCHEDULEREQUEST']._serialized_start=134
-  _globals['_SCHEDULEREQUEST']._serialized_end=844
-  _globals['_SCHEDULEREQUEST_REFUSALSENTRY']._serialized_start=797
-  _globals['_SCHEDULEREQUEST_REFUSALSENTRY']._serialized_end=844
-  _globals['_PLANSHARE']._serialized_start=846
-  _globals['_PLANSHARE']._serialized_end=925
-  _globals['_SCHEDULERESPONSE']._serialized_start=928
-  _globals['_SCHEDULERESPONSE']._serialized_end=1168
-  _globals['_CACHELAYOUT']._serialized_start=1170
-  _globals['_CACHELAYOUT']._serialized_end=1256
-  _globals['_ATTEMPTREPORT']._serialized_start=1259
-  _globals['_ATTEMPTREPORT']._serialized_end=1397
-  _globals['_COMPLETEREQUEST']._serialized_start=1399
-  _globals['_COMPLETEREQUEST']._serialized_end=1471
-  _globals['_COMPLETERESPONSE']._serialized_start=1473
-  _globals['_COMPLETERESPONSE']._serialized_end=1491
-  _globals['_CONVICTION']._serialized_start=1493
-  _globals['_CONVICTION']._serialized_end=1561
-  _globals['_EXCHANGECONVICTIONSREQUEST']._serialized_start=1563
-  _globals['_EXCHANGECONVICTIONSREQUEST']._serialized_end=1684
-  _globals['_EXCHANGECONVICTIONSRESPONSE']._serialized_start=1686
-  _globals['_EXCHANGECONVICTIONSRESPONSE']._serialized_end=1808
-  _globals['_GETFLEETREQUEST']._serialized_start=1810
-  _globals['_GETFLEETREQUEST']._serialized_end=1827
-  _globals['_QUEUEDEPTH']._serialized_start=1830
-  _globals['_QUEUEDEPTH']._serialized_end=1992
-  _globals['_FLEETWORKER']._serialized_start=1995
-  _globals['_FLEETWORKER']._serialized_end=2184
-  _globals['_GETFLEETRESPONSE']._serialized_start=2186
-  _globals['_GETFLEETRESPONSE']._serialized_end=2308
-  _globals['_ROUTERSERVICE']._serialized_start=2483
-  _globals['_ROUTERSERVICE']._serialized_end=2903
+  _globals['_SCHEDULEREQUEST']._serialized_end=871
+  _globals['_SCHEDULEREQUEST_REFUSALSENTRY']._serialized_start=824
+  _globals['_SCHEDULEREQUEST_REFUSALSENTRY']._serialized_end=871
+  _globals['_PLANSHARE']._serialized_start=873
+  _globals['_PLANSHARE']._serialized_end=952
+  _globals['_SCHEDULERESPONSE']._serialized_start=955
+  _globals['_SCHEDULERESPONSE']._serialized_end=1195
+  _globals['_CACHELAYOUT']._serialized_start=1197
+  _globals['_CACHELAYOUT']._serialized_end=1283
+  _globals['_ATTEMPTREPORT']._serialized_start=1286
+  _globals['_ATTEMPTREPORT']._serialized_end=1424
+  _globals['_COMPLETEREQUEST']._serialized_start=1426
+  _globals['_COMPLETEREQUEST']._serialized_end=1498
+  _globals['_COMPLETERESPONSE']._serialized_start=1500
+  _globals['_COMPLETERESPONSE']._serialized_end=1518
+  _globals['_CONVICTION']._serialized_start=1520
+  _globals['_CONVICTION']._serialized_end=1588
+  _globals['_EXCHANGECONVICTIONSREQUEST']._serialized_start=1590
+  _globals['_EXCHANGECONVICTIONSREQUEST']._serialized_end=1711
+  _globals['_EXCHANGECONVICTIONSRESPONSE']._serialized_start=1713
+  _globals['_EXCHANGECONVICTIONSRESPONSE']._serialized_end=1835
+  _globals['_GETFLEETREQUEST']._serialized_start=1837
+  _globals['_GETFLEETREQUEST']._serialized_end=1854
+  _globals['_QUEUEDEPTH']._serialized_start=1857
+  _globals['_QUEUEDEPTH']._serialized_end=2019
+  _globals['_FLEETWORKER']._serialized_start=2022
+  _globals['_FLEETWORKER']._serialized_end=2211
+  _globals['_GETFLEETRESPONSE']._serialized_start=2213
+  _globals['_GETFLEETRESPONSE']._serialized_end=2335
+  _globals['_ROUTERSERVICE']._serialized_start=2510
+  _globals['_ROUTERSERVICE']._serialized_end=2930
 # @@protoc_insertion_point(module_scope)

@@ -25,6 +25,7 @@ class PrefillPath(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PREFILL_PATH_LOCAL_NO_ENDPOINT: _ClassVar[PrefillPath]
     PREFILL_PATH_LOCAL_FALLBACK: _ClassVar[PrefillPath]
     PREFILL_PATH_LOCAL_PROMPT_LOGPROBS: _ClassVar[PrefillPath]
+    PREFILL_PATH_EXTERNAL: _ClassVar[PrefillPath]
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
@@ -37,6 +38,7 @@ PREFILL_PATH_LOCAL_SHORT_TAIL: PrefillPath
 PREFILL_PATH_LOCAL_NO_ENDPOINT: PrefillPath
 PREFILL_PATH_LOCAL_FALLBACK: PrefillPath
 PREFILL_PATH_LOCAL_PROMPT_LOGPROBS: PrefillPath
+PREFILL_PATH_EXTERNAL: PrefillPath
 
 class SessionRequest(_message.Message):
     __slots__ = ("hello", "submit", "cancel", "attach", "usage_ack")

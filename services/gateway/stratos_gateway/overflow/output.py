@@ -1,0 +1,172 @@
+"""One request at the external endpoint: chunks as its stream brings them, in the shape of our own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stratos.common.errors import StratosError, WorkerLost
+from stratos.core.generation import PrefillPath, Receipt
+from stratos_gateway.generation.journal import ChoiceChunk
+from stratos_gateway.overflow.events import BadStream
+from stratos_gateway.policies.output import Output, collected
+
+_REASONS = frozenset({"stop", "length", "content_filter"})
+
+
+@dataclass(slots=True)
+class _Choice:
+    text: str = ""
+    is_started: bool = False
+    is_ended: bool = False
+
+
+class ExternalOutput(Output):
+    """Belongs to one request.
+
+    Args:
+        events: of the endpoint.
+        num_choices: that were asked for.
+        count_tokens: of a text, where the endpoint does not say.
+        num_prompt_tokens: as our tokenizer counts them.
+    """
+
+    def __init__(
+        self,
+        events: AsyncIterator[dict[str, Any]],
+        num_choices: int,
+        count_tokens: Callable[[str], int],
+        num_prompt_tokens: int,
+    ) -> None:
+        self._events = events
+        self._choices = [_Choice() for _ in range(num_choices)]
+        self._count_tokens = count_tokens
+        self._num_own_prompt_tokens = num_prompt_tokens
+        self._is_cut = False
+        """A choice was ended from this side: the endpoint is not waited for."""
+        self._usage: tuple[int, int, int] | None = None
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def has_begun(self) -> bool:
+        """Something has come."""
+        return any(choice.is_started for choice in self._choices)
+
+    @property
+    def is_complete(self) -> bool:
+        """Every choice has ended."""
+        return all(choice.is_ended for choice in self._choices)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """As the endpoint says, else as our tokenizer counts them."""
+        return self._num_own_prompt_tokens if self._usage is None else self._usage[0]
+
+    @property
+    def num_output_tokens(self) -> int:
+        """As the endpoint says, else as our tokenizer counts what came."""
+        if self._usage is not None:
+            return self._usage[1]
+        return sum(self._count_tokens(choice.text) for choice in self._choices if choice.text)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """As the endpoint says."""
+        return 0 if self._usage is None else self._usage[2]
+
+    @property
+    def receipt(self) -> Receipt:
+        """What happened to the prompt."""
+        return Receipt(
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_cached_tokens=self.num_cached_tokens,
+            prefill_path=PrefillPath.EXTERNAL,
+        )
+
+    def fail(self, error: StratosError) -> None:
+        """End with this error, unless everything has come already."""
+        if not self._failed.done():
+            self._failed.set_exception(error)
+            self._failed.exception()  # known, whether or not anything still waits
+
+    def end_choice(self, index: int, reason: str) -> None:
+        """Nothing more of it is taken; with the last one the endpoint is left."""
+        self._choices[index].is_ended = self._is_cut = True
+
+    def confirm(self, chunks: Sequence[ChoiceChunk]) -> None:
+        """What has come is what the client gets, so nothing has to be noted."""
+
+    async def news(self) -> list[ChoiceChunk]:
+        """The chunks of the next event that has any.
+
+        Raises:
+            WorkerLost: the endpoint failed.
+        """
+        while not self._is_over():
+            event = await self._next()
+            if event is None:
+                if not self.is_complete:
+                    raise WorkerLost("the external endpoint ended its stream before its choices")
+                return []
+            if chunks := self._chunks(event):
+                return chunks
+        return []
+
+    def _is_over(self) -> bool:
+        """All choices have ended, and the endpoint has said what they took, or is not waited for."""
+        return (self._is_cut or self._usage is not None) and self.is_complete
+
+    async def finish(self) -> list[ChoiceChunk]:
+        """One chunk a choice; raises like ``news``."""
+        return await collected(self)
+
+    async def _next(self) -> dict[str, Any] | None:
+        async def take() -> dict[str, Any] | None:
+            return await anext(self._events, None)
+
+        task = asyncio.create_task(take())
+        try:
+            waiting: set[asyncio.Future[Any]] = {task, self._failed}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                self._failed.result()
+            return await task
+        except BadStream as error:
+            raise WorkerLost(f"the external endpoint cannot be understood: {error}") from None
+        finally:
+            task.cancel()
+
+    def _chunks(self, event: dict[str, Any]) -> list[ChoiceChunk]:
+        try:
+            self._read_usage(event.get("usage"))
+            entries: Sequence[dict[str, Any]] = event.get("choices") or []
+            return [chunk for entry in entries if (chunk := self._chunk(entry)) is not None]
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError):
+            raise WorkerLost("the external endpoint sends events of another form") from None
+
+    def _read_usage(self, usage: Any) -> None:
+        if usage:
+            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+            counts = (usage["prompt_tokens"], usage["completion_tokens"], cached)
+            if not all(type(count) is int and count >= 0 for count in counts):
+                raise ValueError("counts")
+            self._usage = counts
+
+    def _chunk(self, entry: dict[str, Any]) -> ChoiceChunk | None:
+        index, reason = entry["index"], entry.get("finish_reason")
+        if type(index) is not int or index < 0:
+            raise ValueError("index")
+        choice = self._choices[index]
+        if choice.is_ended:
+            return None
+        text = (entry["delta"].get("content") if "delta" in entry else entry.get("text")) or ""
+        if not isinstance(text, str):
+            raise ValueError("text")
+        if not (text or reason):
+            return None
+        is_first, choice.is_started, choice.is_ended = not choice.is_started, True, bool(reason)
+        choice.text += text
+        shown = (reason if reason in _REASONS else "stop") if reason else None
+        return ChoiceChunk(index=index, text=text, token_ids=[], entries=[], finish_reason=shown, is_first=is_first)

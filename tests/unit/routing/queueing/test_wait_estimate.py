@@ -1,0 +1,32 @@
+"""The estimate of a new request's wait, on a queue in front of one server."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratos.routing.queueing.wait_estimate import WINDOW_S
+from tests.support.fleet_samples import make_request
+from tests.support.queue_world import QueueWorld
+
+
+def test_those_before_it_at_the_pace_of_the_last_seconds() -> None:
+    world = QueueWorld()
+    for _ in range(40):
+        world.push(priority_class=2)
+    for _ in range(20):
+        world.clock.advance(0.25)  # four in a second
+        world.serve()
+    now = world.clock.now()
+    assert world.queue.wait_s(make_request(priority_class=2), now) == pytest.approx(20 / 4, rel=0.1)
+    assert world.queue.wait_s(make_request(priority_class=3), now) == pytest.approx(20 / 4, rel=0.1)
+    assert world.queue.wait_s(make_request(priority_class=1), now) == 0, "none of its class or of a higher one waits"
+    assert world.queue.wait_s(make_request(model_digest="another"), now) == 0
+
+
+def test_a_queue_that_stands_still_waits_at_least_as_long_as_its_oldest() -> None:
+    world = QueueWorld()
+    world.push(priority_class=2)
+    world.push(priority_class=2)
+    world.serve()
+    world.clock.advance(WINDOW_S + 3)
+    assert world.queue.wait_s(make_request(priority_class=2), world.clock.now()) == pytest.approx(WINDOW_S + 3)
