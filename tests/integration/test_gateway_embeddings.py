@@ -6,7 +6,9 @@ import asyncio
 import base64
 from array import array
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,18 @@ import pytest
 
 from stratos.api.worker.v1 import embed_pb2, embed_pb2_grpc
 from stratos.common.errors import BadRequest, Busy, Draining, StratosError
+from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.placement import Outcome, Work, WorkerRole
 from stratos.core.requests.embedding import PoolingKind
 from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import fake_kv
 from stratos.rpc.serving.interceptors import _abort
+from stratos.store.ledger.ledger_store import LedgerStore
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import open_redis
 from stratos_gateway.generation.embedding_run import MAX_GROUP_INPUTS
-from tests.support.gateway_keys import KEY, OTHER_KEY
+from stratos_gateway.ledger.billing import LedgerAccess
+from tests.support.gateway_keys import KEY, OTHER_KEY, PLAN
 from tests.support.gateway_world import World, gateway_world
 from tests.support.paths import BASE_MODEL
 from tests.support.scripted_worker import ScriptedWorker
@@ -272,3 +279,27 @@ async def test_open_requests_are_bounded_like_on_the_other_routes() -> None:
         task.cancel()
         await eventually(lambda: world.metric("stratos_requests_open") == 0, "no open request")
         await embedder.server.stop(0)
+
+
+async def test_vectors_are_billed_by_their_prompts_and_failures_are_not(redis_url: str) -> None:
+    async with AsyncExitStack() as stack:
+        store = LedgerStore(await stack.enter_async_context(open_redis(redis_url)), RecordStoreConfig())
+        access = LedgerAccess(store=store, plan_of=lambda tenant: PLAN)
+        world = await stack.enter_async_context(gateway_world(ledger_access=access, ledger={"interval_s": 0.02}))
+        embedder = ScriptedEmbedder("prefill-0")
+        await embedder.start()
+        stack.push_async_callback(embedder.server.stop, 0)
+        world.router.embedders = [embedder.ref]
+        embedder.errors = [BadRequest("no")]
+        assert (await post(world)).status_code == 400
+        assert (await post(world, input=[[5, 6, 7], [8]])).status_code == 200
+
+        async def entries() -> list[LedgerEntry]:
+            return [entry async for entry in store.entries("one", f"{datetime.now(UTC):%Y-%m-%d}")]
+
+        async with asyncio.timeout(10):
+            while not (found := await entries()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert [(entry.counts.num_prompt, entry.counts.num_output, entry.tag.route) for entry in found] == [
+            (4, 0, "embedding")
+        ]

@@ -6,8 +6,8 @@
     the platform failed a stream  what was written to it
     the platform failed, else     nothing
 
-The prompt is charged with the first token, once; tokens after a stop string, and a prompt that a recovery computed
-again, are in none of these.
+The prompt is charged with the first token, once, or with the vectors that were asked for; tokens after a stop string,
+and a prompt that a recovery computed again, are in none of these.
 """
 
 from __future__ import annotations
@@ -53,15 +53,14 @@ def own_entry(draft: Draft, counted: Mapping[int, UsageCount]) -> LedgerEntry:
     is_replay = draft.outcome is RequestOutcome.REPLAYED
     if is_replay:
         is_kept = None
-    charged = draft.counts if draft.counts.num_output else TokenCounts()
     return LedgerEntry(
         request_id=draft.request_id,
         tenant=draft.tenant,
         plan=draft.plan.name,
         tag=draft.tag,
         outcome=draft.outcome,
-        counts=charged,
-        amounts=price_request(draft.plan, draft.tag.model_size, charged, is_replay=is_replay, is_kept=is_kept),
+        counts=draft.counts,
+        amounts=price_request(draft.plan, draft.tag.model_size, draft.counts, is_replay=is_replay, is_kept=is_kept),
         stages=_stages(draft.receipt, counted),
         times=draft.times,
         is_kept=is_kept,

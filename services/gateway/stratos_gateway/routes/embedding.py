@@ -9,6 +9,7 @@ workers.  Tokenising and encoding of large requests happen in a thread, beside t
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from typing import Any
 
@@ -25,11 +26,13 @@ from stratos.core.trace import TraceContext
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.embedding_run import embed_all
 from stratos_gateway.http.exchange import exchange_of
+from stratos_gateway.ledger.embedding import bill_embeddings
 from stratos_gateway.limits.limiter import Cost
 from stratos_gateway.models.catalogue import ModelCatalogue, ModelTarget
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.embedding_requests import EmbeddingBody, embedding_answer, parse_embedding
 from stratos_gateway.routes.edge import Caller, Edge, EdgeEndpoint
+from stratos_gateway.routes.meter_tag import meter_tag
 
 INLINE_BYTES = 64 * 1024
 """Vectors above this are turned into JSON in a thread."""
@@ -56,7 +59,7 @@ class EmbeddingEndpoint(EdgeEndpoint):
         self._timeout_s = timeout_s
 
     async def _answer(self, request: Request, body: dict[str, Any], caller: Caller, send: Send) -> None:
-        config = self._model.base.embedding
+        config, arrived_unix_ms = self._model.base.embedding, int(time.time() * 1000)
         parsed = parse_embedding(body, self._model.base.vocab_size, config)
         exchange = exchange_of(request)
         span, facts = exchange.span, exchange.facts
@@ -73,6 +76,9 @@ class EmbeddingEndpoint(EdgeEndpoint):
             await self._check_input(screen, () if screen is None else self._texts(parsed), spending)
             work = embed_all(call, self._edge.platform, self._client, min(self._timeout_s, left_s))
             vectors = await self._edge.admission.run_in(caller.place, work)
+        if (billing := self._edge.billing) is not None:
+            tag = meter_tag(self._model.base, caller.tenant, target, "embedding", span.trace, arrived_unix_ms)
+            bill_embeddings(billing.meter, caller.tenant, tag, num_tokens)
         metrics = self._edge.platform.metrics
         metrics.running(caller.tenant.name, caller.tenant.priority_class).prompt_tokens.inc(num_tokens)
         metrics.embedding_inputs.inc(len(vectors))
