@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from stratos.cli.data.credentials import load_credentials
 from stratos.cli.data.folder import DataDir, RunDir
+from stratos.cli.data.log_rotation import rotate_logs
 from stratos.cli.local.banner import banner
 from stratos.cli.local.options import UpOptions
 from stratos.cli.local.platform import Platform
@@ -83,7 +84,7 @@ async def _run(options: UpOptions, data: DataDir, run: RunDir, sizes: str) -> in
     try:
         platform = Platform(options, data=data, run=run, credentials=load_credentials(data), report=_report)
         try:
-            exit_code = await _serve(platform, options, signals, began)
+            exit_code = await _serve(platform, options, run, signals, began)
         finally:
             await platform.stop(is_urgent=lambda: signals.is_urgent)
     except StartFailed as error:
@@ -98,7 +99,7 @@ async def _run(options: UpOptions, data: DataDir, run: RunDir, sizes: str) -> in
     return exit_code
 
 
-async def _serve(platform: Platform, options: UpOptions, signals: _StopSignals, began: float) -> int:
+async def _serve(platform: Platform, options: UpOptions, run: RunDir, signals: _StopSignals, began: float) -> int:
     start = asyncio.create_task(platform.start(), name="start")
     stop = asyncio.create_task(signals.stop.wait(), name="stop")
     await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -110,7 +111,9 @@ async def _serve(platform: Platform, options: UpOptions, signals: _StopSignals, 
     facts = start.result()
     _say(f"ready in {time.monotonic() - began:.1f} s")
     _say(banner(facts, options))
+    rotation = asyncio.create_task(rotate_logs(run.logs_path), name="logs")
     await stop
+    rotation.cancel()
     _say("stopping (Ctrl-C again ends open streams at once)")
     return 0
 

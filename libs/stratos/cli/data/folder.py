@@ -112,9 +112,14 @@ class RunDir:
         """Certificates by role, in a run with mTLS."""
         return self.path / "tls"
 
+    @property
+    def logs_path(self) -> Path:
+        """What the processes write."""
+        return self.path / "logs"
+
     def log_path(self, name: str) -> Path:
         """Log of one process, all its restarts together."""
-        return self.path / "logs" / f"{name}.log"
+        return self.logs_path / f"{name}.log"
 
     def address_file(self, name: str) -> Path:
         """Where a service writes its addresses once it serves."""
