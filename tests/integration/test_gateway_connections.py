@@ -188,7 +188,7 @@ async def test_an_answer_that_is_never_read_does_not_hold_its_connection() -> No
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             raw.setblocking(False)
             await asyncio.get_running_loop().sock_connect(raw, (address[0], int(address[1])))
-            ask = json.dumps({"model": "base", "prompt": ["x"] * 8, "n": 8, "max_tokens": 900, "logprobs": 5}).encode()
+            ask = json.dumps({"model": "base", "prompt": ["x"] * 8, "n": 4, "max_tokens": 900, "logprobs": 5}).encode()
             await asyncio.get_running_loop().sock_sendall(raw, HEAD + b"content-length: %d\r\n\r\n" % len(ask) + ask)
             await eventually(lambda: world.metric("stratos_requests_total", route="/v1/completions", status="200"))
             await eventually(lambda: world.metric("stratos_http_connections") == 0, "it is dropped")

@@ -21,6 +21,7 @@ from tests.support.waiting import eventually
 CHAT = {"model": "base", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "temperature": 0.5}
 USAGE = {"prompt_tokens": 70, "completion_tokens": 30, "prompt_tokens_details": {"cached_tokens": 5}}
 HEADER = "x-stratos-served-by"
+LABELS = {"model": "base", "class": "1"}
 
 
 async def outside(asked: Asked, reply: Reply) -> None:
@@ -95,7 +96,7 @@ async def test_a_request_that_would_wait_too_long_is_served_outside(world: World
     assert [request.overflow_after_ms for request in world.router.requests] == [2500]
     assert world.metric("stratos_overflow_requests_total", outcome="served") == 1
     assert world.metric("stratos_prefills_total", path="external") == 1
-    assert world.metric("stratos_output_tokens_total", tenant="one") == 30
+    assert world.metric("stratos_output_tokens_total", tenant="one", **LABELS) == 30
 
 
 async def test_it_is_streamed_and_a_completion_too(world: World, endpoint: ScriptedHttp) -> None:
@@ -186,8 +187,8 @@ async def test_where_the_endpoint_fails_the_request_waits_here(
     assert second.waited_ms > 0, "it keeps its place in the queue"
     assert world.metric("stratos_overflow_requests_total", outcome="failed") == 1
     usage = answer.json()["usage"]
-    assert world.metric("stratos_output_tokens_total", tenant="one") == usage["completion_tokens"]
-    assert world.metric("stratos_prompt_tokens_total", tenant="one") == usage["prompt_tokens"]
+    assert world.metric("stratos_output_tokens_total", tenant="one", **LABELS) == usage["completion_tokens"]
+    assert world.metric("stratos_prompt_tokens_total", tenant="one", **LABELS) == usage["prompt_tokens"]
 
 
 async def test_an_endpoint_that_is_not_there_is_no_error(world: World, endpoint: ScriptedHttp) -> None:
@@ -207,7 +208,7 @@ async def test_a_stream_that_has_begun_ends_with_an_error_and_never_goes_on_else
     assert len(world.router.requests) == 1
     assert not world.worker.submits
     assert world.metric("stratos_overflow_requests_total", outcome="broken") == 1
-    assert world.metric("stratos_output_tokens_total", tenant="one") == len(shipped_tokenizer().encode_plain("from "))
+    assert world.metric("stratos_output_tokens_total", tenant="one", **LABELS) == len(shipped_tokenizer().encode_plain("from "))
 
 
 async def test_what_comes_from_outside_goes_through_the_policy(world: World, endpoint: ScriptedHttp) -> None:
