@@ -8,6 +8,7 @@ import redis
 
 from tests.support.platform_process import PlatformProcess, running_platform
 from tests.support.redis_server import RedisServer, running_redis
+from tests.support.shared_world import shared_stack
 
 
 @pytest.fixture(scope="session")
@@ -16,8 +17,8 @@ def real_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform
 
     One decode worker and no more: where a prompt is cached does not depend on what the autoscaler thinks.
     """
-    with running_platform(tmp_path_factory.mktemp("platform"), "--max-decode", "1") as platform:
-        yield platform
+    with shared_stack() as stack:
+        yield stack.enter_context(running_platform(tmp_path_factory.mktemp("platform"), "--max-decode", "1"))
 
 
 @pytest.fixture

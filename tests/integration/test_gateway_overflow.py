@@ -208,7 +208,9 @@ async def test_a_stream_that_has_begun_ends_with_an_error_and_never_goes_on_else
     assert len(world.router.requests) == 1
     assert not world.worker.submits
     assert world.metric("stratos_overflow_requests_total", outcome="broken") == 1
-    assert world.metric("stratos_output_tokens_total", tenant="one", **LABELS) == len(shipped_tokenizer().encode_plain("from "))
+    assert world.metric("stratos_output_tokens_total", tenant="one", **LABELS) == len(
+        shipped_tokenizer().encode_plain("from ")
+    )
 
 
 async def test_what_comes_from_outside_goes_through_the_policy(world: World, endpoint: ScriptedHttp) -> None:

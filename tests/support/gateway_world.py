@@ -329,12 +329,9 @@ class World:
         return self.workers[0]
 
     def metric(self, name: str, **labels: str) -> float:
-        """A sample; collects its family alone, as conditions ask for it many times a second."""
-        for family in self.service.metrics.restricted_registry([name]).collect():
-            for sample in family.samples:
-                if (sample.name, sample.labels) == (name, labels):
-                    return sample.value
-        return 0.0
+        # Its family alone is collected: conditions ask many times a second.
+        samples = (s for f in self.service.metrics.restricted_registry([name]).collect() for s in f.samples)
+        return next((s.value for s in samples if (s.name, s.labels) == (name, labels)), 0.0)
 
     async def wait_idle(self) -> None:
         """Nothing is held by any request."""

@@ -22,7 +22,7 @@ from stratos.store.key_check import KeyCheck
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.records.copy_keeper import CopyKeeper
-from stratos.store.records.followed_snapshot import FollowedSnapshot
+from stratos.store.records.followed_snapshot import FollowedSnapshot, SnapshotState
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.tenant_lookup import TenantLookup
@@ -78,7 +78,7 @@ async def open_backends(
         with contextlib.suppress(DependencyDown, RedisError):  # what it is shows later; what cannot work, now
             await store.check_server()
 
-    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days)
+    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, partial(_check_store, follower))
     removal = LedgerRemoval(ledger, settings.admin.forget_after_s)
     tasks["ledger-removal"] = removal.run
     return Backends(
@@ -110,3 +110,9 @@ def _peppers(settings: GatewaySettings) -> Peppers:
         current_id=settings.key_pepper_id,
         older={name: pepper.get_secret_value() for name, pepper in settings.older_key_peppers.items()},
     )
+
+
+def _check_store(follower: SnapshotFollower) -> None:
+    """What is owed is written into the store of the records, or kept until that is back."""
+    if follower.snapshot.state is SnapshotState.FOREIGN:
+        raise DependencyDown("this Redis was emptied, or holds another store")

@@ -12,7 +12,7 @@ Nothing here names a tenant but the keys, so a ledger becomes that of a pseudony
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
@@ -47,10 +47,18 @@ class LedgerStore:
         redis: with decoded answers.
         config: where records lie.
         entries_kept_days: after which single entries are gone; sums stay.
+        check: called before entries are written; raises ``DependencyDown`` where this Redis is not ours any more.
     """
 
-    def __init__(self, redis: Redis, config: RecordStoreConfig, entries_kept_days: int = 92) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        config: RecordStoreConfig,
+        entries_kept_days: int = 92,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self._redis = redis
+        self._check = check
         self._head = f"{config.prefix}:ledger"
         self._kept_s = entries_kept_days * _DAY_S
         self._script = redis.register_script(WRITE_ENTRY)
@@ -60,10 +68,11 @@ class LedgerStore:
         """Write entries, each once however often it is written.
 
         Raises:
-            DependencyDown: Redis does not answer; some may be written all the same.
+            DependencyDown: Redis does not answer, and some may be written all the same; or it is not ours.
         """
         if not entries:
             return []
+        self._check()
         with translate_redis_errors():
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for entry in entries:
