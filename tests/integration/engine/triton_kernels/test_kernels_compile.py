@@ -15,13 +15,12 @@ SHARED_BYTES = 227 * 1024
 REGISTERS, THREADS = 65536, 128
 SPILLED_BYTES = 8
 """Two registers, around the loop: the price of a fourth program on a multiprocessor for decode over fp8 pages."""
-ATTENTION_KERNELS = {"_attention_kernel", "exact_merge_kernel", "merge_kernel"}
+ATTENTION_KERNELS = {"_attention_kernel", "exact_merge_kernel", "merge_kernel", "_rope_kv_kernel"}
 KERNELS = ATTENTION_KERNELS | {
     "_linear_kernel",
     "_mask_kernel",
     "_penalty_kernel",
     "_rms_norm_kernel",
-    "_rope_kv_kernel",
     "_sample_kernel",
     "_silu_mul_kernel",
 }
