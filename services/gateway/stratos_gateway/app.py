@@ -20,7 +20,7 @@ from stratos.core.tenant import Tenant
 from stratos.rpc.tracing import TRACING_OFF, Tracing
 from stratos_gateway.http.cors import Cors
 from stratos_gateway.http.errors import answer_headers, error_body, public_error
-from stratos_gateway.http.exchange import CLIENT_LEFT, Exchange, Exchanges, exchange_in
+from stratos_gateway.http.exchange import Exchange, Exchanges, exchange_in
 from stratos_gateway.http.json_response import OrjsonResponse
 from stratos_gateway.http.sse import SlowClient
 from stratos_gateway.models.catalogue import ModelCatalogue
@@ -82,7 +82,6 @@ class GatewayApp:
             route=route,
             status=status,
             started_s=exchange.started_s,
-            client_left=status == CLIENT_LEFT,
             is_our_fault=exchange.is_our_fault,
         )
         self._book.end(ended, exchange.facts)

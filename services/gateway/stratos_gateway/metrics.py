@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from stratos.core.generation import Receipt
-from stratos.core.ledger.pricing import Times
+from stratos.core.ledger.pricing import Times, kept_promises
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import PLATFORM_TENANT
 
@@ -219,11 +219,8 @@ class GatewayMetrics:
 
     def count_promises(self, plan: Plan, times: Times) -> None:
         """Whether an answered prompt came in the times of its tenant's plan."""
-        measured = (("ttft", times.ttft_us, plan.ttft_ms), ("itl", times.itl_us, plan.itl_ms))
-        for promise, measured_us, promised_ms in measured:
-            if measured_us is not None and promised_ms is not None:
-                outcome = "kept" if measured_us <= promised_ms * 1000 else "missed"
-                self.promises.labels(plan.name, promise, outcome).inc()
+        for promise, is_kept in kept_promises(plan, times).items():
+            self.promises.labels(plan.name, promise, "kept" if is_kept else "missed").inc()
 
     def observe_external(self, receipt: Receipt, *, is_complete: bool) -> None:
         """Count a request of the external endpoint; its prompt is none of ours."""

@@ -77,11 +77,10 @@ def list_all(
     run: RunOption = "",
 ) -> None:
     """List the adapters a tenant may use."""
-    from stratos.cli.adapters import AdapterTarget, list_adapters
+    from stratos.cli.adapters import list_adapters
 
     with explained_errors():
-        given = _address(registry, tls_folder, domain)
-        target = AdapterTarget(registry=given) if registry else _running(data_dir, run)
+        target = _registry(_address(registry, tls_folder, domain), data_dir, run)
         for view in asyncio.run(list_adapters(target, tenant=tenant)):
             owner = view.tenant or "(all)"
             typer.echo(f"{view.name:<24} {owner:<12} rank {view.rank:<4} {view.num_bytes:>10} B  {view.digest[:12]}")
@@ -98,11 +97,10 @@ def delete(
     run: RunOption = "",
 ) -> None:
     """Take an adapter's name away; running requests keep what they resolved."""
-    from stratos.cli.adapters import AdapterTarget, delete_adapter
+    from stratos.cli.adapters import delete_adapter
 
     with explained_errors():
-        given = _address(registry, tls_folder, domain)
-        target = AdapterTarget(registry=given) if registry else _running(data_dir, run)
+        target = _registry(_address(registry, tls_folder, domain), data_dir, run)
         asyncio.run(delete_adapter(target, name=name, tenant=tenant))
     typer.echo(f"{name} is deleted")
 
@@ -112,6 +110,13 @@ def _address(registry: str, tls_folder: Path | None, domain: str) -> RegistryAdd
     from stratos.cli.certificates.local import role_config
 
     return RegistryAddress(registry, None if tls_folder is None else role_config(tls_folder, domain))
+
+
+def _registry(given: RegistryAddress, data_dir: Path, run: str) -> AdapterTarget:
+    """The one that was given, else that of the running platform."""
+    from stratos.cli.adapters import AdapterTarget
+
+    return AdapterTarget(registry=given) if given.address else _running(data_dir, run)
 
 
 def _running(data_dir: Path, run: str) -> AdapterTarget:

@@ -62,6 +62,16 @@ class Times:
     """Mean time between two tokens of a choice."""
 
 
+def kept_promises(plan: Plan, times: Times) -> dict[str, bool]:
+    """Whether each time ("ttft", "itl") that was promised and measured was kept."""
+    pairs = {"ttft": (times.ttft_us, plan.ttft_ms), "itl": (times.itl_us, plan.itl_ms)}
+    return {
+        name: measured_us <= promised_ms * 1000
+        for name, (measured_us, promised_ms) in pairs.items()
+        if measured_us is not None and promised_ms is not None
+    }
+
+
 def is_promise_kept(plan: Plan, times: Times, *, has_failed: bool) -> bool | None:
     """Whether a request kept the times of its plan.
 
@@ -77,12 +87,8 @@ def is_promise_kept(plan: Plan, times: Times, *, has_failed: bool) -> bool | Non
         return None
     if has_failed:
         return False
-    checks = [
-        measured_us <= promised_ms * 1000
-        for measured_us, promised_ms in ((times.ttft_us, plan.ttft_ms), (times.itl_us, plan.itl_ms))
-        if measured_us is not None and promised_ms is not None
-    ]
-    return all(checks) if checks else None
+    kept = kept_promises(plan, times)
+    return all(kept.values()) if kept else None
 
 
 def price_request(

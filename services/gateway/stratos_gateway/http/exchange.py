@@ -14,11 +14,10 @@ from stratos.common.ids import new_id
 from stratos.core.trace import TraceContext, parse_http_request_id, parse_traceparent
 from stratos.rpc.tracing import Span, Tracing
 from stratos_gateway.http.errors import public_error
+from stratos_gateway.observe.request_book import CLIENT_LEFT
 from stratos_gateway.observe.request_facts import RequestFacts
 
 _SCOPE_KEY = "stratos.exchange"
-CLIENT_LEFT = 499
-"""Counted as the status of a request whose client left."""
 
 
 class Exchange:

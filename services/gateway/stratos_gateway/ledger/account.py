@@ -9,12 +9,12 @@ from typing import Self
 from stratos.common.errors import Retryable, StratosError, WaitTooLong
 from stratos.common.ids import new_id
 from stratos.core.ledger.entry import RequestOutcome
-from stratos.core.ledger.pricing import Times, TokenCounts
+from stratos.core.ledger.pricing import Times
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos_gateway.generation.generation import Generation
-from stratos_gateway.ledger.draft import Draft
+from stratos_gateway.ledger.draft import Draft, charged_counts
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.overflow.output import ExternalOutput
 
@@ -34,7 +34,17 @@ class NoAccount:
         return
 
 
-class RequestAccount(NoAccount):
+class _Account(NoAccount):
+    """Keeps the error that was told within a stream: its request ends without an exception."""
+
+    _error: BaseException | None = None
+
+    def fail(self, error: StratosError) -> None:
+        """The error was told within the stream."""
+        self._error = error
+
+
+class RequestAccount(_Account):
     """Surrounds the work on a request; its exception, or ``fail``, says how the request ended.
 
     Args:
@@ -49,11 +59,6 @@ class RequestAccount(NoAccount):
         self._plan = plan
         self._generations = [generation for generation in generations if generation.spec.meter is not None]
         self._is_stream = is_stream
-        self._error: BaseException | None = None
-
-    def fail(self, error: StratosError) -> None:
-        """The error was told within the stream."""
-        self._error = error
 
     def __enter__(self) -> Self:
         self._meter.begin(generation.request_id for generation in self._generations)
@@ -73,18 +78,13 @@ class RequestAccount(NoAccount):
         spec, transcript = generation.spec, generation.transcript
         assert spec.meter is not None, "left out above"
         num_output = self._num_charged(generation, outcome)
-        counts = TokenCounts()
-        if num_output:
-            counts = TokenCounts(
-                num_prompt=len(spec.prompt_ids), num_cached=transcript.num_cached_tokens, num_output=num_output
-            )
         return Draft(
             request_id=generation.request_id,
             tenant=spec.terms.tenant,
             plan=self._plan,
             tag=spec.meter,
             outcome=outcome,
-            counts=counts,
+            counts=charged_counts(len(spec.prompt_ids), transcript.num_cached_tokens, num_output),
             times=transcript.times(spec.terms.arrival_s),
             receipt=transcript.receipt,
             last_attempt=generation.last_submitted,
@@ -100,7 +100,7 @@ class RequestAccount(NoAccount):
         return transcript.num_output_tokens if outcome is RequestOutcome.ABORTED else 0
 
 
-class ExternalAccount(NoAccount):
+class ExternalAccount(_Account):
     """Of a request at the external endpoint; one that is run here after all is not billed there.
 
     Args:
@@ -125,11 +125,6 @@ class ExternalAccount(NoAccount):
         self._tag = tag
         self._output = output
         self._has_answered = has_answered
-        self._error: BaseException | None = None
-
-    def fail(self, error: StratosError) -> None:
-        """The error was told within the stream."""
-        self._error = error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -137,11 +132,7 @@ class ExternalAccount(NoAccount):
         if isinstance(error, StratosError) and not self._has_answered():
             return
         error, output = error or self._error, self._output
-        num_output = output.num_output_tokens
-        counts = TokenCounts()
-        if num_output:
-            cached = min(output.num_cached_tokens, output.num_prompt_tokens)
-            counts = TokenCounts(num_prompt=output.num_prompt_tokens, num_cached=cached, num_output=num_output)
+        num_cached = min(output.num_cached_tokens, output.num_prompt_tokens)
         outcome = _outcome_of(error)
         self._meter.end(
             Draft(
@@ -150,7 +141,7 @@ class ExternalAccount(NoAccount):
                 plan=self._tenant.plan,
                 tag=self._tag,
                 outcome=RequestOutcome.EXTERNAL if outcome is RequestOutcome.FINISHED else outcome,
-                counts=counts,
+                counts=charged_counts(output.num_prompt_tokens, num_cached, output.num_output_tokens),
                 times=Times(),
                 receipt=output.receipt,
                 is_platform_failure=isinstance(error, StratosError) and _is_platforms(error),

@@ -42,6 +42,15 @@ class Draft:
     """The platform, and not the request, was the reason of its failure."""
 
 
+def charged_counts(num_prompt: int, num_cached: int, num_output: int) -> TokenCounts:
+    """Of an answer in text: without a token of it, its prompt is not charged."""
+    return (
+        TokenCounts(num_prompt=num_prompt, num_cached=num_cached, num_output=num_output)
+        if num_output
+        else TokenCounts()
+    )
+
+
 def own_entry(draft: Draft, counted: Mapping[int, UsageCount]) -> LedgerEntry:
     """The entry of a request of this gateway.
 
@@ -69,12 +78,7 @@ def own_entry(draft: Draft, counted: Mapping[int, UsageCount]) -> LedgerEntry:
 
 def claimed_entry(count: UsageCount, plan: Plan) -> LedgerEntry:
     """The entry of a request whose gateway died: of what the client saw nothing is known, so no promise is judged."""
-    num_output = count.num_output_tokens
-    charged = TokenCounts()
-    if num_output:
-        charged = TokenCounts(
-            num_prompt=count.num_prompt_tokens, num_cached=count.num_cached_tokens, num_output=num_output
-        )
+    charged = charged_counts(count.num_prompt_tokens, count.num_cached_tokens, count.num_output_tokens)
     return LedgerEntry(
         request_id=count.key.request_id,
         tenant=count.tenant,

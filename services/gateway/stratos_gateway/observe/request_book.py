@@ -12,9 +12,11 @@ from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.observe.request_facts import RequestFacts
 
 _log = logging.getLogger("stratos.access")
+CLIENT_LEFT = 499
+"""Counted as the status of a request whose client left."""
 
 
-class RequestOutcome(enum.StrEnum):
+class AnswerOutcome(enum.StrEnum):
     """How a request for tokens or vectors ended; the values are labels."""
 
     FINISHED = "finished"
@@ -39,7 +41,6 @@ class EndedRequest:
     """499 where the client left."""
     started_s: float
     """Monotonic."""
-    client_left: bool = False
     is_our_fault: bool = False
     """It ended with an error of 5xx, whatever the status says."""
 
@@ -72,15 +73,15 @@ class RequestBook:
             _write(request, facts, outcome, duration_s)
 
 
-def _outcome(request: EndedRequest, facts: RequestFacts) -> RequestOutcome:
-    if request.client_left:
-        return RequestOutcome.LEFT
+def _outcome(request: EndedRequest, facts: RequestFacts) -> AnswerOutcome:
+    if request.status == CLIENT_LEFT:
+        return AnswerOutcome.LEFT
     if request.is_our_fault or request.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return RequestOutcome.FAILED
-    return RequestOutcome.REFUSED if facts.error else RequestOutcome.FINISHED
+        return AnswerOutcome.FAILED
+    return AnswerOutcome.REFUSED if facts.error else AnswerOutcome.FINISHED
 
 
-def _write(request: EndedRequest, facts: RequestFacts, outcome: RequestOutcome, duration_s: float) -> None:
+def _write(request: EndedRequest, facts: RequestFacts, outcome: AnswerOutcome, duration_s: float) -> None:
     """One line, for people and with members; nothing that a client wrote but its request id and its model's name."""
     members = {
         "request_id": request.request_id,

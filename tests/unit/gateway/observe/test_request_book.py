@@ -43,7 +43,7 @@ def make() -> tuple[CollectorRegistry, GatewayMetrics, RequestBook]:
         ({}, "content_filter", "refused"),
         ({"status": 503}, "overloaded", "failed"),
         ({"is_our_fault": True}, "worker_lost", "failed"),
-        ({"status": 499, "client_left": True}, "", "left"),
+        ({"status": 499}, "", "left"),
     ],
 )
 def test_an_end_has_one_outcome_also_within_a_stream(changes: dict[str, object], error: str, outcome: str) -> None:
