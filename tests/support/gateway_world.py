@@ -242,6 +242,7 @@ class FakeRouter:
     requests: list[PlacementRequest] = field(default_factory=list)
     completed: list[tuple[str, Outcome]] = field(default_factory=list)
     convicted: list[PlacementRequest] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
     cache_layout: CacheLayout | None = None
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
@@ -267,6 +268,10 @@ class FakeRouter:
 
     async def convict(self, request: PlacementRequest) -> None:
         self.convicted.append(request)
+
+    async def forget_tenant(self, tenant: str) -> bool:
+        self.forgotten.append(tenant)
+        return True
 
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         self.completed.append((placement.handoff_id, outcome))

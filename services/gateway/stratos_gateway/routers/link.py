@@ -44,6 +44,10 @@ class RouterPeer(Protocol):
         """Tell what this gateway knows, and hear what others do."""
         ...
 
+    async def forget_tenant(self, tenant: str) -> bool:
+        """Have all workers drop what they cache of a tenant; raises ``WorkerLost``."""
+        ...
+
     async def is_serving(self, *, timeout_s: float) -> bool:
         """Whether it answers in time that it takes calls."""
         ...
@@ -135,6 +139,10 @@ class RouterLink:
             _log.debug("router %s did not take convictions: %s", self.address, error.message)
             return False
         return True
+
+    async def forget_tenant(self, tenant: str) -> bool:
+        """Have all workers drop what they cache of a tenant; false where one did not answer. Raises ``WorkerLost``."""
+        return await self._peer.forget_tenant(tenant)
 
     async def run(self) -> None:
         """Watch the router, and send reports, until cancelled."""

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from stratos.common.errors import DeadlinePassed, StratosError, WaitTooLong, WorkerLost
+from stratos.core.tenancy.prices import Price
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import Span
@@ -155,7 +156,7 @@ class GenerationEndpoint(EdgeEndpoint):
                 exchange.headers.append(SERVED_ELSEWHERE)
                 with (
                     self._settled(run, output, unless=lambda error: not exchange.status),
-                    self._external_account(run, output) as account,
+                    self._external_account(run, output, overflow.config.price) as account,
                 ):
                     await self._send_external(output, run, account)
         except WorkerLost as error:
@@ -238,7 +239,7 @@ class GenerationEndpoint(EdgeEndpoint):
         kept = KeptAnswer(chunks=merge_chunks(sent), prompts=prompts)
         if kept.is_cut_short(generations[0].spec.sampling.max_tokens):
             return  # for want of memory: the next one may get further
-        billing.responses.keep(key, kept, tenant.plan.response_ttl_s)
+        billing.responses.keep(key, tenant.name, kept, tenant.plan.response_ttl_s)
 
     def _account(self, tenant: Tenant, fanout: Fanout, prepared: Prepared) -> NoAccount:
         billing = self._edge.billing
@@ -246,7 +247,7 @@ class GenerationEndpoint(EdgeEndpoint):
             return NoAccount()
         return RequestAccount(billing.meter, tenant.plan, fanout.generations, is_stream=prepared.options.stream)
 
-    def _external_account(self, run: _Run, output: ExternalOutput) -> NoAccount:
+    def _external_account(self, run: _Run, output: ExternalOutput, price: Price) -> NoAccount:
         spec, billing = run.prepared.specs[0], self._edge.billing
         if billing is None or spec.meter is None:
             return NoAccount()
@@ -255,6 +256,7 @@ class GenerationEndpoint(EdgeEndpoint):
             run.caller.tenant,
             spec.meter,
             output,
+            price,
             has_answered=lambda: bool(exchange_of(run.request).status),
         )
 
