@@ -60,6 +60,6 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
     ) -> cache_pb2.ForgetTenantResponse:
         """The tenant was deleted, so nothing of it may stay."""
         if not request.tenant:
-            raise BadRequest("name a tenant", param="tenant")
+            raise BadRequest("name a tenant")
         num_forgotten = await self._engine().forget_tenant(request.tenant)
         return cache_pb2.ForgetTenantResponse(num_forgotten=num_forgotten)

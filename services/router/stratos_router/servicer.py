@@ -82,7 +82,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     ) -> router_pb2.ForgetTenantResponse:
         """Tell all workers."""
         if not request.tenant:
-            raise BadRequest("name a tenant", param="tenant")
+            raise BadRequest("name a tenant")
         num_workers, num_failed = await self._forget_tenant(request.tenant)
         return router_pb2.ForgetTenantResponse(num_workers=num_workers, num_failed=num_failed)
 
