@@ -7,6 +7,7 @@ and ``model`` of a worker, come from the process' info series (``stratos_worker_
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
-from prometheus_client.utils import floatToGoString
 
 ViewName = Literal["vllm", "llm"]
 _INFO = "stratos_worker_info"
@@ -151,6 +151,6 @@ def _buckets(view: View, parts: Mapping[tuple[str, float], float]) -> list[tuple
     found = []
     for (part, bound), count in sorted(parts.items(), key=lambda item: item[0][1]):
         scaled = bound * view.scale
-        if part == "_bucket" and (not view.buckets or scaled in view.buckets or scaled == float("inf")):
-            found.append((floatToGoString(scaled), count))
+        if part == "_bucket" and (not view.buckets or scaled in view.buckets or scaled == math.inf):
+            found.append(("+Inf" if scaled == math.inf else str(scaled), count))
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric
@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 _log = logging.getLogger(__name__)
-_NAMES = {
+_NAMES: dict[str, tuple[str, tuple[str, ...]]] = {
     "stratos_gpu_memory_bytes": ("Memory of the worker's GPU by state; other processes' use is in it.", ("state",)),
     "stratos_gpu_utilization_ratio": ("Part of the last sample period in which a kernel ran on the GPU.", ()),
     "stratos_gpu_power_watts": ("Power that the GPU draws.", ()),
@@ -46,8 +46,8 @@ class GpuCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """What the driver answers now; a value that this GPU does not have is left out."""
         nvml, handle = self._nvml, self._handle
-        families = {family.name: family for family in self.describe()}
-        asks = (
+        families: dict[str, Any] = {family.name: family for family in self.describe()}
+        asks: tuple[tuple[str, tuple[str, ...], Callable[[], Any]], ...] = (
             ("stratos_gpu_memory_bytes", ("used",), lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
             ("stratos_gpu_memory_bytes", ("total",), lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
             ("stratos_gpu_utilization_ratio", (), lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
@@ -60,7 +60,7 @@ class GpuCollector(Collector):
         )
         for name, labels, ask in asks:
             try:
-                families[name].add_metric((self._gpu, *labels), float(ask()))  # type: ignore[attr-defined]
+                families[name].add_metric((self._gpu, *labels), float(ask()))
             except nvml.NVMLError as error:
                 _log.debug("NVML has no %s: %s", name, error)
         yield from (family for family in families.values() if family.samples)
