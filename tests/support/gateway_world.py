@@ -19,6 +19,7 @@ from stratos.common.errors import StratosError
 from stratos.core.adapter import Adapter
 from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import PROTOCOL_VERSION, Feature
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.codec.generation import welcome_to_pb
@@ -264,6 +265,8 @@ class FakeRouter:
         ref = allowed[(len(self.requests) - 1) % len(allowed) if self.spread else 0]
         handoff_id = f"handoff-{len(self.requests)}"
         return Placement(decode=None, prefill=(ref,), handoff_id=handoff_id)
+
+    async def report_load(self, load: GatewayLoad) -> None: ...
 
     async def convict(self, request: PlacementRequest) -> None:
         self.convicted.append(request)

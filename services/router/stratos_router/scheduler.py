@@ -31,6 +31,7 @@ from stratos.common.ids import new_id, new_incarnation
 from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import name_features
 from stratos.core.fleet import Fleet, WorkerStatus
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRole
 from stratos.core.requests.convictions import ConvictionTable, ConvictionUpdate, prompt_refused
 from stratos.routing.admission import Ask
@@ -46,6 +47,7 @@ from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
 from stratos.routing.worker_view import WorkerView
 from stratos_router.fleet import FleetState
+from stratos_router.gateway_loads import GatewayLoads
 from stratos_router.metrics import RouterMetrics
 from stratos_router.settings import RouterSettings
 from stratos_router.silence import LATE_S
@@ -96,6 +98,7 @@ class Scheduler:
         self._prefill_memory = PrefillMemory()
         self._suspects = SuspectHolds(settings.suspects)
         self._placer = Placer(Reservations(bookings), self._suspects, self.policies, rng)
+        self._gateways = GatewayLoads()
         self._incarnation = new_incarnation()
         self._convictions = ConvictionTable(settings.convictions)
         self._is_draining = False
@@ -164,9 +167,17 @@ class Scheduler:
         return ConvictionUpdate(incarnation=self._incarnation, cursor=table.version, convictions=others)
 
     def fleet(self) -> Fleet:
-        """Queues and workers now."""
+        """Queues and workers now, and the gateways' last reports."""
         now = self._now()
-        return Fleet(queues=tuple(self._queue.depths(now)), workers=self._fleet.workers(now))
+        return Fleet(
+            queues=tuple(self._queue.depths(now)),
+            workers=self._fleet.workers(now),
+            gateways=self._gateways.recent(now),
+        )
+
+    def note_load(self, load: GatewayLoad) -> None:
+        """A gateway says what it is busy with."""
+        self._gateways.note(load, self._clock.now())
 
     def wake(self) -> None:
         """Something changed that may let a request go."""
