@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-TTFT_BOUNDS_S = tuple(2.0 ** (step / 4) for step in range(-26, 25))
+TTFT_BOUNDS_S: tuple[float, ...] = tuple(2.0 ** (step / 4) for step in range(-26, 25))
 """Upper bounds of the counts; one more count holds what took longer: 11 ms to 64 s."""
 NUM_TTFT_COUNTS = len(TTFT_BOUNDS_S) + 1
 WINDOW_S = 60.0

@@ -31,7 +31,6 @@ from stratos.common.ids import new_id, new_incarnation
 from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import name_features
 from stratos.core.fleet import Fleet, WorkerStatus
-from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRole
 from stratos.core.requests.convictions import ConvictionTable, ConvictionUpdate, prompt_refused
 from stratos.routing.admission import Ask
@@ -98,7 +97,7 @@ class Scheduler:
         self._prefill_memory = PrefillMemory()
         self._suspects = SuspectHolds(settings.suspects)
         self._placer = Placer(Reservations(bookings), self._suspects, self.policies, rng)
-        self._gateways = GatewayLoads()
+        self.gateways = GatewayLoads()
         self._incarnation = new_incarnation()
         self._convictions = ConvictionTable(settings.convictions)
         self._is_draining = False
@@ -172,12 +171,8 @@ class Scheduler:
         return Fleet(
             queues=tuple(self._queue.depths(now)),
             workers=self._fleet.workers(now),
-            gateways=self._gateways.recent(now),
+            gateways=self.gateways.recent(now),
         )
-
-    def note_load(self, load: GatewayLoad) -> None:
-        """A gateway says what it is busy with."""
-        self._gateways.note(load, self._clock.now())
 
     def wake(self) -> None:
         """Something changed that may let a request go."""

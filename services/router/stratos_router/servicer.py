@@ -64,7 +64,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
 
     async def ReportLoad(self, request: router_pb2.ReportLoadRequest, context: Any) -> router_pb2.ReportLoadResponse:
         """Keep a gateway's load for the autoscaler."""
-        self._scheduler.note_load(gateway_load_from_pb(request.load))
+        self._scheduler.gateways.note(gateway_load_from_pb(request.load), self._clock.now())
         return router_pb2.ReportLoadResponse()
 
     async def GetFleet(self, request: router_pb2.GetFleetRequest, context: Any) -> router_pb2.GetFleetResponse:
