@@ -9,9 +9,9 @@ from redis.asyncio import Redis
 
 from stratos.common.errors import DependencyDown
 from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.store.counters.guard import StoreId
 from stratos.store.counters.key_use import KeyUse
 from stratos.store.counters.leases import LeaseAsk, LeaseStore
-from stratos.store.guard import StoreId
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis

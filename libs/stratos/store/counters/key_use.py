@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stratos.common.errors import DependencyDown
-from stratos.store.guard import GuardedScript, StoreId, any_store
+from stratos.store.counters.guard import GuardedScript, StoreId, any_store
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 

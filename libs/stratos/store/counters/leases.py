@@ -24,7 +24,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from stratos.store.guard import GuardedScript, StoreId, any_store
+from stratos.store.counters.guard import GuardedScript, StoreId, any_store
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 

@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 from stratos.core.ledger.entry import LedgerEntry, entry_from_text, entry_to_text
 from stratos.core.ledger.sums import UsageTable, table_of_day
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.store.guard import GuardedScript, StoreId, any_store
+from stratos.store.counters.guard import GuardedScript, StoreId, any_store
 from stratos.store.ledger.scripts import NOTE_WORKERS, RENAME, WRITE_ENTRY
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
