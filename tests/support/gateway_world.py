@@ -235,7 +235,6 @@ class FakeRouter:
 
     workers: list[FakeDecodeWorker]
     embedders: list[WorkerRef] = field(default_factory=list)
-    """Prefill workers that embed."""
     spread: bool = False
     """Whether embeddings take turns instead of going to the first one."""
     errors: list[StratosError] = field(default_factory=list)
@@ -252,8 +251,8 @@ class FakeRouter:
             return await self._place_embedding(request)
         for worker in self.workers:
             if worker.ref.incarnation not in request.excluded_incarnations:
-                handoff_id = f"handoff-{len(self.requests)}"
-                return Placement(decode=worker.ref, handoff_id=handoff_id, cache_layout=self.cache_layout)
+                name = f"handoff-{len(self.requests)}"
+                return Placement(decode=worker.ref, handoff_id=name, cache_layout=self.cache_layout)
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -262,8 +261,9 @@ class FakeRouter:
         if not allowed:
             await asyncio.Event().wait()
         ref = allowed[(len(self.requests) - 1) % len(allowed) if self.spread else 0]
-        handoff_id = f"handoff-{len(self.requests)}"
-        return Placement(decode=None, prefill=(ref,), handoff_id=handoff_id)
+        return Placement(decode=None, prefill=(ref,), handoff_id=f"handoff-{len(self.requests)}")
+
+    async def report_load(self, load: object) -> None: ...
 
     async def convict(self, request: PlacementRequest) -> None:
         self.convicted.append(request)

@@ -10,7 +10,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.rpc.codec.convictions import answer_to_pb, question_from_pb
-from stratos.rpc.codec.fleet import fleet_to_pb
+from stratos.rpc.codec.fleet import fleet_to_pb, gateway_load_from_pb
 from stratos.rpc.codec.placement import placement_request_from_pb, placement_to_pb
 from stratos.rpc.tracing import SpanKind, Tracing
 from stratos_router.scheduler import Scheduler
@@ -61,6 +61,11 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     ) -> router_pb2.ExchangeConvictionsResponse:
         """Take over a gateway's convictions, and hand on those of others."""
         return answer_to_pb(self._scheduler.exchange_convictions(question_from_pb(request)))
+
+    async def ReportLoad(self, request: router_pb2.ReportLoadRequest, context: Any) -> router_pb2.ReportLoadResponse:
+        """Keep a gateway's load for the autoscaler."""
+        self._scheduler.gateways.note(gateway_load_from_pb(request.load), self._clock.now())
+        return router_pb2.ReportLoadResponse()
 
     async def GetFleet(self, request: router_pb2.GetFleetRequest, context: Any) -> router_pb2.GetFleetResponse:
         """Queues and workers."""
