@@ -91,7 +91,7 @@ proto: setup ## Regenerate libs/stratos/api from protos/
 proto-check: setup ## Fail when libs/stratos/api is not what protos/ says
 	@echo "==> generated stubs"; PYTHON=$(BIN)/python bash scripts/check_protos.sh
 
-manifests: setup ## Rewrite the schema of the chart's values, and deploy/k8s; needs helm, or `pip install -e .[charts]`
+manifests: setup ## Rewrite the schema of the chart's values, and deploy/k8s; by helm, or the package helm-python-sdk
 	@$(BIN)/python -m scripts.generate_chart_schema && $(BIN)/python -m scripts.render_manifests
 
 bench: setup ## Measure on an idle machine: gateway and engine side by side, then what each optimisation gains

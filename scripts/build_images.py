@@ -14,8 +14,10 @@ import argparse
 import shlex
 import subprocess
 import sys
+import threading
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,10 +39,10 @@ class Image:
 WORKER = "services/decode_worker/Dockerfile"
 IMAGES = (
     Image("gateway", "services/gateway/Dockerfile"),
-    Image("router", "services/router/Dockerfile"),
+    Image("worker", WORKER),  # takes longest
     Image("lora-registry", "services/lora_registry/Dockerfile"),
+    Image("router", "services/router/Dockerfile"),
     Image("autoscaler", "services/autoscaler/Dockerfile"),
-    Image("worker", WORKER),
     Image("worker-gpu", WORKER, {"EXTRAS": "gpu"}, is_default=False),
     Image("model-demo", "deploy/images/model-demo.Dockerfile"),
     Image("redis", "deploy/images/redis.Dockerfile"),
@@ -106,11 +108,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--source", default="unknown", help="address of the sources, for the label")
     parser.add_argument("--sbom", type=Path, default=ROOT / "build" / "sbom", help="folder of the lists")
     parser.add_argument("--no-sbom", action="store_true", help="build images only")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="images built at once; the first one alone, for what all share"
+    )
     return parser.parse_args()
 
 
 def main() -> int:
-    """Build what is asked for, and stop at the first failure."""
+    """Build what is asked for; no further image is begun once one has failed."""
     args = _arguments()
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     revision = _git("rev-parse", "HEAD") or "unknown"
@@ -118,18 +123,41 @@ def main() -> int:
         revision += "-dirty"
     build = Build(builder=tuple(shlex.split(args.builder)), repository=args.repository, tag=args.tag or version,
                   version=version, revision=revision, source=args.source)  # fmt: skip
-    for image in chosen(args.only):
-        start = time.monotonic()
-        steps = [build.command(image)]
-        if not args.no_sbom:
-            args.sbom.mkdir(parents=True, exist_ok=True)
-            steps.append(build.sbom_command(image, args.sbom))
-        for step in steps:
-            if failed := subprocess.run(step, cwd=ROOT, check=False).returncode:
-                print(f"{shlex.join(step)} ended with {failed}", file=sys.stderr)
-                return 1
-        print(f"==> {build.reference(image)} in {time.monotonic() - start:.0f} s", flush=True)
+    images = chosen(args.only)
+    if not args.no_sbom:
+        args.sbom.mkdir(parents=True, exist_ok=True)
+    sbom = None if args.no_sbom else args.sbom
+    try:
+        _make_all(build, images, sbom, args.jobs)
+    except subprocess.CalledProcessError as error:
+        print(f"{shlex.join(error.cmd)} ended with {error.returncode}", file=sys.stderr)
+        return 1
     return 0
+
+
+def _make_all(build: Build, images: list[Image], sbom: Path | None, num_jobs: int) -> None:
+    _make(build, images[0], sbom)
+    has_failed = threading.Event()
+
+    def make(image: Image) -> None:
+        if has_failed.is_set():
+            return
+        try:
+            _make(build, image, sbom)
+        except subprocess.CalledProcessError:
+            has_failed.set()
+            raise
+
+    with ThreadPoolExecutor(num_jobs) as pool:
+        list(pool.map(make, images[1:]))
+
+
+def _make(build: Build, image: Image, sbom: Path | None) -> None:
+    start = time.monotonic()
+    steps = [build.command(image)] + ([] if sbom is None else [build.sbom_command(image, sbom)])
+    for step in steps:
+        subprocess.run(step, cwd=ROOT, check=True)
+    print(f"==> {build.reference(image)} in {time.monotonic() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.cluster.client import client_pod, kv_bytes
+from tests.support.cluster.client import ClientPod, client_pod, kv_bytes
 from tests.support.cluster.commands import CommandFailed, wait_until
 from tests.support.cluster.documented import run_documented
+from tests.support.cluster.edges import CONNECT
+from tests.support.cluster.programs import DECLARED
 from tests.support.cluster.release import CHART, Release, namespace, wait_gone
 from tests.support.cluster.report import ClusterReport
 from tests.support.cluster.settings import ClusterSettings
@@ -26,6 +30,10 @@ LONGEST_NAME = "second-release-with-the-longest-name-that-helm-allows"
 SMALL = "deploy/helm/one-node.values.yaml"
 PROMPT = "class Shelf:\n    def __init__(self, books):\n        self.books = list(books)\n\n    def sorted_by(self):\n"
 """Too long for a decode worker to compute by itself: its KV travels between pods."""
+DECLARATION: dict[str, Any] = {
+    "plans": {"gold": {"priority_class": 1, "prices": {"default": {"prompt": 10, "cached": 5, "output": 30}}}},
+    "tenants": {"acme": {"plan": "gold"}},
+}
 REQUEST = {"model": "base", "prompt": PROMPT, "max_tokens": 16, "temperature": 0, "seed": 1}
 
 
@@ -56,6 +64,7 @@ def test_point_1_install_upgrade_uninstall(cluster: ClusterSettings, report: Clu
         second = Release(LONGEST_NAME, kubectl)
         figures["second_release_ready_s"] = _install_beside(second, cluster)
         assert "Succeeded" in second.helm("test", "--timeout", "5m")
+        _declared_by_admins_alone(second, cluster)
         assert second.restarts() == {}
         second.helm("uninstall", "--wait", "--timeout", "5m")
         wait_gone(second)
@@ -77,12 +86,15 @@ def _free_port() -> int:
 
 
 def _refused_by_name(release: Release) -> None:
-    """A Secret that is not there is no pod that waits for ever, but a refusal."""
+    """A Secret or file that is not there is no pod that waits for ever, but a refusal."""
     missing = '{"watermark": {"key": {"name": "nowhere", "key": "watermark"}}}'
     with pytest.raises(CommandFailed, match=r"gateway\.secretConfig\.watermark\.key: there is no Secret nowhere"):
         release.helm("install", CHART, "--set-json", f"gateway.secretConfig={missing}")
     with pytest.raises(CommandFailed, match=r"credentials\.existingSecret: there is no Secret nowhere"):
         release.helm("install", CHART, "--set", "credentials.existingSecret=nowhere")
+    flags = ("--set", "gateway.admin.enabled=true", "--set", "declaration.configMap.name=nowhere")
+    with pytest.raises(CommandFailed, match=r"declaration\.configMap: there is no ConfigMap nowhere"):
+        release.helm("install", CHART, *flags)
 
 
 def _lose_and_restore(release: Release, environment: dict[str, str], cluster: ClusterSettings) -> int:
@@ -126,9 +138,33 @@ def _names(release: Release) -> set[str]:
 
 
 def _install_beside(second: Release, cluster: ClusterSettings) -> float:
+    """With the admin API, and a declaration that a job applies."""
     assert len(second.name) == 53
     start = time.monotonic()
     flags = ["-f", SMALL, "--set", f"image.tag={cluster.tag}", *cluster.helm_arguments()]
+    flags += ["--set", "gateway.admin.enabled=true", "--set-json", f"declaration={json.dumps(DECLARATION)}"]
     second.helm("install", CHART, *flags, "--wait", "--timeout", "15m")
     wait_until("the second release is ready", lambda: not second.unready())
     return time.monotonic() - start
+
+
+def _declared_by_admins_alone(release: Release, cluster: ClusterSettings) -> None:
+    """The job has applied the declaration, by the admin API's Service, which only the chart's tools reach."""
+    (service,) = [
+        item for item in release.kubectl.items("services", release.selector)
+        if item["metadata"]["name"].endswith("-gateway-admin")
+    ]  # fmt: skip
+    gateway = _pod(release, "gateway")
+    secrets = release.kubectl.items("secrets", release.selector)
+    (key,) = [base64.b64decode(s["data"]["admin-key"]).decode() for s in secrets if "admin-key" in s.get("data", {})]
+    found = json.loads(gateway.python(DECLARED, key))
+    assert found["tenants"]["acme"]["plan"] == "gold", found
+    assert found["plans"]["gold"]["prices"] == DECLARATION["plans"]["gold"]["prices"], found
+    line = [[service["spec"]["clusterIP"], 80]]
+    with client_pod(release.kubectl, f"{cluster.repository}lora-registry:{cluster.tag}") as client:
+        assert json.loads(client.python(CONNECT, line)) == [False], "no pod but the chart's own reaches the admin API"
+
+
+def _pod(release: Release, component: str) -> ClientPod:
+    chosen = f"{release.selector},app.kubernetes.io/component={component}"
+    return ClientPod(release.kubectl, release.kubectl.items("pods", chosen)[0]["metadata"]["name"])

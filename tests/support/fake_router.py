@@ -49,6 +49,8 @@ class FakeRouter:
         handoff_id = f"handoff-{len(self.requests)}"
         return Placement(decode=None, prefill=(ref,), handoff_id=handoff_id)
 
+    async def report_load(self, load: object) -> None: ...
+
     async def convict(self, request: PlacementRequest) -> None:
         self.convicted.append(request)
 

@@ -23,12 +23,17 @@ def problems(version: str, found: dict[str, Any]) -> list[str]:
     """What an API server of this version refuses or warns of."""
     if found["apiVersion"].startswith(CUSTOM_GROUPS):
         return []
+    return list(_problems(version, json.dumps(found)))
+
+
+@functools.cache  # most objects are the same whatever the values of a rendering are
+def _problems(version: str, text: str) -> tuple[str, ...]:
+    found = json.loads(text)
     validator = _validator(version, f"{_GROUPS[found['apiVersion']]}.{found['kind']}")
     where = f"{version} {found['kind']} {found['metadata']['name']}"
     errors = [f"{where}: {error.json_path}: {error.message[:200]}" for error in validator.iter_errors(found)]
-    return errors + [
-        f"{where}: {path} is deprecated" for path in _deprecated(found, validator.schema, _document(version))
-    ]
+    deprecated = _deprecated(found, validator.schema, _document(version))
+    return (*errors, *(f"{where}: {path} is deprecated" for path in deprecated))
 
 
 @functools.cache

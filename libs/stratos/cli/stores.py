@@ -14,7 +14,7 @@ from stratos.cli.data.credentials import Credentials, save_credentials
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.common.clock import Clock
-from stratos.common.errors import BadRequest, DependencyDown
+from stratos.common.errors import BadRequest, DependencyDown, StratosError
 from stratos.rpc.clients.dialer import PLAIN, Dialer
 from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.store.records.adoption import Adoption, adopt_store, export_store, init_store
@@ -86,17 +86,25 @@ async def open_stores(target: StoreTarget) -> AsyncIterator[tuple[RecordStore, M
         yield records, ManifestStore(objects)
 
 
-async def once_answered(call: Callable[[], Awaitable[T]], wait_s: float, clock: Clock) -> T:
+async def once_answered(
+    call: Callable[[], Awaitable[T]], wait_s: float, clock: Clock, not_yet: type[StratosError] = DependencyDown
+) -> T:
     """What a call returns once its stores answer.
 
+    Args:
+        call: made again and again.
+        wait_s: the last call is made no later than that.
+        clock: of that time.
+        not_yet: an answer that also passes while an installation starts.
+
     Raises:
-        DependencyDown: they do not within ``wait_s``.
+        DependencyDown: they do not within ``wait_s``; or ``not_yet``.
     """
     end_s = clock.now() + wait_s
     while True:
         try:
             return await call()
-        except DependencyDown:
+        except (DependencyDown, not_yet):
             if clock.now() >= end_s:
                 raise
         await asyncio.sleep(RETRY_S)

@@ -11,7 +11,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.rpc.codec.convictions import answer_to_pb, question_from_pb
-from stratos.rpc.codec.fleet import fleet_to_pb
+from stratos.rpc.codec.fleet import fleet_to_pb, gateway_load_from_pb
 from stratos.rpc.codec.placement import placement_request_from_pb, placement_to_pb
 from stratos.rpc.tracing import SpanKind, Tracing
 from stratos_router.scheduler import Scheduler
@@ -85,6 +85,11 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
             raise BadRequest("name a tenant")
         num_workers, num_failed = await self._forget_tenant(request.tenant)
         return router_pb2.ForgetTenantResponse(num_workers=num_workers, num_failed=num_failed)
+
+    async def ReportLoad(self, request: router_pb2.ReportLoadRequest, context: Any) -> router_pb2.ReportLoadResponse:
+        """Keep a gateway's load for the autoscaler."""
+        self._scheduler.gateways.note(gateway_load_from_pb(request.load), self._clock.now())
+        return router_pb2.ReportLoadResponse()
 
     async def GetFleet(self, request: router_pb2.GetFleetRequest, context: Any) -> router_pb2.GetFleetResponse:
         """Queues and workers."""

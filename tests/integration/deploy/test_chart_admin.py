@@ -21,7 +21,11 @@ def defaults() -> list[Object]:
 
 def test_the_admin_api_has_a_port_and_a_key_of_its_own_and_applies_what_is_declared(defaults: list[Object]) -> None:
     assert "demo-gateway-admin" not in kinds(defaults, "Service")
-    declaration = {"plans": {"gold": {"prices": {"8b": {"prompt": 10}}}}, "tenants": {"acme": {"plan": "gold"}}}
+    declaration = {
+        "policies": {"strict": {"rules": []}},
+        "plans": {"gold": {"prices": {"8b": {"prompt": 10}}}},
+        "tenants": {"acme": {"plan": "gold"}},
+    }
     clients = [{"namespaceSelector": {"matchLabels": {"team": "platform"}}}]
     found = checked(
         {
@@ -43,8 +47,21 @@ def test_the_admin_api_has_a_port_and_a_key_of_its_own_and_applies_what_is_decla
     job = one(found, "Job", "demo-declaration-1")["spec"]["template"]["spec"]["containers"][0]
     assert "--url=http://demo-gateway-admin" in job["command"]
     assert yaml.safe_load(one(found, "ConfigMap", "demo-declaration-1")["data"]["tenants.yaml"]) == declaration
+    tool = variables(container(found, "demo-toolbox"))
+    assert tool["STRATOS_ADMIN_URL"] == "http://demo-gateway-admin"
+    assert "STRATOS_ADMIN_KEY" in tool
     with pytest.raises(RenderError, match=r"needs gateway\.admin\.enabled"):
         render({"declaration": declaration})
+
+
+def test_a_declaration_may_be_a_file_of_ones_own() -> None:
+    admin = {"gateway": {"admin": {"enabled": True}}}
+    found = checked({**admin, "declaration": {"configMap": {"name": "prices", "key": "plans.yaml"}}})
+    assert "demo-declaration-1" not in kinds(found, "ConfigMap")
+    (_, volume) = one(found, "Job", "demo-declaration-1")["spec"]["template"]["spec"]["volumes"]
+    assert volume["configMap"] == {"name": "prices", "items": [{"key": "plans.yaml", "path": "tenants.yaml"}]}
+    with pytest.raises(RenderError, match=r"declaration\.configMap: takes the place of declaration\.tenants"):
+        render({**admin, "declaration": {"configMap": {"name": "prices"}, "tenants": {"acme": {"plan": "gold"}}}})
 
 
 def test_gateways_reach_the_issuers_that_they_take_tokens_of(defaults: list[Object]) -> None:
@@ -56,3 +73,13 @@ def test_gateways_reach_the_issuers_that_they_take_tokens_of(defaults: list[Obje
     found = checked({"gateway": {"config": {"oidc": {"issuers": [issuer]}}}})
     assert json.loads(variables(container(found, "demo-gateway-base"))["STRATOS_GATEWAY_OIDC__ISSUERS"]) == [issuer]
     assert (len(egress(defaults)), len(egress(found))) == (0, 1)
+
+
+def test_authorities_of_issuers_are_mounted() -> None:
+    issuer = {"issuer": "https://id.example.com", "audience": "stratos", "ca_path": "/etc/stratos/oidc/ca.crt"}
+    secret = {"name": "authorities", "key": "company"}
+    found = checked({"gateway": {"oidc": {"caSecret": secret}, "config": {"oidc": {"issuers": [issuer]}}}})
+    spec = one(found, "Deployment", "demo-gateway-base")["spec"]["template"]["spec"]
+    (held,) = [v["secret"] for v in spec["volumes"] if v["name"] == "oidc-ca"]
+    assert held == {"secretName": "authorities", "items": [{"key": "company", "path": "ca.crt"}]}
+    assert {m["mountPath"] for m in spec["containers"][0]["volumeMounts"]} >= {"/etc/stratos/oidc"}

@@ -8,18 +8,9 @@ import pytest
 
 from scripts.chart_rendering import NO_RENDERER, RenderError, has_renderer, render
 from tests.support.chart_objects import Object, container, one, pods, variables
-from tests.support.chart_policies import breaches
-from tests.support.kubernetes_schema import VERSIONS, problems
+from tests.support.chart_rendering import checked
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
-
-
-def checked(values: dict[str, Any]) -> list[Object]:
-    """The objects, of which none is invalid."""
-    objects = render(values)
-    assert breaches(objects) == []
-    assert [problem for found in objects for version in VERSIONS for problem in problems(version, found)] == []
-    return objects
 
 
 @pytest.fixture(scope="module")

@@ -240,16 +240,27 @@ def test_routes() -> None:
     assert held["spec"]["rules"][0]["backendRefs"] == [{"name": "demo-gateway-base", "port": 80}]
 
 
-def test_prompts_leave_by_one_edge_that_is_closed_unless_it_is_named(defaults: list[Object]) -> None:
+@pytest.mark.parametrize(
+    ("edge", "config"),
+    [
+        ("overflow", {"overflow": {"url": "https://api.example.com/v1"}}),
+        ("classifier", {"policies": {"classifierUrl": "https://api.example.com/v1/moderations"}}),
+    ],
+)
+def test_prompts_leave_by_an_edge_that_is_closed_until_it_is_named(
+    defaults: list[Object], edge: str, config: dict[str, Any]
+) -> None:
     def outside(objects: list[Object]) -> list[Object]:
         rules = one(objects, "NetworkPolicy", "demo-gateway")["spec"]["egress"]
         return [rule for rule in rules if any("ipBlock" in peer for peer in rule.get("to", ()))]
 
     assert outside(defaults) == []
-    named = {"overflow": [{"ipBlock": {"cidr": "203.0.113.7/32"}}], "overflowPort": 8443}
-    [rule] = outside(checked({"networkPolicies": named}))
-    assert rule["to"] == named["overflow"]
-    assert rule["ports"] == [{"port": 8443, "protocol": "TCP"}]
+    peers = [{"ipBlock": {"cidr": "203.0.113.7/32"}}]
+    [rule] = outside(checked({"networkPolicies": {edge: peers, f"{edge}Port": 8443}}))
+    assert (rule["to"], rule["ports"]) == (peers, [{"port": 8443, "protocol": "TCP"}])
+    with pytest.raises(RenderError, match=rf"networkPolicies\.{edge}: must name the peers of gateway\.config\."):
+        render({"gateway": {"config": config}})
+    assert render({"gateway": {"config": config}, "networkPolicies": {"enabled": False}})
 
 
 def test_switches_turn_objects_off() -> None:

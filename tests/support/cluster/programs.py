@@ -124,3 +124,13 @@ except OSError as error:
     began = f"{began}, then {type(error).__name__}"
 print(json.dumps(began))
 """
+
+DECLARED = """
+import json, sys
+import httpx
+
+key = json.loads(sys.stdin.readline())
+headers = {"Authorization": f"Bearer {key}"}
+answer = httpx.get("http://127.0.0.1:8001/admin/v1/declaration", headers=headers, trust_env=False)
+print(json.dumps(answer.raise_for_status().json()))
+"""

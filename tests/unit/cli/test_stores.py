@@ -7,7 +7,7 @@ import pytest
 from stratos.cli import stores
 from stratos.cli.stores import once_answered
 from stratos.common.clock import FakeClock
-from stratos.common.errors import BadRequest, DependencyDown
+from stratos.common.errors import BadRequest, DependencyDown, InvalidApiKey, StratosError
 
 CLOCK = FakeClock()
 
@@ -15,14 +15,15 @@ CLOCK = FakeClock()
 class Starting:
     """A store that answers at the third call; each takes 4 s."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: StratosError | None = None) -> None:
         self.num_calls = 0
+        self._error = error or DependencyDown("not yet")
 
     async def call(self) -> str:
         self.num_calls += 1
         CLOCK.advance(4)
         if self.num_calls < 3:
-            raise DependencyDown("not yet")
+            raise self._error
         return "ready"
 
 
@@ -33,6 +34,13 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_it_waits_until_they_answer() -> None:
     assert await once_answered(Starting().call, 10, CLOCK) == "ready"
+
+
+async def test_a_key_that_is_not_there_yet_is_waited_for_where_that_is_asked() -> None:
+    store = Starting(InvalidApiKey("not yet"))
+    with pytest.raises(InvalidApiKey):
+        await once_answered(store.call, 10, CLOCK)
+    assert await once_answered(store.call, 10, CLOCK, not_yet=InvalidApiKey) == "ready"
 
 
 @pytest.mark.parametrize(("wait_s", "num_calls"), [(0, 1), (7, 2)])

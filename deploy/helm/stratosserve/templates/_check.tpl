@@ -19,6 +19,11 @@
 {{- if .Values.redis.enabled }}{{ $keys = append $keys "redis-password" }}{{ end -}}
 {{- if include "stratos.hasDeclaration" . -}}
 {{- if not .Values.gateway.admin.enabled }}{{ fail "declaration: needs gateway.admin.enabled" }}{{ end -}}
+{{- $own := .Values.declaration.configMap -}}
+{{- range $name, $_ := include "stratos.declaration" . | fromJson -}}
+{{- if $own.name }}{{ fail (printf "declaration.configMap: takes the place of declaration.%s, which must be empty" $name) }}{{ end -}}
+{{- end -}}
+{{- with $own.name }}{{ include "stratos.checkNamed" (dict "root" $ "kind" "ConfigMap" "where" "declaration.configMap" "name" . "keys" (list $own.key)) }}{{ end -}}
 {{- $keys = append $keys "admin-key" -}}
 {{- end -}}
 {{- with .Values.credentials.existingSecret -}}
@@ -36,11 +41,15 @@
 {{- with .Values.gateway.tls.secretName -}}
 {{- include "stratos.checkSecret" (dict "root" $ "where" "gateway.tls.secretName" "name" . "keys" (list "tls.crt" "tls.key")) -}}
 {{- end -}}
+{{- with .Values.gateway.oidc.caSecret }}{{ if .name -}}
+{{- include "stratos.checkSecret" (dict "root" $ "where" "gateway.oidc.caSecret" "name" .name "keys" (list .key)) -}}
+{{- end }}{{ end -}}
 {{- include "stratos.checkReferences" (dict "root" $ "where" "gateway.secretConfig" "found" .Values.gateway.secretConfig) -}}
 {{- range .Values.models -}}
 {{- include "stratos.checkReferences" (dict "root" $ "where" (printf "models[%s].gateway.secretConfig" .name) "found" (.gateway).secretConfig) -}}
 {{- end -}}
 {{- include "stratos.checkPolicies" . -}}
+{{- if .Values.networkPolicies.enabled }}{{ include "stratos.checkEdges" . }}{{ end -}}
 {{- if and .Values.mtls.enabled (eq .Values.mtls.source "secrets") -}}
 {{- range list "gateway" "router" "prefill-worker" "decode-worker" "lora-registry" "autoscaler" -}}
 {{- include "stratos.checkSecret" (dict "root" $ "where" "mtls.secretPrefix" "name" (printf "%s-%s" (include "stratos.tlsPrefix" $) .) "keys" (list "tls.crt" "tls.key" "ca.crt")) -}}
@@ -50,11 +59,28 @@
 
 {{/* A Secret that the values name must be there, with its keys, when a cluster is asked: dict root, where, name, keys. */}}
 {{- define "stratos.checkSecret" -}}
+{{- include "stratos.checkNamed" (merge (dict "kind" "Secret") .) -}}
+{{- end }}
+
+{{/* The same of a kind: dict root, kind, where, name, keys. */}}
+{{- define "stratos.checkNamed" -}}
 {{- if lookup "v1" "Namespace" "" "kube-system" -}}
-{{- $secret := lookup "v1" "Secret" .root.Release.Namespace .name -}}
-{{- if not $secret }}{{ fail (printf "%s: there is no Secret %s in namespace %s" .where .name .root.Release.Namespace) }}{{ end -}}
+{{- $found := lookup "v1" .kind .root.Release.Namespace .name -}}
+{{- if not $found }}{{ fail (printf "%s: there is no %s %s in namespace %s" .where .kind .name .root.Release.Namespace) }}{{ end -}}
 {{- range .keys -}}
-{{- if not (hasKey ($secret.data | default dict) .) }}{{ fail (printf "%s: the Secret %s has no key %s" $.where $.name .) }}{{ end -}}
+{{- if not (hasKey ($found.data | default dict) .) }}{{ fail (printf "%s: the %s %s has no key %s" $.where $.kind $.name .) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Servers outside that settings of the gateways name are reached by edges that are closed until a peer is named. */}}
+{{- define "stratos.checkEdges" -}}
+{{- range $model := .Values.models -}}
+{{- $pool := include "stratos.pool" (dict "root" $ "model" $model "role" "gateway") | fromJson -}}
+{{- $config := include "stratos.config" (dict "root" $ "service" "gateway" "pool" $pool) | fromJson -}}
+{{- $named := dict "overflow" (list "overflow.url" ($config.overflow).url) "classifier" (list "policies.classifierUrl" ($config.policies).classifierUrl) -}}
+{{- range $edge, $setting := $named -}}
+{{- if and (index $setting 1) (empty (get $.Values.networkPolicies $edge)) }}{{ fail (printf "networkPolicies.%s: must name the peers of gateway.config.%s, to which no edge is open without" $edge (index $setting 0)) }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -15,7 +15,8 @@ DataDirOption = Annotated[Path, typer.Option("--data-dir", help="Where the platf
 RunOption = Annotated[str, typer.Option("--run", help="Which run, if several share the data directory.")]
 TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant the key or adapter belongs to.")]
 WaitOption = Annotated[
-    float, typer.Option("--wait-s", min=0, help="Seconds to wait for stores that do not answer yet.")
+    float,
+    typer.Option("--wait-s", min=0, help="Seconds to wait for stores, or a port and its key, that are not there yet."),
 ]
 
 DEFAULT_DATA_DIR = Path(".stratos")

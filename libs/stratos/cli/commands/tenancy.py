@@ -36,12 +36,14 @@ def apply(
     from stratos.cli.admin_api import changes_text, read_declaration
     from stratos.cli.stores import once_answered
     from stratos.common.clock import SystemClock
+    from stratos.common.errors import InvalidApiKey
 
     with explained_errors(), admin_client(url, key, data_dir, run) as client:
         wanted = read_declaration(file)
         query = {"dry_run": "true"} if dry_run else {}
         ask = partial(asyncio.to_thread, client.call, "POST", "/declaration", wanted, **query)
-        found = asyncio.run(once_answered(ask, wait_s, SystemClock()))
+        # In a new installation another job registers the key, and gateways follow a moment later.
+        found = asyncio.run(once_answered(ask, wait_s, SystemClock(), not_yet=InvalidApiKey))
     typer.echo(changes_text(found["changes"]) or "nothing changes")
 
 

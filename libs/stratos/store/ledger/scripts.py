@@ -41,6 +41,9 @@ add(ARGV[3], 1)
 return {outcome, redis.call('HGET', KEYS[3], ARGV[5])}
 """
 
+# KEYS: workers. ARGV: address, text, ...
+NOTE_WORKERS = "redis.call('HSET', KEYS[1], unpack(ARGV))"
+
 # KEYS: of every old name; then of every new name; then the name's pseudonym. ARGV: the pseudonym, until when requests
 # that arrived are those of the deleted tenant, seconds for which that is known. Moves what is there; answers how many.
 RENAME = """

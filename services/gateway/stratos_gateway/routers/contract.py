@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 
 
@@ -33,3 +34,6 @@ class Routers(Protocol):
 
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         """Tell the router that booked an attempt how it ended, without waiting for it."""
+
+    async def report_load(self, load: GatewayLoad) -> None:
+        """Tell every router that answers what this gateway is busy with."""

@@ -18,6 +18,7 @@ from random import Random
 from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
 from stratos.common.errors import QueueTimeout, WorkerLost
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
 from stratos.core.requests.convictions import Conviction, ConvictionConfig, ConvictionTable, prompt_refused
 from stratos.rpc.clients.peer_addresses import PeerAddresses
@@ -121,6 +122,10 @@ class RouterSet:
         if link is None:
             raise WorkerLost("no router answers")
         return await link.forget_tenant(tenant)
+
+    async def report_load(self, load: GatewayLoad) -> None:
+        """Tell every router that answers what this gateway is busy with."""
+        await asyncio.gather(*(link.report_load(load) for link in self._links.values() if link.is_up))
 
     async def run(self) -> None:
         """Root task: follow the addresses, and watch each router, until cancelled."""

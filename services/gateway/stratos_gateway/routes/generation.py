@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from stratos.common.errors import DeadlinePassed, StratosError, WaitTooLong, WorkerLost
+from stratos.core.ledger.pricing import kept_promises
 from stratos.core.tenancy.prices import Price
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
@@ -312,6 +313,8 @@ class GenerationEndpoint(EdgeEndpoint):
         facts.itl_us = sum(gaps) // len(gaps) if gaps else None
         for measured in times:
             metrics.count_promises(tenant.plan, measured)
+            if self._edge.recent_load is not None:
+                self._edge.recent_load.note(measured, kept_promises(tenant.plan, measured))
 
 
 def _describe(span: Span, prepared: Prepared, generated: Generated) -> None:
