@@ -151,7 +151,6 @@ async def test_adapters_are_loaded_pinned_and_shown(start: Start) -> None:
     assert await client.pin_adapter(digest)
     await client.unpin_adapter(digest)
     assert await client.forget_blocks([b"x" * 32]) == 0
-    assert await client.forget_tenant("acme") == 0
     assert not outputs.results
 
 
