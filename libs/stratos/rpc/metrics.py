@@ -6,6 +6,8 @@ from prometheus_client import CollectorRegistry, Histogram, PlatformCollector, P
 
 _DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
+_DELAY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
 
 class RpcMetrics:
     """Duration of the calls that one service answered."""
@@ -23,6 +25,22 @@ class RpcMetrics:
     def observe(self, method: str, code: str, duration_s: float) -> None:
         """Count one call."""
         self._duration.labels(self._service, method.rpartition("/")[2], code).observe(duration_s)
+
+
+class LoopMetrics:
+    """How late the event loop of a process is: what waits in it waits that long."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._delay = Histogram(
+            "stratos_event_loop_delay_seconds",
+            "How much later than asked the event loop woke a task, asked four times a second.",
+            buckets=_DELAY_BUCKETS_S,
+            registry=registry,
+        )
+
+    def observe(self, delay_s: float) -> None:
+        """Note one wake-up."""
+        self._delay.observe(max(0.0, delay_s))
 
 
 def register_process_metrics(registry: CollectorRegistry) -> None:

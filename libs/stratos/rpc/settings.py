@@ -47,6 +47,8 @@ class ServiceSettings(BaseModel):
     """Host that peers dial when it is not the one of ``listen`` (a pod listens on 0.0.0.0 and is dialled by its IP)."""
     metrics_listen: str = "127.0.0.1:0"
     """host:port of /metrics, /livez, /startedz and /readyz, answered from a thread of their own."""
+    metric_views: frozenset[Literal["vllm", "llm"]] = frozenset()
+    """Names of other platforms under which /metrics shows the same measurements once more, e.g. ["vllm", "llm"]."""
     drain_timeout_s: float = 30.0
     """Longest wait for open work after SIGTERM; must be below the pod's termination grace period."""
     endpoint_lag_s: float = 0.0

@@ -126,10 +126,14 @@ class AdapterCache:
         # Pin first, load second: a pin fails unless the adapter is resident, and a resident adapter may be evicted
         # between its load and the pin, so each failed pin loads it again.  The folder is claimed (``_in_use``) before
         # the fetch and until the load has read it: the claim keeps it on disk, the pin keeps it in the engine.
-        for _ in range(MAX_PIN_TRIES):
+        for attempt in range(MAX_PIN_TRIES):
             if await self._pin(digest):
                 stack.push_async_callback(self._engine.unpin_adapter, digest)
+                if not attempt:
+                    self._metrics.adapter_holds.labels("engine").inc()
                 return
+            if not attempt:
+                self._metrics.adapter_holds.labels("disk" if digest in self._checked else "store").inc()
             with self._in_use(digest):
                 files = await self.fetch(digest, adapter.uri)
                 lock = self._loading.setdefault(digest, asyncio.Lock())
@@ -245,6 +249,8 @@ class AdapterCache:
                 self._checked.pop(name, None)
                 doomed.append(self._config.directory / name)
                 total -= sizes[name]
+        self._metrics.adapter_evictions.inc(len(doomed))
+        self._metrics.adapter_disk_bytes.set(total)
         # All renames first, without an await between the choice and the rename: a caller that is let in by the
         # removals below must not choose one of these folders.
         for private in [_hide(folder) for folder in doomed]:

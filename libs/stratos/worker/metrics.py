@@ -7,6 +7,7 @@ from collections import Counter as Counts
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from stratos.common.errors import AdapterMismatch, AdapterUnavailable, WorkerLost
 from stratos.core.kv import StagingLedger
 from stratos.core.requests import limits
 from stratos.engine.contract.results import EngineStatus
@@ -16,9 +17,10 @@ _STAGE_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class WorkerMetrics:
-    """Counters and gauges of one worker process; ``registry`` is the service's."""
+    """Counters and gauges of one worker process; ``registry`` is the service's, ``device`` a label."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, device: str = "cpu") -> None:
+        self._device = device
         self._seen: Counts[str] = Counts()
         self.kv_blocks = Gauge("stratos_kv_blocks", "KV blocks by state.", ("state",), registry=registry)
         self.host_blocks = Gauge(
@@ -74,6 +76,10 @@ class WorkerMetrics:
             ("cause",),
             registry=registry,
         )
+        for cause in ("order", "truncated", "checksum"):  # a rate needs the zero before the first one
+            self.integrity_failures.labels(cause)
+        for outcome in ("committed", "damaged", WorkerLost.code):
+            self.handoffs.labels("receiver", outcome)
         self.handoff_stage = Histogram(
             "stratos_kv_handoff_stage_seconds",
             "Seconds of one stage of a committed hand-off.",
@@ -88,6 +94,27 @@ class WorkerMetrics:
             "stratos_embed_calls", "Ended calls for embeddings.", ("outcome",), registry=registry
         )
         self.adapter_loads = Counter("stratos_adapter_loads", "Fetches of adapters.", ("outcome",), registry=registry)
+        for outcome in ("fetched", AdapterUnavailable.code, AdapterMismatch.code):
+            self.adapter_loads.labels(outcome)
+        self.adapter_holds = Counter(
+            "stratos_adapter_requests",
+            "Requests for an adapter, by where it was found.",
+            ("found",),
+            registry=registry,
+        )
+        self.adapter_evictions = Counter(
+            "stratos_adapter_evictions", "Adapters removed from disk to make room.", registry=registry
+        )
+        self.adapter_disk_bytes = Gauge(
+            "stratos_adapter_disk_bytes", "Size of the adapters on disk, at the last fetch.", registry=registry
+        )
+        self.adapters_resident = Gauge("stratos_adapters_resident", "Adapters in the engine.", registry=registry)
+        self.kv_utilization = Gauge(
+            "stratos_kv_utilization_ratio",
+            "Part of the KV pool of a device that requests hold; what is only cached counts as free.",
+            ("device",),
+            registry=registry,
+        )
         self.usage_held = Gauge(
             "stratos_usage_counts_held", "Counts of ended attempts that no gateway has acknowledged.", registry=registry
         )
@@ -115,6 +142,9 @@ class WorkerMetrics:
             self.staging_slots.labels(state).set(getattr(staging, state))
         for state in ("free", "cached", "held", "moving"):
             self.host_blocks.labels(state).set(getattr(host.slots, state))
+        in_use = blocks.total - blocks.free - blocks.cached
+        self.kv_utilization.labels(self._device).set(in_use / blocks.total if blocks.total else 0.0)
+        self.adapters_resident.set(len(status.resident_adapters))
         self.requests_running.set(status.num_running)
         self.requests_waiting.set(status.num_waiting)
         for priority_class in range(limits.NUM_PRIORITY_CLASSES):

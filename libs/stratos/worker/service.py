@@ -256,6 +256,7 @@ class WorkerProcess(Service):
             )
             context.metrics.observe_status(status, context.transports.ledger())
             context.metrics.observe_usage(len(table.usage), self.opened.device_time)
+            self.opened.meters.show(status, self._clock.now())
             table.reap()
             now = (len(table), table.num_orphans, self._gate.num_handoffs)
             if now != was:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -14,6 +15,7 @@ from stratos.kv.settings import TransportConfig
 from stratos.rpc.settings import ServiceSettings
 from stratos.store.settings import ObjectStoreConfig
 from stratos.worker.config import AdapterCacheConfig, HandoffConfig, UsageConfig
+from stratos.worker.meters.config import WorkerObserveConfig
 
 
 class WorkerSettings(ServiceSettings):
@@ -49,6 +51,18 @@ class WorkerSettings(ServiceSettings):
     object_store: ObjectStoreConfig | None = None
     adapter_cache: AdapterCacheConfig = AdapterCacheConfig()
     usage: UsageConfig = UsageConfig()
+    observe: WorkerObserveConfig = WorkerObserveConfig()
+
+    @property
+    def model_label(self) -> str:
+        """Name of the model in metrics."""
+        folder = self.fake.model_path if self.engine == "fake" else self.runner.model_path
+        return self.observe.model_name or Path(folder or self.engine).name
+
+    @property
+    def device_label(self) -> str:
+        """The device in metrics: the fake engine computes on none but the CPU."""
+        return "cpu" if self.engine == "fake" else self.device
 
     @property
     def has_engine_process(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.staging_slots import StagingSlots
 from stratos.worker.handoff.transports import TransportFactory, Transports
+from stratos.worker.meters.meters import Meters, open_meters
 from stratos.worker.metrics import WorkerMetrics
 from stratos.worker.settings import WorkerSettings
 
@@ -44,6 +46,7 @@ class OpenWorker:
     table: RequestTable
     embedder: Embedder
     device_time: DeviceTime
+    meters: Meters
 
     async def close(self) -> None:
         """Close in reverse order of use."""
@@ -94,9 +97,21 @@ def wire_worker(
         usage=UsageLog(clock, settings.usage, context.metrics.usage_dropped),
     )
     device_time = DeviceTime(clock)
-    for subscriber in (context.jobs.on_step, table.on_step, embedder.on_step, device_time.on_step):
+    meters = open_meters(
+        registry,
+        settings.observe,
+        engine.info,
+        me=me(),
+        model=settings.model_label,
+        device=settings.device_label,
+        environ=os.environ,
+    )
+    subscribers = context.jobs.on_step, table.on_step, embedder.on_step, device_time.on_step, meters.steps.on_step
+    for subscriber in subscribers:
         engine.subscribe(subscriber)
-    return OpenWorker(context=context, receiver=receiver, table=table, embedder=embedder, device_time=device_time)
+    return OpenWorker(
+        context=context, receiver=receiver, table=table, embedder=embedder, device_time=device_time, meters=meters
+    )
 
 
 def _context(
@@ -112,7 +127,8 @@ def _context(
     tracing: Tracing,
     dialer: Dialer,
 ) -> HandoffContext:
-    metrics, transports = WorkerMetrics(registry), Transports(_factories(settings.transport, incarnation, dialer.tls))
+    metrics = WorkerMetrics(registry, settings.device_label)
+    transports = Transports(_factories(settings.transport, incarnation, dialer.tls))
     staging = StagingSlots(settings.handoff.slot_wait_s)
     return HandoffContext(
         me=me,

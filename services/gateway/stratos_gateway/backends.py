@@ -22,7 +22,7 @@ from stratos.store.key_check import KeyCheck
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.records.copy_keeper import CopyKeeper
-from stratos.store.records.followed_snapshot import FollowedSnapshot, SnapshotState
+from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.tenant_lookup import TenantLookup
@@ -58,7 +58,11 @@ async def open_backends(
     stack.push_async_callback(redis.aclose)
     store = RecordStore(redis, settings.records)
     follower = SnapshotFollower(FollowedSnapshot(), store, clock, settings.snapshot)
-    key_use = KeyUse(redis, settings.records)
+
+    def store_id() -> str | None:
+        return follower.snapshot.store_id
+
+    key_use = KeyUse(redis, settings.records, store_id)
     tasks = {"snapshot": follower.run, "routers": routers.run, "key-use": key_use.run}
     if settings.snapshot.copy_path is not None:
         keeper = CopyKeeper(follower, settings.snapshot.copy_path, settings.snapshot.copy_interval_s)
@@ -78,7 +82,7 @@ async def open_backends(
         with contextlib.suppress(DependencyDown, RedisError):  # what it is shows later; what cannot work, now
             await store.check_server()
 
-    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, partial(_check_store, follower))
+    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id)
     removal = LedgerRemoval(ledger, settings.admin.forget_after_s)
     tasks["ledger-removal"] = removal.run
     return Backends(
@@ -88,7 +92,7 @@ async def open_backends(
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
-        leases=LeaseStore(redis, settings.records, new_incarnation()),
+        leases=LeaseStore(redis, settings.records, new_incarnation(), store_id),
         ledger=LedgerAccess(store=ledger, plan_of=TenantLookup(follower).plan_of),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
@@ -110,9 +114,3 @@ def _peppers(settings: GatewaySettings) -> Peppers:
         current_id=settings.key_pepper_id,
         older={name: pepper.get_secret_value() for name, pepper in settings.older_key_peppers.items()},
     )
-
-
-def _check_store(follower: SnapshotFollower) -> None:
-    """What is owed is written into the store of the records, or kept until that is back."""
-    if follower.snapshot.state is SnapshotState.FOREIGN:
-        raise DependencyDown("this Redis was emptied, or holds another store")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import enum
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -12,8 +13,8 @@ from stratos.core.ledger.pricing import Times, kept_promises
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import PLATFORM_TENANT
 
-_TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_DURATION_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+_TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_DURATION_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 _ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.033, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
 
 
@@ -41,6 +42,18 @@ class TenantLabels:
             return OTHER_TENANTS
         self._known.add(tenant)
         return tenant
+
+
+class AnswerOutcome(enum.StrEnum):
+    """How a request for tokens or vectors ended; the values are labels."""
+
+    FINISHED = "finished"
+    REFUSED = "refused"
+    """By the client's fault: a status of 4xx, or such an error within the stream."""
+    FAILED = "failed"
+    """By ours; a stream that began with 200 and ends with an error is one."""
+    LEFT = "left"
+    """The client ended the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +221,8 @@ class GatewayMetrics:
             # What the platform asks itself is in no customer's percentile.
             labels = self.model, "platform" if tenant == PLATFORM_TENANT else str(priority_class)
             own = key[0], *labels
+            for outcome in AnswerOutcome if tenant != PLATFORM_TENANT else ():  # a rate needs the zero before
+                self.outcomes.labels(self.model, str(priority_class), outcome)
             meters = self._running[key] = RequestMeters(
                 ttft=self._ttft.labels(*labels),
                 itl=self._itl.labels(*labels),
@@ -216,6 +231,21 @@ class GatewayMetrics:
                 output_tokens=self._output_tokens.labels(*own),
             )
         return meters
+
+    def show_model(self, digest: str) -> None:
+        """Show which digest the model's name stands for: routers and autoscaler know digests alone."""
+        about = Gauge(
+            "stratos_model_info",
+            "1 for the model of the gateway: its name and its digest, to join other series with.",
+            ("model", "model_digest"),
+            registry=self._registry,
+        )
+        about.labels(self.model, digest).set(1)
+
+    def show_causes(self, causes: Iterable[str]) -> None:
+        """Show every cause of a recovery from the start, so that a rate sees the first one."""
+        for cause in causes:
+            self.recoveries.labels(cause)
 
     def count_promises(self, plan: Plan, times: Times) -> None:
         """Whether an answered prompt came in the times of its tenant's plan."""

@@ -33,6 +33,7 @@ from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.generation.prefix_names import PrefixNames
 from stratos_gateway.generation.prompt_digest import PromptDigests
+from stratos_gateway.generation.recovery import Cause
 from stratos_gateway.http.listener import Listener, inherit_listener, open_listener
 from stratos_gateway.http.protocol import ConnectionsState
 from stratos_gateway.http.server import HttpServer
@@ -150,6 +151,8 @@ class GatewayService(Service):
         model = await asyncio.to_thread(ServedModel.load, settings.model)
         self._stack.callback(model.grammars.close)
         metrics = GatewayMetrics(self.metrics, model.base.name, settings.observe.max_tenant_series)
+        metrics.show_model(model.base.digest)
+        metrics.show_causes(Cause)
         self._book = RequestBook(metrics, self._clock, logs_access=settings.observe.access_log)
         backends = await self._open_backends(settings, self._stack, metrics, self.dialer)
         self._backends = backends

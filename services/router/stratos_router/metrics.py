@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from stratos.core.features import PROTOCOL_VERSION, can_speak_with
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
-from stratos.core.placement import WorkerRole
+from stratos.core.placement import PlacementRequest, WorkerRole
 from stratos.routing.filters import Rejection
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -43,6 +43,13 @@ class RouterMetrics:
             "stratos_router_schedule_seconds",
             "From the call of Schedule to its answer, by outcome",
             ["outcome"],
+            buckets=BUCKETS_S,
+            registry=registry,
+        )
+        self._waits = Histogram(
+            "stratos_router_wait_seconds",
+            "Time that placed requests waited for their placement",
+            ["model", "class"],
             buckets=BUCKETS_S,
             registry=registry,
         )
@@ -103,6 +110,10 @@ class RouterMetrics:
             self._workers.labels(role, "live").set(sum(of_role))
             self._workers.labels(role, "out").set(len(of_role) - sum(of_role))
             self._show_skew(role, [worker for worker in fleet.workers if worker.ref.role is role])
+
+    def placed(self, request: PlacementRequest, wait_s: float) -> None:
+        """A request has its placement: its model is one that a worker has, so the series are bounded."""
+        self._waits.labels(request.model_digest, str(request.terms.priority_class)).observe(wait_s)
 
     def count_rejections(self, rejections: Mapping[Rejection, int]) -> None:
         """Refused tries since the last call."""

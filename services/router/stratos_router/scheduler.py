@@ -122,6 +122,7 @@ class Scheduler:
         try:
             placement = await self._wait(request, begin)
             outcome = "placed"
+            self._metrics.placed(request, self._clock.now() - begin)
         except StratosError as error:
             outcome = error.code
             if isinstance(error, Retryable):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stratos.common.errors import BadRequest
-from stratos.core.ledger.entry import OWN_RANK, LedgerEntry, RequestOutcome
+from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
 from stratos.core.ledger.pricing import Amounts, TokenCounts
 from stratos.core.ledger.sums import due_of, keep_fields, regroup
 from stratos.core.placement import WorkerRef, WorkerRole
@@ -21,12 +21,8 @@ from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.spool import Spool
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
-from tests.support.usage_counts import TAG
+from tests.support.usage_counts import ENTRY, TAG
 
-ENTRY = LedgerEntry(
-    request_id="gen-1", tenant="acme", plan="premium", tag=TAG, outcome=RequestOutcome.FINISHED,
-    counts=TokenCounts(num_prompt=10, num_cached=4, num_output=3), amounts=Amounts(gross=100, cached_discount=20),
-)  # fmt: skip
 CLAIMED = replace(
     ENTRY, outcome=RequestOutcome.RECOVERED, counts=TokenCounts(num_prompt=10, num_output=9),
     amounts=Amounts(gross=190), rank=0,

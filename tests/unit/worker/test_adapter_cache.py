@@ -54,7 +54,6 @@ class Bench:
     def __init__(self, tmp_path: Path, max_bytes: int = 1 << 20) -> None:
         self.root = tmp_path / "store"
         self.directory = tmp_path / "cache"
-        self.registry = CollectorRegistry()
         self.store = CountingStore(self.root)
         self.core = EngineCore(FakeRunner(FakeConfig()), SchedulerConfig())
         self.engine = ThreadEngine(self.core)
@@ -63,7 +62,16 @@ class Bench:
 
     def new_cache(self) -> AdapterCache:
         config = AdapterCacheConfig(directory=self.directory, max_bytes=self.max_bytes)
-        return AdapterCache(self.store, self.engine, config, WorkerMetrics(CollectorRegistry()))
+        self.registry = CollectorRegistry()
+        return AdapterCache(self.store, self.engine, config, WorkerMetrics(self.registry))
+
+    def found(self) -> dict[str, float]:
+        """Requests for adapters by where they were found."""
+        values = {
+            place: self.registry.get_sample_value("stratos_adapter_requests_total", {"found": place}) or 0.0
+            for place in ("engine", "disk", "store")
+        }
+        return {place: value for place, value in values.items() if value}
 
     def register(self, name: str, value: float) -> str:
         """Write a rank-1 adapter; returns its digest."""
@@ -95,6 +103,8 @@ async def test_concurrent_uses_share_one_fetch_and_pins_count(bench: Bench) -> N
         await asyncio.gather(*[bench.cache.hold(AdapterRef(digest=digest, uri="a"), stack) for _ in range(5)])
         assert bench.store.num_downloads == 1
         assert bench.core.inspect().adapter_pins == {digest: 5}
+        await bench.cache.hold(AdapterRef(digest=digest, uri="a"), stack)
+        assert bench.found() == {"store": 5, "engine": 1}
     assert not bench.core.inspect().adapter_pins
 
 
@@ -177,6 +187,8 @@ async def test_least_recently_used_goes_first(bench: Bench) -> None:
     await cache.fetch(digests[0], "a")
     await cache.fetch(digests[2], "c")
     assert {path.name for path in bench.directory.iterdir()} == {digests[0], digests[2]}
+    assert bench.registry.get_sample_value("stratos_adapter_evictions_total") == 1
+    assert bench.registry.get_sample_value("stratos_adapter_disk_bytes") == 2 * one_size
 
 
 async def test_full_disk_says_what_to_do(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""A worker's metrics say what its engine's status says, and every one of the platform is documented."""
+"""A worker's metrics say what its engine's status says."""
 
 import itertools
 import math
@@ -14,22 +14,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.worker.metrics import WorkerMetrics
-from stratos_autoscaler.metrics import AutoscalerMetrics
-from stratos_gateway.metrics import GatewayMetrics
-from stratos_router.metrics import RouterMetrics
-from tests.support.paths import ROOT
 from tests.support.terms import make_terms
-
-DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()
-
-
-@pytest.mark.parametrize("metrics", [WorkerMetrics, GatewayMetrics, RouterMetrics, AutoscalerMetrics])
-def test_every_metric_is_documented_with_its_type(metrics):
-    registry = CollectorRegistry()
-    metrics(registry)
-    for family in registry.collect():
-        name = family.name + ("_total" if family.type == "counter" else "")
-        assert f"| `{name}` | {family.type} |" in DOCUMENT
 
 
 class Clocked(FakeRunner):
@@ -120,3 +105,14 @@ def test_the_ledger_is_recounted_when_the_engine_runs_out_of_work_and_a_lost_blo
     engine._blocks._free.pop()
     run("second")
     assert sample("stratos_kv_ledger_audits_total", outcome="broken") == 1
+
+
+def test_cached_blocks_are_no_use_of_the_pool(world):
+    engine, _, sample = world
+    engine.add(make_request("runs", 40, 4))
+    engine.step()
+    blocks = engine.status().blocks
+    assert sample("stratos_kv_utilization_ratio", device="cpu") == blocks.allocated / blocks.total > 0
+    while engine.has_work:
+        engine.step()
+    assert sample("stratos_kv_utilization_ratio", device="cpu") == 0

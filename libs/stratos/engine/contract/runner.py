@@ -74,6 +74,8 @@ class RunnerInfo:
     """Sequences may outgrow the context that the model was trained with (StreamingLLM)."""
     num_adapter_slots: int = 1 << 20
     """Adapters that it holds at once; the default stands for as many as there are."""
+    step_weight_bytes: int = 0
+    """Weights that every step reads; 0 where nothing is read."""
     overlap: bool = False
     """The next step is planned while this one runs, where ``SchedulerConfig.enable_overlap`` says nothing else."""
 

@@ -48,6 +48,7 @@ from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.settings import RunnerConfig
 from stratos.engine.sizing.fit import cpu_room, fitted, plan_of
 from stratos.engine.sizing.machine import read_machine, resident_bytes
+from stratos.engine.sizing.need import read_need
 from stratos.engine.sizing.plan import EnginePlan, Room, Work
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -165,6 +166,7 @@ class TorchRunner(Runner):
             num_sinks=config.attention_sinks,
             is_streaming=streams is not None,
             num_adapter_slots=config.max_resident_adapters,
+            step_weight_bytes=read_need(config.model_folder()).num_read * dtype.itemsize,
         )
         linear.fix_threads()
         biases = reader.biases()

@@ -37,6 +37,8 @@ class ModelNeed:
     """Features of the widest activation of a token."""
     has_window: bool
     """Every layer has a sliding window: a sequence does not hold KV of its whole context."""
+    num_read: int = 0
+    """Elements that every step reads: all tensors but the table in which a token's row is looked up."""
 
     def weight_bytes(self, dtype: str) -> int:
         return self.num_weights * DTYPE_BYTES[dtype] + self.table_bytes
@@ -64,7 +66,8 @@ def read_need(folder: Path) -> ModelNeed:
 
 def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str) -> ModelNeed:
     """Sizes of a parsed model whose files hold ``num_stored`` elements."""
-    twice = model.vocab_size * model.hidden_size if model.tie_word_embeddings else 0
+    table = model.vocab_size * model.hidden_size
+    twice = table if model.tie_word_embeddings else 0
     return ModelNeed(
         stored_dtype=stored_dtype,
         num_weights=num_stored + twice,
@@ -74,4 +77,5 @@ def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str) -> ModelNe
         vocab_size=model.vocab_size,
         widest=max(2 * model.intermediate_size, model.q_size + 2 * model.kv_size, model.hidden_size),
         has_window=model.max_window > 0,
+        num_read=num_stored + twice - table,
     )

@@ -19,11 +19,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from stratos.common.background import end_tasks
 from stratos.common.clock import SystemClock
 from stratos.common.errors import StratosError
 from stratos.rpc.binding import StartError, explain_bind_failure, join_address, split_address
 from stratos.rpc.clients.dialer import Dialer
-from stratos.rpc.metrics import register_process_metrics
+from stratos.rpc.metrics import LoopMetrics, register_process_metrics
 from stratos.rpc.serving.address_file import ServiceAddress, remove_address_file, write_address_file
 from stratos.rpc.serving.probes import ProbeServer, Readiness
 from stratos.rpc.serving.server import GrpcServer
@@ -61,7 +62,8 @@ class Lifecycle:
         self._stop = stop
         service.request_stop = stop.set
         self._force = force
-        self._readiness = Readiness(SystemClock(), settings.stall_timeout_s, service.not_ready_reason)
+        self._clock = SystemClock()
+        self._readiness = Readiness(self._clock, settings.stall_timeout_s, service.not_ready_reason)
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._metrics_port = 0
 
@@ -109,7 +111,8 @@ class Lifecycle:
         register_process_metrics(self._service.metrics)
         listen = self._settings.metrics_listen
         try:
-            probes = ProbeServer(listen, self._readiness, self._service.metrics)
+            views = self._settings.metric_views
+            probes = ProbeServer(listen, self._readiness, self._service.metrics, views)
         except OSError as error:
             raise explain_bind_failure(listen, env_name_of(type(self._settings), ("metrics_listen",)), error) from None
         self._metrics_port = probes.port
@@ -150,17 +153,18 @@ class Lifecycle:
         await server.wait_unary_idle()
 
     async def _close(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await end_tasks(self._tasks.values())
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await self._service.close()
 
     async def _beat(self, server: GrpcServer) -> None:
+        delays = LoopMetrics(self._service.metrics)
         while True:
             self._readiness.beat()
             await server.set_serving(not self._readiness.reason())
+            asked_s = self._clock.now()
             await asyncio.sleep(_BEAT_S)
+            delays.observe(self._clock.now() - asked_s - _BEAT_S)
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
         self._tasks[name] = asyncio.create_task(work, name=name)
@@ -177,18 +181,14 @@ class Lifecycle:
                 raise _StopRequested
             main.result()
         finally:
-            main.cancel()
-            stop.cancel()
-            await asyncio.gather(main, stop, return_exceptions=True)
+            await end_tasks((main, stop))
 
     async def _unless_forced(self, work: Coroutine[Any, Any, Any], timeout_s: float, what: str) -> None:
         main, force = asyncio.create_task(work), asyncio.create_task(self._force.wait())
         done, _ = await asyncio.wait({main, force}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             _log.warning("%s took longer than %.1f s and was cut off", what, timeout_s)
-        for task in (main, force):
-            task.cancel()
-        await asyncio.wait({main, force})
+        await end_tasks((main, force))
         if failure := _outcome(main):
             _log.error("%s failed", what, exc_info=failure)
 

@@ -8,7 +8,7 @@ not turned for ``stall_timeout_s``, the service gives a reason not to be ready, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from stratos.common.clock import Clock
 from stratos.rpc.binding import split_address
+from stratos.rpc.serving.metric_views import ViewCollector, ViewName
 
 
 class Readiness:
@@ -65,7 +66,8 @@ class _Handler(BaseHTTPRequestHandler):
             reason = self.server.readiness.reason()
             self._answer(503 if reason else 200, f"{reason or 'ok'}\n".encode())
         elif path == "/metrics":
-            self._answer(200, generate_latest(self.server.registry), CONTENT_TYPE_LATEST)
+            body = generate_latest(self.server.registry) + generate_latest(self.server.views)
+            self._answer(200, body, CONTENT_TYPE_LATEST)
         else:
             self._answer(404, b"known paths: /livez /startedz /readyz /metrics\n")
 
@@ -84,21 +86,28 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, address: tuple[str, int], readiness: Readiness, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, address: tuple[str, int], readiness: Readiness, registry: CollectorRegistry, views: CollectorRegistry
+    ) -> None:
         self.readiness = readiness
         self.registry = registry
+        self.views = views
         super().__init__(address, _Handler)
 
 
 class ProbeServer:
-    """The HTTP server and its thread.
+    """The HTTP server and its thread; ``views`` are names under which the metrics are shown once more.
 
     Raises:
         OSError: the address cannot be bound.
     """
 
-    def __init__(self, listen: str, readiness: Readiness, registry: CollectorRegistry) -> None:
-        self._server = _Server(split_address(listen), readiness, registry)
+    def __init__(
+        self, listen: str, readiness: Readiness, registry: CollectorRegistry, views: Iterable[ViewName] = ()
+    ) -> None:
+        renamed = CollectorRegistry()
+        renamed.register(ViewCollector(registry, views))
+        self._server = _Server(split_address(listen), readiness, registry, renamed)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="probes", daemon=True)
         self._thread.start()

@@ -12,7 +12,7 @@ Nothing here names a tenant but the keys, so a ledger becomes that of a pseudony
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
@@ -22,7 +22,8 @@ from redis.asyncio import Redis
 from stratos.core.ledger.entry import LedgerEntry, entry_from_text, entry_to_text
 from stratos.core.ledger.sums import UsageTable, table_of_day
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.store.ledger.scripts import RENAME, WRITE_ENTRY
+from stratos.store.counters.guard import GuardedScript, StoreId, any_store
+from stratos.store.ledger.scripts import NOTE_WORKERS, RENAME, WRITE_ENTRY
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -47,7 +48,7 @@ class LedgerStore:
         redis: with decoded answers.
         config: where records lie.
         entries_kept_days: after which single entries are gone; sums stay.
-        check: called before entries are written; raises ``DependencyDown`` where this Redis is not ours any more.
+        store_id: of the store that takes what is written; ``None`` before it is known.
     """
 
     def __init__(
@@ -55,28 +56,27 @@ class LedgerStore:
         redis: Redis,
         config: RecordStoreConfig,
         entries_kept_days: int = 92,
-        check: Callable[[], None] = lambda: None,
+        store_id: StoreId = any_store,
     ) -> None:
         self._redis = redis
-        self._check = check
         self._head = f"{config.prefix}:ledger"
         self._kept_s = entries_kept_days * _DAY_S
-        self._script = redis.register_script(WRITE_ENTRY)
+        self._write_entry = GuardedScript(redis, config, WRITE_ENTRY, store_id)
+        self._note_workers = GuardedScript(redis, config, NOTE_WORKERS, store_id)
         self._rename = redis.register_script(RENAME)
 
     async def write(self, entries: Sequence[LedgerEntry]) -> list[Written]:
         """Write entries, each once however often it is written.
 
         Raises:
-            DependencyDown: Redis does not answer, and some may be written all the same; or it is not ours.
+            DependencyDown: Redis does not answer, and some may be written all the same; or it is not the store.
         """
         if not entries:
             return []
-        self._check()
         with translate_redis_errors():
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for entry in entries:
-                    await self._script(keys=self._keys(entry), args=self._args(entry), client=pipeline)
+                    await self._write_entry(self._keys(entry), self._args(entry), pipeline=pipeline)
                 answers: list[tuple[str, str]] = await pipeline.execute()
         return [Written(outcome != "kept", int(due)) for outcome, due in answers]
 
@@ -142,9 +142,9 @@ class LedgerStore:
     async def note_workers(self, workers: Sequence[WorkerRef]) -> None:
         """Let other gateways know of these workers."""
         if workers:
-            values: Any = {worker.address: json.dumps(_worker_to_json(worker)) for worker in workers}
+            values = [part for one in workers for part in (one.address, json.dumps(_worker_to_json(one)))]
             with translate_redis_errors():
-                await self._redis.hset(f"{self._head}:workers", mapping=values)
+                await self._note_workers([f"{self._head}:workers"], values)
 
     async def forget_worker(self, worker: WorkerRef) -> None:
         """It is gone; one that took its address stays."""

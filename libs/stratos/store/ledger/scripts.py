@@ -37,6 +37,9 @@ add(ARGV[3], 1)
 return {outcome, redis.call('HGET', KEYS[3], ARGV[5])}
 """
 
+# KEYS: workers. ARGV: address, text, ...
+NOTE_WORKERS = "redis.call('HSET', KEYS[1], unpack(ARGV))"
+
 # KEYS: of every old name; then of every new name. Moves what is there; answers how many.
 RENAME = """
 local half, num = #KEYS / 2, 0

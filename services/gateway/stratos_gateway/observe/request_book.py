@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from stratos.common.clock import Clock
-from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.metrics import AnswerOutcome, GatewayMetrics
 from stratos_gateway.observe.request_facts import RequestFacts
 
 _log = logging.getLogger("stratos.access")
 CLIENT_LEFT = 499
 """Counted as the status of a request whose client left."""
-
-
-class AnswerOutcome(enum.StrEnum):
-    """How a request for tokens or vectors ended; the values are labels."""
-
-    FINISHED = "finished"
-    REFUSED = "refused"
-    """By the client's fault: a status of 4xx, or such an error within the stream."""
-    FAILED = "failed"
-    """By ours; a stream that began with 200 and ends with an error is one."""
-    LEFT = "left"
-    """The client ended the connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,8 @@ async def test_a_real_loop_that_blocks_becomes_not_ready() -> None:
         assert (status, live) == (503, 200)
         assert (await asyncio.to_thread(_get, port, "/startedz"))[0] == 200, "a start happens once"
         assert "event loop has not turned" in text
+        await asyncio.sleep(0)
+        assert service.metrics.get_sample_value("stratos_event_loop_delay_seconds_sum") > 0.5
 
 
 def _ask_until_503(port: int) -> tuple[int, str, int]:

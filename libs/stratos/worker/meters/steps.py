@@ -1,0 +1,61 @@
+"""Steps of the engine as they are collected: how long, how many sequences, how many tokens."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from stratos.engine.contract.results import StepResult
+
+WINDOW_S = 10.0
+_STEP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class StepMeter:
+    """Belongs to the event loop; one observation a step, none of a step that computed nothing."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "stratos_engine_step_seconds",
+            "Duration of a step of the engine that computed something.",
+            buckets=_STEP_BUCKETS_S,
+            registry=registry,
+        )
+        self._batch = Histogram(
+            "stratos_engine_batch_size",
+            "Sequences and prefill jobs in a step that computed something.",
+            buckets=_BATCH_BUCKETS,
+            registry=registry,
+        )
+        self._computed = Counter(
+            "stratos_engine_computed_tokens", "Tokens that went through the model, prompts included.", registry=registry
+        )
+        self._sampled = Counter(
+            "stratos_engine_output_tokens", "Tokens that the engine sampled, over all choices.", registry=registry
+        )
+        self._rate = Gauge(
+            "stratos_decode_tokens_per_second", "Tokens sampled a second, over the last 10 s.", registry=registry
+        )
+        self._num_sampled = 0
+        self._past: deque[tuple[float, int]] = deque()
+
+    def on_step(self, result: StepResult) -> None:
+        """Take note of a step."""
+        if result.num_rows:
+            self._seconds.observe(result.busy_ns / 1e9)
+            self._batch.observe(result.num_rows)
+        self._computed.inc(result.shares.num_tokens)
+        num_sampled = sum(len(output.token_ids) for output in result.outputs)
+        self._num_sampled += num_sampled
+        self._sampled.inc(num_sampled)
+
+    def show_rate(self, now_s: float) -> None:
+        """Set the throughput to that of the window that ends now, or of the time since the first call."""
+        past = self._past
+        past.append((now_s, self._num_sampled))
+        while len(past) > 1 and past[1][0] <= now_s - WINDOW_S:
+            past.popleft()
+        began_s, num_before = past[0]
+        self._rate.set((self._num_sampled - num_before) / (now_s - began_s) if now_s > began_s else 0.0)

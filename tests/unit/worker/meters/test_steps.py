@@ -1,0 +1,77 @@
+"""Steps and tokens are counted once each; the rate is that of the window."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+
+from stratos.core.kv import BlockLedger
+from stratos.core.requests.records import ChoiceOutput, RequestKey
+from stratos.engine.contract.results import EngineStatus, StepResult, StepShares
+from stratos.worker.meters.config import WorkerObserveConfig
+from stratos.worker.meters.memory import MemoryMeter
+from stratos.worker.meters.meters import open_meters
+from stratos.worker.meters.steps import StepMeter
+from tests.support.metric_declarations import INFO, ME
+
+
+def step(num_rows: int, num_tokens: int, num_sampled: int = 0, seconds: float = 0.02) -> StepResult:
+    outputs = [ChoiceOutput(RequestKey("r", 0), 0, 0, [7] * num_sampled)] if num_sampled else []
+    shares = StepShares(num_tokens=num_tokens)
+    return StepResult(step=1, num_rows=num_rows, began_s=1.0, ended_s=1.0 + seconds, outputs=outputs, shares=shares)
+
+
+def test_every_step_that_computed_is_observed_once() -> None:
+    registry = CollectorRegistry()
+    meter = StepMeter(registry)
+    for result in (step(3, 130, 2), step(3, 3, 3), step(0, 0)):
+        meter.on_step(result)
+    value = registry.get_sample_value
+    assert value("stratos_engine_step_seconds_count") == 2
+    assert value("stratos_engine_step_seconds_sum") == 0.04
+    assert value("stratos_engine_batch_size_sum") == 6
+    assert value("stratos_engine_computed_tokens_total") == 133
+    assert value("stratos_engine_output_tokens_total") == 5
+
+
+def test_the_rate_is_that_of_the_last_ten_seconds() -> None:
+    registry = CollectorRegistry()
+    meter = StepMeter(registry)
+
+    def rate(now_s: float) -> float:
+        meter.show_rate(now_s)
+        return registry.get_sample_value("stratos_decode_tokens_per_second") or 0.0
+
+    assert rate(0.0) == 0.0
+    for second in range(1, 21):
+        meter.on_step(step(1, 1, 5))
+        assert rate(float(second)) == 5.0
+    assert rate(25.0) == 2.5
+    assert rate(40.0) == 0.0
+
+
+def status(num_steps: int, num_kv_tokens: int) -> EngineStatus:
+    return EngineStatus(
+        step=num_steps, is_computing=True, blocks=BlockLedger(8, 8, 0, 0, 0, 0), num_waiting=0, num_running=1,
+        num_free_batch_slots=1, num_promised_blocks=0, p90_output_tokens=1, kv_watermark=0.9, num_free_adapter_slots=1,
+        num_queued_tokens=0, num_prefill_jobs=0, resident_adapters=(), num_kv_tokens=num_kv_tokens,
+    )  # fmt: skip
+
+
+def test_steps_read_weights_and_kv_and_without_a_peak_nothing_is_shown() -> None:
+    registry = CollectorRegistry()
+    meter = MemoryMeter(registry, INFO, 1e9)
+    for seen in (status(5, 10), status(9, 10), status(9, 10)):
+        meter.observe(seen)
+    expected = 4 * (INFO.step_weight_bytes + 10 * INFO.geometry.token_bytes)
+    assert registry.get_sample_value("stratos_memory_read_bytes_total") == expected
+    unknown = CollectorRegistry()
+    MemoryMeter(unknown, INFO, 0.0).observe(status(5, 10))
+    assert list(unknown.collect()) == []
+
+
+def test_a_price_is_shown_only_where_one_is_set() -> None:
+    registry = CollectorRegistry()
+    open_meters(registry, WorkerObserveConfig(), INFO, me=ME, model="base", device="cpu", environ={})
+    assert registry.get_sample_value("stratos_device_hour_price", {"role": "decode", "model": "base"}) is None
+    about = {"worker": "decode-0", "role": "decode", "model": "base", "model_digest": "m", "device": "cpu"}
+    assert registry.get_sample_value("stratos_worker_info", about) == 1
