@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "tests" / "fixtures" / "kubernetes"
 GROUPS = {
     "apps": ("Deployment",),
+    "autoscaling": ("HorizontalPodAutoscaler",),
     "batch": ("Job", "CronJob"),
     "core": (
         "ConfigMap",
@@ -32,7 +33,7 @@ GROUPS = {
     ),
     "networking": ("Ingress", "NetworkPolicy"),
     "policy": ("PodDisruptionBudget",),
-    "rbac": ("Role", "RoleBinding"),
+    "rbac": ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
     "scheduling": ("PriorityClass",),
 }
 _KEPT = ("type", "required", "items", "additionalProperties", "enum", "oneOf", "anyOf", "format")

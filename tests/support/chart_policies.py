@@ -25,7 +25,8 @@ _RESTRICTED_VOLUMES = {
     "projected",
     "secret",
 }
-_CLUSTER_KINDS = ("PriorityClass",)
+_CLUSTER_KINDS = ("PriorityClass", "ClusterRole", "ClusterRoleBinding", "APIService")
+_WITH_TOKEN = ("certificates", "autoscaler")
 _WITHOUT_PROBES = ("spare", "tools", "test", "certificates")
 CLOSE_S = 10
 
@@ -81,7 +82,7 @@ def isolation(objects: list[Object]) -> Iterator[str]:
         account = pod.spec.get("serviceAccountName")
         if account not in accounts:
             yield f"{pod.owner}: account {account} is not there"
-        if pod.spec.get("automountServiceAccountToken") is not False and pod.component != "certificates":
+        if pod.spec.get("automountServiceAccountToken") is not False and pod.component not in _WITH_TOKEN:
             yield f"{pod.owner}: has a token"
         if pod.spec.get("enableServiceLinks") is not False:
             yield f"{pod.owner}: takes variables of other Services"

@@ -59,9 +59,7 @@ POOLS = st.sampled_from([EMPTY, ONE, BUSY, WAITED_FOR, dataclasses.replace(ONE, 
 @settings(max_examples=examples(150), deadline=None)
 @given(
     steps=st.lists(
-        st.tuples(
-            st.one_of(st.none(), st.tuples(POOLS, POOLS, st.integers(0, 1))), st.sampled_from([1.0, 3.0, 8.0])
-        ),
+        st.tuples(st.one_of(st.none(), st.tuples(POOLS, POOLS, st.integers(0, 1))), st.sampled_from([1.0, 3.0, 8.0])),
         max_size=60,
     )
 )
