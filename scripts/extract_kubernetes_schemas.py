@@ -36,6 +36,7 @@ GROUPS = {
     "rbac": ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
     "scheduling": ("PriorityClass",),
 }
+VERSION_OF = {"autoscaling": "v2"}
 _KEPT = ("type", "required", "items", "additionalProperties", "enum", "oneOf", "anyOf", "format")
 _DEPRECATED = re.compile(r"^(\w+ is )?[Dd]eprecated|DEPRECATED|is deprecated")
 
@@ -77,7 +78,9 @@ def references(schema: Any) -> set[str]:
 
 def extracted(definitions: dict[str, Any]) -> dict[str, Any]:
     """The definitions of ``GROUPS``, and all that they need."""
-    waiting = [f"io.k8s.api.{group}.v1.{kind}" for group, kinds in GROUPS.items() for kind in kinds]
+    waiting = [
+        f"io.k8s.api.{group}.{VERSION_OF.get(group, 'v1')}.{k}" for group, kinds in GROUPS.items() for k in kinds
+    ]
     found: dict[str, Any] = {}
     while waiting:
         if (name := waiting.pop()) not in found:

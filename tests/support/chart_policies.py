@@ -35,7 +35,7 @@ def names(objects: list[Object]) -> Iterator[str]:
     seen = Counter((o["kind"], o["metadata"]["name"]) for o in objects)
     yield from (f"{kind} {name} appears twice" for (kind, name), count in seen.items() if count > 1)
     for kind, name in seen:
-        if kind not in _CLUSTER_KINDS and not _LABEL.match(name):
+        if kind not in (*_CLUSTER_KINDS, "RoleBinding") and not _LABEL.match(name):
             yield f"{kind} {name}: not a label of DNS"
         if kind == "CronJob" and len(name) > 52:
             yield f"{kind} {name}: longer than 52 characters, which its jobs' names need"

@@ -80,7 +80,8 @@ class FakeKubernetes:
     def _version(self) -> str:
         return str(next(self._versions))
 
-    async def _call(self, request: Request) -> Response:
+    async def call(self, request: Request) -> Response:
+        """Answer one request."""
         if self.is_down:
             return Response(status_code=500)
         body = await request.json() if request.method in ("POST", "PUT", "PATCH") else {}
@@ -141,7 +142,7 @@ async def fake_kubernetes() -> AsyncIterator[FakeKubernetes]:
     """A cluster that answers on loopback."""
     cluster = FakeKubernetes()
     methods = ["GET", "POST", "PUT", "PATCH"]
-    app = Starlette(routes=[Route("/{path:path}", cluster._call, methods=methods)])
+    app = Starlette(routes=[Route("/{path:path}", cluster.call, methods=methods)])
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     cluster.url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
-# A point whose subject is not scaling counts on the pods that its values name, and shares the cluster with other releases.
+# A point whose subject is not scaling counts on the pods that its values name, and is not alone in the cluster.
 _FIXED_SIZES = [
     "--set",
     "gateway.autoscaling.mode=none,prefillWorker.autoscaling.mode=none,decodeWorker.autoscaling.mode=none,"
