@@ -25,6 +25,7 @@ from stratos_autoscaler.settings import AutoscalerSettings
 from tests.support.fake_kubernetes import NAMESPACE, FakeKubernetes, fake_kubernetes
 from tests.support.fleet_samples import MODEL, make_status
 from tests.support.router_world import FakeWorker
+from tests.support.waiting import eventually
 
 DEPLOYMENT = {"decode": "demo-decode-base", "prefill": "demo-prefill-base"}
 
@@ -123,7 +124,7 @@ async def test_a_backlog_raises_the_scale_once_until_its_pods_are_there(tmp_path
         for pod in cluster.pods:
             cluster.make_ready(pod)
         await autoscaler.turn(3)
-        assert replicas(cluster) == 6
+        await eventually(lambda: replicas(cluster) == 6)
 
 
 async def test_the_pod_with_the_least_work_is_drained_before_it_is_deleted(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ async def test_a_leader_that_is_killed_during_a_scale_up_causes_no_flap(tmp_path
         assert (first.scaler.is_active, second.scaler.is_active) == (True, False)
         routers.waiting = 60
         await first.turn(4)
-        assert replicas(cluster) == 5
+        await eventually(lambda: replicas(cluster) == 5)
         await first.crash()
         cluster.follow(is_ready=False)
         sizes = []
@@ -225,7 +226,7 @@ async def test_a_model_sleeps_with_all_its_pools_and_one_request_wakes_them(tmp_
         await autoscaler.turn(5)
         routers.waiting = 1
         await autoscaler.turn(3)
-        assert (replicas(cluster), replicas(cluster, "prefill")) == (1, 1)
+        await eventually(lambda: (replicas(cluster), replicas(cluster, "prefill")) == (1, 1))
 
 
 async def test_the_digest_of_a_model_is_kept_for_when_no_pod_tells_it(tmp_path: Path) -> None:
