@@ -11,8 +11,9 @@ import pytest
 from stratos.common.errors import Draining, Overloaded, PromptRefused, QueueTimeout
 from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.kv import BlockLedger
-from stratos.core.placement import Outcome
+from stratos.core.placement import Outcome, WorkerRole
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
+from stratos_router.discovery import Member
 from stratos_router.metrics import VERSION_LABELS
 from tests.support.router_scheduler import RouterScheduler
 
