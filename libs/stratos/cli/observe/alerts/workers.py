@@ -61,7 +61,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         name="StratosStepsStandStill",
-        expr="stratos_requests_running > 0 and on (release, instance) rate(stratos_engine_steps_total[1m]) == 0",
+        expr="stratos_requests_running > 0 and on (release, instance) rate(stratos_engine_steps_total[2m]) == 0",
         lasting="1m",
         severity="page",
         summary="An engine has work and makes no step.",
