@@ -37,9 +37,7 @@ def _outcomes(failed: str, finished: str) -> dict[str, str]:
 
 
 PROOFS: dict[str, Proof] = {
-    "StratosErrorBudgetBurnsFast": Proof(
-        series=_outcomes("0+5x70 350+0x40", "0+100x110"), fires_at=60, resolved_at=90
-    ),
+    "StratosErrorBudgetBurnsFast": Proof(series=_outcomes("0+5x70 350+0x40", "0+100x110"), fires_at=60, resolved_at=90),
     "StratosErrorBudgetBurnsSlowly": Proof(
         series=_outcomes("0+1x375 375+0x60", "0+100x435"), fires_at=370, resolved_at=430
     ),
