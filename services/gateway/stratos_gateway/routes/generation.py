@@ -22,7 +22,7 @@ from starlette.types import Send
 from stratos.common.errors import DeadlinePassed, StratosError, WaitTooLong, WorkerLost
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
-from stratos.rpc.tracing import Span
+from stratos.rpc.tracing import PROVIDER, Span
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.generation import GenerationSpec
 from stratos_gateway.generation.journal import ChoiceChunk
@@ -313,7 +313,12 @@ class GenerationEndpoint(EdgeEndpoint):
 
 
 def _describe(span: Span, prepared: Prepared, generated: Generated) -> None:
+    reasons: tuple[str, ...] = ()
+    if isinstance(generated, Fanout):
+        reasons = tuple(r for generation in generated.generations for r in generation.transcript.finish_reasons)
     span.set(
+        provider=PROVIDER,
+        finish_reasons=reasons or None,
         operation="chat" if isinstance(prepared.renderer, ChatRenderer) else "text_completion",
         model=prepared.options.model,
         input_tokens=generated.num_prompt_tokens,
