@@ -28,9 +28,9 @@ NUM_STEPS = 120
 WINDOW = "30s"
 _INDEX = """# Dashboards
 
-Drawn by `python -m scripts.draw_dashboards` from the queries of the dashboards in the chart, over {minutes} minutes of a
-platform under a made load ({when}). No Grafana server opened them: colours and places are those of the script. Panels
-without data say so; those of a GPU, and of a memory's bandwidth, are drawn from a recorded exposition where there is one.
+Drawn by `python -m scripts.draw_dashboards` from the queries of the dashboards in the chart, over {minutes} minutes
+of a platform under a made load ({when}). No Grafana server opened them: colours and places are those of the script.
+Panels without data say so; those of a GPU, and of a memory's bandwidth, are drawn from a recorded exposition.
 
 """
 
