@@ -10,8 +10,9 @@ import json
 import math
 import re
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -50,6 +51,8 @@ tenants:
 TARGETS = 7
 """Processes with metrics: gateway, router, two workers, registry, autoscaler, and the recorded one."""
 WINDOW = "1m"
+SHOWN_AFTER_S = 0.5
+"""Workers copy their engine's counts into metrics every quarter of a second."""
 
 
 @dataclass
@@ -62,7 +65,6 @@ class Counted:
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     num_choices: int = 0
-    seen: list[str] = field(default_factory=list)
 
     def ask(self, number: int, **more: Any) -> None:
         """One request; its prompt is no other's, so its KV is handed off."""
@@ -136,6 +138,8 @@ def observed(tmp_path_factory: pytest.TempPathFactory, recorded: str) -> Iterato
             ended = counted.num_finished + counted.num_refused
             total = 'sum(stratos_request_outcomes_total{outcome!="left"}) - sum(stratos_requests_open)'
             wait_until(lambda: made.value(total) >= ended, what="a scrape of every request's end")
+            end_s = time.time() + SHOWN_AFTER_S
+            wait_until(lambda: made.value("min(timestamp(up))") > end_s, what="a scrape of every process after that")
             wait_until(lambda: ask(url, RECORDINGS[-1].name), what="the recording rules")
             yield made
 

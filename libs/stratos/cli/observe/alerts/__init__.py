@@ -1,1 +1,4 @@
-"""Alerts, each with its runbook. Read in this order: ``alert`` (the record), then the tables, then ``table``."""
+"""Alerts, each with its runbook.
+
+Read in this order: ``alert`` (the record), ``requests``, ``workers``, ``stores``, ``table`` (all of them).
+"""

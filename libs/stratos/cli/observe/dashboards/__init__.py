@@ -1,1 +1,4 @@
-"""The pages, each as a table of panels: ``fleet``, ``requests``, ``workers``, ``money``; ``pages`` lists them."""
+"""The pages of the dashboards, each as a table of panels.
+
+Read in this order: ``fleet``, ``requests``, ``workers``, ``money``, ``pages`` (all of them).
+"""
