@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 
 from scripts.chart_rendering import NO_RENDERER, RenderError, has_renderer, render
-from stratos.cli.observe.dashboards.pages import DASHBOARDS
-from stratos.cli.observe.grafana import grafana_json
-from stratos.cli.observe.rule_files import rule_groups
 from stratos.common.tls.identity import Identity, PeerRole
 from tests.support.chart_objects import Object, container, kinds, one, pods, variables
 from tests.support.chart_policies import breaches
@@ -273,33 +270,6 @@ def test_switches_turn_objects_off() -> None:
     assert "priorityClassName" not in pod_spec(found, "demo-router")
     named = checked({"priorityClasses": {"create": False}, "router": {"scheduling": {"priorityClassName": "mine"}}})
     assert pod_spec(named, "demo-router")["priorityClassName"] == "mine"
-
-
-def test_metrics_are_found_by_annotations_or_by_the_operator(defaults: list[Object]) -> None:
-    annotations = one(defaults, "Deployment", "demo-router")["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/port"] == "9100"
-    assert not kinds(defaults, "PodMonitor")
-    assert not [name for name in kinds(defaults, "ConfigMap") if "dashboard" in name]
-    values = {
-        "annotations": False,
-        "podMonitor": {"enabled": True},
-        "rules": {"enabled": True, "labels": {"prometheus": "main"}, "runbooks": "https://runbooks.example/"},
-        "dashboards": {"enabled": True},
-    }
-    objects = checked({"monitoring": values})
-    assert "annotations" not in one(objects, "Deployment", "demo-router")["spec"]["template"]["metadata"]
-    (endpoint,) = one(objects, "PodMonitor", "demo-pods")["spec"]["podMetricsEndpoints"]
-    ports = [
-        port["name"] for pod in pods(objects) for found in pod.spec["containers"] for port in found.get("ports", [])
-    ]
-    assert endpoint["port"] in ports
-    assert {rule["targetLabel"] for rule in endpoint["relabelings"]} == {"component", "release", "instance"}
-    rules = one(objects, "PrometheusRule", "demo-rules")
-    assert rules["metadata"]["labels"]["prometheus"] == "main"
-    assert rules["spec"] == rule_groups("https://runbooks.example")
-    for page in DASHBOARDS:
-        data = one(objects, "ConfigMap", f"demo-dashboard-{page.uid.removeprefix('stratos-')}")["data"]
-        assert json.loads(data[f"{page.uid}.json"]) == grafana_json(page)
 
 
 def test_mtls_is_on_and_its_job_may_write_its_own_secrets_alone(defaults: list[Object]) -> None:

@@ -87,7 +87,7 @@ REQUEST_ALERTS = (
         meaning="Routers answered `overloaded` or `queue_timeout`: clients get 503, or go to the external endpoint "
         "where "
         "there is one.",
-        check=("As for StratosQueueWaitsLong.", "Dashboard Tenants: one tenant's flood, or everybody's load."),
+        check=("As for StratosQueueWaitsLong.", "Dashboard Tenants: one tenant's flood, or the load of all."),
         act=(
             "Add workers, or lower what a tenant may have open at once (docs/tenants.md).",
             "A short peak: raise `QUEUE__*` of the router and the requests' time to live.",

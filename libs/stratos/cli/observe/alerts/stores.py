@@ -25,7 +25,7 @@ STORE_ALERTS = (
         expr='max by (release) (stratos_snapshot_state{state="foreign"}) == 1',
         severity="page",
         summary="Redis was emptied, has lost records, or is another one.",
-        meaning="What gateways know goes on serving; nothing is written until somebody decides.",
+        meaning="What gateways know goes on serving; nothing is written until an administrator decides.",
         check=("`stratos admin` refuses and says what is missing.", "Was a backup restored, or the URL changed?"),
         act=("Restore the right Redis, or take the new one with `stratos admin adopt-store` (docs/operations.md).",),
     ),

@@ -13,7 +13,7 @@ FLEET = Dashboard(
     panels=(
         Panel(
             title="Requests per minute",
-            text="Ended requests for tokens or vectors, whatever their end.",
+            text="Ended requests for tokens or vectors, all ends together.",
             queries=(Query("60 * " + rate("stratos_request_outcomes_total"), "requests"),),
             unit="reqpm",
             kind="stat",
