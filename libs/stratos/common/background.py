@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 _log = logging.getLogger(__name__)
+PATIENCE_S = 3.0
+"""A cancelled task that tidies up takes no longer; one that does has missed its cancellation."""
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]], *, patience_s: float = PATIENCE_S) -> None:
+    """Cancel tasks and wait until all have ended; what they raise is dropped.
+
+    A cancellation can get lost: up to Python 3.11 ``asyncio.wait_for``, with which the Redis client sends, returns
+    instead of raising where both come in one turn of the loop (gh-86296).  So what goes on is cancelled once more.
+    """
+    pending = ended = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=patience_s)
+    await asyncio.gather(*ended, return_exceptions=True)
 
 
 class BackgroundTasks:

@@ -56,11 +56,12 @@ class Span:
     an exception is left out: it may quote what the client sent.
     """
 
-    __slots__ = ("_span", "trace")
+    __slots__ = ("_begin_s", "_span", "trace")
 
-    def __init__(self, trace: TraceContext, span: Any = None) -> None:
+    def __init__(self, trace: TraceContext, span: Any = None, begin_s: float = 0.0) -> None:
         self.trace = trace
         self._span = span
+        self._begin_s = begin_s
 
     @property
     def is_recording(self) -> bool:
@@ -87,7 +88,9 @@ class Span:
     def end(self, at_s: float | None = None) -> None:
         """End it, at a monotonic time if given; later calls change nothing."""
         if self._span is not None:
-            self._span.end(None if at_s is None else _unix_ns(at_s))
+            # From its begin on by the monotonic clock: it never ends before it begins, however the wall clock is set.
+            length_s = (time.monotonic() if at_s is None else at_s) - self._begin_s
+            self._span.end(self._span.start_time + max(0, round(length_s * 1e9)))
 
     def __enter__(self) -> Self:
         return self
@@ -153,16 +156,17 @@ class Tracing:
         from opentelemetry import trace as otel
 
         assert self._tracer is not None
+        begin_s = time.monotonic() if begin_s is None else begin_s
         span = self._tracer.start_span(
             name,
             context=_parent_context(trace.traceparent),
             kind=otel.SpanKind[kind.name],
             attributes=_named({"request_id": trace.http_request_id or None, **attributes}),
-            start_time=None if begin_s is None else _unix_ns(begin_s),
+            start_time=_unix_ns(begin_s),
         )
         made = span.get_span_context()
         traceparent = f"00-{made.trace_id:032x}-{made.span_id:016x}-01"
-        return Span(dataclasses.replace(trace, traceparent=traceparent), span)
+        return Span(dataclasses.replace(trace, traceparent=traceparent), span, begin_s)
 
 
 TRACING_OFF = Tracing()

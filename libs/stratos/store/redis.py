@@ -19,6 +19,7 @@ from redis.exceptions import (
     ConnectionError,
     OutOfMemoryError,
     ReadOnlyError,
+    ResponseError,
     TimeoutError,
 )
 
@@ -26,6 +27,8 @@ from stratos.common.errors import DependencyDown
 from stratos.store.redis_address import cluster_refused, parse_redis_url
 from stratos.store.redis_sentinel import open_master
 
+FOREIGN_STORE = "FOREIGNSTORE"
+"""In the error of a script that does not write into another store."""
 DEFAULT_TIMEOUT_S = 0.8
 """Callers promise an answer within one second."""
 
@@ -78,6 +81,10 @@ def translate_redis_errors() -> Iterator[None]:
         raise DependencyDown("Redis does not answer; it is restarted or looked after, try again shortly") from error
     except (ReadOnlyError, OutOfMemoryError) as error:
         raise DependencyDown(f"Redis takes no writes now ({type(error).__name__})") from error
+    except ResponseError as error:
+        if FOREIGN_STORE not in str(error):
+            raise
+        raise DependencyDown("this Redis was emptied, or holds another store") from error
 
 
 def _certificate_problem(error: BaseException | None) -> str | None:

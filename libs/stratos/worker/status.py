@@ -65,7 +65,8 @@ class StatusFeed:
                 yield watcher
                 await asyncio.sleep(MIN_INTERVAL_S)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(watcher.changed.wait(), max(interval_s - MIN_INTERVAL_S, 0.001))
+                    async with asyncio.timeout(max(interval_s - MIN_INTERVAL_S, 0.001)):
+                        await watcher.changed.wait()
         finally:
             self._watchers.discard(watcher)
 

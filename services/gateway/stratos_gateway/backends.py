@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import DependencyDown
 from stratos.common.ids import new_incarnation
+from stratos.core.tenancy.plan import Plan
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.rpc.clients.peer_addresses import PeerAddresses
@@ -22,11 +23,12 @@ from stratos.store.key_check import KeyCheck
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.records.copy_keeper import CopyKeeper
-from stratos.store.records.followed_snapshot import FollowedSnapshot, SnapshotState
+from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.redis import open_redis
+from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants
 from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
@@ -58,7 +60,11 @@ async def open_backends(
     stack.push_async_callback(redis.aclose)
     store = RecordStore(redis, settings.records)
     follower = SnapshotFollower(FollowedSnapshot(), store, clock, settings.snapshot)
-    key_use = KeyUse(redis, settings.records)
+
+    def store_id() -> str | None:
+        return follower.snapshot.store_id
+
+    key_use = KeyUse(redis, settings.records, store_id)
     tasks = {"snapshot": follower.run, "routers": routers.run, "key-use": key_use.run}
     if settings.snapshot.copy_path is not None:
         keeper = CopyKeeper(follower, settings.snapshot.copy_path, settings.snapshot.copy_interval_s)
@@ -78,9 +84,12 @@ async def open_backends(
         with contextlib.suppress(DependencyDown, RedisError):  # what it is shows later; what cannot work, now
             await store.check_server()
 
-    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, partial(_check_store, follower))
+    ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id)
     removal = LedgerRemoval(ledger, settings.admin.forget_after_s)
-    tasks["ledger-removal"] = removal.run
+    departed = DepartedTenants(partial(living_tenants, follower), routers.forget_tenant, settings.admin.forget_after_s)
+    departed.look()  # at what a restored copy says: it may be gone from the store by now
+    follower.on_change(departed.look)
+    tasks |= {"ledger-removal": removal.run, "departed-tenants": departed.run}
     return Backends(
         admin=AdminStores(records=store, key_use=key_use, peppers=peppers, ledger=ledger, removal=removal),
         routers=routers,
@@ -88,15 +97,22 @@ async def open_backends(
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
-        leases=LeaseStore(redis, settings.records, new_incarnation()),
-        ledger=LedgerAccess(store=ledger, plan_of=TenantLookup(follower).plan_of),
+        leases=LeaseStore(redis, settings.records, new_incarnation(), store_id),
+        ledger=LedgerAccess(store=ledger, plan_of=partial(_plan_of, TenantLookup(follower), departed)),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,
         first_look=first_look,
         on_change=follower.on_change,
+        on_departure=departed.on_departure,
         not_ready_reason=follower.not_ready_reason,
     )
+
+
+def _plan_of(tenants: TenantLookup, departed: DepartedTenants, name: str) -> Plan | None:
+    """Of a tenant that was deleted it is the last one, for what comes late."""
+    last = departed.last_record(name)
+    return tenants.plan_of(name) or (None if last is None else tenants.plan_for(last))
 
 
 def _issuers(config: OidcConfig, clock: Clock) -> list[IssuerKeys]:
@@ -110,9 +126,3 @@ def _peppers(settings: GatewaySettings) -> Peppers:
         current_id=settings.key_pepper_id,
         older={name: pepper.get_secret_value() for name, pepper in settings.older_key_peppers.items()},
     )
-
-
-def _check_store(follower: SnapshotFollower) -> None:
-    """What is owed is written into the store of the records, or kept until that is back."""
-    if follower.snapshot.state is SnapshotState.FOREIGN:
-        raise DependencyDown("this Redis was emptied, or holds another store")

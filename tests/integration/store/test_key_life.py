@@ -151,7 +151,7 @@ async def test_a_deleted_tenant_comes_back_with_another_salt_and_no_key(
 async def test_the_last_use_of_a_key_is_written_later(
     store: MarkedStore, keys: KeyStore, clock: WallClock, redis_url: str
 ) -> None:
-    use = KeyUse(store.redis, RecordStoreConfig(), clock)
+    use = KeyUse(store.redis, RecordStoreConfig(), wall_clock=clock)
     key = await keys.create_key("acme", "k")
     async with following(redis_url, wall_clock=clock, note_use=use.note) as gateway:
         await gateway.keys.authenticate(key)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stratos.common.background import BackgroundTasks
+from stratos.common.background import BackgroundTasks, end_tasks
 
 
 async def test_close_waits_for_what_is_open_and_for_what_that_begins() -> None:
@@ -44,3 +44,48 @@ async def test_cancelled_work_is_no_failure(caplog: pytest.LogCaptureFixture) ->
     tasks.cancel()
     await tasks.close()
     assert not caplog.records
+
+
+async def test_a_task_that_misses_its_cancellation_is_cancelled_once_more() -> None:
+    missed = 0
+
+    async def deaf() -> None:
+        nonlocal missed
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                if missed:
+                    raise
+                missed += 1
+
+    async def fails() -> None:
+        raise RuntimeError("broken")
+
+    tasks = [asyncio.create_task(deaf()), asyncio.create_task(fails())]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await end_tasks(tasks, patience_s=0.01)
+    assert missed == 1
+    assert all(task.done() for task in tasks)
+    await end_tasks([])
+
+
+async def test_a_task_may_tidy_up_before_it_ends() -> None:
+    ends = asyncio.Event()
+
+    async def tidies() -> str:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await ends.wait()
+        return ""
+
+    task = asyncio.create_task(tidies())
+    await asyncio.sleep(0)
+    ending = asyncio.create_task(end_tasks([task]))
+    await asyncio.sleep(0)
+    assert not task.done()
+    ends.set()
+    await ending
+    assert task.cancelled()

@@ -94,6 +94,18 @@ def test_times_of_the_monotonic_clock_become_times_of_the_day() -> None:
     assert abs(span.end_time - (now_ns - 1e9)) < late_ns
 
 
+def test_a_wall_clock_that_is_set_back_changes_no_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracing, exporter = _recording()
+    now_s, now_ns = time.monotonic(), time.time_ns()
+    at_a_time, open_ended = tracing.span("step", SAMPLED, begin_s=now_s - 3.0), tracing.span("step", SAMPLED)
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns - 3600 * 10**9)
+    at_a_time.end(now_s - 1.0)
+    open_ended.end()
+    lengths = [(s.end_time or 0) - (s.start_time or 0) for s in exporter.get_finished_spans()]
+    assert lengths[0] == 2 * 10**9
+    assert 0 <= lengths[1] < 3600 * 10**9
+
+
 def test_without_an_endpoint_nothing_happens() -> None:
     tracing = open_tracing("", "echo")
     assert tracing is TRACING_OFF

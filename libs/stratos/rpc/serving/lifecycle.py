@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from stratos.common.background import end_tasks
 from stratos.common.clock import SystemClock
 from stratos.common.errors import StratosError
 from stratos.rpc.binding import StartError, explain_bind_failure, join_address, split_address
@@ -152,9 +153,7 @@ class Lifecycle:
         await server.wait_unary_idle()
 
     async def _close(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await end_tasks(self._tasks.values())
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await self._service.close()
 
@@ -182,18 +181,14 @@ class Lifecycle:
                 raise _StopRequested
             main.result()
         finally:
-            main.cancel()
-            stop.cancel()
-            await asyncio.gather(main, stop, return_exceptions=True)
+            await end_tasks((main, stop))
 
     async def _unless_forced(self, work: Coroutine[Any, Any, Any], timeout_s: float, what: str) -> None:
         main, force = asyncio.create_task(work), asyncio.create_task(self._force.wait())
         done, _ = await asyncio.wait({main, force}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             _log.warning("%s took longer than %.1f s and was cut off", what, timeout_s)
-        for task in (main, force):
-            task.cancel()
-        await asyncio.wait({main, force})
+        await end_tasks((main, force))
         if failure := _outcome(main):
             _log.error("%s failed", what, exc_info=failure)
 

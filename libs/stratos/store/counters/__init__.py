@@ -1,5 +1,5 @@
 """What requests change, and no person: kept in Redis apart from the records, and not followed.
 
-Read in this order: ``leases`` (what tenants have left of their limits, over all gateways), ``key_use`` (when each key
-was last used).
+Read in this order: ``guard`` (which store takes it), ``leases`` (what tenants have left of their limits, over all
+gateways), ``key_use`` (when each key was last used).
 """

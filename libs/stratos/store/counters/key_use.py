@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stratos.common.errors import DependencyDown
+from stratos.store.counters.guard import GuardedScript, StoreId, any_store
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -33,13 +34,21 @@ class KeyUse:
     Args:
         redis: with decoded answers.
         config: where records lie.
+        store_id: of the store that takes the notes; ``None`` before it is known.
         wall_clock: seconds since the epoch.
     """
 
-    def __init__(self, redis: Redis, config: RecordStoreConfig, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        config: RecordStoreConfig,
+        store_id: StoreId = any_store,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self._redis = redis
         self._name = f"{config.prefix}:key_use"
-        self._write = redis.register_script(_LATER)
+        self._write = GuardedScript(redis, config, _LATER, store_id)
         self._wall_clock = wall_clock
         self._noted: dict[str, int] = {}
 
@@ -63,7 +72,7 @@ class KeyUse:
         noted, self._noted = self._noted, {}
         try:
             with translate_redis_errors():
-                await self._write(keys=[self._name], args=[part for item in noted.items() for part in item])
+                await self._write([self._name], [part for item in noted.items() for part in item])
         except DependencyDown:
             self._noted = {**noted, **self._noted}
             raise

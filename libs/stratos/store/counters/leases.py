@@ -20,9 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from redis.asyncio import Redis
 
+from stratos.store.counters.guard import GuardedScript, StoreId, any_store
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 
@@ -127,21 +129,20 @@ class LeaseStore:
         redis: with decoded answers.
         config: where records lie.
         gateway: name of this process, never used again.
+        store_id: of the store that takes them; ``None`` before it is known.
     """
 
-    def __init__(self, redis: Redis, config: RecordStoreConfig, gateway: str) -> None:
+    def __init__(self, redis: Redis, config: RecordStoreConfig, gateway: str, store_id: StoreId = any_store) -> None:
         self._prefix = config.prefix
         self._gateway = gateway
-        self._script = redis.register_script(LEASE)
+        self._script = GuardedScript(redis, config, LEASE, store_id)
 
     async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float) -> list[LeaseGrant]:
         """Report and renew, all buckets in one transaction.
 
         Raises:
-            DependencyDown: Redis does not answer; it may have done it all the same.
+            DependencyDown: Redis does not answer, and may have done it all the same; or it is not the store.
         """
         with translate_redis_errors():
-            answers = await self._script(
-                keys=lease_keys(self._prefix, asks), args=lease_args(self._gateway, ttl_s, asks)
-            )
+            answers: Any = await self._script(lease_keys(self._prefix, asks), lease_args(self._gateway, ttl_s, asks))
         return parse_grants(answers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from stratos.common.clock import Clock
@@ -119,10 +120,9 @@ class Session:
 
     async def _wait(self, timeout_s: float) -> None:
         self._wake.clear()
-        try:
-            await asyncio.wait_for(self._wake.wait(), max(timeout_s, 0.001))
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(timeout_s, 0.001)):
+                await self._wake.wait()
 
     def _drain(self) -> StepDeltas:
         deltas, self._refusals = self._refusals, []

@@ -1,0 +1,57 @@
+"""Writes that the store of the records takes alone: a Redis that was emptied or exchanged is left as it is.
+
+What a process knows of the store is a moment old, so the check is made within Redis, in one step with the write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+
+from stratos.common.errors import DependencyDown
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import FOREIGN_STORE
+
+_CHECK = f"""
+local marker, id = table.remove(KEYS), table.remove(ARGV)
+if id ~= '' and redis.call('HGET', marker, 'id') ~= id then
+  return redis.error_reply('{FOREIGN_STORE} this Redis holds no store, or another one')
+end
+"""
+StoreId = Callable[[], str | None]
+
+
+def any_store() -> str:
+    """Of writes that no store has to take."""
+    return ""
+
+
+class GuardedScript:
+    """A Lua script that runs in one store.
+
+    Args:
+        redis: with decoded answers.
+        config: where the store's marker lies.
+        text: of the script; all its keys are declared.
+        store_id: of the store that is followed; ``None`` before it is known.
+    """
+
+    def __init__(self, redis: Redis, config: RecordStoreConfig, text: str, store_id: StoreId = any_store) -> None:
+        self._script = redis.register_script(_CHECK + text)
+        self._marker = f"{config.prefix}:store"
+        self._store_id = store_id
+
+    async def __call__(
+        self, keys: Sequence[str], args: Sequence[str | int | float], *, pipeline: Pipeline | None = None
+    ) -> object:
+        """Run it; called within ``translate_redis_errors``, which makes ``DependencyDown`` of a foreign store.
+
+        Raises:
+            DependencyDown: it is not known yet which store is followed.
+        """
+        store_id = self._store_id()
+        if store_id is None:
+            raise DependencyDown("the store of the records has not been read yet")
+        return await self._script(keys=[*keys, self._marker], args=[*args, store_id], client=pipeline)
