@@ -17,7 +17,9 @@ _GROUPS = {
     "batch/v1": "batch.v1", "v1": "core.v1", "networking.k8s.io/v1": "networking.v1",
     "policy/v1": "policy.v1", "rbac.authorization.k8s.io/v1": "rbac.v1", "scheduling.k8s.io/v1": "scheduling.v1",
 }  # fmt: skip
-CUSTOM_GROUPS = ("gateway.networking.k8s.io/", "cert-manager.io/", "apiregistration.k8s.io/")
+CUSTOM_GROUPS = (
+    "gateway.networking.k8s.io/", "cert-manager.io/", "apiregistration.k8s.io/", "monitoring.coreos.com/",
+)  # fmt: skip
 
 
 def problems(version: str, found: dict[str, Any]) -> list[str]:

@@ -37,6 +37,7 @@ class FakePeer:
     error: StratosError | None = None
     requests: list[PlacementRequest] = field(default_factory=list)
     reports: list[Sequence[AttemptReport]] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
     loads: list[GatewayLoad] = field(default_factory=list)
     num_waiting: int = 0
     num_checks: int = 0
@@ -69,6 +70,11 @@ class FakePeer:
         others = self.table.since(seen, self.clock.now())
         self.table.add_all(update.convictions, self.clock.now())
         return ConvictionUpdate(incarnation=self.incarnation, cursor=self.table.version, convictions=others)
+
+    async def forget_tenant(self, tenant: str) -> bool:
+        await self._answer()
+        self.forgotten.append(tenant)
+        return True
 
     async def report_load(self, load: GatewayLoad, *, timeout_s: float) -> None:
         await self._answer()

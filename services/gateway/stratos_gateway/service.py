@@ -97,6 +97,8 @@ class Backends:
     """Waits until they were asked once, with or without success."""
     on_change: Callable[[Callable[[], None]], None] = lambda listener: None
     """Takes what is to be called whenever tenants, keys, adapters or blocks have changed."""
+    on_departure: Callable[[Callable[[str], None]], None] = lambda listener: None
+    """Takes what is to be called with the name of each tenant that was deleted."""
     not_ready_reason: Callable[[], str] = lambda: ""
     """Why no request can be served with what they know; quick, thread-safe."""
 
@@ -162,6 +164,7 @@ class GatewayService(Service):
         if backends.ledger is not None:
             self._billing = await Billing.open(backends.ledger, settings.ledger, self._clock, metrics)
             self._stack.push_async_callback(self._billing.writer.close)
+            backends.on_departure(self._billing.responses.forget_tenant)
         self._sessions = SessionPool(
             self._build_session, self._clock, settings.sessions.connect_timeout_s, metrics.sessions.set
         )

@@ -27,6 +27,8 @@ __all__ = ["RouterClient"]
 
 COMPLETE_TIMEOUT_S = 5.0
 FLEET_TIMEOUT_S = 2.0
+FORGET_TIMEOUT_S = 10.0
+"""Longer than the router waits for its workers."""
 SERVICE_NAME: str = router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name
 _OUTCOME_TO_PB = {
     Outcome.FINISHED: router_pb2.OUTCOME_FINISHED,
@@ -81,6 +83,17 @@ class RouterClient:
         async with translate_errors(peer="the router"):
             answer = await self._stub.ExchangeConvictions(question_to_pb(update), timeout=timeout_s)
         return answer_from_pb(answer)
+
+    async def forget_tenant(self, tenant: str) -> bool:
+        """Have all workers drop what they cache of a tenant; false where one did not answer. Idempotent.
+
+        Raises:
+            WorkerLost: the router did not answer.
+        """
+        async with translate_errors(peer="the router"):
+            request = router_pb2.ForgetTenantRequest(tenant=tenant)
+            answer = await self._stub.ForgetTenant(request, timeout=FORGET_TIMEOUT_S)
+        return bool(answer.num_workers and not answer.num_failed)
 
     async def report_load(self, load: GatewayLoad, *, timeout_s: float = FLEET_TIMEOUT_S) -> None:
         """Tell the router what this gateway is busy with; idempotent.

@@ -23,11 +23,13 @@ ACCESS: dict[str, frozenset[PeerRole]] = {
     "/stratos.api.worker.v1.WorkerService/WatchStatus": _ROUTER | _AUTOSCALER | WORKER_ROLES,
     "/stratos.api.worker.v1.WorkerService/Drain": _AUTOSCALER | _SUPERVISOR,
     "/stratos.api.worker.v1.CacheService/WatchCache": _ROUTER,
+    "/stratos.api.worker.v1.CacheService/ForgetTenant": _ROUTER,
     "/stratos.api.kv.v1.KvSourceService/Fetch": WORKER_ROLES,
     "/stratos.api.kv.v1.KvSourceService/Invalidate": WORKER_ROLES,
     "/stratos.api.router.v1.RouterService/Schedule": _GATEWAY,
     "/stratos.api.router.v1.RouterService/Complete": _GATEWAY,
     "/stratos.api.router.v1.RouterService/ExchangeConvictions": _GATEWAY,
+    "/stratos.api.router.v1.RouterService/ForgetTenant": _GATEWAY,
     "/stratos.api.router.v1.RouterService/ReportLoad": _GATEWAY,
     "/stratos.api.router.v1.RouterService/GetFleet": _AUTOSCALER | _SUPERVISOR,
     # It hands out MACs of keys and cache salts.

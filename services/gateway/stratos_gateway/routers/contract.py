@@ -24,6 +24,14 @@ class Routers(Protocol):
     async def convict(self, request: PlacementRequest) -> None:
         """Have the prompt of a request refused for a while, here and at all other gateways."""
 
+    async def forget_tenant(self, tenant: str) -> bool:
+        """Have all workers drop what they cache of a tenant; false where one did not answer.
+
+        Raises:
+            StratosError: no router answers.
+        """
+        ...
+
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         """Tell the router that booked an attempt how it ended, without waiting for it."""
 

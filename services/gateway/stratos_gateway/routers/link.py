@@ -45,6 +45,10 @@ class RouterPeer(Protocol):
         """Tell what this gateway knows, and hear what others do."""
         ...
 
+    async def forget_tenant(self, tenant: str) -> bool:
+        """Have all workers drop what they cache of a tenant; raises ``WorkerLost``."""
+        ...
+
     async def report_load(self, load: GatewayLoad, *, timeout_s: float) -> None:
         """Tell what this gateway is busy with."""
 
@@ -139,6 +143,10 @@ class RouterLink:
             _log.debug("router %s did not take convictions: %s", self.address, error.message)
             return False
         return True
+
+    async def forget_tenant(self, tenant: str) -> bool:
+        """Have all workers drop what they cache of a tenant; false where one did not answer. Raises ``WorkerLost``."""
+        return await self._peer.forget_tenant(tenant)
 
     async def report_load(self, load: GatewayLoad) -> None:
         """Tell the router what this gateway is busy with; one that does not answer hears of it the next time."""

@@ -21,9 +21,10 @@ from starlette.types import Send
 
 from stratos.common.errors import DeadlinePassed, StratosError, WaitTooLong, WorkerLost
 from stratos.core.ledger.pricing import kept_promises
+from stratos.core.tenancy.prices import Price
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
-from stratos.rpc.tracing import Span
+from stratos.rpc.tracing import PROVIDER, Span
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.generation import GenerationSpec
 from stratos_gateway.generation.journal import ChoiceChunk
@@ -161,7 +162,7 @@ class GenerationEndpoint(EdgeEndpoint):
                 exchange.headers.append(SERVED_ELSEWHERE)
                 with (
                     self._settled(run, output, unless=lambda error: not exchange.status),
-                    self._external_account(run, output) as account,
+                    self._external_account(run, output, overflow.config.price) as account,
                 ):
                     await self._send_external(output, run, account)
         except WorkerLost as error:
@@ -246,7 +247,7 @@ class GenerationEndpoint(EdgeEndpoint):
         kept = KeptAnswer(chunks=merge_chunks(sent), prompts=prompts)
         if kept.is_cut_short(generations[0].spec.sampling.max_tokens):
             return  # for want of memory: the next one may get further
-        billing.responses.keep(key, kept, tenant.plan.response_ttl_s)
+        billing.responses.keep(key, tenant.name, kept, tenant.plan.response_ttl_s)
 
     def _account(self, tenant: Tenant, fanout: Fanout, prepared: Prepared) -> NoAccount:
         billing = self._edge.billing
@@ -254,7 +255,7 @@ class GenerationEndpoint(EdgeEndpoint):
             return NoAccount()
         return RequestAccount(billing.meter, tenant.plan, fanout.generations, is_stream=prepared.options.stream)
 
-    def _external_account(self, run: _Run, output: ExternalOutput) -> NoAccount:
+    def _external_account(self, run: _Run, output: ExternalOutput, price: Price) -> NoAccount:
         spec, billing = run.prepared.specs[0], self._edge.billing
         if billing is None or spec.meter is None:
             return NoAccount()
@@ -263,6 +264,7 @@ class GenerationEndpoint(EdgeEndpoint):
             run.caller.tenant,
             spec.meter,
             output,
+            price,
             has_answered=lambda: bool(exchange_of(run.request).status),
         )
 
@@ -325,7 +327,12 @@ class GenerationEndpoint(EdgeEndpoint):
 
 
 def _describe(span: Span, prepared: Prepared, generated: Generated) -> None:
+    reasons: tuple[str, ...] = ()
+    if isinstance(generated, Fanout):
+        reasons = tuple(r for generation in generated.generations for r in generation.transcript.finish_reasons)
     span.set(
+        provider=PROVIDER,
+        finish_reasons=reasons or None,
         operation="chat" if isinstance(prepared.renderer, ChatRenderer) else "text_completion",
         model=prepared.options.model,
         input_tokens=generated.num_prompt_tokens,

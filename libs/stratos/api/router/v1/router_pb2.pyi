@@ -243,3 +243,17 @@ class GetFleetResponse(_message.Message):
     workers: _containers.RepeatedCompositeFieldContainer[FleetWorker]
     gateways: _containers.RepeatedCompositeFieldContainer[GatewayLoad]
     def __init__(self, queues: _Optional[_Iterable[_Union[QueueDepth, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[FleetWorker, _Mapping]]] = ..., gateways: _Optional[_Iterable[_Union[GatewayLoad, _Mapping]]] = ...) -> None: ...
+
+class ForgetTenantRequest(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class ForgetTenantResponse(_message.Message):
+    __slots__ = ("num_workers", "num_failed")
+    NUM_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_FAILED_FIELD_NUMBER: _ClassVar[int]
+    num_workers: int
+    num_failed: int
+    def __init__(self, num_workers: _Optional[int] = ..., num_failed: _Optional[int] = ...) -> None: ...

@@ -50,6 +50,11 @@ class RouterServiceStub:
                 request_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsRequest.SerializeToString,
                 response_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsResponse.FromString,
                 _registered_method=True)
+        self.ForgetTenant = channel.unary_unary(
+                '/stratos.api.router.v1.RouterService/ForgetTenant',
+                request_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ForgetTenantRequest.SerializeToString,
+                response_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ForgetTenantResponse.FromString,
+                _registered_method=True)
         self.ReportLoad = channel.unary_unary(
                 '/stratos.api.router.v1.RouterService/ReportLoad',
                 request_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ReportLoadRequest.SerializeToString,
@@ -87,6 +92,13 @@ class RouterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetTenant(self, request, context):
+        """Has every worker drop what it caches of a tenant. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportLoad(self, request, context):
         """Takes over what a gateway says of its own load; asked again and again. Idempotent.
         """
@@ -118,6 +130,11 @@ def add_RouterServiceServicer_to_server(servicer, server):
                     servicer.ExchangeConvictions,
                     request_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsRequest.FromString,
                     response_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsResponse.SerializeToString,
+            ),
+            'ForgetTenant': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetTenant,
+                    request_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ForgetTenantRequest.FromString,
+                    response_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ForgetTenantResponse.SerializeToString,
             ),
             'ReportLoad': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportLoad,
@@ -212,6 +229,33 @@ class RouterService:
             '/stratos.api.router.v1.RouterService/ExchangeConvictions',
             stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsRequest.SerializeToString,
             stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetTenant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratos.api.router.v1.RouterService/ForgetTenant',
+            stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ForgetTenantRequest.SerializeToString,
+            stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ForgetTenantResponse.FromString,
             options,
             channel_credentials,
             insecure,
