@@ -52,6 +52,7 @@ async def read_decisions(target: AutoscalerAddress, most: int) -> autoscaler_pb2
     Raises:
         DependencyDown: no autoscaler answers.
     """
+    answer: autoscaler_pb2.ListDecisionsResponse
     for _ in range(TRIES):
         async with (
             target.dialer.channel(target.address, PeerRole.AUTOSCALER) as channel,
