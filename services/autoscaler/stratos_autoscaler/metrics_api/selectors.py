@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 
 from stratos.common.errors import BadRequest
 
@@ -47,8 +49,7 @@ def quantity(value: float) -> str:
     """
     if value < 0:
         raise ValueError(f"{value} is no load")
-    thousandths, rest = divmod(round(value * 1_000_000), 1000)
-    number, place = thousandths + (rest > 0), 0
+    number, place = math.ceil(Decimal(repr(value)) * 1000), 0
     if not number:
         return "0"
     while number % 1000 == 0 and place < len(_SUFFIXES) - 1:
