@@ -66,8 +66,12 @@ def up(
     otlp_endpoint: Annotated[str, typer.Option(help="Collector of traces, e.g. http://localhost:4317.")] = "",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     keep_logs: Annotated[bool, typer.Option(help="Keep the run's log files after a clean stop.")] = False,
+    fork_server: Annotated[bool, typer.Option(help="Fork services from one process that has their imports.")] = True,
 ) -> None:
     """Start the whole platform on this machine; Ctrl-C stops it."""
+    from stratos.cli.forking.client import begin_fork_server
+
+    server = begin_fork_server() if fork_server else None  # first, so that it imports while this process does
     from stratos.cli.local.preflight import find_shipped_model
     from stratos.cli.up import run_up
     from stratos.common.errors import BadRequest
@@ -101,7 +105,7 @@ def up(
             log_level=log_level,
             keep_logs=keep_logs,
         )
-    raise typer.Exit(run_up(options))
+    raise typer.Exit(run_up(options, server))
 
 
 @app.command("sim-worker")
