@@ -108,6 +108,7 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                 "supervisor_address": supervisor.address,
                 "poll_interval_s": "0.1",
                 "planner__quiet_s": "1",
+                "planner__up_queue_depth": "0",
                 "planner__cooldown_down_s": "0.5",
                 "not_ready_after_s": "0.5",
             }

@@ -138,6 +138,24 @@ HOSTILE: list[tuple[str, str, Any]] = [
     ("POST", "/declaration", {"plans": {"gold": {"budget": {"hard": 1.5}}}}),
     ("POST", "/declaration", {"keys": {}}),
     ("GET", "/audit?after=0%20COUNT%201", None),
+    ("GET", "/audit?after=" + "9" * 25, None),
+    ("GET", "/audit?after=%D9%A2", None),
+    ("GET", "/usage?start=2026-02-30", None),
+    ("GET", "/usage?start=0001-01-01&end=9999-12-31", None),
+    ("GET", "/usage?group_by=tenant", None),
+    ("GET", "/usage?tenant=*", None),
+    ("GET", "/usage?tenant=acme%3A2026-11-22", None),
+    ("GET", "/ledger", None),
+    ("GET", "/ledger?day=today", None),
+    ("GET", "/ledger?day=2026-11-22&cursor=-1", None),
+    ("GET", "/ledger?day=2026-11-22&cursor=0%20COUNT%201", None),
+    ("GET", "/ledger?day=2026-11-22&cursor=" + "9" * 30, None),
+    ("GET", "/statement?month=2026-13", None),
+    ("GET", "/statement?month=%D9%A2%D9%A0%D9%A2%D9%A6-11", None),
+    ("GET", "/statement?month=2026-11&tenant=a%00b", None),
+    ("GET", "/costs?month=2026-11&hour_price=1.5", None),
+    ("GET", "/costs?month=2026-11&hour_price=%D9%A2", None),
+    ("GET", "/costs?month=2026-11&paid_hours=1e9", None),
 ]
 
 
@@ -170,8 +188,11 @@ PATHS = [
     ("GET", "/plans"), ("PUT", "/plans/{}"), ("DELETE", "/plans/{}"), ("GET", "/tenants/{}"), ("PUT", "/tenants/{}"),
     ("POST", "/tenants/{}/suspend"), ("POST", "/tenants/{}/{}"), ("POST", "/keys"), ("DELETE", "/keys/{}"),
     ("POST", "/keys/{}/rotate"), ("POST", "/keys/{}/{}"), ("POST", "/blocks"), ("DELETE", "/blocks"), ("GET", "/audit"),
+    ("GET", "/usage"), ("GET", "/ledger"), ("GET", "/ledger/tenants"), ("GET", "/statement"), ("GET", "/costs"),
     ("POST", "/declaration"), ("PUT", "/policies/{}"), ("PUT", "/templates/{}"), ("DELETE", "/templates/{}/{}"),
 ]  # fmt: skip
+QUERY = ["after", "tenant", "month", "day", "start", "end", "cursor", "group_by", "hour_price", "paid_hours"]
+PERIODS = ["2026-11", "2026-11-22", "0", "9" * 18, "model,day"]
 NAMES = ["gold", "other", "{key}", "x" * 200, "%00", "%2e%2e", "a%2Fb", "resume", "\u00e9", "-1", "%"]
 
 
@@ -198,7 +219,7 @@ async def test_no_request_finds_a_bug_or_shows_a_secret_or_lets_a_tenant_write(a
         method, path = random.choice(PATHS)
         path = path.format(*(random.choice(NAMES).replace("{key}", own) for _ in range(2)))
         by = random.choice(["admin", "owner", "user"])
-        query = {"after": str(random.choice(ODD))} if random.random() < 0.1 else {}
+        query = {name: str(random.choice([*ODD, *PERIODS])) for name in QUERY if random.random() < 0.2}
         answer = await admin.call(method, path, body_of(random), by=by, **query)
         statuses[by, answer.status_code] += 1
         assert answer.status_code in (200, 400, 403, 404, 405), (method, path, answer.text)

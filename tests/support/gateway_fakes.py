@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import StratosError, WorkerLost
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.generation import ChoiceDelta, Receipt, RequestDelta, Submission
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.records import FinishReason, PositionLogprobs, RequestKey
@@ -71,6 +72,8 @@ class FakeRouter:
             handoff_id=f"handoff-{number}",
             status_version=number * 10,
         )
+
+    async def report_load(self, load: GatewayLoad) -> None: ...
 
     async def convict(self, request: PlacementRequest) -> None:
         self.convicted.append(request.prompt_digest)

@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute
 
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import Overloaded
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.concurrency import Admission
@@ -36,6 +37,8 @@ class Full:
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
         raise Overloaded("full")
+
+    async def report_load(self, load: GatewayLoad) -> None: ...
 
     async def convict(self, request: PlacementRequest) -> None: ...
 

@@ -17,9 +17,8 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.errors import StratosError
 from stratos.core.adapter import Adapter
-from stratos.core.cache_changes import CacheLayout
 from stratos.core.features import PROTOCOL_VERSION, Feature
-from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
+from stratos.core.placement import WorkerRole
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.codec.generation import welcome_to_pb
 from stratos.rpc.errors import to_error_detail
@@ -29,6 +28,7 @@ from stratos_gateway.limits.leaser import NO_LEASES, Leases
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.service import Backends, GatewayService
 from stratos_gateway.settings import GatewaySettings
+from tests.support.fake_router import FakeRouter
 from tests.support.gateway_keys import KEY, FakeBlocks, FakeContent, FakeKeys
 from tests.support.paths import BASE_MODEL
 from tests.support.scripted_worker import ScriptedWorker
@@ -227,49 +227,6 @@ def _prompt_logprobs(submit: decode_pb2.Submit) -> list[decode_pb2.PositionLogpr
             entry.top.add(token_id=(token + 1 + rank) % 4096, logprob=-0.25 - rank, rank=1 + rank)
         entries.append(entry)
     return entries
-
-
-@dataclass
-class FakeRouter:
-    """Names the first worker that is not excluded; errors come first."""
-
-    workers: list[FakeDecodeWorker]
-    embedders: list[WorkerRef] = field(default_factory=list)
-    """Prefill workers that embed."""
-    spread: bool = False
-    """Whether embeddings take turns instead of going to the first one."""
-    errors: list[StratosError] = field(default_factory=list)
-    requests: list[PlacementRequest] = field(default_factory=list)
-    completed: list[tuple[str, Outcome]] = field(default_factory=list)
-    convicted: list[PlacementRequest] = field(default_factory=list)
-    cache_layout: CacheLayout | None = None
-
-    async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
-        self.requests.append(request)
-        if self.errors:
-            raise self.errors.pop(0)
-        if request.work is Work.EMBEDDING:
-            return await self._place_embedding(request)
-        for worker in self.workers:
-            if worker.ref.incarnation not in request.excluded_incarnations:
-                handoff_id = f"handoff-{len(self.requests)}"
-                return Placement(decode=worker.ref, handoff_id=handoff_id, cache_layout=self.cache_layout)
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def _place_embedding(self, request: PlacementRequest) -> Placement:
-        allowed = [ref for ref in self.embedders if ref.incarnation not in request.excluded_incarnations]
-        if not allowed:
-            await asyncio.Event().wait()
-        ref = allowed[(len(self.requests) - 1) % len(allowed) if self.spread else 0]
-        handoff_id = f"handoff-{len(self.requests)}"
-        return Placement(decode=None, prefill=(ref,), handoff_id=handoff_id)
-
-    async def convict(self, request: PlacementRequest) -> None:
-        self.convicted.append(request)
-
-    def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
-        self.completed.append((placement.handoff_id, outcome))
 
 
 @dataclass

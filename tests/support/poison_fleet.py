@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import WorkerLost
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.generation import Submission
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
@@ -153,6 +154,8 @@ class PoisonFleet:
 
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         self._scheduler.complete(placement.handoff_id, outcome, num_output_tokens)
+
+    async def report_load(self, load: GatewayLoad) -> None: ...
 
     async def convict(self, request: PlacementRequest) -> None:
         poison = Conviction(tenant=request.terms.tenant, prompt_digest=request.prompt_digest, left_s=600.0)

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import StratosError, WorkerLost
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import AttemptReport, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.convictions import ConvictionConfig, ConvictionTable, ConvictionUpdate
 from stratos.rpc.clients.peer_addresses import PeerAddresses
@@ -36,6 +37,8 @@ class FakePeer:
     error: StratosError | None = None
     requests: list[PlacementRequest] = field(default_factory=list)
     reports: list[Sequence[AttemptReport]] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    loads: list[GatewayLoad] = field(default_factory=list)
     num_waiting: int = 0
     num_checks: int = 0
     is_closed: bool = False
@@ -67,6 +70,15 @@ class FakePeer:
         others = self.table.since(seen, self.clock.now())
         self.table.add_all(update.convictions, self.clock.now())
         return ConvictionUpdate(incarnation=self.incarnation, cursor=self.table.version, convictions=others)
+
+    async def forget_tenant(self, tenant: str) -> bool:
+        await self._answer()
+        self.forgotten.append(tenant)
+        return True
+
+    async def report_load(self, load: GatewayLoad, *, timeout_s: float) -> None:
+        await self._answer()
+        self.loads.append(load)
 
     def restart(self) -> None:
         """Another process at the same address, which knows nothing."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,3 +101,27 @@ async def scripted_http(script: Script) -> AsyncIterator[ScriptedHttp]:
         yield found
     finally:
         server.close()
+
+
+@contextmanager
+def scripted_http_in_thread(script: Script) -> Iterator[ScriptedHttp]:
+    """The same in a thread of its own, for fixtures that outlive the event loop of one test."""
+    started: list[ScriptedHttp] = []
+    is_up, loop = threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        async with scripted_http(script) as found:
+            started.append(found)
+            is_up.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
+    thread.start()
+    assert is_up.wait(10), "the scripted server did not start"
+    try:
+        yield started[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.close()

@@ -1,6 +1,7 @@
 """Records of the fleet: what workers report, and how the router sees them.
 
-Workers fill ``WorkerStatus``; the router adds liveness and bookings; the autoscaler reads ``Fleet``.
+Workers fill ``WorkerStatus``, gateways ``GatewayLoad``; the router adds liveness and bookings; the autoscaler reads
+``Fleet``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stratos.core.features import PROTOCOL_VERSION
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.kv import BlockLedger, KvIdentity, StagingLedger
 from stratos.core.placement import Work, WorkerRef
 
@@ -111,3 +113,5 @@ class Fleet:
 
     queues: tuple[QueueDepth, ...] = ()
     workers: tuple[FleetWorker, ...] = ()
+    gateways: tuple[GatewayLoad, ...] = ()
+    """Those that have reported lately."""

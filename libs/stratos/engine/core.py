@@ -248,7 +248,12 @@ class EngineCore:
     def forget_blocks(self, hashes: list[bytes]) -> int:
         """Drop blocks from the prefix cache by hash; returns how many were known."""
         with self._changing():
-            return max(self._blocks.forget(hashes), self._kv.tier.forget(hashes))
+            return self._kv.forget(hashes)
+
+    def forget_tenant(self, tenant: str) -> int:
+        """Drop all blocks of a tenant from the prefix cache, in both tiers; returns how many were known."""
+        with self._changing():
+            return self._kv.forget(self._kv.owners.take(tenant))
 
     def cache_changes(self, after: int | None) -> CacheChanges:
         """What the prefix cache stored and removed after change ``after``; all of it for ``None``, or an old number."""

@@ -1,4 +1,4 @@
-"""How many workers the load of a moment asks for, at a given utilisation."""
+"""What a pool's load is, whether it asks for more workers or for fewer, and for how many more."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 
 from stratos.core.placement import WorkerRole
-from stratos.planning.observation import PoolObservation
-from stratos.planning.settings import PoolConfig
+from stratos.planning.observation import PoolObservation, WorkerLoad
+from stratos.planning.settings import PlannerConfig, PoolConfig
 
 
 class Reason(enum.StrEnum):
@@ -17,6 +17,7 @@ class Reason(enum.StrEnum):
     BATCH_SLOTS = "batch_slots"
     KV_BLOCKS = "kv_blocks"
     QUEUE = "queue"
+    TTFT = "ttft"
     PREFILL_TOKENS = "prefill_tokens"
     BELOW_MIN = "below_min"
     ABOVE_MAX = "above_max"
@@ -32,49 +33,89 @@ class Reason(enum.StrEnum):
     DRAIN_IN_PROGRESS = "drain_in_progress"
     STABILISING = "stabilising"
     COOLDOWN = "cooldown"
+    WAKE = "wake"
+    IDLE = "idle"
+    ASLEEP = "asleep"
+    HPA = "hpa"
+    NOT_MANAGED = "not_managed"
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Workers wanted, and what asks for most of them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What decisions about a pool look at."""
 
-    num_workers: int
-    reason: Reason
-
-
-def demand(pool: PoolObservation, config: PoolConfig, utilisation: float) -> Demand:
-    """Workers that would carry running and waiting load with each of them at ``utilisation`` at most."""
-    if config.bounds.role is WorkerRole.PREFILL:
-        wanted = [_prefill_demand(pool, config, utilisation)]
-    else:
-        wanted = [_slot_demand(pool, config, utilisation), _block_demand(pool, utilisation)]
-    return max(wanted, key=lambda found: found.num_workers)
+    backlog: int
+    """Requests that wait, at routers and at workers."""
+    ttft_p95_s: float | None
+    """``None`` where nothing was answered in the last minute."""
+    utilisation: float
+    """Share of batch slots or of KV blocks in use, the larger; for prefill also of the prompt tokens it may queue."""
+    scarcest: Reason
+    """Which of them it is."""
 
 
-def queue_demand(pool: PoolObservation, config: PoolConfig) -> Demand:
-    """A backlog asks for one worker more than there are, without asking which resource they lack."""
-    num_live = sum(worker.is_live for worker in pool.staying)
-    is_backlogged = pool.queue_depth >= config.planner.queue_per_worker * max(1, num_live)
-    return Demand(num_live + 1 if is_backlogged else 0, Reason.QUEUE)
-
-
-def _slot_demand(pool: PoolObservation, config: PoolConfig, utilisation: float) -> Demand:
+def measure(pool: PoolObservation, config: PoolConfig) -> Load:
+    """The load of a moment; without live workers the utilisation is 0."""
     live = [worker for worker in pool.staying if worker.is_live]
-    slots = [worker.max_num_seqs or config.planner.default_batch_slots for worker in live]
-    per_worker = sum(slots) / len(slots) if slots else config.planner.default_batch_slots
-    load = sum(worker.num_seqs for worker in pool.workers) + pool.queue_depth
-    return Demand(math.ceil(load / (per_worker * utilisation)), Reason.BATCH_SLOTS)
+    shares = {Reason.BATCH_SLOTS: _slot_share(pool, live, config), Reason.KV_BLOCKS: _block_share(pool, live)}
+    if config.bounds.role is WorkerRole.PREFILL:
+        tokens = sum(worker.num_queued_tokens for worker in pool.workers) + pool.queued_tokens
+        shares[Reason.PREFILL_TOKENS] = _share(tokens, config.planner.prefill_tokens_per_worker * len(live))
+    scarcest = max(shares, key=lambda reason: shares[reason])
+    return Load(backlog=pool.backlog, ttft_p95_s=pool.ttft_p95_s, utilisation=shares[scarcest], scarcest=scarcest)
 
 
-def _block_demand(pool: PoolObservation, utilisation: float) -> Demand:
-    live = [worker for worker in pool.staying if worker.is_live and worker.num_total_blocks]
-    if not live:
-        return Demand(0, Reason.KV_BLOCKS)
-    per_worker = sum(worker.num_total_blocks for worker in live) / len(live)
-    load = sum(worker.num_used_blocks for worker in pool.workers) + pool.queued_tokens / live[0].block_size
-    return Demand(math.ceil(load / (per_worker * utilisation)), Reason.KV_BLOCKS)
+def pressure(load: Load, config: PlannerConfig) -> Reason | None:
+    """Why a worker more is wanted; ``None`` when none is."""
+    if load.backlog > config.up_queue_depth:
+        return Reason.QUEUE
+    if load.utilisation > config.up_utilisation:
+        return load.scarcest
+    if load.backlog and load.ttft_p95_s is not None and load.ttft_p95_s > config.up_ttft_s:
+        return Reason.TTFT
+    return None
 
 
-def _prefill_demand(pool: PoolObservation, config: PoolConfig, utilisation: float) -> Demand:
-    load = sum(worker.num_queued_tokens for worker in pool.workers) + pool.queued_tokens
-    return Demand(math.ceil(load / (config.planner.prefill_tokens_per_worker * utilisation)), Reason.PREFILL_TOKENS)
+def is_quiet(load: Load, config: PlannerConfig) -> bool:
+    """Everything is below the lower marks, and nothing above an upper one, should the marks overlap."""
+    is_quick = load.ttft_p95_s is None or load.ttft_p95_s < config.down_ttft_s
+    is_low = load.backlog < config.down_queue_depth and is_quick and load.utilisation < config.down_utilisation
+    return is_low and pressure(load, config) is None
+
+
+def num_wanted(pool: PoolObservation, config: PoolConfig) -> int:
+    """Workers that would carry running and waiting load with each of them at ``up_utilisation`` at most."""
+    utilisation = config.planner.up_utilisation
+    if config.bounds.role is WorkerRole.PREFILL:
+        tokens = sum(worker.num_queued_tokens for worker in pool.workers) + pool.queued_tokens
+        return math.ceil(tokens / (config.planner.prefill_tokens_per_worker * utilisation))
+    live = [worker for worker in pool.staying if worker.is_live]
+    slots = _num_slots(live, config) / len(live) if live else config.planner.default_batch_slots
+    seqs = sum(worker.num_seqs for worker in pool.workers) + pool.queue_depth
+    return max(math.ceil(seqs / (slots * utilisation)), _blocks_wanted(pool, live, utilisation))
+
+
+def _blocks_wanted(pool: PoolObservation, live: list[WorkerLoad], utilisation: float) -> int:
+    known = [worker for worker in live if worker.num_total_blocks]
+    if not known:
+        return 0
+    per_worker = sum(worker.num_total_blocks for worker in known) / len(known)
+    blocks = sum(worker.num_used_blocks for worker in pool.workers) + pool.queued_tokens / known[0].block_size
+    return math.ceil(blocks / (per_worker * utilisation))
+
+
+def _slot_share(pool: PoolObservation, live: list[WorkerLoad], config: PoolConfig) -> float:
+    return _share(sum(worker.num_seqs for worker in pool.workers), _num_slots(live, config))
+
+
+def _num_slots(live: list[WorkerLoad], config: PoolConfig) -> int:
+    return sum(worker.max_num_seqs or config.planner.default_batch_slots for worker in live)
+
+
+def _block_share(pool: PoolObservation, live: list[WorkerLoad]) -> float:
+    used = sum(worker.num_used_blocks for worker in pool.workers)
+    return _share(used, sum(worker.num_total_blocks for worker in live))
+
+
+def _share(used: float, total: float) -> float:
+    return used / total if total else 0.0

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
+from stratos.core.gateway_load import GatewayLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,17 +19,26 @@ class FleetSum:
 
 
 def sum_fleets(fleets: Sequence[Fleet]) -> Fleet:
-    """Queues are added; of a worker the freshest report counts, with the bookings of all routers."""
+    """Queues are added; of a worker the freshest report counts, with the bookings of all routers.
+
+    A gateway tells every router the same, so of it the freshest report counts as well.
+    """
     queues: dict[tuple[object, ...], list[QueueDepth]] = {}
     workers: dict[str, list[FleetWorker]] = {}
+    gateways: dict[tuple[str, str], GatewayLoad] = {}
     for fleet in fleets:
         for queue in fleet.queues:
             queues.setdefault((queue.model_digest, queue.priority_class, queue.work), []).append(queue)
         for worker in fleet.workers:
             workers.setdefault(worker.ref.worker_id, []).append(worker)
+        for load in fleet.gateways:
+            key = load.gateway, load.model_digest
+            if key not in gateways or load.age_s < gateways[key].age_s:
+                gateways[key] = load
     return Fleet(
         queues=tuple(_add_queues(same) for same in queues.values()),
         workers=tuple(_merge(same) for same in workers.values()),
+        gateways=tuple(gateways.values()),
     )
 
 

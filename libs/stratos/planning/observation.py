@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stratos.core.fleet import Fleet, FleetWorker
+from stratos.core.gateway_load import ttft_percentile
 from stratos.core.placement import Work, WorkerRole
 from stratos.planning.settings import PoolKey
 
@@ -23,6 +24,10 @@ class WorkerLoad:
     is_draining: bool = False
     num_seqs: int = 0
     """Running, waiting, on their way there."""
+    num_running: int = 0
+    """In the batch."""
+    num_waiting: int = 0
+    """There, for a place in the batch."""
     num_queued_tokens: int = 0
     num_used_blocks: int = 0
     num_total_blocks: int = 0
@@ -45,6 +50,13 @@ class PoolObservation:
     """Workers that drain and are not among ``workers`` any more."""
     is_partial: bool = False
     """Some router did not answer: there may be more load than this."""
+    ttft_p95_s: float | None = None
+    """Of the model's answers of the last minute; ``None`` where there was none."""
+
+    @property
+    def backlog(self) -> int:
+        """Requests that wait, at routers and at workers."""
+        return self.queue_depth + sum(worker.num_waiting for worker in self.workers)
 
     @property
     def staying(self) -> tuple[WorkerLoad, ...]:
@@ -85,6 +97,7 @@ def observe(
         num_starting=num_starting,
         num_leaving=num_leaving,
         is_partial=is_partial,
+        ttft_p95_s=ttft_percentile([load for load in fleet.gateways if pool.holds_model(load.model_digest)], 0.95),
     )
 
 
@@ -108,6 +121,8 @@ def _load(worker: FleetWorker) -> WorkerLoad:
         is_live=worker.is_live,
         is_draining=is_draining,
         num_seqs=status.num_running + status.num_waiting + status.num_handoffs + worker.num_booked,
+        num_running=status.num_running,
+        num_waiting=status.num_waiting,
         num_queued_tokens=status.num_queued_tokens,
         num_used_blocks=blocks.allocated + blocks.reserved + blocks.fenced,
         num_total_blocks=blocks.total,

@@ -3,9 +3,9 @@
 Up at once, down one worker at a time after a quiet window without gaps.  The steps of a decision:
     no data, or another autoscaler acts -> hold
     fewer than the minimum, confirmed -> start;  more than the maximum -> drain
-    more wanted than there are -> start (not while one starts, not in a cooldown)
+    above an upper mark (queue, TTFT, utilisation) -> start (not while one starts, not in a cooldown)
     a router did not answer -> start where that is wanted, but drain none
-    fewer wanted for the whole quiet window, survivors below ``down_utilisation`` -> drain the least loaded, newest
+    below every lower mark for the whole quiet window -> drain the least loaded, newest
 
 Holding is a decision with a reason.  Missing data never changes a pool.
 """
@@ -13,10 +13,10 @@ Holding is a decision with a reason.  Missing data never changes a pool.
 from __future__ import annotations
 
 import enum
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from stratos.planning.demand import Demand, Reason, demand, queue_demand
+from stratos.core.gateway_load import WINDOW_S
+from stratos.planning.demand import Load, Reason, is_quiet, measure, num_wanted, pressure
 from stratos.planning.observation import PoolObservation, WorkerLoad
 from stratos.planning.settings import PoolConfig
 
@@ -42,6 +42,10 @@ class Decision:
     num_start: int = 0
     victim: str = ""
     """Worker to drain; empty unless ``direction`` is DOWN."""
+    load: Load | None = None
+    """What it was taken on; ``None`` without data."""
+    blocked: Reason | None = None
+    """What the load asked for, where ``reason`` is what stood in the way."""
 
 
 class PoolPlanner:
@@ -49,9 +53,9 @@ class PoolPlanner:
 
     def __init__(self, config: PoolConfig) -> None:
         self._config = config
-        self._wanted: deque[tuple[float, int]] = deque()
-        """(time, workers wanted at ``down_utilisation``, or by a backlog) over the quiet window, without gaps."""
-        self._window_begin = NEVER
+        self._quiet_since: float | None = None
+        """Below every lower mark since then, without gaps."""
+        self._seen_at = NEVER
         self._last_up = self._last_down = NEVER
         self._missing_since: float | None = None
         self._out_since: dict[str, float] = {}
@@ -72,13 +76,11 @@ class PoolPlanner:
         if pool is None:
             self._forget_window()
             return self._hold(why_none)
-        self._track(pool, now)
-        usable = [
-            w for w in pool.staying if w.is_live or now - self._out_since[w.worker_id] < self._config.planner.confirm_s
-        ]
-        decision = self._repair(pool, now) or self._grow(pool, len(usable), now) or self._shrink(pool, now)
+        load = measure(pool, self._config)
+        self._track(pool, load, now)
+        decision = self._repair(pool, now) or self._grow(pool, load, now) or self._shrink(pool, now)
         self._desired = decision.desired
-        return decision
+        return replace(decision, load=load)
 
     def start_failed(self, now: float) -> None:
         """A start did not succeed: wait before the next one."""
@@ -102,46 +104,43 @@ class PoolPlanner:
             return self._drain(pool, config.max_workers, Reason.ABOVE_MAX, now)
         return None
 
-    def _grow(self, pool: PoolObservation, num_usable: int, now: float) -> Decision | None:
+    def _grow(self, pool: PoolObservation, load: Load, now: float) -> Decision | None:
         """More at once, when the load asks for it."""
-        config = self._config
-        wanted = max(demand(pool, config, config.planner.up_utilisation), queue_demand(pool, config), key=_size)
-        supply = num_usable + pool.num_starting
-        if wanted.num_workers <= supply:
+        config, num_present = self._config, len(pool.staying) + pool.num_starting
+        reason = pressure(load, config.planner)
+        if not num_present and load.backlog:
+            reason = Reason.QUEUE  # the first worker of a pool at zero comes for the first request
+        if reason is Reason.TTFT and now - self._last_up < WINDOW_S:
+            return None  # answers from before the last start are still in the percentile
+        if reason is None:
             return None
-        if pool.staying and not any(worker.is_live for worker in pool.staying) and num_usable:
-            return self._hold(Reason.NO_LIVE_WORKER)  # they are expected back
-        if len(pool.staying) + pool.num_starting >= config.max_workers:
-            return self._hold(Reason.AT_MAX, desired=config.max_workers)
+        if num_present >= config.max_workers:
+            return self._hold(Reason.AT_MAX, desired=config.max_workers, blocked=reason)
         if pool.num_starting:
-            return self._hold(Reason.STARTING)
+            return self._hold(Reason.STARTING, blocked=reason)
+        if any(now - since < config.planner.confirm_s for since in self._out_since.values()):
+            return self._hold(Reason.NO_LIVE_WORKER, blocked=reason)  # they are expected back
         if now - self._last_up < config.planner.cooldown_up_s:
-            return self._hold(Reason.COOLDOWN)
-        return self._start(wanted.num_workers, supply, wanted.reason, now, num_present=len(pool.staying))
+            return self._hold(Reason.COOLDOWN, blocked=reason)
+        num_usable = sum(worker.is_live for worker in pool.staying)
+        return self._start(max(num_wanted(pool, config), num_usable + 1), num_usable, reason, now, num_present)
 
     def _shrink(self, pool: PoolObservation, now: float) -> Decision:
         """One less, when that has been enough for the whole window."""
         config = self._config
         num_staying = len(pool.staying)
-        max_wanted = max(config.min_workers, *(count for _, count in self._wanted))
-        if pool.num_starting or pool.queue_depth or max_wanted >= num_staying:
-            # "steady" while the latest demand needs everyone, "stabilising" when only the past did
-            is_steady = max(config.min_workers, self._wanted[-1][1]) >= num_staying
-            return self._hold(
-                Reason.STEADY if is_steady else Reason.STABILISING, desired=num_staying + pool.num_starting
-            )
-        if pool.is_partial:
-            return self._hold(Reason.PARTIAL_DATA, desired=num_staying)
-        if now - self._window_begin < config.planner.quiet_s:
-            return self._hold(Reason.STABILISING, desired=num_staying)
+        if self._quiet_since is None or num_staying <= config.min_workers or pool.num_starting:
+            is_partial = pool.is_partial and num_staying > config.min_workers
+            reason = Reason.PARTIAL_DATA if is_partial else Reason.STEADY
+            return self._hold(reason, desired=num_staying + pool.num_starting)
+        if now - self._quiet_since < config.planner.quiet_s:
+            return self._hold(Reason.STABILISING, desired=num_staying, blocked=Reason.QUIET)
         return self._drain(pool, num_staying - 1, Reason.QUIET, now)
 
-    def _start(
-        self, wanted: int, supply: int, reason: Reason, now: float, *, num_present: int | None = None
-    ) -> Decision:
+    def _start(self, wanted: int, supply: int, reason: Reason, now: float, num_present: int | None = None) -> Decision:
         config = self._config
         if now < self._no_start_before:
-            return self._hold(Reason.START_FAILED)
+            return self._hold(Reason.START_FAILED, blocked=reason)
         present = supply if num_present is None else num_present
         count = min(wanted - supply, config.max_workers - present, config.planner.max_step_up)
         self._last_up = now
@@ -149,20 +148,21 @@ class PoolPlanner:
 
     def _drain(self, pool: PoolObservation, desired: int, reason: Reason, now: float) -> Decision:
         if pool.num_leaving or len(pool.staying) < len(pool.workers):
-            return self._hold(Reason.DRAIN_IN_PROGRESS)
+            return self._hold(Reason.DRAIN_IN_PROGRESS, blocked=reason)
         if now - max(self._last_down, self._last_up) < self._config.planner.cooldown_down_s:
-            return self._hold(Reason.COOLDOWN)
+            return self._hold(Reason.COOLDOWN, blocked=reason)
         live = [worker for worker in pool.staying if worker.is_live]
         if len(live) <= self._config.min_workers or not live:
-            return self._hold(Reason.NO_LIVE_WORKER)
+            return self._hold(Reason.NO_LIVE_WORKER, blocked=reason)
         victim = min(live, key=lambda w: (w.num_seqs, w.num_queued_tokens, -self._first_seen[_name(w)]))
         self._last_down = now
         return Decision(direction=Direction.DOWN, reason=reason, desired=desired, victim=victim.worker_id)
 
-    def _hold(self, reason: Reason, *, desired: int | None = None) -> Decision:
-        return Decision(direction=Direction.HOLD, reason=reason, desired=self._desired if desired is None else desired)
+    def _hold(self, reason: Reason, *, desired: int | None = None, blocked: Reason | None = None) -> Decision:
+        size = self._desired if desired is None else desired
+        return Decision(direction=Direction.HOLD, reason=reason, desired=size, blocked=blocked)
 
-    def _track(self, pool: PoolObservation, now: float) -> None:
+    def _track(self, pool: PoolObservation, load: Load, now: float) -> None:
         """Remember since when workers are known or out, and what the load asked for."""
         names = {_name(worker) for worker in pool.workers}
         self._first_seen = {name: order for name, order in self._first_seen.items() if name in names}
@@ -172,28 +172,18 @@ class PoolPlanner:
                 self._first_seen[_name(worker)] = self._num_seen
         out = [worker.worker_id for worker in pool.workers if not worker.is_live]
         self._out_since = {worker_id: self._out_since.get(worker_id, now) for worker_id in out}
-        if self._wanted and now - self._wanted[-1][0] > self._config.planner.max_gap_s:
-            self._forget_window()
-        if not self._wanted or pool.is_partial:
-            self._window_begin = now
-        wanted = max(
-            demand(pool, self._config, self._config.planner.down_utilisation),
-            queue_demand(pool, self._config),
-            key=_size,
-        )
-        self._wanted.append((now, wanted.num_workers))
-        while self._wanted[0][0] < now - self._config.planner.quiet_s:
-            self._wanted.popleft()
+        is_gap = now - self._seen_at > self._config.planner.max_gap_s
+        self._seen_at = now
+        if pool.is_partial or not is_quiet(load, self._config.planner):
+            self._quiet_since = None
+        elif self._quiet_since is None or is_gap:
+            self._quiet_since = now
 
     def _forget_window(self) -> None:
         """What was not seen may have been a peak."""
-        self._wanted.clear()
+        self._quiet_since = None
         self._missing_since = None
 
 
 def _name(worker: WorkerLoad) -> str:
     return f"{worker.worker_id}/{worker.incarnation}"
-
-
-def _size(found: Demand) -> int:
-    return found.num_workers

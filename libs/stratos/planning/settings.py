@@ -15,18 +15,24 @@ from stratos.core.placement import WorkerRole
 class PlannerConfig:
     """When a pool grows and shrinks."""
 
-    up_utilisation: float = 0.8
-    """Batch slots or KV blocks in use above which a worker more is wanted."""
-    down_utilisation: float = 0.6
-    """The survivors of a scale-down must stay below this, or the pool would swing."""
-    queue_per_worker: int = 1
-    """Requests waiting at the router, per worker, that mean one worker more, even where batch slots are free."""
+    up_queue_depth: Annotated[int, Ge(0)] = 50
+    """More waiting requests than this, at routers and at workers, start a worker."""
+    up_ttft_s: Annotated[float, Gt(0)] = 1.0
+    """So does a p95 of the time to the first token above this, while something waits: else more would not help."""
+    up_utilisation: Annotated[float, Gt(0)] = 0.85
+    """So does a larger share of batch slots or of KV blocks in use, whichever is larger."""
+    down_queue_depth: Annotated[int, Ge(0)] = 10
+    """A worker is drained only after fewer waiting requests than this for all of ``quiet_s``, ..."""
+    down_ttft_s: Annotated[float, Gt(0)] = 0.5
+    """... a p95 of the time to the first token below this, ..."""
+    down_utilisation: Annotated[float, Gt(0)] = 0.4
+    """... and a smaller share of slots and blocks in use; below half of up_utilisation, or the pool would swing."""
     prefill_tokens_per_worker: int = 8192
     """Prompt tokens one prefill worker may have queued."""
     default_batch_slots: int = 8
     """Stands for ``max_num_seqs`` of a worker that does not report it."""
     quiet_s: float = 60.0
-    """A smaller pool must have been enough for this long, without a gap in the data, before a worker is drained."""
+    """How long, without a gap in the data."""
     max_gap_s: float = 10.0
     """Longer without an observation is a gap: the quiet window starts again. At least three polls."""
     cooldown_up_s: float = 3.0
@@ -50,6 +56,8 @@ class PoolKey:
     role: WorkerRole
     model_digest: str = ""
     """SHA-256 (hex) of the base model; empty where the deployment has one model."""
+    model_name: str = ""
+    """What people call the model: a label."""
 
     def holds_model(self, model_digest: str) -> bool:
         """Workers and requests of that model belong here, if their role does."""

@@ -1,4 +1,5 @@
-"""gRPC edge of ``CacheService``: what the prefix cache holds, for routers that place requests by it.
+"""gRPC edge of ``CacheService``: what the prefix cache holds, for routers that place requests by it, and what
+it is to drop.
 
 The engine numbers the changes and keeps the last ones in a ring.  A stream has a place in it and asks for what came
 after; the step loop knows of no stream.  A reader that is slower than the ring gets the whole cache again.
@@ -11,6 +12,7 @@ from contextlib import aclosing
 from typing import Any
 
 from stratos.api.worker.v1 import cache_pb2, cache_pb2_grpc
+from stratos.common.errors import BadRequest
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.rpc.codec.cache import changes_to_pb
 from stratos.worker.engine_client.base import EngineClient
@@ -52,3 +54,12 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
                 for part in changes.parts(MAX_STORED):
                     yield changes_to_pb(self._incarnation, part)
                 after = changes.last
+
+    async def ForgetTenant(
+        self, request: cache_pb2.ForgetTenantRequest, context: Any
+    ) -> cache_pb2.ForgetTenantResponse:
+        """The tenant was deleted, so nothing of it may stay."""
+        if not request.tenant:
+            raise BadRequest("name a tenant")
+        num_forgotten = await self._engine().forget_tenant(request.tenant)
+        return cache_pb2.ForgetTenantResponse(num_forgotten=num_forgotten)

@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import DependencyDown
 from stratos.common.ids import new_incarnation
+from stratos.core.tenancy.plan import Plan
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.rpc.clients.peer_addresses import PeerAddresses
@@ -27,6 +28,7 @@ from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.tenant_lookup import TenantLookup
 from stratos.store.redis import open_redis
+from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants
 from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
 from stratos_gateway.access.snapshot_servicer import SnapshotCopies
@@ -84,7 +86,10 @@ async def open_backends(
 
     ledger = LedgerStore(redis, settings.records, settings.ledger.entries_kept_days, store_id)
     removal = LedgerRemoval(ledger, settings.admin.forget_after_s)
-    tasks["ledger-removal"] = removal.run
+    departed = DepartedTenants(partial(living_tenants, follower), routers.forget_tenant, settings.admin.forget_after_s)
+    departed.look()  # at what a restored copy says: it may be gone from the store by now
+    follower.on_change(departed.look)
+    tasks |= {"ledger-removal": removal.run, "departed-tenants": departed.run}
     return Backends(
         admin=AdminStores(records=store, key_use=key_use, peppers=peppers, ledger=ledger, removal=removal),
         routers=routers,
@@ -93,14 +98,21 @@ async def open_backends(
         blocks=SnapshotBlocks(follower),
         content=SnapshotContent(follower),
         leases=LeaseStore(redis, settings.records, new_incarnation(), store_id),
-        ledger=LedgerAccess(store=ledger, plan_of=TenantLookup(follower).plan_of),
+        ledger=LedgerAccess(store=ledger, plan_of=partial(_plan_of, TenantLookup(follower), departed)),
         tasks=tasks,
         collectors=(SnapshotMetrics(follower),),
         snapshot_text=SnapshotCopies(follower).text,
         first_look=first_look,
         on_change=follower.on_change,
+        on_departure=departed.on_departure,
         not_ready_reason=follower.not_ready_reason,
     )
+
+
+def _plan_of(tenants: TenantLookup, departed: DepartedTenants, name: str) -> Plan | None:
+    """Of a tenant that was deleted it is the last one, for what comes late."""
+    last = departed.last_record(name)
+    return tenants.plan_of(name) or (None if last is None else tenants.plan_for(last))
 
 
 def _issuers(config: OidcConfig, clock: Clock) -> list[IssuerKeys]:

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from stratos.api.gateway.v1 import snapshot_pb2, snapshot_pb2_grpc
 from stratos.common.clock import SystemClock
 from stratos.common.errors import DependencyDown
+from stratos.common.ids import new_incarnation
 from stratos.core.placement import WorkerRef
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.serving.service import Service
@@ -45,6 +46,7 @@ from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import read_policy
+from stratos_gateway.observe.recent_load import RecentLoad
 from stratos_gateway.observe.request_book import RequestBook
 from stratos_gateway.overflow.client import OverflowClient
 from stratos_gateway.policies.classifier import Classifier, HttpClassifier, NoClassifier
@@ -95,6 +97,8 @@ class Backends:
     """Waits until they were asked once, with or without success."""
     on_change: Callable[[Callable[[], None]], None] = lambda listener: None
     """Takes what is to be called whenever tenants, keys, adapters or blocks have changed."""
+    on_departure: Callable[[Callable[[str], None]], None] = lambda listener: None
+    """Takes what is to be called with the name of each tenant that was deleted."""
     not_ready_reason: Callable[[], str] = lambda: ""
     """Why no request can be served with what they know; quick, thread-safe."""
 
@@ -122,6 +126,7 @@ class GatewayService(Service):
         self._leaser: Leaser
         self._billing: Billing | None = None
         self._edge: Edge
+        self._recent_load: RecentLoad
         self._http: HttpServer
         self._admin_http: HttpServer | None = None
         self._backends: Backends | None = None
@@ -159,6 +164,7 @@ class GatewayService(Service):
         if backends.ledger is not None:
             self._billing = await Billing.open(backends.ledger, settings.ledger, self._clock, metrics)
             self._stack.push_async_callback(self._billing.writer.close)
+            backends.on_departure(self._billing.responses.forget_tenant)
         self._sessions = SessionPool(
             self._build_session, self._clock, settings.sessions.connect_timeout_s, metrics.sessions.set
         )
@@ -167,6 +173,8 @@ class GatewayService(Service):
         self._stack.push_async_callback(embeddings.close)
         self._admission = Admission(settings.requests.max_open, settings.requests.max_open_per_tenant, metrics)
         backends.on_change(self._admission.recheck)
+        admission = self._admission
+        self._recent_load = RecentLoad(new_incarnation(), model.base.digest, lambda: admission.num_open, self._clock)
         platform = Platform(
             routers=backends.routers,
             prompt_digests=PromptDigests(settings.key_pepper.get_secret_value().encode()),
@@ -233,10 +241,11 @@ class GatewayService(Service):
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """The HTTP server, the watch over sessions, what keeps the backends fresh."""
         own = {} if self._admin_http is None else {"admin": self._admin_http.run()}
+        assert self._backends is not None, "tasks start after open"
+        own["load"] = self._recent_load.run(self._backends.routers)
         own |= {"http": self._http.run(), "sessions": self._sessions.run(), "limits": self._leaser.run()}
         if self._billing is not None:
             own |= self._billing.tasks(self._sessions)
-        assert self._backends is not None, "tasks start after open"
         return {**own, **{name: work() for name, work in self._backends.tasks.items()}}
 
     async def warm_up(self) -> None:
@@ -312,6 +321,7 @@ class GatewayService(Service):
             overflow=self._open_overflow(model),
             billing=self._billing,
             content=ContentGate(backends.content, self._open_classifier(), platform.metrics),
+            recent_load=self._recent_load,
         )
         routes = build_routes(
             chat=GenerationEndpoint(edge, preparation.chat, "messages"),

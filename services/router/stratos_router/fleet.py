@@ -158,6 +158,10 @@ class FleetState:
             self._note(record, now)
         return tuple(self._describe(record, now) for record in self._records.values())
 
+    def addresses(self) -> list[str]:
+        """host:port of every member."""
+        return [record.member.address for record in self._records.values()]
+
     def _view(self, record: _Record) -> WorkerView:
         status, ref = record.liveness.status, record.ref()
         assert status is not None

@@ -46,6 +46,7 @@ from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
 from stratos.routing.worker_view import WorkerView
 from stratos_router.fleet import FleetState
+from stratos_router.gateway_loads import GatewayLoads
 from stratos_router.metrics import RouterMetrics
 from stratos_router.settings import RouterSettings
 from stratos_router.silence import LATE_S
@@ -96,6 +97,7 @@ class Scheduler:
         self._prefill_memory = PrefillMemory()
         self._suspects = SuspectHolds(settings.suspects)
         self._placer = Placer(Reservations(bookings), self._suspects, self.policies, rng)
+        self.gateways = GatewayLoads()
         self._incarnation = new_incarnation()
         self._convictions = ConvictionTable(settings.convictions)
         self._is_draining = False
@@ -165,9 +167,13 @@ class Scheduler:
         return ConvictionUpdate(incarnation=self._incarnation, cursor=table.version, convictions=others)
 
     def fleet(self) -> Fleet:
-        """Queues and workers now."""
+        """Queues and workers now, and the gateways' last reports."""
         now = self._now()
-        return Fleet(queues=tuple(self._queue.depths(now)), workers=self._fleet.workers(now))
+        return Fleet(
+            queues=tuple(self._queue.depths(now)),
+            workers=self._fleet.workers(now),
+            gateways=self.gateways.recent(now),
+        )
 
     def wake(self) -> None:
         """Something changed that may let a request go."""

@@ -17,6 +17,7 @@ from stratos.rpc.serving.service import Service
 from stratos_router.cache_follower import CacheFollower
 from stratos_router.discovery import open_discovery
 from stratos_router.fleet import FleetState
+from stratos_router.forgetting import TenantForgetting
 from stratos_router.metrics import RouterMetrics
 from stratos_router.scheduler import Scheduler
 from stratos_router.servicer import RouterServicer
@@ -44,10 +45,11 @@ class RouterApp(Service):
         self._discovery = open_discovery(settings.discovery, clock, resolve)
         self._scheduler = Scheduler(fleet, bookings, settings, metrics, clock, rng)
         caches = CacheFollower(self._scheduler.policies.index, metrics, settings.redial_after_s, self._connect)
+        self._forgetting = TenantForgetting(fleet.addresses, self._connect)
         self._watcher = Watcher(self._discovery, fleet, self._scheduler, settings, clock, caches, self._connect)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        servicer = RouterServicer(self._scheduler, self._clock, self.tracing)
+        servicer = RouterServicer(self._scheduler, self._clock, self.tracing, self._forgetting.forget)
         router_pb2_grpc.add_RouterServiceServicer_to_server(servicer, server)
         return [router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from stratos.api.router.v1 import router_pb2, router_pb2_grpc
@@ -10,7 +11,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.rpc.codec.convictions import answer_to_pb, question_from_pb
-from stratos.rpc.codec.fleet import fleet_to_pb
+from stratos.rpc.codec.fleet import fleet_to_pb, gateway_load_from_pb
 from stratos.rpc.codec.placement import placement_request_from_pb, placement_to_pb
 from stratos.rpc.tracing import SpanKind, Tracing
 from stratos_router.scheduler import Scheduler
@@ -25,12 +26,26 @@ _OUTCOMES = {
 
 
 class RouterServicer(router_pb2_grpc.RouterServiceServicer):
-    """Serves gateways and the autoscaler."""
+    """Serves gateways and the autoscaler.
 
-    def __init__(self, scheduler: Scheduler, clock: Clock, tracing: Tracing) -> None:
+    Args:
+        scheduler: of the process.
+        clock: of deadlines.
+        tracing: of the process.
+        forget_tenant: has all workers drop a tenant's cache; returns how many did, and how many did not answer.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        clock: Clock,
+        tracing: Tracing,
+        forget_tenant: Callable[[str], Awaitable[tuple[int, int]]],
+    ) -> None:
         self._clock = clock
         self._scheduler = scheduler
         self._tracing = tracing
+        self._forget_tenant = forget_tenant
 
     async def Schedule(self, request: router_pb2.ScheduleRequest, context: Any) -> router_pb2.ScheduleResponse:
         """Wait in the queue and answer with a placement."""
@@ -61,6 +76,20 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     ) -> router_pb2.ExchangeConvictionsResponse:
         """Take over a gateway's convictions, and hand on those of others."""
         return answer_to_pb(self._scheduler.exchange_convictions(question_from_pb(request)))
+
+    async def ForgetTenant(
+        self, request: router_pb2.ForgetTenantRequest, context: Any
+    ) -> router_pb2.ForgetTenantResponse:
+        """Tell all workers."""
+        if not request.tenant:
+            raise BadRequest("name a tenant")
+        num_workers, num_failed = await self._forget_tenant(request.tenant)
+        return router_pb2.ForgetTenantResponse(num_workers=num_workers, num_failed=num_failed)
+
+    async def ReportLoad(self, request: router_pb2.ReportLoadRequest, context: Any) -> router_pb2.ReportLoadResponse:
+        """Keep a gateway's load for the autoscaler."""
+        self._scheduler.gateways.note(gateway_load_from_pb(request.load), self._clock.now())
+        return router_pb2.ReportLoadResponse()
 
     async def GetFleet(self, request: router_pb2.GetFleetRequest, context: Any) -> router_pb2.GetFleetResponse:
         """Queues and workers."""

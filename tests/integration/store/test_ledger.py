@@ -7,7 +7,6 @@ import stat
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -74,10 +73,29 @@ async def test_a_replaced_entry_of_another_group_leaves_nothing_there(store: Led
 
 async def test_a_ledger_becomes_that_of_a_pseudonym(store: LedgerStore) -> None:
     await store.write([ENTRY])
-    assert await store.pseudonymise("acme", "deleted-1", date.fromisoformat(ENTRY.day)) == 3
+    assert await store.pseudonymise("acme", "deleted-1", TAG.arrived_unix_ms + 5) == 3
     assert (await total(store), await total(store, "deleted-1")) == (Counter(), Counter(ENTRY.measures))
     assert await store.tenants() == ["deleted-1"]
     assert [entry.tenant async for entry in store.entries("deleted-1", ENTRY.day)] == ["deleted-1"]
+
+
+async def test_what_is_written_late_follows_the_pseudonym_and_a_new_tenant_of_the_name_has_its_own(
+    store: LedgerStore,
+) -> None:
+    await store.write([CLAIMED])
+    await store.pseudonymise("acme", "deleted-1", TAG.arrived_unix_ms + 5)
+    late, later = (
+        replace(ENTRY, request_id=f"gen-{n}", tag=replace(TAG, arrived_unix_ms=TAG.arrived_unix_ms + n)) for n in (5, 6)
+    )
+    assert [(w.is_new, w.tenant, w.month_due) for w in await store.write([ENTRY, late, later])] == [
+        (True, "deleted-1", 80), (True, "deleted-1", 160), (True, "acme", 80),
+    ]  # fmt: skip
+    assert await store.tenants() == ["acme", "deleted-1"]
+    assert await total(store) == Counter(later.measures)
+    found = {entry.request_id: entry.outcome async for entry in store.entries("deleted-1", ENTRY.day)}
+    assert found == {"gen-1": RequestOutcome.FINISHED, "gen-5": RequestOutcome.FINISHED}, "each once"
+    await store.pseudonymise("acme", "deleted-2", TAG.arrived_unix_ms + 9)
+    assert await store.tenants() == ["deleted-1", "deleted-2"]
 
 
 async def test_gateways_know_each_others_workers(store: LedgerStore) -> None:

@@ -86,7 +86,7 @@ class World:
             router_addresses=["r:1"],
             supervisor_address="s:1",
             pools=[{"role": "decode", "min_workers": 1, "max_workers": 3}],
-            planner={"quiet_s": 5},
+            planner={"quiet_s": 5, "up_queue_depth": 0},
             **changes,
         )
         metrics = AutoscalerMetrics(self.registry)

@@ -8,7 +8,7 @@ import pytest
 
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.core.placement import Work, WorkerRole
-from stratos.planning.demand import Reason, demand, queue_demand
+from stratos.planning.demand import Reason, measure, num_wanted
 from stratos.planning.fleet_sum import sum_fleets
 from stratos.planning.observation import observe
 from stratos.planning.planner import Direction, PoolPlanner
@@ -67,8 +67,8 @@ def test_prefill_backlog_is_what_prefill_workers_have_queued_and_embeddings_that
     found = observe(fleet, PREFILL_POOL)
     assert (found.queue_depth, found.queued_tokens) == (3, 300)
     assert sum(load.num_queued_tokens for load in found.workers) == 18_000
-    wanted = demand(found, config(PREFILL), 0.8)
-    assert (wanted.num_workers, wanted.reason) == (3, Reason.PREFILL_TOKENS)
+    assert measure(found, config(PREFILL)).scarcest is Reason.PREFILL_TOKENS
+    assert num_wanted(found, config(PREFILL)) == 3
     assert observe(fleet, DECODE_POOL).queue_depth == 40
 
 
@@ -76,7 +76,6 @@ def test_a_model_at_zero_is_woken_while_another_lives() -> None:
     fleet = Fleet(queues=(waiting(1, model=OTHER),), workers=(worker("decode-0"),))
     asleep, awake = observe(fleet, PoolKey(role=DECODE, model_digest=OTHER)), observe(fleet, DECODE_POOL)
     assert (asleep.queue_depth, asleep.workers) == (1, ())
-    assert queue_demand(asleep, config(DECODE)).num_workers == 1
     assert awake.queue_depth == 0
     assert PoolPlanner(config(DECODE, min_workers=0)).decide(asleep, 1.0).num_start == 1
     assert PoolPlanner(config(DECODE)).decide(awake, 1.0).direction is Direction.HOLD

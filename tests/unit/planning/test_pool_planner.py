@@ -14,7 +14,7 @@ from stratos.common.clock import FakeClock
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.planning.demand import Reason
+from stratos.planning.demand import Load, Reason
 from stratos.planning.observation import PoolObservation, WorkerLoad, observe
 from stratos.planning.planner import Decision, Direction, PoolPlanner
 from stratos.planning.settings import PoolBounds, PoolConfig, PoolKey
@@ -56,20 +56,59 @@ class World:
     [
         (pool(load(num_seqs=7)), Reason.BATCH_SLOTS, 1),
         (pool(load(num_seqs=8), queue_depth=20), Reason.BATCH_SLOTS, 3),
-        (pool(load(num_seqs=2), queue_depth=1), Reason.QUEUE, 1),
-        (pool(load(num_used_blocks=850)), Reason.KV_BLOCKS, 1),
-        (pool(load(num_used_blocks=700), queued_tokens=16 * 300), Reason.KV_BLOCKS, 1),
+        (pool(load(num_seqs=2), queue_depth=51), Reason.QUEUE, 3),
+        (pool(load(num_waiting=51)), Reason.QUEUE, 1),
+        (pool(load(num_used_blocks=851)), Reason.KV_BLOCKS, 1),
+        (pool(load(num_seqs=2), queue_depth=1, ttft_p95_s=1.19), Reason.TTFT, 1),
     ],
 )
-def test_more_load_than_seats_blocks_or_patience_starts_workers_at_once(observation, reason, num_start) -> None:
+def test_above_an_upper_mark_workers_start_at_once(observation, reason, num_start) -> None:
     decision = World().decide(observation)
     assert (decision.direction, decision.reason, decision.num_start) == (UP, reason, num_start)
     assert decision.desired == 1 + num_start
 
 
+@pytest.mark.parametrize(
+    "observation",
+    [
+        pool(load(num_seqs=6), queue_depth=50),
+        pool(load(num_used_blocks=850)),
+        pool(load(num_seqs=2), queue_depth=1, ttft_p95_s=1.0),
+        pool(load(num_seqs=2), ttft_p95_s=30.0),
+    ],
+)
+def test_at_the_marks_and_where_nothing_waits_for_a_first_token_the_pool_stays(observation) -> None:
+    assert {d.direction for d in World().settle(observation, 100)} == {HOLD}
+
+
+def test_slow_first_tokens_start_one_worker_until_the_percentile_is_of_the_larger_pool() -> None:
+    world, slow = World(), pool(load(num_seqs=2), queue_depth=1, ttft_p95_s=9.0)
+    assert [d.direction for d in world.settle(slow, 61)] == [UP] + [HOLD] * 59 + [UP]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"queue_depth": 10}, {"ttft_p95_s": 0.5}, {"num_seqs": 4}, {"num_used_blocks": 400}, {"num_waiting": 10}],
+)
+def test_one_lower_mark_that_is_reached_keeps_every_worker(changes) -> None:
+    of_pool = {name: changes[name] for name in ("queue_depth", "ttft_p95_s") if name in changes}
+    of_worker = {name: value for name, value in changes.items() if name not in of_pool}
+    full = pool(load("decode-0", **of_worker), load("decode-1", **of_worker), **of_pool)
+    decisions = World().settle(full, 200)
+    assert {(d.direction, d.reason) for d in decisions} == {(HOLD, Reason.STEADY)}
+
+
+def test_a_decision_says_what_it_was_taken_on_and_what_was_in_the_way() -> None:
+    world = World(max_workers=1)
+    decision = world.decide(pool(load(num_seqs=8), queue_depth=60, ttft_p95_s=2.0))
+    assert (decision.reason, decision.blocked) == (Reason.AT_MAX, Reason.QUEUE)
+    assert decision.load == Load(backlog=60, ttft_p95_s=2.0, utilisation=1.0, scarcest=Reason.BATCH_SLOTS)
+    assert world.decide(None).load is None
+
+
 def test_prefill_pools_follow_queued_tokens() -> None:
     world = World(role=WorkerRole.PREFILL)
-    assert world.decide(pool(load(num_queued_tokens=6000, num_seqs=50))).direction is HOLD
+    assert world.decide(pool(load(num_queued_tokens=6000, num_seqs=5))).direction is HOLD
     decision = world.decide(pool(load(num_queued_tokens=10_000)))
     assert (decision.direction, decision.reason) == (UP, Reason.PREFILL_TOKENS)
 
@@ -99,17 +138,16 @@ def test_scales_down_one_at_a_time_only_after_a_quiet_window() -> None:
 def test_a_peak_inside_the_window_keeps_everyone() -> None:
     world, idle = World(), pool(load("decode-0"), load("decode-1"))
     world.settle(idle, 50)
-    assert world.decide(pool(load("decode-0", num_seqs=6), load("decode-1"))).reason is Reason.STEADY
+    assert world.decide(pool(load("decode-0", num_seqs=7), load("decode-1"))).reason is Reason.STEADY
     assert all(d.direction is HOLD for d in world.settle(idle, 60))
     assert world.decide(idle).direction is DOWN
 
 
 def test_survivors_must_be_able_to_carry_the_load() -> None:
     world = World()
-    # 5 of 8 batch slots on one survivor is above 0.6, so the pool would swing
-    decisions = world.settle(pool(load("decode-0", num_seqs=3), load("decode-1", num_seqs=2)), 200)
-    assert {d.direction for d in decisions} == {HOLD}
-    assert decisions[-1].reason is Reason.STEADY
+    # 6 of 16 batch slots are below 0.4; 6 of the survivor's 8 are below 0.85, so that it does not start another one
+    assert world.settle(pool(load("decode-0", num_seqs=3), load("decode-1", num_seqs=3)), 61)[-1].direction is DOWN
+    assert {d.direction for d in world.settle(pool(load("decode-0", num_seqs=6)), 200)} == {HOLD}
 
 
 def test_the_victim_has_the_fewest_requests_and_is_the_newest_of_those() -> None:
@@ -128,8 +166,8 @@ def test_no_drain_while_another_is_in_progress_or_a_backlog_waits() -> None:
     draining = pool(*idle, load("decode-3", is_draining=True, is_live=False))
     assert world.settle(draining, 20)[-1].reason is Reason.DRAIN_IN_PROGRESS
     assert world.decide(pool(*idle, num_leaving=1)).reason is Reason.DRAIN_IN_PROGRESS
-    assert world.decide(pool(*idle, queue_depth=1)).direction is HOLD
-    assert world.decide(pool(*idle)).direction is DOWN
+    assert world.decide(pool(*idle, queue_depth=10)).direction is HOLD
+    assert [d.direction for d in world.settle(pool(*idle), 6)] == [HOLD] * 5 + [DOWN]
 
 
 def test_no_data_holds_the_last_size_and_a_gap_starts_the_window_again() -> None:
@@ -312,7 +350,7 @@ def test_nothing_is_drained_while_a_router_does_not_answer_and_the_quiet_window_
     idle = pool(load("decode-0"), load("decode-1"))
     assert {d.direction for d in world.settle(dataclasses.replace(idle, is_partial=True), 20)} == {HOLD}
     assert world.decide(dataclasses.replace(idle, is_partial=True)).reason is Reason.PARTIAL_DATA
-    assert {d.direction for d in world.settle(idle, 4)} == {HOLD}
+    assert {d.direction for d in world.settle(idle, 5)} == {HOLD}
     assert world.decide(idle).direction is DOWN
 
 

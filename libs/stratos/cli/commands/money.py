@@ -7,13 +7,10 @@ from typing import Annotated
 
 import typer
 
-from stratos.cli.commands.shared import explained_errors
+from stratos.cli.commands.admin_access import KeyOption, UrlOption, admin_client
+from stratos.cli.commands.shared import DEFAULT_DATA_DIR, DataDirOption, RunOption, explained_errors
 from stratos.common.errors import BadRequest
 
-UrlOption = Annotated[str, typer.Option("--url", envvar="STRATOS_ADMIN_URL", help="Of a gateway's admin port.")]
-KeyOption = Annotated[
-    str, typer.Option("--key", envvar="STRATOS_ADMIN_KEY", help="Key of the role admin, or tenant-admin for its own.")
-]
 TenantOption = Annotated[str, typer.Option("--tenant", help="Whose; default: that of the key.")]
 MonthOption = Annotated[str, typer.Option("--month", help="Such as 2026-11, in UTC.")]
 
@@ -27,36 +24,39 @@ def add_money_commands(app: typer.Typer) -> None:
 
 def statement(
     month: MonthOption,
-    url: UrlOption,
-    key: KeyOption,
+    url: UrlOption = "",
+    key: KeyOption = "",
     tenant: TenantOption = "",
     html: Annotated[Path | None, typer.Option("--html", help="Write a page into this file instead.")] = None,
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
 ) -> None:
     """Print what a tenant owes for a month: by model and adapter, with discounts, promises broken and credits."""
-    from stratos.cli.admin_api import AdminClient
+    from stratos.cli.money.ledger_files import write_file
     from stratos.cli.money.statements import statement_html, statement_text
 
-    with explained_errors():
+    with explained_errors(), admin_client(url, key, data_dir, run) as client:
         query = {"month": month} | ({"tenant": tenant} if tenant else {})
-        found = AdminClient(url, key).call("GET", "/statement", **query)
+        found = client.call("GET", "/statement", **query)
         if html is not None:
-            html.write_text(statement_html(found), encoding="utf-8")
+            write_file(html, statement_html(found).encode())
             return typer.echo(f"the statement is in {html}")
     typer.echo(statement_text(found), nl=False)
 
 
 def costs(
     month: MonthOption,
-    url: UrlOption,
-    key: KeyOption,
     hour_price: Annotated[str, typer.Option("--device-hour-price", help="Of one device for one hour, such as 2.50.")],
+    url: UrlOption = "",
+    key: KeyOption = "",
     paid_hours: Annotated[
         int | None,
         typer.Option("--paid-hours", min=0, help="Device hours that were paid, idle ones too; default: busy time."),
     ] = None,
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
 ) -> None:
     """Print cost per million tokens and margin of each model, all tenants together."""
-    from stratos.cli.admin_api import AdminClient
     from stratos.cli.money.statements import costs_text, micro_units
 
     with explained_errors():
@@ -65,23 +65,25 @@ def costs(
         except ValueError as error:
             raise BadRequest(str(error), param="--device-hour-price") from None
         query |= {} if paid_hours is None else {"paid_hours": str(paid_hours)}
-        found = AdminClient(url, key).call("GET", "/costs", **query)
+        with admin_client(url, key, data_dir, run) as client:
+            found = client.call("GET", "/costs", **query)
     typer.echo(costs_text(found["data"]), nl=False)
 
 
 def ledger(
     path: Annotated[Path, typer.Argument(help="File to write, mode 0600.")],
     month: MonthOption,
-    url: UrlOption,
-    key: KeyOption,
-    tenant: Annotated[str, typer.Option("--tenant", help="Whose.")],
+    url: UrlOption = "",
+    key: KeyOption = "",
+    tenant: TenantOption = "",
     shape: Annotated[str, typer.Option("--format", help="csv, or parquet with stratosserve[parquet].")] = "csv",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
 ) -> None:
     """Write every request of a tenant's month into a file."""
-    from stratos.cli.admin_api import AdminClient
     from stratos.cli.money.ledger_files import entries_of_month, write_entries
 
-    with explained_errors():
-        rows = list(entries_of_month(AdminClient(url, key), tenant, month))
+    with explained_errors(), admin_client(url, key, data_dir, run) as client:
+        rows = list(entries_of_month(client, tenant, month))
         write_entries(path, shape, rows)
     typer.echo(f"{len(rows)} entries are in {path}")

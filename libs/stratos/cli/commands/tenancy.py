@@ -6,10 +6,11 @@ import asyncio
 import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from stratos.cli.commands.admin_access import KeyOption, UrlOption, admin_client
 from stratos.cli.commands.shared import (
     DEFAULT_DATA_DIR,
     DataDirOption,
@@ -17,18 +18,8 @@ from stratos.cli.commands.shared import (
     WaitOption,
     explained_errors,
 )
-from stratos.common.errors import BadRequest
-
-if TYPE_CHECKING:
-    from stratos.cli.admin_api import AdminClient
 
 tenancy_app = typer.Typer()
-UrlOption = Annotated[
-    str,
-    typer.Option("--url", envvar="STRATOS_ADMIN_URL", help="Of an admin port; default: the running platform's."),
-]
-KeyOption = Annotated[str, typer.Option("--key", envvar="STRATOS_ADMIN_KEY", help="Key or token of the role admin.")]
-_NO_KEY = "give --key or STRATOS_ADMIN_KEY; `stratos keys create --tenant platform --role admin` makes one"
 
 
 @tenancy_app.command("apply")
@@ -47,8 +38,8 @@ def apply(
     from stratos.common.clock import SystemClock
     from stratos.common.errors import InvalidApiKey
 
-    with explained_errors():
-        wanted, client = read_declaration(file), _client(url, key, data_dir, run)
+    with explained_errors(), admin_client(url, key, data_dir, run) as client:
+        wanted = read_declaration(file)
         query = {"dry_run": "true"} if dry_run else {}
         ask = partial(asyncio.to_thread, client.call, "POST", "/declaration", wanted, **query)
         # In a new installation another job registers the key, and gateways follow a moment later.
@@ -63,8 +54,8 @@ def declaration(
     """Print plans and tenants as a file for `apply`; keys and salts are in `export` alone."""
     from stratos.cli.admin_api import declaration_text
 
-    with explained_errors():
-        typer.echo(declaration_text(_client(url, key, data_dir, run).call("GET", "/declaration")), nl=False)
+    with explained_errors(), admin_client(url, key, data_dir, run) as client:
+        typer.echo(declaration_text(client.call("GET", "/declaration")), nl=False)
 
 
 @tenancy_app.command("audit")
@@ -72,8 +63,8 @@ def audit(
     url: UrlOption = "", key: KeyOption = "", data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = ""
 ) -> None:
     """Print the audit log as JSON lines, oldest first."""
-    with explained_errors():
-        for entry in _client(url, key, data_dir, run).audit():
+    with explained_errors(), admin_client(url, key, data_dir, run) as client:
+        for entry in client.audit():
             typer.echo(json.dumps(entry))
 
 
@@ -98,8 +89,7 @@ def check_isolation(
     from stratos.cli.isolation.findings import State
     from stratos.cli.local.running import find_platform
 
-    with explained_errors():
-        admin = _client(url, key, data_dir, run)
+    with explained_errors(), admin_client(url, key, data_dir, run) as admin:
         found = api_url or find_platform(data_dir, run).base_url.removesuffix("/v1")
         check = IsolationCheck(api_url=found, model=model, private=private or (), num_rounds=rounds)
         findings = run_check(admin, check)
@@ -107,12 +97,3 @@ def check_isolation(
         typer.echo(finding.line())
     if any(finding.state is State.FAILED for finding in findings):
         raise typer.Exit(1)
-
-
-def _client(url: str, key: str, data_dir: Path, run: str) -> AdminClient:
-    from stratos.cli.admin_api import AdminClient
-    from stratos.cli.local.running import find_platform
-
-    if not key:
-        raise BadRequest(_NO_KEY, param="--key")
-    return AdminClient(url or find_platform(data_dir, run).admin_url, key)

@@ -180,6 +180,8 @@ def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
         "SUPERVISOR_ADDRESS": ends.supervisor,
         "ROUTER_ADDRESSES": json.dumps(ends.routers),
         "POOLS": json.dumps([decode]),
+        "PLANNER__UP_QUEUE_DEPTH": "0",  # on one machine the first request that waits is worth a worker
+        "PLANNER__DOWN_QUEUE_DEPTH": "1",
     }
 
 

@@ -18,7 +18,7 @@ _TEXTS = {
 
 
 def entries_of_month(client: AdminClient, tenant: str, month: str) -> Iterator[dict[str, Any]]:
-    """All entries of a tenant's month, each once.
+    """All entries of a tenant's month, each once; "" is the tenant of the key.
 
     Raises:
         BadRequest: not a month.
@@ -28,11 +28,12 @@ def entries_of_month(client: AdminClient, tenant: str, month: str) -> Iterator[d
         days = days_of(month)
     except ValueError as error:
         raise BadRequest(str(error), param="--month") from None
+    whose = {"tenant": tenant} if tenant else {}
     for day in days:
         seen: set[str] = set()
         cursor = "0"
         while True:
-            page = client.call("GET", "/ledger", tenant=tenant, day=day, cursor=cursor)
+            page = client.call("GET", "/ledger", day=day, cursor=cursor, **whose)
             yield from (row for row in page["data"] if row["request_id"] not in seen)
             seen |= {row["request_id"] for row in page["data"]}
             cursor = str(page["next_cursor"])
@@ -47,9 +48,9 @@ def write_entries(path: Path, shape: str, rows: Sequence[Mapping[str, Any]]) -> 
         BadRequest: the shape is not known, or needs what is not installed.
     """
     if shape == "csv":
-        _write(path, csv_text(rows, ENTRY_COLUMNS).encode())
+        write_file(path, csv_text(rows, ENTRY_COLUMNS).encode())
     elif shape == "parquet":
-        _write(path, _parquet(rows))
+        write_file(path, _parquet(rows))
     else:
         raise BadRequest("--format must be csv or parquet", param="--format")
 
@@ -60,14 +61,20 @@ def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
         import pyarrow.parquet as pq
     except ImportError:
         raise BadRequest("parquet needs pyarrow: pip install 'stratosserve[parquet]'", param="--format") from None
-    kinds = {name: pa.string() if name in _TEXTS else pa.int64() for name in ENTRY_COLUMNS} | {"is_kept": pa.bool_()}
+    kinds = {name: pa.string() if name in _TEXTS else pa.int64() for name in ENTRY_COLUMNS} | dict.fromkeys(
+        ("is_kept", "is_external"), pa.bool_()
+    )
     table = pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(list(kinds.items())))
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     return bytes(sink.getvalue())
 
 
-def _write(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file, mode 0600 where it is new; raises ``BadRequest`` where it cannot be written."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be written: {error.strerror}") from None

@@ -65,13 +65,13 @@ def statement_html(statement: Mapping[str, Any]) -> str:
 
 def costs_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Cost and margin per model for a terminal."""
-    head = ("model", "tokens", "device h", "earned", "cost", "margin", "cost per M", "earned per M")
+    head = ("model", "tokens", "device h", "earned", "devices", "external", "margin", "cost per M", "earned per M")
     shown = [
         (
             row["model"],
             str(row["num_tokens"]),
             f"{row['device_us'] // 36_000_000 / 100:.2f}",
-            *(money(row[name]) for name in ("earned", "cost", "margin")),
+            *(money(row[name]) for name in ("earned", "device_cost", "external_cost", "margin")),
             *("-" if row[name] is None else money(row[name]) for name in ("cost_per_million", "earned_per_million")),
         )
         for row in rows
@@ -92,8 +92,9 @@ def _line(line: Mapping[str, Any]) -> tuple[str, ...]:
     counts = (line[name] for name in ("requests", "prompt_tokens", "cached_tokens", "output_tokens"))
     amounts = (line["gross"], discounts, line["net"], line["credit"], line["due"])
     name = f"{line['model']} + {line['adapter']}" if line["adapter"] else line["model"]
-    if line["replays"]:
-        name += f" ({line['replays']} from the response cache)"
+    kinds = (("replays", "from the response cache"), ("externals", "at the external endpoint"))
+    if notes := [f"{line[measure]} {text}" for measure, text in kinds if line[measure]]:
+        name += f" ({', '.join(notes)})"
     return (name, *map(str, counts), *map(money, amounts))
 
 

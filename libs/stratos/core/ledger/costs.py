@@ -1,4 +1,4 @@
-"""What models earned and what their devices cost: all tenants together."""
+"""What models earned, and what their devices and the external endpoint cost: all tenants together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,14 @@ class ModelCost:
     device_us: int
     earned: int
     """Due from all tenants."""
-    cost: int
+    device_cost: int
+    external_cost: int = 0
+    """Of the requests that ran at the external endpoint."""
+
+    @property
+    def cost(self) -> int:
+        """All that was paid for."""
+        return self.device_cost + self.external_cost
 
     @property
     def margin(self) -> int:
@@ -53,7 +60,7 @@ class ModelCost:
 def model_costs(tables: Iterable[UsageTable], price: DeviceCost) -> list[ModelCost]:
     """Cost and margin of each model.
 
-    Paid hours are shared without a remainder: the costs of all models add up to what was paid.
+    Paid hours are shared without a remainder: what devices cost for all models adds up to what was paid.
     """
     by_model = regroup(tables, keep_fields("model"))
     busy = [sums["device_us"] for sums in by_model.values()]
@@ -67,7 +74,8 @@ def model_costs(tables: Iterable[UsageTable], price: DeviceCost) -> list[ModelCo
             num_tokens=sums["prompt_tokens"] + sums["output_tokens"],
             device_us=sums["device_us"],
             earned=due_of(sums),
-            cost=cost,
+            device_cost=cost,
+            external_cost=sums["external_cost"],
         )
         for (group, sums), cost in zip(by_model.items(), costs, strict=True)
     ]

@@ -69,6 +69,10 @@ class LedgerEntry:
     times: Times = NO_TIMES
     is_kept: bool | None = None
     """The promised times were kept."""
+    is_external: bool = False
+    """It ran at the external endpoint, however it ended."""
+    external_cost: int = 0
+    """What that endpoint charges the platform, micro-units; no part of what the tenant owes."""
     rank: int = OWN_RANK
 
     @property
@@ -96,6 +100,8 @@ class LedgerEntry:
             "batch_discount": amounts.batch_discount,
             "replay_discount": amounts.replay_discount,
             "credit": amounts.credit,
+            "externals": int(self.is_external),
+            "external_cost": self.external_cost,
             "replays": int(self.outcome is RequestOutcome.REPLAYED),
             "promises": int(self.is_kept is not None),
             "violations": int(self.is_kept is False),
@@ -155,6 +161,8 @@ def entry_from_text(request_id: str, tenant: str, text: str) -> LedgerEntry:
             amounts=Amounts(**{f.name: m.get(f.name, 0) for f in fields(Amounts)}),
             stages=StageTimes(device_us=m.get("device_us", 0), **{name: value.get(name, 0) for name in _STAGES}),
             times=Times(ttft_us=value.get("ttft_us"), itl_us=value.get("itl_us")),
+            is_external=bool(m.get("externals")),
+            external_cost=m.get("external_cost", 0),
             is_kept=None if not m.get("promises") else not m.get("violations"),
             rank=value.get("rank", 0),
         )

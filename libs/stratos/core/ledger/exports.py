@@ -17,7 +17,7 @@ ENTRY_COLUMNS = (
     "request_id", "http_request_id", "tenant", "key_id", "plan", "model", "model_size", "adapter", "route", "outcome",
     "arrived_unix_ms", "prompt_tokens", "cached_tokens", "output_tokens", "queue_us", "prefill_us", "decode_us",
     "device_us", "ttft_us", "itl_us", "is_kept", "gross", "cached_discount", "batch_discount", "replay_discount",
-    "net", "credit", "due",
+    "net", "credit", "due", "is_external", "external_cost",
 )  # fmt: skip
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -37,8 +37,8 @@ def usage_rows(table: UsageTable, columns: Sequence[str] = GROUP_COLUMNS) -> lis
     return [{name: getattr(group, name) for name in columns} | sums_row(sums) for group, sums in table.items()]
 
 
-def entry_row(entry: LedgerEntry) -> dict[str, Any]:
-    """One entry, in ``ENTRY_COLUMNS``."""
+def entry_row(entry: LedgerEntry, *, for_admin: bool = True) -> dict[str, Any]:
+    """One entry, in ``ENTRY_COLUMNS``; without ``for_admin`` it does not say what the platform paid."""
     parts = (entry, entry.tag, entry.stages, entry.times, entry.amounts)
     counts = entry.counts
     known = {
@@ -46,6 +46,7 @@ def entry_row(entry: LedgerEntry) -> dict[str, Any]:
         "cached_tokens": counts.num_cached,
         "output_tokens": counts.num_output,
         "outcome": entry.outcome.value,
+        "external_cost": entry.external_cost if for_admin else None,
     }
     return {
         name: known[name] if name in known else next(getattr(part, name) for part in parts if hasattr(part, name))
@@ -65,7 +66,10 @@ def statement_json(statement: Statement) -> dict[str, Any]:
 
 def cost_rows(costs: Iterable[ModelCost]) -> list[dict[str, Any]]:
     """Cost and margin per model; amounts are micro-units."""
-    names = ("model", "num_tokens", "device_us", "earned", "cost", "margin", "cost_per_million", "earned_per_million")
+    names = (
+        "model", "num_tokens", "device_us", "earned", "device_cost", "external_cost", "cost", "margin",
+        "cost_per_million", "earned_per_million",
+    )  # fmt: skip
     return [{name: getattr(cost, name) for name in names} for cost in costs]
 
 

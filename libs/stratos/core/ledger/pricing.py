@@ -104,8 +104,8 @@ def price_request(
         is_kept: whether the promised times were kept, as ``is_promise_kept`` says.
     """
     price, discounts = plan.price(model_size), plan.discounts
-    gross = _amount(price, TokenCounts(num_prompt=counts.num_prompt, num_output=counts.num_output))
-    left = min(gross, _amount(price, counts))
+    gross = amount_of(price, TokenCounts(num_prompt=counts.num_prompt, num_output=counts.num_output))
+    left = min(gross, amount_of(price, counts))
     cached = gross - left
     batch = left * discounts.batch_percent // 100 if plan.is_batch else 0
     left -= batch
@@ -115,8 +115,8 @@ def price_request(
     return Amounts(gross=gross, cached_discount=cached, batch_discount=batch, replay_discount=replay, credit=credit)
 
 
-def _amount(price: Price, counts: TokenCounts) -> int:
-    """Rounded to the nearest micro-unit, halves up."""
+def amount_of(price: Price, counts: TokenCounts) -> int:
+    """What tokens come to, micro-units: rounded to the nearest micro-unit, halves up."""
     computed = counts.num_prompt - counts.num_cached
     exact = computed * price.prompt + counts.num_cached * min(price.cached, price.prompt)
     exact += counts.num_output * price.output

@@ -11,7 +11,7 @@ from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.ledger.sums import Sums, UsageTable, due_of, keep_fields, net_of, regroup
 
 WINDOW_MS = 5 * 60 * 1000
-_MONTH = re.compile(r"(\d{4})-(0[1-9]|1[0-2])")
+_MONTH = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from stratos.core.ledger.entry import GROUP_SEPARATOR
 
 MEASURES = (
-    "requests", "replays", "prompt_tokens", "cached_tokens", "output_tokens", "device_us",
+    "requests", "replays", "externals", "prompt_tokens", "cached_tokens", "output_tokens", "device_us",
     "gross", "cached_discount", "batch_discount", "replay_discount", "credit", "promises", "violations",
 )  # fmt: skip
-"""In the order of files and tables. Amounts are micro-units."""
+"""In the order of files and tables, those of tenants included. Amounts are micro-units. ``external_cost`` is added up
+as well: what the platform pays is for its admins alone."""
 _DISCOUNTS = ("cached_discount", "batch_discount", "replay_discount")
 
 

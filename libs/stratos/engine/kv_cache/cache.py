@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.admission import KvAdmission
@@ -10,6 +12,7 @@ from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.block_tables import BlockTables
 from stratos.engine.kv_cache.fences import StepFences
 from stratos.engine.kv_cache.host_tier import HostTier, make_tier
+from stratos.engine.kv_cache.owners import BlockOwners
 from stratos.engine.kv_cache.window import make_window
 from stratos.engine.settings import SchedulerConfig
 
@@ -23,6 +26,16 @@ class KvCache:
     admission: KvAdmission
     fences: StepFences
     tables: BlockTables
+    owners: BlockOwners
+
+    def store(self, block_hash: bytes, block: int, tenant: str) -> None:
+        """Offer a full, computed block of a tenant to the prefix cache."""
+        if self.blocks.cache.insert(block_hash, block):
+            self.owners.note(block_hash, tenant)
+
+    def forget(self, hashes: Sequence[bytes]) -> int:
+        """Drop blocks from both tiers by hash; those in use stay in use. Returns how many were known."""
+        return max(self.blocks.forget(hashes), self.tier.forget(hashes))
 
     @classmethod
     def make(cls, info: RunnerInfo, config: SchedulerConfig, *, is_fenced: bool) -> KvCache:
@@ -47,4 +60,9 @@ class KvCache:
             window=window,
         )
         fences = StepFences(blocks)
-        return cls(blocks, tier, admission, fences, BlockTables(blocks, tier, admission, fences, window))
+        owners = BlockOwners(partial(_is_known, blocks, tier))
+        return cls(blocks, tier, admission, fences, BlockTables(blocks, tier, admission, fences, window), owners)
+
+
+def _is_known(blocks: BlockManager, tier: HostTier, block_hash: bytes) -> bool:
+    return blocks.cache.find(block_hash) is not None or tier.pool.find(block_hash) is not None

@@ -281,11 +281,13 @@ class HostTier:
         """The plan is done; its copies took ``seconds``."""
         self._end_outs(swaps, is_valid=True)
         for copy in swaps.ins:
+            # the slot is held until now, so its hash is gone only where it was dropped while the copy ran
+            is_forgotten = copy.block_hash is not None and self.pool.find(copy.block_hash) is None
             self.pool.end_move(copy.slot)
             self.pool.release([copy.slot])
             self._loading.discard(copy.block)
             # without fences ``_copy_in`` did this: a row of the same plan may read the block
-            if self._is_fenced and copy.block_hash is not None:
+            if self._is_fenced and copy.block_hash is not None and not is_forgotten:
                 self._blocks.cache.insert(copy.block_hash, copy.block)
         self._blocks.release([copy.block for copy in swaps.ins])
         self.num_blocks_out += len(swaps.outs)

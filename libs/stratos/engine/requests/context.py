@@ -67,5 +67,5 @@ class EngineContext:
             return
         hashes = sequence.hash_chain(num_full, size)
         for index in range(sequence.num_hashed, num_full):
-            self.kv.blocks.cache.insert(hashes[index], sequence.block_table[index])
+            self.kv.store(hashes[index], sequence.block_table[index], sequence.terms.tenant)
         sequence.num_hashed = num_full

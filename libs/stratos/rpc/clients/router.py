@@ -14,18 +14,21 @@ from typing import Self
 from stratos.api.router.v1 import router_pb2, router_pb2_grpc
 from stratos.common.clock import Clock, SystemClock
 from stratos.core.fleet import Fleet
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionUpdate
 from stratos.rpc.clients.channel import is_serving, translate_errors
 from stratos.rpc.clients.dialer import PLAIN, Dialer, PeerRole
 from stratos.rpc.codec.convictions import answer_from_pb, question_to_pb
-from stratos.rpc.codec.fleet import fleet_from_pb
+from stratos.rpc.codec.fleet import fleet_from_pb, gateway_load_to_pb
 from stratos.rpc.codec.placement import placement_from_pb, placement_request_to_pb
 
 __all__ = ["RouterClient"]
 
 COMPLETE_TIMEOUT_S = 5.0
 FLEET_TIMEOUT_S = 2.0
+FORGET_TIMEOUT_S = 10.0
+"""Longer than the router waits for its workers."""
 SERVICE_NAME: str = router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name
 _OUTCOME_TO_PB = {
     Outcome.FINISHED: router_pb2.OUTCOME_FINISHED,
@@ -80,6 +83,27 @@ class RouterClient:
         async with translate_errors(peer="the router"):
             answer = await self._stub.ExchangeConvictions(question_to_pb(update), timeout=timeout_s)
         return answer_from_pb(answer)
+
+    async def forget_tenant(self, tenant: str) -> bool:
+        """Have all workers drop what they cache of a tenant; false where one did not answer. Idempotent.
+
+        Raises:
+            WorkerLost: the router did not answer.
+        """
+        async with translate_errors(peer="the router"):
+            request = router_pb2.ForgetTenantRequest(tenant=tenant)
+            answer = await self._stub.ForgetTenant(request, timeout=FORGET_TIMEOUT_S)
+        return bool(answer.num_workers and not answer.num_failed)
+
+    async def report_load(self, load: GatewayLoad, *, timeout_s: float = FLEET_TIMEOUT_S) -> None:
+        """Tell the router what this gateway is busy with; idempotent.
+
+        Raises:
+            WorkerLost: the router did not answer.
+        """
+        async with translate_errors(peer="the router"):
+            request = router_pb2.ReportLoadRequest(load=gateway_load_to_pb(load))
+            await self._stub.ReportLoad(request, timeout=timeout_s)
 
     async def fleet(self, *, timeout_s: float = FLEET_TIMEOUT_S) -> Fleet:
         """Queues and workers as the router sees them now."""

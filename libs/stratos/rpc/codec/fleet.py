@@ -12,6 +12,7 @@ from stratos.api.router.v1 import router_pb2
 from stratos.api.worker.v1 import worker_pb2
 from stratos.common.errors import BadRequest
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus
+from stratos.core.gateway_load import NUM_TTFT_COUNTS, GatewayLoad
 from stratos.core.kv import BlockLedger, KvIdentity, StagingLedger
 from stratos.core.placement import Work, WorkerRef, WorkerRole
 
@@ -233,6 +234,7 @@ def fleet_to_pb(fleet: Fleet) -> router_pb2.GetFleetResponse:
             for queue in fleet.queues
         ],
         workers=[_fleet_worker_to_pb(worker) for worker in fleet.workers],
+        gateways=[gateway_load_to_pb(load) for load in fleet.gateways],
     )
 
 
@@ -276,4 +278,39 @@ def fleet_from_pb(message: router_pb2.GetFleetResponse) -> Fleet:
             )
             for worker in message.workers
         ),
+        gateways=tuple(gateway_load_from_pb(load) for load in message.gateways),
+    )
+
+
+def gateway_load_to_pb(load: GatewayLoad) -> router_pb2.GatewayLoad:
+    """A gateway's load as a message."""
+    return router_pb2.GatewayLoad(
+        gateway=load.gateway,
+        model_digest=load.model_digest,
+        num_open=load.num_open,
+        num_judged=load.num_judged,
+        num_violations=load.num_violations,
+        first_tokens=load.first_tokens,
+        age_ms=round(load.age_s * 1000),
+    )
+
+
+def gateway_load_from_pb(message: router_pb2.GatewayLoad) -> GatewayLoad:
+    """A gateway's load from a message.
+
+    Raises:
+        BadRequest: it has no name, or counts of other bounds.
+    """
+    if not message.gateway:
+        raise BadRequest("a gateway's load must name the gateway", param="gateway")
+    if len(message.first_tokens) not in (0, NUM_TTFT_COUNTS):
+        raise BadRequest(f"first_tokens must have {NUM_TTFT_COUNTS} counts", param="first_tokens")
+    return GatewayLoad(
+        gateway=message.gateway,
+        model_digest=message.model_digest,
+        num_open=message.num_open,
+        num_judged=message.num_judged,
+        num_violations=message.num_violations,
+        first_tokens=tuple(message.first_tokens),
+        age_s=message.age_ms / 1000,
     )

@@ -4,17 +4,19 @@
 <prefix>:ledger:sums:<tenant>:<day>      hash, group and measure -> number; kept
 <prefix>:ledger:spend:<tenant>           hash, month -> what is due, micro-units; kept
 <prefix>:ledger:tenants                  set of all tenants that ever had an entry
+<prefix>:ledger:renamed:<tenant>         hash, the pseudonym of a deleted tenant, for what comes late; kept for a week
 <prefix>:ledger:workers                  hash, address -> worker, so that every gateway can ask every worker for counts
 
-Nothing here names a tenant but the keys, so a ledger becomes that of a pseudonym by renaming them.
+Nothing here names a tenant but the keys, so a ledger becomes that of a pseudonym by renaming them.  Workers keep counts
+for a day, and gateways entries for as long as Redis is away; those that come within a week of the renaming follow it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redis.asyncio import Redis
@@ -29,6 +31,7 @@ from stratos.store.redis import translate_redis_errors
 
 _SCAN_COUNT = 500
 _DAY_S = 24 * 3600
+_RENAMED_S = 7 * _DAY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,10 @@ class Written:
 
     is_new: bool
     """It stands in the ledger; else one of the same request and of no lower rank does."""
+    tenant: str
+    """Under whose name: the entry's, or the pseudonym of a deleted one."""
     month_due: int
-    """What the tenant owes for the entry's month so far, micro-units."""
+    """What that one owes for the entry's month so far, micro-units."""
 
 
 class LedgerStore:
@@ -71,14 +76,26 @@ class LedgerStore:
         Raises:
             DependencyDown: Redis does not answer, and some may be written all the same; or it is not the store.
         """
+        with translate_redis_errors():
+            answers = await self._write(entries)
+            written, late = list(entries), [n for n, (outcome, _) in enumerate(answers) if outcome == "renamed"]
+            for place in late:
+                written[place] = replace(entries[place], tenant=answers[place][1])
+            for place, answer in zip(late, await self._write([written[n] for n in late]), strict=True):
+                answers[place] = answer
+        return [
+            Written(outcome != "kept", entry.tenant, int(due))
+            for (outcome, due), entry in zip(answers, written, strict=True)
+        ]
+
+    async def _write(self, entries: Sequence[LedgerEntry]) -> list[tuple[str, str]]:
         if not entries:
             return []
-        with translate_redis_errors():
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                for entry in entries:
-                    await self._write_entry(self._keys(entry), self._args(entry), pipeline=pipeline)
-                answers: list[tuple[str, str]] = await pipeline.execute()
-        return [Written(outcome != "kept", int(due)) for outcome, due in answers]
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for entry in entries:
+                await self._write_entry(self._keys(entry), self._args(entry), pipeline=pipeline)
+            answers: list[tuple[str, str]] = await pipeline.execute()
+        return answers
 
     async def spend(self, tenant: str, month: str) -> int:
         """What a tenant owes for a month so far, micro-units."""
@@ -120,20 +137,25 @@ class LedgerStore:
             found: Any = await self._redis.smembers(f"{self._head}:tenants")
         return sorted(found)
 
-    async def pseudonymise(self, tenant: str, pseudonym: str, until: date, num_days: int = 400) -> int:
+    async def pseudonymise(self, tenant: str, pseudonym: str, now_unix_ms: int, num_days: int = 400) -> int:
         """Give a tenant's ledger another name, for good; returns how many parts were moved.
+
+        Entries of requests that arrived until now and are written later get the other name, too.
 
         Args:
             tenant: who is to be forgotten.
             pseudonym: the new name, used by no other.
-            until: last day that may have entries.
-            num_days: so many days up to it.
+            now_unix_ms: requests that arrive later are those of another tenant of the name.
+            num_days: so many days up to today may have entries.
         """
-        days = [(until - timedelta(days=n)).isoformat() for n in range(num_days)]
+        today = datetime.fromtimestamp(now_unix_ms // 1000, UTC).date()
+        days = [(today - timedelta(days=n)).isoformat() for n in range(num_days)]
         names = [[f"{self._head}:{part}:{name}:{day}" for day in days for part in ("entries", "sums")]
                  + [f"{self._head}:spend:{name}"] for name in (tenant, pseudonym)]  # fmt: skip
         with translate_redis_errors():
-            num_moved = int(await self._rename(keys=[*names[0], *names[1]]))
+            keys = [*names[0], *names[1], self._renamed(tenant)]
+            args: list[str | int] = [pseudonym, now_unix_ms, _RENAMED_S]
+            num_moved = int(await self._rename(keys=keys, args=args))
             if num_moved:
                 await self._redis.sadd(f"{self._head}:tenants", pseudonym)
             await self._redis.srem(f"{self._head}:tenants", tenant)
@@ -167,10 +189,15 @@ class LedgerStore:
             f"{self._head}:sums:{tenant}:{day}",
             f"{self._head}:spend:{tenant}",
             f"{self._head}:tenants",
+            self._renamed(tenant),
         ]
 
+    def _renamed(self, tenant: str) -> str:
+        return f"{self._head}:renamed:{tenant}"
+
     def _args(self, entry: LedgerEntry) -> list[str | int]:
-        return [entry.request_id, entry.rank, entry_to_text(entry), entry.tenant, entry.day[:7], self._kept_s]
+        text, arrived = entry_to_text(entry), entry.tag.arrived_unix_ms
+        return [entry.request_id, entry.rank, text, entry.tenant, entry.day[:7], self._kept_s, arrived]
 
 
 def _worker_to_json(worker: WorkerRef) -> dict[str, Any]:

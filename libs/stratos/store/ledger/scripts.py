@@ -1,13 +1,17 @@
 """One entry of the ledger, written once, as a Lua script: the entry and all its sums, or nothing. Keys are declared.
 
+What comes late of a tenant that was deleted is not written under its name: the answer says under which one.
 An entry of a higher rank takes the place of one of a lower rank, whose measures are taken back in the same step.
 """
 
 from __future__ import annotations
 
-# KEYS: entries of the day, sums of the day, spend by month, tenants. ARGV: request id, rank, text, tenant, month,
-# seconds that entries are kept. Answers {outcome, what the tenant owes for the month}.
+# KEYS: entries of the day, sums of the day, spend by month, tenants, the name's pseudonym. ARGV: request id, rank,
+# text, tenant, month, seconds that entries are kept, arrival of the request. Answers {outcome, what the tenant owes for
+# the month}, or {'renamed', pseudonym} and nothing is written.
 WRITE_ENTRY = """
+local other = redis.call('HMGET', KEYS[5], 'name', 'until_unix_ms')
+if other[1] and tonumber(ARGV[7]) <= tonumber(other[2]) then return {'renamed', other[1]} end
 local function measure(text)
   local value = cjson.decode(text)
   local m = value['m']
@@ -40,9 +44,12 @@ return {outcome, redis.call('HGET', KEYS[3], ARGV[5])}
 # KEYS: workers. ARGV: address, text, ...
 NOTE_WORKERS = "redis.call('HSET', KEYS[1], unpack(ARGV))"
 
-# KEYS: of every old name; then of every new name. Moves what is there; answers how many.
+# KEYS: of every old name; then of every new name; then the name's pseudonym. ARGV: the pseudonym, until when requests
+# that arrived are those of the deleted tenant, seconds for which that is known. Moves what is there; answers how many.
 RENAME = """
-local half, num = #KEYS / 2, 0
+local half, num = (#KEYS - 1) / 2, 0
+redis.call('HSET', KEYS[#KEYS], 'name', ARGV[1], 'until_unix_ms', ARGV[2])
+redis.call('EXPIRE', KEYS[#KEYS], ARGV[3])
 for i = 1, half do
   if redis.call('EXISTS', KEYS[i]) == 1 then
     redis.call('RENAME', KEYS[i], KEYS[half + i])

@@ -49,8 +49,12 @@ class TenantLookup:
     def plan_of(self, name: str) -> Plan | None:
         """The plan of a tenant, suspended ones included; ``None`` where the snapshot has none."""
         record = self._tenant(name)
-        plan = None if record is None else self._plan(record)
-        return plan if record is None or plan is None else record.apply_to(plan)
+        return None if record is None else self.plan_for(record)
+
+    def plan_for(self, tenant: TenantRecord) -> Plan | None:
+        """A tenant's own terms on its plan, as that is now; ``None`` where there is no such plan any more."""
+        plan = self._plan(tenant)
+        return None if plan is None else tenant.apply_to(plan)
 
     def refusal(self, name: str) -> StratosError | None:
         """Why what runs for a tenant may not go on: it was suspended or deleted since."""

@@ -112,6 +112,9 @@ class EngineClient(ABC):
     async def forget_blocks(self, hashes: list[bytes]) -> int:
         return int(await self._call("forget_blocks", hashes))
 
+    async def forget_tenant(self, tenant: str) -> int:
+        return int(await self._call("forget_tenant", tenant))
+
     async def cache_changes(self, after: int | None) -> CacheChanges:
         changes: CacheChanges = await self._call("cache_changes", after)
         return changes

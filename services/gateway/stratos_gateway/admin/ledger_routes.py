@@ -8,21 +8,30 @@ from typing import Any, Protocol
 
 from starlette.requests import Request
 
-from stratos.common.errors import NotFound
+from stratos.common.errors import BadRequest, NotFound
 from stratos.core.ledger.costs import DeviceCost, model_costs
 from stratos.core.ledger.exports import cost_rows, entry_row, statement_json, sums_row, usage_rows
 from stratos.core.ledger.statement import make_statement, violation_windows
 from stratos.core.ledger.sums import UsageTable, keep_fields, regroup
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
+from stratos.store.keys import check_tenant
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos_gateway.ledger.periods import columns_of, day_of_query, days_between, month_days, number
+
+_MAX_AMOUNT = (1 << 63) - 1
+"""Larger ones are not read everywhere."""
 
 
 class LedgerCaller(Protocol):
     """Who asks; ``routes.Caller`` is the one of the admin API."""
 
     tenant: Tenant
+
+    @property
+    def is_admin(self) -> bool:
+        """Of the platform."""
+        ...
 
     def reach(self, tenant: str) -> str:
         """The name of a tenant that the caller may read; raises ``NotFound``."""
@@ -75,7 +84,8 @@ class LedgerRoutes:
         query, tenant = request.query_params, _tenant(caller, request)
         cursor = number(query, "cursor", 0) or 0
         entries, following = await self._store.entries_page(tenant, day_of_query(query), cursor)
-        return {"data": [entry_row(entry) for entry in entries], "next_cursor": following}
+        rows = [entry_row(entry, for_admin=caller.is_admin) for entry in entries]
+        return {"data": rows, "next_cursor": following}
 
     async def _tenants(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         return {"data": await self._store.tenants()}
@@ -94,11 +104,14 @@ class LedgerRoutes:
         tables: list[UsageTable] = []
         for tenant in await self._store.tenants():
             tables += await self._store.days(tenant, days)
-        return {"month": days[0][:7], "data": cost_rows(model_costs(tables, price))}
+        rows = cost_rows(model_costs(tables, price))
+        if any(isinstance(value, int) and abs(value) > _MAX_AMOUNT for row in rows for value in row.values()):
+            raise BadRequest("with this price and these hours an amount is too large", param="hour_price")
+        return {"month": days[0][:7], "data": rows}
 
 
 def _tenant(caller: LedgerCaller, request: Request) -> str:
-    return caller.reach(request.query_params.get("tenant", caller.tenant.name))
+    return caller.reach(check_tenant(request.query_params.get("tenant", caller.tenant.name)))
 
 
 def _has_violations(table: UsageTable) -> bool:

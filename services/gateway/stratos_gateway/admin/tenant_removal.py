@@ -1,7 +1,8 @@
 """What is left of a deleted tenant in the ledger gets the name of a pseudonym.
 
 Its requests end within a poll interval of the gateways, and their entries are written a moment later; the ledger is
-renamed after that, once, beside the requests.
+renamed after that, once, beside the requests; entries that come later still, such as those of a gateway that died, get
+the pseudonym as well.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from redis.exceptions import RedisError
 
@@ -54,8 +54,7 @@ class LedgerRemoval:
             await self._rename(tenant, pseudonym)
 
     async def _rename(self, tenant: str, pseudonym: str) -> None:
-        today = datetime.fromtimestamp(self._wall_clock(), UTC).date()
         try:
-            await self._ledger.pseudonymise(tenant, pseudonym, today)
+            await self._ledger.pseudonymise(tenant, pseudonym, int(self._wall_clock() * 1000))
         except (DependencyDown, RedisError) as error:
             _log.warning("the ledger of a deleted tenant keeps its name; delete the tenant again: %s", error)

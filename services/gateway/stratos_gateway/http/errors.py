@@ -59,6 +59,8 @@ INTERNAL_PARAMS = frozenset(
         "block_hashes",
         "block_size",
         "cache_salt",
+        "first_tokens",
+        "gateway",
         "holder",
         "incarnation",
         "interval_ms",

@@ -9,9 +9,10 @@ from typing import Self
 from stratos.common.errors import Retryable, StratosError, WaitTooLong
 from stratos.common.ids import new_id
 from stratos.core.ledger.entry import RequestOutcome
-from stratos.core.ledger.pricing import Times
+from stratos.core.ledger.pricing import Times, TokenCounts, amount_of
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.tenancy.plan import Plan
+from stratos.core.tenancy.prices import Price
 from stratos.core.tenant import Tenant
 from stratos_gateway.generation.generation import Generation
 from stratos_gateway.ledger.draft import Draft, charged_counts
@@ -108,6 +109,7 @@ class ExternalAccount(_Account):
         tenant: whose request it is.
         tag: what it is billed by.
         output: what came.
+        price: what the endpoint charges the platform.
         has_answered: whether the client has got anything, which rules out that it runs here.
     """
 
@@ -117,6 +119,7 @@ class ExternalAccount(_Account):
         tenant: Tenant,
         tag: MeterTag,
         output: ExternalOutput,
+        price: Price,
         *,
         has_answered: Callable[[], bool],
     ) -> None:
@@ -124,6 +127,7 @@ class ExternalAccount(_Account):
         self._tenant = tenant
         self._tag = tag
         self._output = output
+        self._price = price
         self._has_answered = has_answered
 
     def __exit__(
@@ -133,7 +137,8 @@ class ExternalAccount(_Account):
             return
         error, output = error or self._error, self._output
         num_cached = min(output.num_cached_tokens, output.num_prompt_tokens)
-        outcome = _outcome_of(error)
+        outcome, num_prompt, num_output = _outcome_of(error), output.num_prompt_tokens, output.num_output_tokens
+        took = TokenCounts(num_prompt=num_prompt, num_cached=num_cached, num_output=num_output)
         self._meter.end(
             Draft(
                 request_id=new_id("gen"),
@@ -141,7 +146,9 @@ class ExternalAccount(_Account):
                 plan=self._tenant.plan,
                 tag=self._tag,
                 outcome=RequestOutcome.EXTERNAL if outcome is RequestOutcome.FINISHED else outcome,
-                counts=charged_counts(output.num_prompt_tokens, num_cached, output.num_output_tokens),
+                counts=charged_counts(num_prompt, num_cached, num_output),
+                is_external=True,
+                external_cost=amount_of(self._price, took),
                 times=Times(),
                 receipt=output.receipt,
                 is_platform_failure=isinstance(error, StratosError) and _is_platforms(error),

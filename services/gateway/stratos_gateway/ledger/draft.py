@@ -40,6 +40,9 @@ class Draft:
     """Whose count is waited for; ``None`` where nothing ran."""
     is_platform_failure: bool = False
     """The platform, and not the request, was the reason of its failure."""
+    is_external: bool = False
+    external_cost: int = 0
+    """Micro-units, where it ran at the external endpoint."""
 
 
 def charged_counts(num_prompt: int, num_cached: int, num_output: int) -> TokenCounts:
@@ -73,6 +76,8 @@ def own_entry(draft: Draft, counted: Mapping[int, UsageCount]) -> LedgerEntry:
         stages=_stages(draft.receipt, counted),
         times=draft.times,
         is_kept=is_kept,
+        is_external=draft.is_external,
+        external_cost=draft.external_cost,
     )
 
 

@@ -71,6 +71,13 @@ class KeptAnswer:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    tenant: str
+    answer: KeptAnswer
+    until_s: float
+
+
 def response_key(plan: Plan, options: GenerationOptions, specs: Sequence[GenerationSpec]) -> bytes | None:
     """What two requests with the same answer have in common; ``None`` where answers are not kept."""
     if not plan.response_cache or plan.cache_policy is CachePolicy.OFF:
@@ -114,31 +121,36 @@ class ResponseCache:
         self._clock = clock
         self._max_bytes = max_bytes
         self._metrics = metrics
-        self._kept: OrderedDict[bytes, tuple[KeptAnswer, float]] = OrderedDict()
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._num_bytes = 0
 
     def find(self, key: bytes) -> KeptAnswer | None:
         """The answer of an equal request, if it is fresh."""
         found = self._kept.get(key)
-        if found is not None and found[1] <= self._clock.now():
+        if found is not None and found.until_s <= self._clock.now():
             self._drop(key)
             found = None
         self._metrics.responses.labels("miss" if found is None else "hit").inc()
         if found is None:
             return None
         self._kept.move_to_end(key)
-        return found[0]
+        return found.answer
 
-    def keep(self, key: bytes, answer: KeptAnswer, ttl_s: float) -> None:
-        """Keep an answer for a while."""
+    def keep(self, key: bytes, tenant: str, answer: KeptAnswer, ttl_s: float) -> None:
+        """Keep an answer of a tenant for a while."""
         if answer.num_bytes > self._max_bytes:
             return
         if key in self._kept:
             self._drop(key)
-        self._kept[key] = (answer, self._clock.now() + ttl_s)
+        self._kept[key] = _Kept(tenant, answer, self._clock.now() + ttl_s)
         self._num_bytes += answer.num_bytes
         while self._num_bytes > self._max_bytes:
             self._drop(next(iter(self._kept)))
 
+    def forget_tenant(self, tenant: str) -> None:
+        """Drop every answer of a tenant."""
+        for key in [key for key, kept in self._kept.items() if kept.tenant == tenant]:
+            self._drop(key)
+
     def _drop(self, key: bytes) -> None:
-        self._num_bytes -= self._kept.pop(key)[0].num_bytes
+        self._num_bytes -= self._kept.pop(key).answer.num_bytes

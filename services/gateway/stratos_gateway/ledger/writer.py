@@ -106,7 +106,7 @@ class LedgerWriter:
             written = await self._store.write(batch)
             for entry, one in zip(batch, written, strict=True):
                 self._metrics.ledger_entries.labels(entry.outcome if one.is_new else "known").inc()
-                self._note_due(entry.tenant, entry.day[:7], one.month_due)
+                self._note_due(one.tenant, entry.day[:7], one.month_due)
             self._meter.acknowledge([entry.request_id for entry in batch])
 
     async def _replay(self) -> None:

@@ -8,6 +8,8 @@ from typing import Annotated
 from annotated_types import Ge, Gt
 from pydantic import SecretStr
 
+from stratos.core.tenancy.prices import Price
+
 _NO_KEY = SecretStr("")
 
 
@@ -21,6 +23,12 @@ class OverflowConfig:
     """Sent to it as a bearer token; empty sends none."""
     model: str = ""
     """Model that is asked for there; empty takes the name that the client wrote."""
+    prompt_price: Annotated[int, Ge(0)] = 0
+    """What the endpoint charges the platform for a million prompt tokens, micro-units: the cost in `admin costs`."""
+    cached_price: Annotated[int, Ge(0)] = 0
+    """The same of prompt tokens that it calls cached; above prompt_price it counts as that."""
+    output_price: Annotated[int, Ge(0)] = 0
+    """The same of output tokens."""
     after_s: Annotated[float, Gt(0)] = 5.0
     """A request goes there once its wait is, or the router expects it to be, longer than that."""
     max_open: Annotated[int, Ge(1)] = 32
@@ -31,3 +39,8 @@ class OverflowConfig:
     """An answer that has not begun by then has failed, and the request waits here."""
     idle_timeout_s: Annotated[float, Gt(0)] = 30.0
     """Longest silence in the middle of an answer."""
+
+    @property
+    def price(self) -> Price:
+        """What it charges."""
+        return Price(prompt=self.prompt_price, cached=self.cached_price, output=self.output_price)

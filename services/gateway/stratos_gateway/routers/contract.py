@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 
 
@@ -23,5 +24,16 @@ class Routers(Protocol):
     async def convict(self, request: PlacementRequest) -> None:
         """Have the prompt of a request refused for a while, here and at all other gateways."""
 
+    async def forget_tenant(self, tenant: str) -> bool:
+        """Have all workers drop what they cache of a tenant; false where one did not answer.
+
+        Raises:
+            StratosError: no router answers.
+        """
+        ...
+
     def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None:
         """Tell the router that booked an attempt how it ended, without waiting for it."""
+
+    async def report_load(self, load: GatewayLoad) -> None:
+        """Tell every router that answers what this gateway is busy with."""

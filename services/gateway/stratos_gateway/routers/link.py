@@ -16,6 +16,7 @@ from typing import Protocol
 
 from stratos.common.clock import Clock
 from stratos.common.errors import Draining, StratosError, WorkerLost
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import AttemptReport, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionTable, ConvictionUpdate
 from stratos_gateway.routers.config import RoutersConfig
@@ -43,6 +44,13 @@ class RouterPeer(Protocol):
     async def exchange_convictions(self, update: ConvictionUpdate, *, timeout_s: float) -> ConvictionUpdate:
         """Tell what this gateway knows, and hear what others do."""
         ...
+
+    async def forget_tenant(self, tenant: str) -> bool:
+        """Have all workers drop what they cache of a tenant; raises ``WorkerLost``."""
+        ...
+
+    async def report_load(self, load: GatewayLoad, *, timeout_s: float) -> None:
+        """Tell what this gateway is busy with."""
 
     async def is_serving(self, *, timeout_s: float) -> bool:
         """Whether it answers in time that it takes calls."""
@@ -135,6 +143,15 @@ class RouterLink:
             _log.debug("router %s did not take convictions: %s", self.address, error.message)
             return False
         return True
+
+    async def forget_tenant(self, tenant: str) -> bool:
+        """Have all workers drop what they cache of a tenant; false where one did not answer. Raises ``WorkerLost``."""
+        return await self._peer.forget_tenant(tenant)
+
+    async def report_load(self, load: GatewayLoad) -> None:
+        """Tell the router what this gateway is busy with; one that does not answer hears of it the next time."""
+        with contextlib.suppress(StratosError):
+            await self._peer.report_load(load, timeout_s=self._config.silence_timeout_s)
 
     async def run(self) -> None:
         """Watch the router, and send reports, until cancelled."""

@@ -17,7 +17,8 @@ from random import Random
 
 from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
-from stratos.common.errors import QueueTimeout
+from stratos.common.errors import QueueTimeout, WorkerLost
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
 from stratos.core.requests.convictions import Conviction, ConvictionConfig, ConvictionTable, prompt_refused
 from stratos.rpc.clients.peer_addresses import PeerAddresses
@@ -110,6 +111,21 @@ class RouterSet:
             link.report(
                 AttemptReport(handoff_id=placement.handoff_id, outcome=outcome, num_output_tokens=num_output_tokens)
             )
+
+    async def forget_tenant(self, tenant: str) -> bool:
+        """Have all workers drop what they cache of a tenant; false where one did not answer.
+
+        Raises:
+            WorkerLost: no router answers.
+        """
+        link = next((link for link in self._links.values() if link.is_up), None)
+        if link is None:
+            raise WorkerLost("no router answers")
+        return await link.forget_tenant(tenant)
+
+    async def report_load(self, load: GatewayLoad) -> None:
+        """Tell every router that answers what this gateway is busy with."""
+        await asyncio.gather(*(link.report_load(load) for link in self._links.values() if link.is_up))
 
     async def run(self) -> None:
         """Root task: follow the addresses, and watch each router, until cancelled."""

@@ -33,6 +33,7 @@ from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.ledger.billing import Billing
 from stratos_gateway.limits.limiter import Cost, TenantLimiter
+from stratos_gateway.observe.recent_load import RecentLoad
 from stratos_gateway.overflow.client import OverflowClient
 from stratos_gateway.policies.gate import NO_SCREENS, Screens
 from stratos_gateway.policies.screen import Screen
@@ -53,6 +54,8 @@ class Edge:
     content: Screens = NO_SCREENS
     overflow: OverflowClient | None = None
     """Where requests go that would wait too long; ``None`` lets them wait."""
+    recent_load: RecentLoad | None = None
+    """Hears how answers were; ``None`` where no router is told of it."""
 
     async def authenticate(self, request: Request) -> Tenant:
         """Whose key a request carries; raises like ``Authenticator``.

@@ -20,6 +20,8 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from stratos.common.errors import DeadlinePassed, StratosError, WaitTooLong, WorkerLost
+from stratos.core.ledger.pricing import kept_promises
+from stratos.core.tenancy.prices import Price
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import Span
@@ -155,7 +157,7 @@ class GenerationEndpoint(EdgeEndpoint):
                 exchange.headers.append(SERVED_ELSEWHERE)
                 with (
                     self._settled(run, output, unless=lambda error: not exchange.status),
-                    self._external_account(run, output) as account,
+                    self._external_account(run, output, overflow.config.price) as account,
                 ):
                     await self._send_external(output, run, account)
         except WorkerLost as error:
@@ -238,7 +240,7 @@ class GenerationEndpoint(EdgeEndpoint):
         kept = KeptAnswer(chunks=merge_chunks(sent), prompts=prompts)
         if kept.is_cut_short(generations[0].spec.sampling.max_tokens):
             return  # for want of memory: the next one may get further
-        billing.responses.keep(key, kept, tenant.plan.response_ttl_s)
+        billing.responses.keep(key, tenant.name, kept, tenant.plan.response_ttl_s)
 
     def _account(self, tenant: Tenant, fanout: Fanout, prepared: Prepared) -> NoAccount:
         billing = self._edge.billing
@@ -246,7 +248,7 @@ class GenerationEndpoint(EdgeEndpoint):
             return NoAccount()
         return RequestAccount(billing.meter, tenant.plan, fanout.generations, is_stream=prepared.options.stream)
 
-    def _external_account(self, run: _Run, output: ExternalOutput) -> NoAccount:
+    def _external_account(self, run: _Run, output: ExternalOutput, price: Price) -> NoAccount:
         spec, billing = run.prepared.specs[0], self._edge.billing
         if billing is None or spec.meter is None:
             return NoAccount()
@@ -255,6 +257,7 @@ class GenerationEndpoint(EdgeEndpoint):
             run.caller.tenant,
             spec.meter,
             output,
+            price,
             has_answered=lambda: bool(exchange_of(run.request).status),
         )
 
@@ -310,6 +313,8 @@ class GenerationEndpoint(EdgeEndpoint):
         facts.itl_us = sum(gaps) // len(gaps) if gaps else None
         for measured in times:
             metrics.count_promises(tenant.plan, measured)
+            if self._edge.recent_load is not None:
+                self._edge.recent_load.note(measured, kept_promises(tenant.plan, measured))
 
 
 def _describe(span: Span, prepared: Prepared, generated: Generated) -> None:

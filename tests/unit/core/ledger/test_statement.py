@@ -49,6 +49,7 @@ ENTRIES = st.builds(
     ),
     stages=st.builds(StageTimes, queue_us=NUMBERS, prefill_us=NUMBERS, decode_us=NUMBERS, device_us=NUMBERS),
     times=st.builds(Times, ttft_us=st.none() | st.integers(1, 10**9), itl_us=st.none() | st.integers(1, 10**9)),
+    is_external=st.booleans(), external_cost=NUMBERS,
     is_kept=st.sampled_from([None, True, False]), rank=st.integers(0, 2_000_000),
 )  # fmt: skip
 
@@ -120,12 +121,13 @@ def test_cost_and_margin_of_models() -> None:
             "gross": 9_000_000,
         },
         UsageGroup(day="d", model="a", key_id="k2"): {"device_us": hour, "prompt_tokens": 1_000_000, "credit": 1_000},
-        UsageGroup(day="d", model="b"): {"device_us": hour, "replays": 1},
+        UsageGroup(day="d", model="b"): {"device_us": hour, "replays": 1, "external_cost": 500_000},
     }
     a, b = model_costs([table], DeviceCost(hour_price=2_000_000))
     assert (a.cost, a.earned, a.margin) == (4_000_000, 8_999_000, 4_999_000)
     assert (a.cost_per_million, a.earned_per_million) == (2_000_000, 4_499_500)
-    assert (b.cost, b.margin, b.cost_per_million) == (2_000_000, -2_000_000, None)
+    assert (b.device_cost, b.external_cost, b.cost) == (2_000_000, 500_000, 2_500_000)
+    assert (b.margin, b.cost_per_million) == (-2_500_000, None)
     shared = model_costs([table], DeviceCost(hour_price=1_000_000, num_paid_hours=10))
-    assert [found.cost for found in shared] == [6_666_666, 3_333_334]
+    assert [found.device_cost for found in shared] == [6_666_666, 3_333_334]
     assert [found.cost for found in model_costs([{}], DeviceCost(hour_price=1, num_paid_hours=1))] == []

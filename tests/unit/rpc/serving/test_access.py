@@ -167,6 +167,8 @@ async def test_without_mtls_nothing_is_asked() -> None:
         ("SnapshotService/FetchSnapshot", {PeerRole.GATEWAY}),
         ("KvSourceService/Fetch", WORKER_ROLES),
         ("CacheService/WatchCache", {PeerRole.ROUTER}),
+        ("CacheService/ForgetTenant", {PeerRole.ROUTER}),
+        ("RouterService/ForgetTenant", {PeerRole.GATEWAY}),
         ("RegistryService/RegisterAdapter", {PeerRole.ADMIN}),
         ("SupervisorService/StartWorker", {PeerRole.AUTOSCALER}),
         ("WorkerService/Drain", {PeerRole.AUTOSCALER, PeerRole.SUPERVISOR}),

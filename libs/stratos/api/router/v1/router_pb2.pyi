@@ -170,6 +170,34 @@ class ExchangeConvictionsResponse(_message.Message):
     convictions: _containers.RepeatedCompositeFieldContainer[Conviction]
     def __init__(self, incarnation: _Optional[str] = ..., cursor: _Optional[int] = ..., convictions: _Optional[_Iterable[_Union[Conviction, _Mapping]]] = ...) -> None: ...
 
+class GatewayLoad(_message.Message):
+    __slots__ = ("gateway", "model_digest", "num_open", "num_judged", "num_violations", "first_tokens", "age_ms")
+    GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NUM_OPEN_FIELD_NUMBER: _ClassVar[int]
+    NUM_JUDGED_FIELD_NUMBER: _ClassVar[int]
+    NUM_VIOLATIONS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    gateway: str
+    model_digest: str
+    num_open: int
+    num_judged: int
+    num_violations: int
+    first_tokens: _containers.RepeatedScalarFieldContainer[int]
+    age_ms: int
+    def __init__(self, gateway: _Optional[str] = ..., model_digest: _Optional[str] = ..., num_open: _Optional[int] = ..., num_judged: _Optional[int] = ..., num_violations: _Optional[int] = ..., first_tokens: _Optional[_Iterable[int]] = ..., age_ms: _Optional[int] = ...) -> None: ...
+
+class ReportLoadRequest(_message.Message):
+    __slots__ = ("load",)
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    load: GatewayLoad
+    def __init__(self, load: _Optional[_Union[GatewayLoad, _Mapping]] = ...) -> None: ...
+
+class ReportLoadResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class GetFleetRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -207,9 +235,25 @@ class FleetWorker(_message.Message):
     def __init__(self, status: _Optional[_Union[_worker_pb2.WorkerStatus, _Mapping]] = ..., is_live: _Optional[bool] = ..., out_reason: _Optional[str] = ..., age_ms: _Optional[int] = ..., num_booked: _Optional[int] = ..., worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ...) -> None: ...
 
 class GetFleetResponse(_message.Message):
-    __slots__ = ("queues", "workers")
+    __slots__ = ("queues", "workers", "gateways")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    GATEWAYS_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[QueueDepth]
     workers: _containers.RepeatedCompositeFieldContainer[FleetWorker]
-    def __init__(self, queues: _Optional[_Iterable[_Union[QueueDepth, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[FleetWorker, _Mapping]]] = ...) -> None: ...
+    gateways: _containers.RepeatedCompositeFieldContainer[GatewayLoad]
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueDepth, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[FleetWorker, _Mapping]]] = ..., gateways: _Optional[_Iterable[_Union[GatewayLoad, _Mapping]]] = ...) -> None: ...
+
+class ForgetTenantRequest(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class ForgetTenantResponse(_message.Message):
+    __slots__ = ("num_workers", "num_failed")
+    NUM_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_FAILED_FIELD_NUMBER: _ClassVar[int]
+    num_workers: int
+    num_failed: int
+    def __init__(self, num_workers: _Optional[int] = ..., num_failed: _Optional[int] = ...) -> None: ...

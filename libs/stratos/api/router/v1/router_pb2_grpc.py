@@ -50,6 +50,16 @@ class RouterServiceStub:
                 request_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsRequest.SerializeToString,
                 response_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsResponse.FromString,
                 _registered_method=True)
+        self.ForgetTenant = channel.unary_unary(
+                '/stratos.api.router.v1.RouterService/ForgetTenant',
+                request_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ForgetTenantRequest.SerializeToString,
+                response_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ForgetTenantResponse.FromString,
+                _registered_method=True)
+        self.ReportLoad = channel.unary_unary(
+                '/stratos.api.router.v1.RouterService/ReportLoad',
+                request_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ReportLoadRequest.SerializeToString,
+                response_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ReportLoadResponse.FromString,
+                _registered_method=True)
         self.GetFleet = channel.unary_unary(
                 '/stratos.api.router.v1.RouterService/GetFleet',
                 request_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.GetFleetRequest.SerializeToString,
@@ -82,8 +92,22 @@ class RouterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetTenant(self, request, context):
+        """Has every worker drop what it caches of a tenant. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportLoad(self, request, context):
+        """Takes over what a gateway says of its own load; asked again and again. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetFleet(self, request, context):
-        """Queue depth and every known worker.
+        """Queue depth, every known worker, and the load of gateways.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,6 +130,16 @@ def add_RouterServiceServicer_to_server(servicer, server):
                     servicer.ExchangeConvictions,
                     request_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsRequest.FromString,
                     response_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsResponse.SerializeToString,
+            ),
+            'ForgetTenant': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetTenant,
+                    request_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ForgetTenantRequest.FromString,
+                    response_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ForgetTenantResponse.SerializeToString,
+            ),
+            'ReportLoad': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportLoad,
+                    request_deserializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ReportLoadRequest.FromString,
+                    response_serializer=stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ReportLoadResponse.SerializeToString,
             ),
             'GetFleet': grpc.unary_unary_rpc_method_handler(
                     servicer.GetFleet,
@@ -195,6 +229,60 @@ class RouterService:
             '/stratos.api.router.v1.RouterService/ExchangeConvictions',
             stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsRequest.SerializeToString,
             stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ExchangeConvictionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetTenant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratos.api.router.v1.RouterService/ForgetTenant',
+            stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ForgetTenantRequest.SerializeToString,
+            stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ForgetTenantResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportLoad(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratos.api.router.v1.RouterService/ReportLoad',
+            stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ReportLoadRequest.SerializeToString,
+            stratos_dot_api_dot_router_dot_v1_dot_router__pb2.ReportLoadResponse.FromString,
             options,
             channel_credentials,
             insecure,

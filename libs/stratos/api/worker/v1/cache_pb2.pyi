@@ -29,3 +29,15 @@ class WatchCacheResponse(_message.Message):
     removed: _containers.RepeatedScalarFieldContainer[int]
     is_dump: bool
     def __init__(self, incarnation: _Optional[str] = ..., after: _Optional[int] = ..., last: _Optional[int] = ..., stored: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., is_dump: _Optional[bool] = ...) -> None: ...
+
+class ForgetTenantRequest(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class ForgetTenantResponse(_message.Message):
+    __slots__ = ("num_forgotten",)
+    NUM_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    num_forgotten: int
+    def __init__(self, num_forgotten: _Optional[int] = ...) -> None: ...

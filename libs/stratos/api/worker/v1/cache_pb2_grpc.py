@@ -40,6 +40,11 @@ class CacheServiceStub:
                 request_serializer=stratos_dot_api_dot_worker_dot_v1_dot_cache__pb2.WatchCacheRequest.SerializeToString,
                 response_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_cache__pb2.WatchCacheResponse.FromString,
                 _registered_method=True)
+        self.ForgetTenant = channel.unary_unary(
+                '/stratos.api.worker.v1.CacheService/ForgetTenant',
+                request_serializer=stratos_dot_api_dot_worker_dot_v1_dot_cache__pb2.ForgetTenantRequest.SerializeToString,
+                response_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_cache__pb2.ForgetTenantResponse.FromString,
+                _registered_method=True)
 
 
 class CacheServiceServicer:
@@ -53,6 +58,13 @@ class CacheServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetTenant(self, request, context):
+        """Drops every block of a tenant, on the device and in host memory; those of running requests once they end. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CacheServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +72,11 @@ def add_CacheServiceServicer_to_server(servicer, server):
                     servicer.WatchCache,
                     request_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_cache__pb2.WatchCacheRequest.FromString,
                     response_serializer=stratos_dot_api_dot_worker_dot_v1_dot_cache__pb2.WatchCacheResponse.SerializeToString,
+            ),
+            'ForgetTenant': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetTenant,
+                    request_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_cache__pb2.ForgetTenantRequest.FromString,
+                    response_serializer=stratos_dot_api_dot_worker_dot_v1_dot_cache__pb2.ForgetTenantResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +107,33 @@ class CacheService:
             '/stratos.api.worker.v1.CacheService/WatchCache',
             stratos_dot_api_dot_worker_dot_v1_dot_cache__pb2.WatchCacheRequest.SerializeToString,
             stratos_dot_api_dot_worker_dot_v1_dot_cache__pb2.WatchCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetTenant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratos.api.worker.v1.CacheService/ForgetTenant',
+            stratos_dot_api_dot_worker_dot_v1_dot_cache__pb2.ForgetTenantRequest.SerializeToString,
+            stratos_dot_api_dot_worker_dot_v1_dot_cache__pb2.ForgetTenantResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,44 @@
+"""Options of the commands that call an admin API: that of the running platform, or one at a given address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratos.common.errors import BadRequest
+
+if TYPE_CHECKING:
+    from stratos.cli.admin_api import AdminClient
+
+UrlOption = Annotated[
+    str,
+    typer.Option("--url", envvar="STRATOS_ADMIN_URL", help="Of an admin port; default: the running platform's."),
+]
+KeyOption = Annotated[
+    str,
+    typer.Option(
+        "--key", envvar="STRATOS_ADMIN_KEY", help="Key or token of the role admin, or of tenant-admin for its own."
+    ),
+]
+_NO_KEY = "give --key or STRATOS_ADMIN_KEY; `stratos keys create --tenant platform --role admin` makes one"
+
+
+@contextmanager
+def admin_client(url: str, key: str, data_dir: Path, run: str) -> Iterator[AdminClient]:
+    """A client of the admin API at ``url``, or of the running platform's where it is empty.
+
+    Raises:
+        BadRequest: there is no key.
+        NotFound: neither a URL nor a running platform.
+    """
+    from stratos.cli.admin_api import AdminClient
+    from stratos.cli.local.running import find_platform
+
+    if not key:
+        raise BadRequest(_NO_KEY, param="--key")
+    with closing(AdminClient(url or find_platform(data_dir, run).admin_url, key)) as client:
+        yield client

@@ -1,0 +1,77 @@
+"""The load of a moment as named numbers: what an HPA, KEDA or a person asks the autoscaler for.
+
+    stratos_queue_depth          model, role   requests that wait, at routers and at workers
+    stratos_queued_tokens        model, role   their prompt tokens
+    stratos_running_sequences    model, role   sequences in batches
+    stratos_kv_utilisation       model, role   KV blocks in use, of those of live workers; none without a live worker
+    stratos_sla_violations       model         part of the last minute's answers that broke a time of their plan
+    stratos_open_streams         model         requests open at gateways
+
+What is not known has no number: a missing one must never look like 0, which would shrink a pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stratos.core.fleet import Fleet
+from stratos.planning.observation import PoolObservation, observe
+from stratos.planning.settings import PoolKey
+
+QUEUE_DEPTH = "stratos_queue_depth"
+QUEUED_TOKENS = "stratos_queued_tokens"
+RUNNING_SEQUENCES = "stratos_running_sequences"
+KV_UTILISATION = "stratos_kv_utilisation"
+SLA_VIOLATIONS = "stratos_sla_violations"
+OPEN_STREAMS = "stratos_open_streams"
+METRIC_NAMES = (QUEUE_DEPTH, QUEUED_TOKENS, RUNNING_SEQUENCES, KV_UTILISATION, SLA_VIOLATIONS, OPEN_STREAMS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadMetric:
+    """One number."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    value: float
+
+
+def load_metrics(fleet: Fleet, pools: Sequence[PoolKey]) -> tuple[LoadMetric, ...]:
+    """The numbers of all pools.
+
+    Args:
+        fleet: sum over the routers.
+        pools: which are asked for; the name of a pool's model becomes the label.
+    """
+    found: list[LoadMetric] = []
+    for pool in pools:
+        found += _of_pool(pool, observe(fleet, pool))
+    for pool in {pool.model_name: pool for pool in pools}.values():
+        found += _of_model(fleet, pool)
+    return tuple(found)
+
+
+def _of_pool(pool: PoolKey, seen: PoolObservation) -> list[LoadMetric]:
+    labels = {"model": pool.model_name, "role": pool.role.value}
+    numbers = {
+        QUEUE_DEPTH: float(seen.backlog),
+        QUEUED_TOKENS: float(seen.queued_tokens + sum(worker.num_queued_tokens for worker in seen.workers)),
+        RUNNING_SEQUENCES: float(sum(worker.num_running for worker in seen.workers)),
+    }
+    live = [worker for worker in seen.workers if worker.is_live and worker.num_total_blocks]
+    if live:
+        numbers[KV_UTILISATION] = sum(w.num_used_blocks for w in live) / sum(w.num_total_blocks for w in live)
+    return [LoadMetric(name=name, labels=labels, value=value) for name, value in numbers.items()]
+
+
+def _of_model(fleet: Fleet, pool: PoolKey) -> list[LoadMetric]:
+    loads = [load for load in fleet.gateways if pool.holds_model(load.model_digest)]
+    if not loads:
+        return []
+    labels = {"model": pool.model_name}
+    found = [LoadMetric(name=OPEN_STREAMS, labels=labels, value=float(sum(load.num_open for load in loads)))]
+    num_judged = sum(load.num_judged for load in loads)
+    num_violations = sum(load.num_violations for load in loads)
+    ratio = num_violations / num_judged if num_judged else 0.0
+    return [*found, LoadMetric(name=SLA_VIOLATIONS, labels=labels, value=ratio)]
