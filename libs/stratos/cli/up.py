@@ -43,15 +43,7 @@ class _StopSignals:
 
 
 def run_up(options: UpOptions, fork_server: ForkServer | None = None) -> int:
-    """Run a platform until a signal; returns the exit code. The fork server has ended then."""
-    try:
-        return _run_up(options, fork_server)
-    finally:
-        if fork_server is not None:
-            fork_server.abandon()
-
-
-def _run_up(options: UpOptions, fork_server: ForkServer | None) -> int:
+    """Run a platform until a signal; returns the exit code."""
     logging.basicConfig(level=logging.WARNING, format="supervisor: %(message)s")
     try:
         check_options(options)

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 from stratos.cli.forking.wire import MAX_PACKET, Ended, Forked, ForkRequest, from_packet
@@ -163,11 +163,15 @@ class ForkServer:
                 made.set_exception(OSError("the fork server has ended"))
 
 
-def begin_fork_server() -> ForkServer | None:
-    """One where the system has what it takes; else processes are started one by one."""
-    if not sys.platform.startswith("linux"):
-        return None
+@contextlib.contextmanager
+def fork_server_while(*, wanted: bool) -> Iterator[ForkServer | None]:
+    """A fork server for as long as the block runs, where the system has what it takes."""
+    server = None
+    if wanted and sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError):
+            server = ForkServer.begin()
     try:
-        return ForkServer.begin()
-    except OSError:
-        return None
+        yield server
+    finally:
+        if server is not None:
+            server.abandon()
