@@ -64,6 +64,7 @@ def up(
     transport: Annotated[str, typer.Option(help="KV transport between workers: shm, gloo or tls.")] = "shm",
     mtls: Annotated[bool, typer.Option("--mtls", help="Certificates and encryption between all processes.")] = False,
     otlp_endpoint: Annotated[str, typer.Option(help="Collector of traces, e.g. http://localhost:4317.")] = "",
+    observe: Annotated[bool, typer.Option("--observe", help="Start a Prometheus beside the platform.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     keep_logs: Annotated[bool, typer.Option(help="Keep the run's log files after a clean stop.")] = False,
     fork_server: Annotated[bool, typer.Option(help="Fork services from one process that has their imports.")] = True,
@@ -102,6 +103,7 @@ def up(
                 transport=transport,
                 mtls=mtls,
                 otlp_endpoint=otlp_endpoint,
+                observe=observe,
                 log_level=log_level,
                 keep_logs=keep_logs,
             )

@@ -19,6 +19,7 @@ from stratos.cli.forking.client import ForkedProcess, ForkServer, ForkServerGone
 from stratos.cli.local.embedded_redis import answers
 from stratos.cli.local.log_tail import log_tail, logged_reason
 from stratos.cli.local.topology import ProcessSpec
+from stratos.cli.observe.local_prometheus import is_ready
 from stratos.rpc.serving.address_file import read_address_file
 from stratos.rpc.serving.parent import PARENT_PID_ENV
 
@@ -150,6 +151,8 @@ class ManagedProcess:
     async def _look(self) -> bool:
         if self.spec.readiness == "redis":
             return await answers(self._redis_url)
+        if self.spec.readiness == "prometheus":
+            return await is_ready(self.spec.public_address)
         found = read_address_file(self._address_file)
         if found is None or found.pid != self.pid:
             return False

@@ -21,6 +21,7 @@ from stratos.cli.data.folder import RunDir, write_json_atomically
 from stratos.cli.forking.client import ForkServer
 from stratos.cli.local.process import ManagedProcess, ProcessView, StartFailed
 from stratos.cli.local.topology import ProcessSpec
+from stratos.cli.observe.local_prometheus import target
 from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, NotFound, Overloaded, StratosError
@@ -32,6 +33,7 @@ HEALTHY_AFTER_S = 60.0
 """A process that served for this long has its crashes forgotten."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.25, 8.0
 STOP_ORDER = (
+    ("prometheus",),
     ("autoscaler",),
     ("gateway",),
     ("router",),
@@ -183,13 +185,20 @@ class Supervisor:
         self.write_workers_file()
 
     def write_workers_file(self) -> None:
-        """Tell the router which workers there are: those that serve, and those that drain until they are gone."""
+        """Tell the router which workers there are: those that serve, and those that drain until they are gone.
+
+        Prometheus, where there is one, is told of every process that has metrics.
+        """
         workers = [
             {"worker_id": p.name, "address": p.address, "role": p.spec.role}
             for p in self._processes.values()
             if p.spec.role and p.address and p.state in ("serving", "draining")
         ]
         write_json_atomically(self._run.workers_file, workers)
+        targets = [
+            target(p.name, p.spec.service, p.metrics_address) for p in self._processes.values() if p.metrics_address
+        ]
+        write_json_atomically(self._run.targets_file, targets)
 
     async def stop(self, *, is_urgent: Callable[[], bool] = lambda: False) -> None:
         """End every process in order; once ``is_urgent`` all that are left are killed."""

@@ -24,7 +24,7 @@ from stratos.cli.local.ports import GatewayListeners
 from stratos.common.tls.identity import PeerRole
 
 Role = Literal["", "prefill", "decode"]
-Readiness = Literal["address_file", "redis"]
+Readiness = Literal["address_file", "redis", "prometheus"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class ProcessSpec:
 
     name: str
     service: str = ""
-    """Which service it is a replica of: "gateway", "router", ..., "prefill_worker", "decode_worker"; "redis"."""
+    """Which service it is a replica of: "gateway", ..., "decode_worker"; "redis", "prometheus"."""
     argv: tuple[str, ...]
     module: str = ""
     """Package of a service, which a fork server runs without the command line."""
