@@ -16,7 +16,7 @@ _GROUPS = {
     "apps/v1": "apps.v1", "batch/v1": "batch.v1", "v1": "core.v1", "networking.k8s.io/v1": "networking.v1",
     "policy/v1": "policy.v1", "rbac.authorization.k8s.io/v1": "rbac.v1", "scheduling.k8s.io/v1": "scheduling.v1",
 }  # fmt: skip
-CUSTOM_GROUPS = ("gateway.networking.k8s.io/", "cert-manager.io/")
+CUSTOM_GROUPS = ("gateway.networking.k8s.io/", "cert-manager.io/", "monitoring.coreos.com/")
 
 
 def problems(version: str, found: dict[str, Any]) -> list[str]:

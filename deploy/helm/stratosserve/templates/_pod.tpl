@@ -123,7 +123,8 @@ spec:
         {{- with (.pool.scheduling).labels }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
-      {{- with (.pool.scheduling).annotations }}
+      {{- $scrape := ternary (dict "prometheus.io/scrape" "true" "prometheus.io/path" "/metrics" "prometheus.io/port" (print .root.Values.ports.metrics)) dict .root.Values.monitoring.annotations }}
+      {{- with merge dict ((.pool.scheduling).annotations | default dict) $scrape }}
       annotations:
         {{- toYaml . | nindent 8 }}
       {{- end }}

@@ -24,7 +24,7 @@ from stratos.core.ledger.pricing import kept_promises
 from stratos.core.tenancy.prices import Price
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
-from stratos.rpc.tracing import Span
+from stratos.rpc.tracing import PROVIDER, Span
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.generation import GenerationSpec
 from stratos_gateway.generation.journal import ChoiceChunk
@@ -318,7 +318,12 @@ class GenerationEndpoint(EdgeEndpoint):
 
 
 def _describe(span: Span, prepared: Prepared, generated: Generated) -> None:
+    reasons: tuple[str, ...] = ()
+    if isinstance(generated, Fanout):
+        reasons = tuple(r for generation in generated.generations for r in generation.transcript.finish_reasons)
     span.set(
+        provider=PROVIDER,
+        finish_reasons=reasons or None,
         operation="chat" if isinstance(prepared.renderer, ChatRenderer) else "text_completion",
         model=prepared.options.model,
         input_tokens=generated.num_prompt_tokens,
