@@ -80,7 +80,7 @@ check: setup proto-check ## Lint, format, types, import rules, Dockerfiles, prot
 	@echo "==> import rules"; $(BIN)/lint-imports
 	@echo "==> hadolint"; $(BIN)/hadolint services/*/Dockerfile deploy/images/*.Dockerfile
 	@echo "==> buf"; $(BIN)/buf lint && $(BIN)/buf format --diff --exit-code
-	@echo "==> chart"; $(BIN)/python -m scripts.generate_chart_schema --check && $(BIN)/python -m scripts.render_manifests --check
+	@echo "==> chart"; $(BIN)/python -m scripts.generate_dashboards --check && $(BIN)/python -m scripts.generate_chart_schema --check && $(BIN)/python -m scripts.render_manifests --check
 
 fmt: setup ## Format Python and protos
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format . && $(BIN)/buf format -w
@@ -92,7 +92,7 @@ proto-check: setup ## Fail when libs/stratos/api is not what protos/ says
 	@echo "==> generated stubs"; PYTHON=$(BIN)/python bash scripts/check_protos.sh
 
 manifests: setup ## Rewrite the schema of the chart's values, and deploy/k8s; by helm, or the package helm-python-sdk
-	@$(BIN)/python -m scripts.generate_chart_schema && $(BIN)/python -m scripts.render_manifests
+	@$(BIN)/python -m scripts.generate_dashboards && $(BIN)/python -m scripts.generate_chart_schema && $(BIN)/python -m scripts.render_manifests
 
 bench: setup ## Measure on an idle machine: gateway and engine side by side, then what each optimisation gains
 	@$(BIN)/python scripts/bench_platform.py --out benchmarks/results/platform-cpu.json

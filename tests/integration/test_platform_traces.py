@@ -114,6 +114,9 @@ def test_one_trace_from_the_http_request_to_the_engines_steps(
     assert (attempt.kind, fetch.kind) == ("client", "client")
     assert server.span_id == answer.headers["traceparent"].split("-")[2]
     assert server.attributes["gen_ai.request.model"] == "base"
+    assert server.attributes["gen_ai.operation.name"] == "text_completion"
+    assert server.attributes["gen_ai.provider.name"] == "stratosserve"
+    assert server.attributes["gen_ai.response.finish_reasons"] == ["length"]
     assert server.attributes["http.response.status_code"] == 200
     assert server.attributes["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
     assert decode.attributes["gen_ai.usage.output_tokens"] == usage["completion_tokens"] == 12

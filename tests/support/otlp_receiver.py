@@ -96,4 +96,5 @@ def _attributes(entries: Any) -> dict[str, Any]:
 
 
 def _value(value: common_pb2.AnyValue) -> Any:
-    return getattr(value, value.WhichOneof("value"))
+    found = getattr(value, value.WhichOneof("value"))
+    return [_value(one) for one in found.values] if isinstance(found, common_pb2.ArrayValue) else found

@@ -29,12 +29,16 @@ _STANDARD_NAMES = {
     "http_status": "http.response.status_code",
     "error_type": "error.type",
     "operation": "gen_ai.operation.name",
+    "provider": "gen_ai.provider.name",
     "model": "gen_ai.request.model",
     "input_tokens": "gen_ai.usage.input_tokens",
     "output_tokens": "gen_ai.usage.output_tokens",
+    "finish_reasons": "gen_ai.response.finish_reasons",
 }
 """Attributes that OpenTelemetry's conventions name; every other one is ``stratos.<keyword>``."""
-Attribute = str | int | float | bool
+Attribute = str | int | float | bool | tuple[str, ...]
+PROVIDER = "stratosserve"
+"""``gen_ai.provider.name`` of spans of requests."""
 
 
 class SpanKind(enum.Enum):

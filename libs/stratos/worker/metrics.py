@@ -8,6 +8,7 @@ from collections import Counter as Counts
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from stratos.common.errors import AdapterMismatch, AdapterUnavailable, WorkerLost
+from stratos.core.generation import PrefillPath
 from stratos.core.kv import StagingLedger
 from stratos.core.requests import limits
 from stratos.engine.contract.results import EngineStatus
@@ -90,6 +91,8 @@ class WorkerMetrics:
         self.local_prefills = Counter(
             "stratos_local_prefills", "Prompts computed at the decode worker.", ("reason",), registry=registry
         )
+        for path in (PrefillPath.LOCAL_SHORT_TAIL, PrefillPath.LOCAL_NO_ENDPOINT, PrefillPath.LOCAL_FALLBACK):
+            self.local_prefills.labels(path)
         self.embed_calls = Counter(
             "stratos_embed_calls", "Ended calls for embeddings.", ("outcome",), registry=registry
         )
@@ -102,6 +105,8 @@ class WorkerMetrics:
             ("found",),
             registry=registry,
         )
+        for found in ("engine", "disk", "store"):
+            self.adapter_holds.labels(found)
         self.adapter_evictions = Counter(
             "stratos_adapter_evictions", "Adapters removed from disk to make room.", registry=registry
         )

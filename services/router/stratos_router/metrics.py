@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter as Counts
 from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from stratos.common.errors import Overloaded, QueueTimeout
 from stratos.core.features import PROTOCOL_VERSION, can_speak_with
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
-from stratos.core.placement import PlacementRequest, WorkerRole
+from stratos.core.placement import PlacementRequest, Work, WorkerRole
+from stratos.core.requests.limits import DEFAULT_PRIORITY_CLASS
 from stratos.routing.filters import Rejection
+from stratos.routing.liveness import OutReason
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 MAX_QUEUE_SERIES = 512
@@ -56,12 +60,16 @@ class RouterMetrics:
         self.placements = Counter(
             "stratos_router_placements", "Schedule calls by outcome", ["outcome"], registry=registry
         )
+        for outcome in ("placed", Overloaded.code, QueueTimeout.code):  # a rate needs the zero before the first one
+            self.placements.labels(outcome)
         self.ends = Counter(
             "stratos_router_attempts_ended", "Attempts by reported outcome", ["outcome"], registry=registry
         )
         self.evictions = Counter(
             "stratos_router_worker_evictions", "Times a live worker went out", ["role", "reason"], registry=registry
         )
+        for role, reason in itertools.product(WorkerRole, OutReason):
+            self.evictions.labels(role, reason.value)
         self._workers = Gauge("stratos_router_workers", "Known workers", ["role", "state"], registry=registry)
         self._bookings = Gauge("stratos_router_bookings", "Placements that have not ended", registry=registry)
         self.indexed_blocks = Gauge(
@@ -104,7 +112,8 @@ class RouterMetrics:
     def show(self, fleet: Fleet, num_bookings: int) -> None:
         """Set the gauges to what is now."""
         self._bookings.set(num_bookings)
-        self._show_queues(fleet.queues)
+        statuses = [worker.status for worker in fleet.workers if worker.status is not None]
+        self._show_queues(fleet.queues, {status.identity.model_digest for status in statuses})
         for role in WorkerRole:
             of_role = [worker.is_live for worker in fleet.workers if worker.ref.role is role]
             self._workers.labels(role, "live").set(sum(of_role))
@@ -134,9 +143,11 @@ class RouterMetrics:
         lacking = sum(status.features < offered[status.identity.model_digest] for status in statuses)
         self._lacking.labels(role).set(lacking)
 
-    def _show_queues(self, queues: Iterable[QueueDepth]) -> None:
-        """Queues that emptied stay as zeros, so that a scaler sees 0 and not a gap."""
+    def _show_queues(self, queues: Iterable[QueueDepth], models: Iterable[str]) -> None:
+        """Queues that emptied, or of a model of some worker, stay as zeros: a scaler sees 0 and not a gap."""
+        empty = {(model, str(DEFAULT_PRIORITY_CLASS), Work.GENERATION.value) for model in models}
         shown = {(queue.model_digest, str(queue.priority_class), queue.work.value): queue for queue in queues}
+        self._queue_series |= empty
         for labels, queue in shown.items():
             self._depth.labels(*labels).set(queue.num_requests)
             self._tokens.labels(*labels).set(queue.num_tokens)

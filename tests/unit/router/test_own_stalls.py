@@ -33,7 +33,7 @@ async def test_workers_are_not_out_after_a_stall_of_the_router_and_are_when_they
     placed = await world.scheduler.schedule(world.request())
     assert placed.worker.worker_id.startswith("decode-")
     labels = {"role": "decode", "reason": "silent"}
-    assert world.registry.get_sample_value("stratos_router_worker_evictions_total", labels) is None
+    assert world.registry.get_sample_value("stratos_router_worker_evictions_total", labels) == 0
     for _ in range(8):  # the loop turns, one worker speaks
         world.clock.advance(0.3)
         world.status("decode-0", engine_step=_ + 1)

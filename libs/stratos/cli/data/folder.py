@@ -98,6 +98,11 @@ class RunDir:
         return self.workers_folder / "platform.json"
 
     @property
+    def targets_file(self) -> Path:
+        """Where a Prometheus looks for processes."""
+        return self.path / "targets.json"
+
+    @property
     def platform_file(self) -> Path:
         """Where the other commands find this run."""
         return self.path / "platform.json"

@@ -28,6 +28,8 @@ class PlatformFacts:
     model_path: str
     tls_folder: str = ""
     """Certificates by role, with mTLS."""
+    prometheus_url: str = ""
+    """Of the Prometheus beside the platform, where there is one."""
 
     def as_json(self) -> dict[str, Any]:
         """All fields as JSON values."""

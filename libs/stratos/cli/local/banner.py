@@ -20,7 +20,7 @@ StratosServe is up: {_processes(options)}
   API key    {facts.api_key}
   Models     {models}
   Admin API  {facts.admin_url}/admin/v1, with a key of `stratos keys create --tenant platform --role admin`
-
+{_prometheus(facts)}
 Stream a completion with curl:
 
 {curl_line(facts)}
@@ -31,6 +31,10 @@ or with the OpenAI SDK (python):
 
 In another terminal: `stratos chat`, `stratos status` (both in .venv/bin). Ctrl-C here stops everything.
 """
+
+
+def _prometheus(facts: PlatformFacts) -> str:
+    return f"  Prometheus {facts.prometheus_url} (metrics, rules, alerts)\n" if facts.prometheus_url else ""
 
 
 def _processes(options: UpOptions) -> str:

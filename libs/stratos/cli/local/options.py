@@ -52,6 +52,8 @@ class UpOptions:
     """Encrypt calls between the processes, and let each call only what its role may."""
     otlp_endpoint: str = ""
     """Where every process sends its spans; empty turns tracing off."""
+    observe: bool = False
+    """Start a Prometheus beside the platform."""
     log_level: str = "info"
     keep_logs: bool = False
     drain_timeout_s: float = 5.0

@@ -22,6 +22,7 @@ from stratos.cli.data.credentials import Credentials, load_credentials
 from stratos.cli.data.digests import remembered_digest
 from stratos.cli.data.folder import DataDir, RunDir, try_lock, write_json_atomically
 from stratos.cli.data.platform_facts import PlatformFacts
+from stratos.cli.forking.client import ForkServer
 from stratos.cli.keyring import ensure_api_key
 from stratos.cli.local import topology
 from stratos.cli.local.embedded_redis import RedisConfig, redis_spec, write_config
@@ -32,6 +33,7 @@ from stratos.cli.local.servicer import SupervisorService, SupervisorSettings
 from stratos.cli.local.supervisor import Report, Supervisor
 from stratos.cli.local.topology import Endpoints, ProcessSpec, Role, RunPaths
 from stratos.cli.machine.sizing import unset_alone
+from stratos.cli.observe.local_prometheus import LocalPrometheus, find_prometheus
 from stratos.cli.stores import StoreTarget, set_up_own_store
 from stratos.common.clock import SystemClock
 from stratos.common.errors import DependencyDown, InvalidCheckpoint, Overloaded, StratosError
@@ -53,7 +55,14 @@ class Platform:
     """Starts and stops everything; also what the autoscaler's requests end up at."""
 
     def __init__(
-        self, options: UpOptions, *, data: DataDir, run: RunDir, credentials: Credentials, report: Report
+        self,
+        options: UpOptions,
+        *,
+        data: DataDir,
+        run: RunDir,
+        credentials: Credentials,
+        report: Report,
+        fork_server: ForkServer | None = None,
     ) -> None:
         self._options = options
         self._data = data
@@ -70,6 +79,7 @@ class Platform:
             clock=SystemClock(),
             drain_timeout_s=options.drain_timeout_s,
             dialer=self._dialer,
+            fork_server=fork_server,
         )
         self._paths = RunPaths(workers_folder=run.workers_folder, shm_path=run.shm_path, work_path=run.work_path)
         self._stack = AsyncExitStack()
@@ -139,6 +149,7 @@ class Platform:
             for i in range(options.gateways):
                 tasks.create_task(self._supervisor.launch(self._gateway_spec(f"gateway-{i}", ends, listeners)))
         await asyncio.gather(*(self._wait_fleet(address) for address in routers))
+        prometheus_url = await self._observe()
         self._is_started = True
         facts = PlatformFacts(
             run_id=self._run.run_id,
@@ -156,6 +167,7 @@ class Platform:
             s3_endpoint_url=options.s3_endpoint_url,
             model_path=str(options.model_path),
             tls_folder=self._tls_folder,
+            prometheus_url=prometheus_url,
         )
         write_json_atomically(self._run.platform_file, facts.as_json())
         return facts
@@ -201,6 +213,22 @@ class Platform:
         config = RedisConfig(port=any_free_port(), folder=folder, password=secrets.token_hex(16))
         await self._supervisor.launch(redis_spec(write_config(config)), redis_url=config.url)
         self._redis_url = config.url
+
+    async def _observe(self) -> str:
+        """Start a Prometheus where one is asked for; returns its URL."""
+        if not self._options.observe:
+            return ""
+        folder = self._run.path / "prometheus"
+        prometheus = LocalPrometheus(
+            binary=find_prometheus(), folder=folder, targets_file=self._run.targets_file, port=any_free_port()
+        )
+        prometheus.write_files()
+        spec = ProcessSpec(
+            name="prometheus", service="prometheus", argv=prometheus.argv(), readiness="prometheus",
+            public_address=prometheus.address, start_timeout_s=30.0,
+        )  # fmt: skip
+        await self._supervisor.launch(spec)
+        return f"http://{prometheus.address}"
 
     async def _set_up_store(self) -> bool:
         target = StoreTarget(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratos.cli.local.options import UpOptions
+from stratos.cli.observe.local_prometheus import find_prometheus
 from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.core.files.model_files import read_json
 from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
@@ -57,6 +58,8 @@ def check_options(options: UpOptions) -> None:
     check_model_folder(options.model_path)
     if options.engine == "torch":
         check_checkpoint(options.model_path)
+    if options.observe:
+        find_prometheus()
     if options.object_store_url.startswith("s3://") or not options.object_store_url:
         return
     if not options.object_store_url.startswith("file://"):

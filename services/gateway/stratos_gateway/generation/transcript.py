@@ -68,6 +68,11 @@ class Transcript:
         """Tokens that were written to the client's stream, over all choices."""
         return sum(choice.num_delivered for choice in self.choices)
 
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """Why each choice that ended did, in the order of the choices."""
+        return tuple(choice.finish_reason for choice in self.choices if choice.finish_reason is not None)
+
     def times(self, arrival_s: float) -> Times:
         """What the client saw, as far as this gateway can tell.
 

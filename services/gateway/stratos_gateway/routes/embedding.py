@@ -23,6 +23,7 @@ from stratos.core.requests.embedding import EmbedCall
 from stratos.core.requests.limits import check_input_lengths
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
+from stratos.rpc.tracing import PROVIDER
 from stratos_gateway.generation.embedding_client import EmbeddingClient
 from stratos_gateway.generation.embedding_run import embed_all
 from stratos_gateway.http.exchange import exchange_of
@@ -68,7 +69,13 @@ class EmbeddingEndpoint(EdgeEndpoint):
         call = await self._call(parsed, target, caller.tenant, span.trace)
         num_tokens = sum(map(len, call.inputs))
         facts.model, facts.num_prompt_tokens = parsed.model, num_tokens
-        span.set(operation="embeddings", model=parsed.model, input_tokens=num_tokens, inputs=len(call.inputs))
+        span.set(
+            provider=PROVIDER,
+            operation="embeddings",
+            model=parsed.model,
+            input_tokens=num_tokens,
+            inputs=len(call.inputs),
+        )
         left_s = max(0.0, caller.deadline_s - self._edge.platform.clock.now())
         screen = await self._edge.content.screen(caller.tenant)
         cost = Cost(num_tokens=num_tokens, num_sequences=1)

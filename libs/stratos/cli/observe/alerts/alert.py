@@ -1,0 +1,22 @@
+"""One alert and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """A rule, and its page in docs/runbooks."""
+
+    name: str
+    expr: str
+    lasting: str = "0m"
+    """How long it must hold, in Prometheus' units."""
+    severity: Literal["page", "ticket"] = "ticket"
+    """Page: people notice now. Ticket: within a working day."""
+    summary: str
+    meaning: str
+    check: tuple[str, ...]
+    act: tuple[str, ...]

@@ -1,0 +1,59 @@
+"""Recording rules: sums that several panels and alerts share, named ``stratos:what:how`` as Prometheus advises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BURN_WINDOWS = ("5m", "30m", "1h", "6h", "3d")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One series that Prometheus computes for itself."""
+
+    name: str
+    expr: str
+
+
+def _errors(window: str) -> Recording:
+    failed = f'sum by (release) (rate(stratos_request_outcomes_total{{outcome="failed"}}[{window}]))'
+    judged = f'sum by (release) (rate(stratos_request_outcomes_total{{outcome=~"finished|failed"}}[{window}]))'
+    return Recording(f"stratos:request_errors:ratio_rate{window}", f"{failed} / ({judged} > 0)")
+
+
+def _p95(metric: str) -> str:
+    buckets = f'rate({metric}_bucket{{class!="platform"}}[5m])'
+    return f"histogram_quantile(0.95, sum by (release, model, le) ({buckets}))"
+
+
+RECORDINGS: tuple[Recording, ...] = (
+    *(_errors(window) for window in BURN_WINDOWS),
+    Recording(
+        "stratos:requests:rate5m",
+        'sum by (release, model) (rate(stratos_request_outcomes_total{outcome="finished"}[5m]))',
+    ),
+    Recording("stratos:output_tokens:rate5m", "sum by (release, model) (rate(stratos_output_tokens_total[5m]))"),
+    Recording("stratos:ttft_seconds:p95_5m", _p95("stratos_request_ttft_seconds")),
+    Recording("stratos:itl_seconds:p95_5m", _p95("stratos_request_itl_seconds")),
+    Recording(
+        "stratos:promises_kept:ratio_rate30m",
+        'sum by (release, plan, promise) (rate(stratos_promises_total{outcome="kept"}[30m]))'
+        " / (sum by (release, plan, promise) (rate(stratos_promises_total[30m])) > 0)",
+    ),
+    # Routers know digests alone; a gateway knows the names of its digest.
+    Recording(
+        "stratos:queue_depth",
+        'sum by (release, model_digest) (label_replace(stratos_router_queue_depth, "model_digest", "$1", "model", '
+        '"(.+)"))'
+        " * on (release, model_digest) group_right () max by (release, model_digest, model) (stratos_model_info)",
+    ),
+    Recording("stratos:device_price:hour", "sum by (release, model) (stratos_device_hour_price)"),
+    Recording(
+        "stratos:cost_per_million_output_tokens",
+        "stratos:device_price:hour / 3600 * 1e6 / (stratos:output_tokens:rate5m > 0)",
+    ),
+    Recording(
+        "stratos:requests_per_currency_unit",
+        "stratos:requests:rate5m / (stratos:device_price:hour > 0) * 3600",
+    ),
+)

@@ -1,0 +1,47 @@
+"""What the chart adds for Prometheus and Grafana, by value.
+
+Needs a renderer: `helm` on the path, or the package helm-python-sdk. Without one these tests are skipped, and say so.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scripts.chart_rendering import NO_RENDERER, has_renderer
+from stratos.cli.observe.dashboards.pages import DASHBOARDS
+from stratos.cli.observe.grafana import grafana_json
+from stratos.cli.observe.rule_files import rule_groups
+from tests.support.chart_objects import kinds, one, pods
+from tests.support.chart_rendering import checked
+
+pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
+
+
+def test_metrics_are_found_by_annotations_or_by_the_operator() -> None:
+    defaults = checked({})
+    annotations = one(defaults, "Deployment", "demo-router")["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == "9100"
+    assert not kinds(defaults, "PodMonitor")
+    assert not [name for name in kinds(defaults, "ConfigMap") if "dashboard" in name]
+    values = {
+        "annotations": False,
+        "podMonitor": {"enabled": True},
+        "rules": {"enabled": True, "labels": {"prometheus": "main"}, "runbooks": "https://runbooks.example/"},
+        "dashboards": {"enabled": True},
+    }
+    objects = checked({"monitoring": values})
+    assert "annotations" not in one(objects, "Deployment", "demo-router")["spec"]["template"]["metadata"]
+    (endpoint,) = one(objects, "PodMonitor", "demo-pods")["spec"]["podMetricsEndpoints"]
+    ports = [
+        port["name"] for pod in pods(objects) for found in pod.spec["containers"] for port in found.get("ports", [])
+    ]
+    assert endpoint["port"] in ports
+    assert {rule["targetLabel"] for rule in endpoint["relabelings"]} == {"component", "release", "instance"}
+    rules = one(objects, "PrometheusRule", "demo-rules")
+    assert rules["metadata"]["labels"]["prometheus"] == "main"
+    assert rules["spec"] == rule_groups("https://runbooks.example")
+    for page in DASHBOARDS:
+        data = one(objects, "ConfigMap", f"demo-dashboard-{page.uid.removeprefix('stratos-')}")["data"]
+        assert json.loads(data[f"{page.uid}.json"]) == grafana_json(page)

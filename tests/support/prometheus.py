@@ -1,0 +1,42 @@
+"""Debian's Prometheus and its tool, where they are installed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NO_PROMETHEUS = "left out, Prometheus is not installed (apt-get install prometheus): "
+
+
+def need(program: str, what: str) -> str:
+    """Path of ``prometheus`` or ``promtool``; without it the test is skipped, which says what was left out."""
+    found = shutil.which(program)
+    if found is None:
+        pytest.skip(NO_PROMETHEUS + what)
+    return found
+
+
+def promtool(*arguments: str | Path, what: str) -> str:
+    """Run promtool; it must succeed. Returns what it printed."""
+    argv = [need("promtool", what), *map(str, arguments)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def ask(url: str, query: str) -> list[dict[str, Any]]:
+    """The result of an instant query."""
+    return list(fetch(f"{url}/api/v1/query?{urllib.parse.urlencode({'query': query})}")["data"]["result"])
+
+
+def fetch(url: str) -> Any:
+    """JSON of a GET; without httpx, which makes a TLS context for each call."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return json.loads(answer.read())
