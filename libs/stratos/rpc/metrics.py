@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, Histogram, PlatformCollector, ProcessCollector, disable_created_metrics
 
 _DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
@@ -70,6 +70,11 @@ class LoopMetrics:
 
 
 def register_process_metrics(registry: CollectorRegistry) -> None:
-    """Add memory, CPU, file descriptors and the interpreter's version."""
+    """Add memory, CPU, file descriptors and the interpreter's version.
+
+    The client library's ``_created`` series are left out in the whole process: they would double the counters, and
+    nothing reads them.
+    """
+    disable_created_metrics()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
