@@ -67,43 +67,48 @@ def up(
     observe: Annotated[bool, typer.Option("--observe", help="Start a Prometheus beside the platform.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     keep_logs: Annotated[bool, typer.Option(help="Keep the run's log files after a clean stop.")] = False,
+    fork_server: Annotated[bool, typer.Option(help="Fork services from one process that has their imports.")] = True,
 ) -> None:
     """Start the whole platform on this machine; Ctrl-C stops it."""
-    from stratos.cli.local.preflight import find_shipped_model
-    from stratos.cli.up import run_up
-    from stratos.common.errors import BadRequest
+    from stratos.cli.forking.client import fork_server_while
 
-    with explained_errors():
-        shipped = find_shipped_model()
-        if model is None and shipped is None:
-            raise BadRequest("no shipped model was found here; give a Hugging Face model folder with --model PATH")
-        options = UpOptions(
-            model_path=(model or shipped or Path()).resolve(),
-            shipped_model_path=shipped,
-            gateways=gateways,
-            routers=routers,
-            prefill=prefill,
-            decode=decode,
-            max_decode=max_decode,
-            host=host,
-            port=port,
-            admin_port=admin_port,
-            data_dir=data_dir,
-            redis_url=redis_url,
-            object_store_url=object_store,
-            s3_endpoint_url=s3_endpoint,
-            engine=engine,
-            dtype=dtype,
-            max_model_len=max_model_len,
-            threads=threads,
-            transport=transport,
-            mtls=mtls,
-            otlp_endpoint=otlp_endpoint,
-            observe=observe,
-            log_level=log_level,
-            keep_logs=keep_logs,
-        )
-    raise typer.Exit(run_up(options))
+    with fork_server_while(wanted=fork_server) as server:  # first, so that it imports while this process does
+        from stratos.cli.local.preflight import find_shipped_model
+        from stratos.cli.up import run_up
+        from stratos.common.errors import BadRequest
+
+        with explained_errors():
+            shipped = find_shipped_model()
+            if model is None and shipped is None:
+                raise BadRequest("no shipped model was found here; give a Hugging Face model folder with --model PATH")
+            options = UpOptions(
+                model_path=(model or shipped or Path()).resolve(),
+                shipped_model_path=shipped,
+                gateways=gateways,
+                routers=routers,
+                prefill=prefill,
+                decode=decode,
+                max_decode=max_decode,
+                host=host,
+                port=port,
+                admin_port=admin_port,
+                data_dir=data_dir,
+                redis_url=redis_url,
+                object_store_url=object_store,
+                s3_endpoint_url=s3_endpoint,
+                engine=engine,
+                dtype=dtype,
+                max_model_len=max_model_len,
+                threads=threads,
+                transport=transport,
+                mtls=mtls,
+                otlp_endpoint=otlp_endpoint,
+                observe=observe,
+                log_level=log_level,
+                keep_logs=keep_logs,
+            )
+        code = run_up(options, server)
+    raise typer.Exit(code)
 
 
 @app.command("sim-worker")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from stratos.cli.data.credentials import load_credentials
 from stratos.cli.data.folder import DataDir, RunDir
 from stratos.cli.data.log_rotation import rotate_logs
+from stratos.cli.forking.client import ForkServer
 from stratos.cli.local.banner import banner
 from stratos.cli.local.options import UpOptions
 from stratos.cli.local.platform import Platform
@@ -41,7 +42,7 @@ class _StopSignals:
         self.stop.set()
 
 
-def run_up(options: UpOptions) -> int:
+def run_up(options: UpOptions, fork_server: ForkServer | None = None) -> int:
     """Run a platform until a signal; returns the exit code."""
     logging.basicConfig(level=logging.WARNING, format="supervisor: %(message)s")
     try:
@@ -57,7 +58,7 @@ def run_up(options: UpOptions) -> int:
     except OSError as error:
         return _fail(f"{error}; free some space or choose another --data-dir")
     with asyncio.Runner() as runner:
-        return runner.run(_run(options, data, run, sizes))
+        return runner.run(_run(options, data, run, sizes, fork_server))
 
 
 def _fitted(options: UpOptions) -> tuple[UpOptions, str]:
@@ -73,7 +74,7 @@ def _fitted(options: UpOptions) -> tuple[UpOptions, str]:
     return replace(options, **sizes), text  # type: ignore[arg-type]
 
 
-async def _run(options: UpOptions, data: DataDir, run: RunDir, sizes: str) -> int:
+async def _run(options: UpOptions, data: DataDir, run: RunDir, sizes: str, fork_server: ForkServer | None) -> int:
     signals = _StopSignals()
     signals.install()
     began = time.monotonic()
@@ -82,7 +83,14 @@ async def _run(options: UpOptions, data: DataDir, run: RunDir, sizes: str) -> in
         _say(sizes)
     exit_code = 1
     try:
-        platform = Platform(options, data=data, run=run, credentials=load_credentials(data), report=_report)
+        platform = Platform(
+            options,
+            data=data,
+            run=run,
+            credentials=load_credentials(data),
+            report=_report,
+            fork_server=fork_server,
+        )
         try:
             exit_code = await _serve(platform, options, run, signals, began)
         finally:

@@ -27,8 +27,8 @@ class RouterSettings(ServiceSettings):
     lookups of a name."""
     resolve_interval_s: float = Field(1.0, gt=0)
     """How often names of `dns://` are resolved; sooner when a worker's connection breaks."""
-    status_interval_ms: int = 100
-    """Longest silence asked of a worker's status stream; short, because placement is as good as its view."""
+    status_interval_ms: int = 250
+    """Longest silence asked of a worker's status stream; what changes there is told within 50 ms in any case."""
     redial_after_s: float = 5.0
     """A stream that has been silent for so long is opened again; the worker is out well before that."""
 

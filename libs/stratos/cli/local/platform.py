@@ -22,6 +22,7 @@ from stratos.cli.data.credentials import Credentials, load_credentials
 from stratos.cli.data.digests import remembered_digest
 from stratos.cli.data.folder import DataDir, RunDir, try_lock, write_json_atomically
 from stratos.cli.data.platform_facts import PlatformFacts
+from stratos.cli.forking.client import ForkServer
 from stratos.cli.keyring import ensure_api_key
 from stratos.cli.local import topology
 from stratos.cli.local.embedded_redis import RedisConfig, redis_spec, write_config
@@ -54,7 +55,14 @@ class Platform:
     """Starts and stops everything; also what the autoscaler's requests end up at."""
 
     def __init__(
-        self, options: UpOptions, *, data: DataDir, run: RunDir, credentials: Credentials, report: Report
+        self,
+        options: UpOptions,
+        *,
+        data: DataDir,
+        run: RunDir,
+        credentials: Credentials,
+        report: Report,
+        fork_server: ForkServer | None = None,
     ) -> None:
         self._options = options
         self._data = data
@@ -71,6 +79,7 @@ class Platform:
             clock=SystemClock(),
             drain_timeout_s=options.drain_timeout_s,
             dialer=self._dialer,
+            fork_server=fork_server,
         )
         self._paths = RunPaths(workers_folder=run.workers_folder, shm_path=run.shm_path, work_path=run.work_path)
         self._stack = AsyncExitStack()

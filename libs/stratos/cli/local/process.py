@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from stratos.cli.forking.client import ForkedProcess, ForkServer, ForkServerGone
 from stratos.cli.local.embedded_redis import answers
 from stratos.cli.local.log_tail import log_tail, logged_reason
 from stratos.cli.local.topology import ProcessSpec
 from stratos.cli.observe.local_prometheus import is_ready
 from stratos.rpc.serving.address_file import read_address_file
+from stratos.rpc.serving.parent import PARENT_PID_ENV
 
 State = Literal["starting", "serving", "draining", "stopped"]
 POLL_S = 0.03
-PARENT_PID_ENV = "STRATOS_PARENT_PID"
 
 
 class StartFailed(Exception):
@@ -52,7 +53,15 @@ class ProcessView:
 class ManagedProcess:
     """A child process and its state. Not thread-safe: it belongs to the supervisor's event loop."""
 
-    def __init__(self, spec: ProcessSpec, *, address_file: Path, log_path: Path, redis_url: str = "") -> None:
+    def __init__(
+        self,
+        spec: ProcessSpec,
+        *,
+        address_file: Path,
+        log_path: Path,
+        redis_url: str = "",
+        fork_server: ForkServer | None = None,
+    ) -> None:
         self.spec = spec
         self.state: State = "starting"
         self.address = ""
@@ -61,7 +70,8 @@ class ManagedProcess:
         self._address_file = address_file
         self._redis_url = redis_url
         self.log_path = log_path
-        self._process: asyncio.subprocess.Process | None = None
+        self._fork_server = fork_server
+        self._process: asyncio.subprocess.Process | ForkedProcess | None = None
 
     @property
     def name(self) -> str:
@@ -92,20 +102,33 @@ class ManagedProcess:
         """
         self.state = "starting"
         self._address_file.unlink(missing_ok=True)
-        env = {**os.environ, **self.spec.env, PARENT_PID_ENV: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         try:
             with self.log_path.open("ab") as log:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self.spec.argv,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=env,
-                    start_new_session=True,
-                    pass_fds=self.spec.listeners,
-                )
+                self._process = await self._fork(log.fileno()) or await self._execute(log.fileno())
         except OSError as error:
             raise StartFailed(self.name, f"the system refuses: {error}", "", self.log_path) from error
+
+    async def _fork(self, log: int) -> ForkedProcess | None:
+        spec = self.spec
+        if self._fork_server is None or not spec.module:
+            return None
+        try:
+            return await self._fork_server.fork(
+                spec.module, name=spec.name, env=spec.env, log=log, listeners=spec.listeners
+            )
+        except ForkServerGone:
+            return None
+
+    async def _execute(self, log: int) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self.spec.argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **self.spec.env, PARENT_PID_ENV: str(os.getpid()), "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+            pass_fds=self.spec.listeners,
+        )
 
     async def wait_serving(self) -> None:
         """Wait until the process serves.

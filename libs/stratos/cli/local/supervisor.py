@@ -18,6 +18,7 @@ from pathlib import Path
 
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.cli.data.folder import RunDir, write_json_atomically
+from stratos.cli.forking.client import ForkServer
 from stratos.cli.local.process import ManagedProcess, ProcessView, StartFailed
 from stratos.cli.local.topology import ProcessSpec
 from stratos.cli.observe.local_prometheus import target
@@ -49,13 +50,21 @@ class Supervisor:
     """All processes of one run. Belongs to one event loop, whose thread must live as long as the platform."""
 
     def __init__(
-        self, run: RunDir, *, report: Report, clock: Clock, drain_timeout_s: float, dialer: Dialer = PLAIN
+        self,
+        run: RunDir,
+        *,
+        report: Report,
+        clock: Clock,
+        drain_timeout_s: float,
+        dialer: Dialer = PLAIN,
+        fork_server: ForkServer | None = None,
     ) -> None:
         self._run = run
         self._report = report
         self._clock = clock
         self._drain_timeout_s = drain_timeout_s
         self._dialer = dialer
+        self._fork_server = fork_server
         self._processes: dict[str, ManagedProcess] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._drains = BackgroundTasks()
@@ -78,6 +87,7 @@ class Supervisor:
             address_file=self._run.address_file(spec.name),
             log_path=self._run.log_path(spec.name),
             redis_url=redis_url,
+            fork_server=self._fork_server,
         )
         self._processes[spec.name] = process
         began = self._clock.now()
@@ -201,6 +211,8 @@ class Supervisor:
             members = [p for p in self._processes.values() if p.spec.service in group]
             await self._stop_group(members, is_urgent)
         self._processes.clear()
+        if self._fork_server is not None:
+            await self._fork_server.close()
 
     async def _stop_group(self, members: list[ManagedProcess], is_urgent: Callable[[], bool]) -> None:
         stops: list[Awaitable[None]] = [p.stop(self._drain_timeout_s + KILL_MARGIN_S) for p in members]

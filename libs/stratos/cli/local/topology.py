@@ -35,6 +35,8 @@ class ProcessSpec:
     service: str = ""
     """Which service it is a replica of: "gateway", ..., "decode_worker"; "redis", "prometheus"."""
     argv: tuple[str, ...]
+    module: str = ""
+    """Package of a service, which a fork server runs without the command line."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Added to the supervisor's environment."""
     role: Role = ""
@@ -98,8 +100,16 @@ def service_spec(
     env = {f"{prefix}{key}": value for key, value in {**common, **settings}.items()}
     if role:  # every library that computes, from its import on: a team larger than its cores stops for milliseconds
         env["OMP_NUM_THREADS"] = str(options.threads_per_worker)
-    argv = (sys.executable, "-m", f"stratos_{module}")
-    return ProcessSpec(name=name, service=module, argv=argv, env=env, role=role, listen_env=f"{prefix}LISTEN")
+    package = f"stratos_{module}"
+    return ProcessSpec(
+        name=name,
+        service=module,
+        argv=(sys.executable, "-m", package),
+        module=package,
+        env=env,
+        role=role,
+        listen_env=f"{prefix}LISTEN",
+    )
 
 
 def registry_settings(options: UpOptions, ends: Endpoints, paths: RunPaths) -> dict[str, str]:

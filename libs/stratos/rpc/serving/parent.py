@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+PARENT_PID_ENV = "STRATOS_PARENT_PID"
+"""Process id of the supervisor, or of its fork server, in the environment of a service."""
 _PR_SET_PDEATHSIG = 1
 
 

@@ -14,7 +14,7 @@ from stratos.common.errors import StratosError
 from stratos.rpc.binding import StartError
 from stratos.rpc.log import configure_logging
 from stratos.rpc.serving.lifecycle import Lifecycle
-from stratos.rpc.serving.parent import end_with_parent
+from stratos.rpc.serving.parent import PARENT_PID_ENV, end_with_parent
 from stratos.rpc.serving.service import Service
 from stratos.rpc.settings import ServiceSettings
 
@@ -29,7 +29,7 @@ def serve(factory: Callable[[], Service], settings: ServiceSettings) -> int:
         settings: of the service.
     """
     configure_logging(_service_word(settings), settings.log_format, settings.log_level)
-    if parent_pid := os.environ.get("STRATOS_PARENT_PID"):
+    if parent_pid := os.environ.get(PARENT_PID_ENV):
         end_with_parent(int(parent_pid))
     return uvloop.run(_run_with_signals(factory, settings))
 

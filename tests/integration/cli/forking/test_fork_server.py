@@ -1,0 +1,148 @@
+"""The fork server over a small package: what a fork finds, how its end is heard, what ends with what."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stratos.cli.forking.client import ForkedProcess, ForkServer, ForkServerGone
+from tests.support.waiting import eventually, wait_until
+
+SERVICE = """
+import json, os, signal, socket, sys, threading
+from pathlib import Path
+from stratos.rpc.serving.parent import PARENT_PID_ENV, end_with_parent
+
+def main():
+    end_with_parent(int(os.environ[PARENT_PID_ENV]))
+    task = os.environ["TASK"]
+    if task == "exit":
+        return 7
+    if task == "raise":
+        raise RuntimeError("broken")
+    found = {
+        "argv": sys.argv, "pid": os.getpid(), "session": os.getsid(0), "comm": Path("/proc/self/comm").read_text(),
+        "inherited": os.environ.get("INHERITED"), "threads": threading.active_count(),
+        "handlers": [int(signal.getsignal(n)) for n in (signal.SIGCHLD, signal.SIGTERM)],
+    }
+    if task == "listen":
+        found["port"] = socket.socket(fileno=int(os.environ["LISTENER"])).getsockname()[1]
+    print(json.dumps(found))
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    folder = tmp_path / "forked_sample"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "__main__.py").write_text(SERVICE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("INHERITED", "yes")
+    return folder.name
+
+
+@pytest.fixture
+async def server(package: str) -> AsyncIterator[ForkServer]:
+    server = ForkServer.begin()
+    yield server
+    await server.close()
+
+
+class Forks:
+    """Forks of the sample package, with one log."""
+
+    def __init__(self, server: ForkServer, package: str, log_path: Path) -> None:
+        self.server, self.package, self.log_path = server, package, log_path
+
+    async def fork(self, task: str, listeners: tuple[int, ...] = (), **env: str) -> ForkedProcess:
+        with self.log_path.open("ab") as log:
+            return await self.server.fork(
+                self.package, name=f"sample-{task}", env={"TASK": task, **env}, log=log.fileno(), listeners=listeners
+            )
+
+    async def said(self) -> dict[str, object]:
+        await eventually(lambda: self.log_path.read_text().endswith("\n"), "a line in the log")
+        return dict(json.loads(self.log_path.read_text().splitlines()[-1]))
+
+
+@pytest.fixture
+def forks(server: ForkServer, package: str, tmp_path: Path) -> Forks:
+    return Forks(server, package, tmp_path / "log")
+
+
+async def test_a_fork_is_a_process_of_its_own(forks: Forks) -> None:
+    process = await forks.fork("wait")
+    said = await forks.said()
+    assert said == {
+        "argv": [forks.package], "pid": process.pid, "session": process.pid, "comm": "sample-wait\n",
+        "inherited": "yes", "threads": 1, "handlers": [0, 0],
+    }  # fmt: skip
+    process.send_signal(signal.SIGTERM)
+    assert await process.wait() == -signal.SIGTERM
+    process.send_signal(signal.SIGTERM)  # nothing, as there is no process
+
+
+async def test_a_listener_is_found_under_its_number(forks: Forks) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        await forks.fork("listen", (listener.fileno(),), LISTENER=str(listener.fileno()))
+        assert (await forks.said())["port"] == listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(("task", "code"), [("exit", 7), ("raise", 1)])
+async def test_exit_codes_and_tracebacks_are_those_of_the_service(forks: Forks, task: str, code: int) -> None:
+    process = await forks.fork(task)
+    assert await process.wait() == code
+    assert ("RuntimeError: broken" in forks.log_path.read_text()) is (task == "raise")
+
+
+async def test_what_cannot_be_forked_is_said_and_harms_no_other(forks: Forks) -> None:
+    with pytest.raises(ForkServerGone, match="too large an environment"):
+        await forks.fork("wait", HUGE="x" * 200_000)
+    assert await (await forks.fork("exit")).wait() == 7
+
+
+async def test_processes_end_with_their_server_and_no_other_is_forked(forks: Forks) -> None:
+    process = await forks.fork("wait")
+    await forks.said()
+    os.kill(psutil.Process(process.pid).ppid(), signal.SIGKILL)
+    assert await process.wait() < 0
+    await eventually(lambda: not psutil.pid_exists(process.pid), "the end of the process")
+    with pytest.raises(ForkServerGone):
+        await forks.fork("wait")
+
+
+def test_all_end_with_their_supervisor(package: str, tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys; from stratos.cli.forking.client import ForkServer; server = ForkServer.begin()\n"
+        f"made = server.fork({package!r}, name='s', env={{'TASK': 'wait'}}, log=sys.stdout.fileno())\n"
+        "async def main():\n    await made\n    await asyncio.Event().wait()\n"
+        "asyncio.run(main())"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        pid = json.loads(supervisor.stdout.readline())["pid"]
+        server_pid = psutil.Process(pid).ppid()
+        supervisor.kill()
+    wait_until(lambda: not psutil.pid_exists(pid) and not psutil.pid_exists(server_pid), what="the end of both")
+
+
+def test_what_is_imported_before_a_fork_computes_nothing_and_has_one_thread() -> None:
+    code = (
+        "import importlib, os, sys; from stratos.cli.forking.server import MODULES\n"
+        "for module in MODULES: importlib.import_module(f'{module}.__main__')\n"
+        "print(len(os.listdir('/proc/self/task')), 'torch' in sys.modules, 'grpc' in sys.modules)"
+    )
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+    assert done.stdout.split() == ["1", "False", "True"]
