@@ -10,6 +10,13 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
+# A point whose subject is not scaling counts on the pods that its values name, and is not alone in the cluster.
+_FIXED_SIZES = [
+    "--set",
+    "gateway.autoscaling.mode=none,prefillWorker.autoscaling.mode=none,decodeWorker.autoscaling.mode=none,"
+    "autoscaling.metricsApi.create=false",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
@@ -48,7 +55,7 @@ class ClusterSettings:
         """Flags of helm install and upgrade for what is special about the cluster."""
         files = [part for path in self.values for part in ("-f", str(path))]
         registry = ["--set", f"image.registry={self.registry}"] if self.registry else []
-        return [*registry, *files]
+        return [*_FIXED_SIZES, *registry, *files]
 
     def documented_environment(self, namespace: str) -> dict[str, str]:
         """The variables that the blocks of docs/operations.md leave to the reader."""
