@@ -28,6 +28,8 @@ class ClusterSettings:
     """Takes an image and makes every node know it; empty: the nodes pull."""
     node: tuple[str, ...]
     """Takes kill, revive, cut or join, and the name of a node; empty: tests of lost nodes are skipped."""
+    api: tuple[str, ...]
+    """Takes stop or start, of the API server; empty: that test is skipped."""
     registry: str
     """Put in front of the images' names when nodes pull."""
     tag: str
@@ -41,6 +43,7 @@ class ClusterSettings:
             build=tuple(shlex.split(read("E2E_BUILD", ""))),
             load=tuple(shlex.split(read("E2E_LOAD", ""))),
             node=tuple(shlex.split(read("E2E_NODE", ""))),
+            api=tuple(shlex.split(read("E2E_API", ""))),
             registry=read("E2E_REGISTRY", ""),
             tag=read("E2E_TAG", "") or f"e2e-{commit()[:12]}",
             values=tuple(Path(path) for path in shlex.split(read("E2E_VALUES", ""))),
