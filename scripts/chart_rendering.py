@@ -22,8 +22,10 @@ CHART = ROOT / "deploy" / "helm" / "stratosserve"
 KUBE_VERSION = "1.34.0"
 NO_RENDERER = "neither helm is on the path nor the package helm-python-sdk installed"
 _ORDER = (
-    "PriorityClass", "NetworkPolicy", "PodDisruptionBudget", "ServiceAccount", "Secret", "ConfigMap",
-    "PersistentVolumeClaim", "Role", "RoleBinding", "Service", "Deployment", "Job", "CronJob", "Ingress", "Pod",
+    "PriorityClass", "ClusterRole", "ClusterRoleBinding", "NetworkPolicy", "PodDisruptionBudget", "ServiceAccount",
+    "Secret", "ConfigMap",
+    "PersistentVolumeClaim", "Role", "RoleBinding", "Service", "Deployment",
+    "HorizontalPodAutoscaler", "APIService", "Job", "CronJob", "Ingress", "Pod",
 )  # fmt: skip
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

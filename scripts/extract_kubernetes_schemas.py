@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "tests" / "fixtures" / "kubernetes"
 GROUPS = {
     "apps": ("Deployment",),
+    "autoscaling": ("HorizontalPodAutoscaler",),
     "batch": ("Job", "CronJob"),
     "core": (
         "ConfigMap",
@@ -32,9 +33,10 @@ GROUPS = {
     ),
     "networking": ("Ingress", "NetworkPolicy"),
     "policy": ("PodDisruptionBudget",),
-    "rbac": ("Role", "RoleBinding"),
+    "rbac": ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
     "scheduling": ("PriorityClass",),
 }
+VERSION_OF = {"autoscaling": "v2"}
 _KEPT = ("type", "required", "items", "additionalProperties", "enum", "oneOf", "anyOf", "format")
 _DEPRECATED = re.compile(r"^(\w+ is )?[Dd]eprecated|DEPRECATED|is deprecated")
 
@@ -76,7 +78,9 @@ def references(schema: Any) -> set[str]:
 
 def extracted(definitions: dict[str, Any]) -> dict[str, Any]:
     """The definitions of ``GROUPS``, and all that they need."""
-    waiting = [f"io.k8s.api.{group}.v1.{kind}" for group, kinds in GROUPS.items() for kind in kinds]
+    waiting = [
+        f"io.k8s.api.{group}.{VERSION_OF.get(group, 'v1')}.{k}" for group, kinds in GROUPS.items() for k in kinds
+    ]
     found: dict[str, Any] = {}
     while waiting:
         if (name := waiting.pop()) not in found:

@@ -14,6 +14,7 @@ import grpc.aio
 
 from stratos.api.common.v1 import common_pb2
 from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
+from stratos.cli.explain import given_autoscaler, read_decisions
 from stratos.cli.local.lease import Lease
 from stratos.common.clock import SystemClock
 from stratos.core.placement import WorkerRole
@@ -132,6 +133,12 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                     r'decisions_total{direction="up",model="",reason="(queue|batch_slots)",role="decode"} 1.0', page
                 )
                 assert await asyncio.to_thread(_status, f"{base}/readyz") == 200
+                told = await read_decisions(given_autoscaler(found["address"], None), 0)
+                assert told.is_active
+                (up,) = [decision for decision in told.decisions if decision.direction == "up"]
+                assert (up.role, up.mode, up.desired, up.inputs.num_live) == ("decode", "planner", 2, 1)
+                (down,) = [decision for decision in told.decisions if decision.direction == "down"]
+                assert (down.reason, down.victim) == ("quiet", "decode-0")
                 await supervisor.server.stop(None)
 
                 async def is_not_ready() -> bool:

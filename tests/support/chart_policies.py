@@ -25,7 +25,8 @@ _RESTRICTED_VOLUMES = {
     "projected",
     "secret",
 }
-_CLUSTER_KINDS = ("PriorityClass",)
+_CLUSTER_KINDS = ("PriorityClass", "ClusterRole", "ClusterRoleBinding", "APIService")
+_WITH_TOKEN = ("certificates", "autoscaler")
 _WITHOUT_PROBES = ("spare", "tools", "test", "certificates")
 CLOSE_S = 10
 
@@ -34,7 +35,7 @@ def names(objects: list[Object]) -> Iterator[str]:
     seen = Counter((o["kind"], o["metadata"]["name"]) for o in objects)
     yield from (f"{kind} {name} appears twice" for (kind, name), count in seen.items() if count > 1)
     for kind, name in seen:
-        if kind not in _CLUSTER_KINDS and not _LABEL.match(name):
+        if kind not in (*_CLUSTER_KINDS, "RoleBinding") and not _LABEL.match(name):
             yield f"{kind} {name}: not a label of DNS"
         if kind == "CronJob" and len(name) > 52:
             yield f"{kind} {name}: longer than 52 characters, which its jobs' names need"
@@ -81,7 +82,7 @@ def isolation(objects: list[Object]) -> Iterator[str]:
         account = pod.spec.get("serviceAccountName")
         if account not in accounts:
             yield f"{pod.owner}: account {account} is not there"
-        if pod.spec.get("automountServiceAccountToken") is not False and pod.component != "certificates":
+        if pod.spec.get("automountServiceAccountToken") is not False and pod.component not in _WITH_TOKEN:
             yield f"{pod.owner}: has a token"
         if pod.spec.get("enableServiceLinks") is not False:
             yield f"{pod.owner}: takes variables of other Services"

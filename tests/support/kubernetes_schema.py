@@ -13,10 +13,13 @@ from tests.support.paths import ROOT
 
 VERSIONS = ("v1.29", "v1.37")
 _GROUPS = {
-    "apps/v1": "apps.v1", "batch/v1": "batch.v1", "v1": "core.v1", "networking.k8s.io/v1": "networking.v1",
+    "apps/v1": "apps.v1", "autoscaling/v2": "autoscaling.v2",
+    "batch/v1": "batch.v1", "v1": "core.v1", "networking.k8s.io/v1": "networking.v1",
     "policy/v1": "policy.v1", "rbac.authorization.k8s.io/v1": "rbac.v1", "scheduling.k8s.io/v1": "scheduling.v1",
 }  # fmt: skip
-CUSTOM_GROUPS = ("gateway.networking.k8s.io/", "cert-manager.io/", "monitoring.coreos.com/")
+CUSTOM_GROUPS = (
+    "gateway.networking.k8s.io/", "cert-manager.io/", "apiregistration.k8s.io/", "monitoring.coreos.com/",
+)  # fmt: skip
 
 
 def problems(version: str, found: dict[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc.aio
 
-from stratos.api.worker.v1 import worker_pb2_grpc
+from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import SystemClock
 from stratos.core.features import Feature
 from stratos.core.fleet import Fleet, FleetWorker, WorkerStatus
@@ -63,6 +63,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.status = status
         self.address = ""
         self.num_streams = 0
+        self.num_drains = 0
         self._changed = asyncio.Event()
         self._server = grpc.aio.server()
 
@@ -85,6 +86,10 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                     await changed.wait()
             except TimeoutError:
                 pass
+
+    async def Drain(self, request: Any, context: Any) -> Any:
+        self.num_drains += 1
+        return worker_pb2.DrainResponse()
 
     async def start(self, port: int = 0, host: str = "127.0.0.1") -> None:
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)

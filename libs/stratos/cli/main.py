@@ -16,6 +16,7 @@ import typer
 from stratos.cli.commands.access import keys_app, tenants_app
 from stratos.cli.commands.adapters import adapters_app
 from stratos.cli.commands.admin import admin_app
+from stratos.cli.commands.autoscaler import autoscaler_app
 from stratos.cli.commands.certificates import certificates_app
 from stratos.cli.commands.doctor import doctor
 from stratos.cli.commands.models import models_app
@@ -37,6 +38,7 @@ app.add_typer(admin_app, name="admin")
 app.add_typer(certificates_app, name="certificates")
 app.add_typer(adapters_app, name="adapters")
 app.add_typer(models_app, name="models")
+app.add_typer(autoscaler_app, name="autoscaler")
 app.command()(doctor)
 watermark_app = typer.Typer(help="Watermarks in output.", no_args_is_help=True)
 app.add_typer(watermark_app, name="watermark")

@@ -59,6 +59,11 @@ class PoolObservation:
         return self.queue_depth + sum(worker.num_waiting for worker in self.workers)
 
     @property
+    def num_present(self) -> int:
+        """Workers that do not drain, those that start included."""
+        return len(self.staying) + self.num_starting
+
+    @property
     def staying(self) -> tuple[WorkerLoad, ...]:
         """Workers that do not drain."""
         return tuple(worker for worker in self.workers if not worker.is_draining)
@@ -129,3 +134,13 @@ def _load(worker: FleetWorker) -> WorkerLoad:
         block_size=status.block_size,
         max_num_seqs=status.max_num_seqs,
     )
+
+
+def count_states(pool: PoolObservation) -> dict[str, int]:
+    """Workers by state, for people and metrics."""
+    return {
+        "live": sum(worker.is_live for worker in pool.workers),
+        "out": sum(not worker.is_live and not worker.is_draining for worker in pool.workers),
+        "draining": sum(worker.is_draining for worker in pool.workers) + pool.num_leaving,
+        "starting": pool.num_starting,
+    }

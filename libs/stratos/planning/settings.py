@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -47,6 +48,8 @@ class PlannerConfig:
     """Pause after a start that failed; doubles with each further failure up to ``max_start_backoff_s``."""
     max_start_backoff_s: float = 60.0
     """Longest pause after starts that failed."""
+    idle_s: Annotated[float, Gt(0)] = 300.0
+    """Nothing was asked of a model for this long: its pools, where they may be empty, go to zero together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +67,31 @@ class PoolKey:
         return self.model_digest in ("", model_digest)
 
 
+class ScalingMode(enum.StrEnum):
+    """Who decides how many workers a pool has, from one on; 0 <-> 1 is the autoscaler's in both."""
+
+    HPA = "hpa"
+    """A HorizontalPodAutoscaler, from the numbers that the autoscaler serves."""
+    PLANNER = "planner"
+    """The autoscaler."""
+    NONE = "none"
+    """People: nothing changes the pool."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolBounds:
     """One pool and how large it may be."""
 
     role: WorkerRole
     model_digest: str = ""
+    model_name: str = ""
+    """What people call the model; on Kubernetes also the label of its pods."""
     min_workers: int
+    """0: the pool sleeps together with the other pools of its model while nothing is asked of it."""
     max_workers: int
+    mode: ScalingMode = ScalingMode.PLANNER
+    deployment: str = ""
+    """On Kubernetes: the Deployment of its pods."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_workers <= self.max_workers:
@@ -79,7 +99,7 @@ class PoolBounds:
 
     @property
     def key(self) -> PoolKey:
-        return PoolKey(role=self.role, model_digest=self.model_digest)
+        return PoolKey(role=self.role, model_digest=self.model_digest, model_name=self.model_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +122,11 @@ def check_pools(pools: Sequence[PoolBounds]) -> None:
     """Refuse pools that share workers: their planners would start and drain against each other.
 
     Raises:
-        ValueError: two pools of a role have the same model, or one of several has none.
+        ValueError: two pools of a role have the same model, or one of several names none.
     """
     for role in WorkerRole:
-        models = [pool.model_digest for pool in pools if pool.role is role]
+        models = [(pool.model_digest, pool.model_name) for pool in pools if pool.role is role]
         if len(set(models)) < len(models):
             raise ValueError(f"two {role} pools have the same model")
-        if len(models) > 1 and "" in models:
-            raise ValueError(f"of several {role} pools each needs a model_digest")
+        if len(models) > 1 and ("", "") in models:
+            raise ValueError(f"of several {role} pools each needs a model_digest or a model_name")

@@ -47,3 +47,4 @@ def configure_logging(service: str, log_format: str, level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    logging.getLogger("httpx").setLevel(max(logging.WARNING, root.level))  # it tells every call, with its URL

@@ -96,7 +96,7 @@ def wire_worker(
         news=news,
         usage=UsageLog(clock, settings.usage, context.metrics.usage_dropped),
     )
-    device_time = DeviceTime(clock)
+    device_time = DeviceTime()
     meters = open_meters(
         registry,
         settings.observe,

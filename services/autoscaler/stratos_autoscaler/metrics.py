@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from stratos.planning.observation import PoolObservation
+from stratos.planning.observation import PoolObservation, count_states
 from stratos.planning.planner import Decision
 from stratos.planning.settings import PoolKey
 
@@ -43,19 +43,17 @@ class AutoscalerMetrics:
 
     def acted(self, key: PoolKey, action: str, outcome: str) -> None:
         """A start or a drain ended."""
-        self.actions.labels(key.role, key.model_digest, action, outcome).inc()
+        self.actions.labels(*_names(key), action, outcome).inc()
 
     def show(self, key: PoolKey, pool: PoolObservation | None, decision: Decision) -> None:
         """Record one decision and what it was taken on."""
-        names = (key.role, key.model_digest)
+        names = _names(key)
         self._desired.labels(*names).set(decision.desired)
         self._decisions.labels(*names, decision.direction, decision.reason).inc()
         if pool is not None:
-            states = {
-                "live": sum(worker.is_live for worker in pool.workers),
-                "out": sum(not worker.is_live and not worker.is_draining for worker in pool.workers),
-                "draining": sum(worker.is_draining for worker in pool.workers) + pool.num_leaving,
-                "starting": pool.num_starting,
-            }
-            for state, count in states.items():
+            for state, count in count_states(pool).items():
                 self._workers.labels(*names, state).set(count)
+
+
+def _names(key: PoolKey) -> tuple[str, str]:
+    return key.role.value, key.model_name or key.model_digest

@@ -1,7 +1,7 @@
 """The control loop: look, decide, act, once per interval.
 
 Looking needs both peers, the routers (load) and the backend (what starts or drains).  Without either there is no
-data, and the planner holds; so it does while another autoscaler holds the backend's lease.  A start runs in the
+data, and every pool stays as it is; so it does while another autoscaler holds the backend's lease.  A start runs in the
 background, because a worker takes a while to serve; until a router shows it, it counts as starting.
 """
 
@@ -9,25 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
-from stratos.planning.demand import Reason
+from stratos.planning.demand import Reason, measure
 from stratos.planning.fleet_sum import FleetSum
-from stratos.planning.observation import PoolObservation, observe
+from stratos.planning.observation import PoolObservation
 from stratos.planning.planner import Decision, Direction, PoolPlanner
-from stratos.planning.settings import PoolKey
+from stratos.planning.settings import PoolConfig, ScalingMode
+from stratos.planning.zero import ModelObservation, Verdict, ZeroPlanner
 from stratos_autoscaler.backends.base import Backend, BackendWorker
+from stratos_autoscaler.board import LoadBoard
+from stratos_autoscaler.history import History
 from stratos_autoscaler.metrics import AutoscalerMetrics
+from stratos_autoscaler.models import ModelDigests
+from stratos_autoscaler.pools import ManagedPool
 from stratos_autoscaler.settings import AutoscalerSettings
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-SHOWN_WITHIN_S = 10.0
-"""A new worker that the router does not show by then is not waited for any more."""
+Observations = Mapping[int, PoolObservation]
+"""By place of the pool; pools of a model whose digest is not known are missing."""
 
 
 class FleetSource(Protocol):
@@ -38,24 +43,6 @@ class FleetSource(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Start:
-    """A worker that was asked for."""
-
-    task: asyncio.Task[str]
-    served_at: float | None = None
-
-
-@dataclass(slots=True)
-class _Pool:
-    """One managed pool."""
-
-    key: PoolKey
-    planner: PoolPlanner
-    starts: list[_Start] = field(default_factory=list)
-    last: Decision | None = None
-
-
 class Scaler:
     """Keeps the pools of one deployment.
 
@@ -64,6 +51,7 @@ class Scaler:
         backend: starts and drains.
         settings: of the autoscaler.
         metrics: of the autoscaler.
+        board: gets every look at the routers.
         clock: monotonic.
     """
 
@@ -73,24 +61,39 @@ class Scaler:
         backend: Backend,
         settings: AutoscalerSettings,
         metrics: AutoscalerMetrics,
+        board: LoadBoard,
         clock: Clock,
     ) -> None:
         self._routers = routers
         self._backend = backend
         self._settings = settings
         self._metrics = metrics
+        self._board = board
         self._clock = clock
-        self._pools = [_Pool(config.bounds.key, PoolPlanner(config)) for config in settings.pool_configs()]
-        self._heard_at = {"router": clock.now(), "supervisor": clock.now()}
-        self._problem = {"router": "", "supervisor": ""}
+        self._digests = ModelDigests(settings.pools)
+        self._pools = [_managed(config) for config in settings.pool_configs()]
+        self._zeros = _zero_planners(self._pools)
+        self._heard_at = {"router": clock.now(), "backend": clock.now()}
+        self._problem = {"router": "", "backend": ""}
+        self.history = History()
+        self.is_active = False
 
     def not_ready_reason(self) -> str:
-        """A peer that has not answered for long; there are no decisions until it does."""
-        now = self._clock.now()
-        for peer, heard_at in self._heard_at.items():
-            if now - heard_at > self._settings.not_ready_after_s:
-                return f"the {peer} has not answered for {now - heard_at:.0f} s: {self._problem[peer]}"
+        """A peer that has not answered for long; there are no decisions until it does.
+
+        An autoscaler whose backend is away still serves numbers, so that alone leaves it ready.
+        """
+        now, limit_s = self._clock.now(), self._settings.not_ready_after_s
+        for peer in ("router", "backend") if self._settings.supervisor_address else ("router",):
+            if now - self._heard_at[peer] > limit_s:
+                waited_s = now - self._heard_at[peer]
+                return f"the {peer} has not answered for {waited_s:.0f} s: {self._problem[peer]}"
         return ""
+
+    @property
+    def problem(self) -> str:
+        """Why there is no data now; empty when there is."""
+        return "; ".join(filter(None, self._problem.values()))
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -101,22 +104,30 @@ class Scaler:
     async def turn(self) -> None:
         """Look, decide, act once."""
         found, owned = await asyncio.gather(
-            self._ask("router", self._routers.fleet()), self._ask("supervisor", self._ask_backend())
+            self._ask("router", self._routers.fleet()), self._ask("backend", self._ask_backend())
         )
-        now = self._clock.now()
-        is_active, workers = owned or (False, ())
-        self._metrics.is_active.set(is_active)
+        self.is_active, workers = owned or (False, ())
+        self._metrics.is_active.set(self.is_active)
         self._metrics.routers_missing.set(0 if found is None else found.num_missing)
+        await self._learn(found, workers)
+        now = self._clock.now()
         for pool in self._pools:
-            self._reap(pool, found, now)
-            observation = None
-            if found is not None and is_active:
-                observation = self._observe(pool, found, workers)
-            why_none = Reason.NO_DATA if owned is None or is_active else Reason.STANDBY
-            decision = pool.planner.decide(observation, now, why_none=why_none)
-            self._metrics.show(pool.key, observation, decision)
-            self._report(pool, decision)
+            pool.reap(found, now, self._metrics)
+        seen: dict[int, PoolObservation] = {}
+        if found is not None and self.is_active:
+            seen = {
+                place: pool.observe(found, workers)
+                for place, pool in enumerate(self._pools)
+                if self._digests.key(pool.config.bounds) is not None
+            }
+        verdicts = self._verdicts(seen, found, now)
+        why_none = Reason.NO_DATA if owned is None or self.is_active else Reason.STANDBY
+        for place, pool in enumerate(self._pools):
+            verdict = verdicts.get(pool.key.model_name, Verdict.AWAKE)
+            decision = self._decide(pool, seen.get(place), verdict, now, why_none)
+            self._note(pool, seen.get(place), decision, now)
             await self._act(pool, decision)
+        await self._mark(seen)
 
     async def close(self) -> None:
         """Forget the starts under way; the backend finishes them, or not."""
@@ -141,69 +152,107 @@ class Scaler:
         self._problem[peer], self._heard_at[peer] = "", self._clock.now()
         return found
 
-    def _observe(self, pool: _Pool, found: FleetSum, workers: tuple[BackendWorker, ...]) -> PoolObservation:
-        shown, key = _shown(found), pool.key
-        own = [worker for worker in workers if worker.role is key.role and key.holds_model(worker.model_digest)]
-        return observe(
-            found.fleet,
-            key,
-            models={worker.worker_id: worker.model_digest for worker in workers},
-            num_starting=len(pool.starts),
-            num_leaving=sum(worker.is_draining and worker.worker_id not in shown for worker in own),
-            is_partial=found.num_missing > 0,
-        )
+    async def _learn(self, found: FleetSum | None, workers: tuple[BackendWorker, ...]) -> None:
+        """Which digests the pools' models have, and what the load is, acting or not."""
+        if found is None:
+            return
+        news = self._digests.learn(found.fleet, workers, await self._backend.digests())
+        for name, digest in news.items() if self.is_active else ():
+            await self._try(f"noting the digest of {name}", self._backend.note_digest(name, digest))
+        known = []
+        for pool in self._pools:
+            if (key := self._digests.key(pool.config.bounds)) is not None:
+                pool.key = key
+                known.append(key)
+        self._board.show(found, known)
 
-    def _reap(self, pool: _Pool, found: FleetSum | None, now: float) -> None:
-        """Starts that failed, and those whose worker a router shows, are over."""
-        shown = _shown(found)
-        still = []
-        for start in pool.starts:
-            if not start.task.done():
-                still.append(start)
-            elif (error := start.task.exception()) is not None:
-                if not isinstance(error, StratosError):
-                    raise error
-                _log.warning("starting a %s worker failed: %s", pool.key.role, error.message)
-                self._metrics.acted(pool.key, "start", "failed")
-                pool.planner.start_failed(now)
-            else:
-                if start.served_at is None:
-                    start.served_at = now
-                    _log.info("%s worker %s serves", pool.key.role, start.task.result())
-                    self._metrics.acted(pool.key, "start", "done")
-                    pool.planner.start_succeeded()
-                if start.task.result() not in shown and now - start.served_at < SHOWN_WITHIN_S:
-                    still.append(start)
-        pool.starts = still
+    def _verdicts(self, seen: Observations, found: FleetSum | None, now: float) -> dict[str, Verdict]:
+        """Of every model whose pools may be empty."""
+        verdicts = {}
+        for model, planner in self._zeros.items():
+            places = [place for place, pool in enumerate(self._pools) if pool.key.model_name == model]
+            whole = None
+            if found is not None and all(place in seen for place in places):
+                key = self._pools[places[0]].key
+                num_open = sum(load.num_open for load in found.fleet.gateways if key.holds_model(load.model_digest))
+                whole = ModelObservation(pools=[seen[place] for place in places], num_open=num_open)
+            verdicts[model] = planner.decide(whole, now)
+        return verdicts
 
-    async def _act(self, pool: _Pool, decision: Decision) -> None:
+    def _decide(
+        self, pool: ManagedPool, seen: PoolObservation | None, verdict: Verdict, now: float, why_none: Reason
+    ) -> Decision:
+        if seen is None:
+            return pool.planner.decide(None, now, why_none=why_none)
+        mode, size = pool.config.bounds.mode, seen.num_present
+        hold = Decision(direction=Direction.HOLD, reason=Reason.ASLEEP, desired=size, load=measure(seen, pool.config))
+        if verdict is Verdict.WAKE and not size:
+            return replace(hold, direction=Direction.UP, reason=Reason.WAKE, desired=1, num_start=1)
+        if verdict is Verdict.SLEEP:
+            return self._sleep(hold, seen)
+        if verdict is Verdict.ASLEEP:
+            return hold
+        if mode is ScalingMode.PLANNER:
+            return pool.planner.decide(seen, now)
+        return replace(hold, reason=Reason.HPA if mode is ScalingMode.HPA else Reason.NOT_MANAGED)
+
+    def _sleep(self, hold: Decision, seen: PoolObservation) -> Decision:
+        live = [worker for worker in seen.staying if worker.is_live]
+        if not live:
+            return replace(hold, reason=Reason.NO_LIVE_WORKER, blocked=Reason.IDLE)
+        return replace(hold, direction=Direction.DOWN, reason=Reason.IDLE, desired=0, victim=live[0].worker_id)
+
+    async def _act(self, pool: ManagedPool, decision: Decision) -> None:
         for _ in range(decision.num_start):
-            pool.starts.append(_Start(asyncio.create_task(self._backend.start(pool.key))))
+            pool.asked(asyncio.create_task(self._backend.start(pool.key)))
         if decision.direction is Direction.DOWN:
-            try:
-                await self._backend.drain(decision.victim)
-            except StratosError as error:
-                _log.warning("draining %s failed: %s", decision.victim, error.message)
-                self._metrics.acted(pool.key, "drain", "failed")
-            else:
-                self._metrics.acted(pool.key, "drain", "done")
+            is_done = await self._try(f"draining {decision.victim}", self._backend.drain(decision.victim))
+            self._metrics.acted(pool.key, "drain", "done" if is_done else "failed")
 
-    def _report(self, pool: _Pool, decision: Decision) -> None:
-        """Log changes of mind, not every second."""
-        last = pool.last
+    async def _mark(self, seen: Observations) -> None:
+        """Where an HPA shrinks a pool, the worker with the least work leaves."""
+        loads = {
+            worker.worker_id: worker.num_seqs
+            for place, pool in seen.items()
+            if self._pools[place].config.bounds.mode is ScalingMode.HPA
+            for worker in pool.staying
+        }
+        if loads:
+            await self._try("marking victims", self._backend.mark(loads))
+
+    async def _try(self, what: str, work: Awaitable[None]) -> bool:
+        try:
+            await work
+        except StratosError as error:
+            _log.warning("%s failed: %s", what, error.message)
+            return False
+        return True
+
+    def _note(self, pool: ManagedPool, seen: PoolObservation | None, decision: Decision, now: float) -> None:
+        """Show a decision; log changes of mind, not every second."""
+        self._metrics.show(pool.key, seen, decision)
+        self.history.note(pool.config.bounds.key, pool.config.bounds.mode, decision, seen, now)
+        last, pool.last = pool.last, decision
         if decision.direction is not Direction.HOLD:
-            _log.info(
-                "%s pool: %s to %d workers because of %s%s",
-                pool.key.role,
-                decision.direction,
-                decision.desired,
-                decision.reason,
-                f", draining {decision.victim}" if decision.victim else "",
-            )
+            what = f"{decision.direction} to {decision.desired} workers because of {decision.reason}"
+            _log.info("%s pool: %s%s", pool.key.role, what, f", draining {decision.victim}" * bool(decision.victim))
         elif last is None or last.reason is not decision.reason:
             _log.debug("%s pool: holding because of %s", pool.key.role, decision.reason)
-        pool.last = decision
 
 
-def _shown(found: FleetSum | None) -> set[str]:
-    return set() if found is None else {worker.ref.worker_id for worker in found.fleet.workers}
+def _managed(config: PoolConfig) -> ManagedPool:
+    """0 <-> 1 is not the pool planner's: it keeps one worker as long as its model is awake."""
+    awake = replace(config.bounds, min_workers=max(1, config.min_workers), max_workers=max(1, config.max_workers))
+    return ManagedPool(config, PoolPlanner(replace(config, bounds=awake)), config.bounds.key)
+
+
+def _zero_planners(pools: list[ManagedPool]) -> dict[str, ZeroPlanner]:
+    """By model whose every pool may be empty and is scaled at all."""
+    may_sleep: dict[str, bool] = {}
+    for pool in pools:
+        bounds, name = pool.config.bounds, pool.key.model_name
+        may_sleep[name] = may_sleep.get(name, True) and not bounds.min_workers and bounds.mode is not ScalingMode.NONE
+    planner = pools[0].config.planner if pools else None
+    if planner is None:
+        return {}
+    return {name: ZeroPlanner(planner.idle_s, planner.max_gap_s) for name, may in may_sleep.items() if may}

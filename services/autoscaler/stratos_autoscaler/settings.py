@@ -10,6 +10,9 @@ from stratos.core.placement import WorkerRole
 from stratos.planning.settings import PlannerConfig, PoolBounds, PoolConfig, check_pools
 from stratos.rpc.clients.peer_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
+from stratos_autoscaler.board import BoardConfig
+from stratos_autoscaler.kubernetes.config import KubernetesConfig
+from stratos_autoscaler.metrics_api.config import MetricsApiConfig
 
 
 class AutoscalerSettings(ServiceSettings):
@@ -21,13 +24,14 @@ class AutoscalerSettings(ServiceSettings):
     """host:port of the routers: queue depths and worker states come from all of them; a host name, such as that of a
     headless Service, stands for all its addresses."""
     supervisor_address: str = ""
-    """host:port of the supervisor of ``stratos up``, which starts and drains workers; empty only looks on."""
+    """host:port of the supervisor of ``stratos up``, which starts and drains workers. Without it, and without
+    `kubernetes.namespace`, the autoscaler only looks on."""
     poll_interval_s: float = 1.0
     """Time between two decisions."""
 
     pools: tuple[PoolBounds, ...] = (PoolBounds(role=WorkerRole.DECODE, min_workers=1, max_workers=2),)
-    """What is scaled: role, min_workers, max_workers, and where a role has several models the model_digest of each;
-    other pools are left alone."""
+    """What is scaled: role, min_workers, max_workers, mode (hpa, planner, none), on Kubernetes the deployment, and
+    where a role has several models the model_digest or model_name of each; other pools are left alone."""
     lease_ttl_s: float = Field(10.0, gt=0)
     """Of several autoscalers the one that holds the backend's lease acts; one that is gone loses it after this time."""
 
@@ -37,6 +41,9 @@ class AutoscalerSettings(ServiceSettings):
     """Without router or supervisor for so long the autoscaler reports itself not ready; it goes on trying."""
 
     planner: PlannerConfig = PlannerConfig()
+    board: BoardConfig = BoardConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
+    metrics_api: MetricsApiConfig = MetricsApiConfig()
 
     @field_validator("pools")
     @classmethod

@@ -59,7 +59,7 @@ class FleetState:
         self._bookings = bookings
         self._metrics = metrics
         self._records: dict[str, _Record] = {}
-        self._prefill_models: frozenset[str] = frozenset()
+        self._live_models: frozenset[tuple[WorkerRole, str]] = frozenset()
         self._views = FleetViews()
         self._changed: set[str] = set()
         """Incarnations whose view has to be made again."""
@@ -150,7 +150,11 @@ class FleetState:
 
     def has_prefill(self, model_digest: str) -> bool:
         """Some prefill worker of the model may be chosen, so that prompts come by hand-off."""
-        return model_digest in self._prefill_models
+        return self.has_worker(WorkerRole.PREFILL, model_digest)
+
+    def has_worker(self, role: WorkerRole, model_digest: str) -> bool:
+        """Some worker of the role and model may be chosen."""
+        return (role, model_digest) in self._live_models
 
     def workers(self, now: float) -> tuple[FleetWorker, ...]:
         """Every member, for people and for the autoscaler; what is said here holds for the next placement."""
@@ -210,13 +214,13 @@ class FleetState:
             _log.warning("worker %s is out: %s", record.member.worker_id, reason.value)
             self._metrics.evictions.labels(record.ref().role, reason.value).inc()
         if reason is None or last is None:
-            self._prefill_models = frozenset(self._live_prefill_models())
+            self._live_models = frozenset(self._find_live_models())
 
-    def _live_prefill_models(self) -> Iterator[str]:
+    def _find_live_models(self) -> Iterator[tuple[WorkerRole, str]]:
         for record in self._records.values():
             status = record.liveness.status
-            if record.reason is None and status is not None and status.ref.role is WorkerRole.PREFILL:
-                yield status.identity.model_digest
+            if record.reason is None and status is not None:
+                yield status.ref.role, status.identity.model_digest
 
     def _forget(self, worker_id: str, status: WorkerStatus | None) -> None:
         """A process is gone, unless another member names it too."""

@@ -59,6 +59,7 @@ MAX_EXPLAINED = 16
 SHOW_S = 0.25
 """How often gauges are set."""
 MIN_AFTER_S, MAX_AFTER_S = 1.0, 30.0
+ROLE_OF = {Work.GENERATION: WorkerRole.DECODE, Work.EMBEDDING: WorkerRole.PREFILL}
 
 
 class Scheduler:
@@ -339,7 +340,8 @@ class Scheduler:
 
     def _push(self, request: PlacementRequest, now: float) -> tuple[Ticket, list[Ticket]]:
         try:
-            return self._queue.push(request, now)
+            is_asleep = not self._fleet.has_worker(ROLE_OF[request.work], request.model_digest)
+            return self._queue.push(request, now, is_woken_for=is_asleep)
         except Overloaded as error:
             if request.overflow_after_ms:
                 raise WaitTooLong(error.message, after_s=error.after_s) from None

@@ -35,7 +35,13 @@ def test_the_toolbox_runs_only_when_asked_and_acts_as_an_administrator(defaults:
     assert environment["STRATOS_REGISTRY"] == "demo-lora-registry:9000"
     assert environment["STRATOS_TLS_DOMAIN"] == "demo.stratos"
     assert {"/objects", "/model"} < {mount["mountPath"] for mount in tool["volumeMounts"]}
-    found = checked({"toolbox": {"replicas": 1}, "mtls": {"enabled": False}})
+    found = checked(
+        {
+            "toolbox": {"replicas": 1},
+            "mtls": {"enabled": False},
+            "autoscaling": {"metricsApi": {"create": False}},
+        }
+    )
     assert one(found, "Deployment", "demo-toolbox")["spec"]["replicas"] == 1
 
 

@@ -25,6 +25,9 @@ def defaults() -> list[Object]:
     return checked({})
 
 
+NO_METRICS_API = {"autoscaling": {"metricsApi": {"create": False}}}
+
+
 def pod_spec(objects: list[Object], name: str) -> Object:
     return dict(one(objects, "Deployment", name)["spec"]["template"]["spec"])
 
@@ -45,7 +48,11 @@ def test_six_services_and_their_stores(defaults: list[Object]) -> None:
 def test_a_setting_of_a_pool_overrides_the_default_of_its_role_also_with_false() -> None:
     config = {"scheduler": {"enablePrefixCache": True, "maxNumSeqs": 8}, "runner": {"kvPoolBytes": 17179869184}}
     model = {"name": "base", "source": {"image": {"repository": "m"}}}
-    model["decode"] = {"replicas": 3, "config": {"scheduler": {"enablePrefixCache": False}}}
+    model["decode"] = {
+        "replicas": 3,
+        "autoscaling": {"mode": "none"},
+        "config": {"scheduler": {"enablePrefixCache": False}},
+    }
     found = checked({"decodeWorker": {"config": config}, "models": [model]})
     environment = variables(container(found, "demo-decode-base"))
     assert environment["STRATOS_DECODE_WORKER_SCHEDULER__ENABLE_PREFIX_CACHE"] == "false"
@@ -180,7 +187,7 @@ def test_warm_spares_have_a_workers_size_and_the_lowest_priority() -> None:
 
 def test_a_floor_is_kept_by_the_budget(defaults: list[Object]) -> None:
     assert one(defaults, "PodDisruptionBudget", "demo-decode-base")["spec"]["maxUnavailable"] == 1
-    found = checked({"decodeWorker": {"replicas": 5, "floor": 4}})
+    found = checked({"decodeWorker": {"floor": 4, "autoscaling": {"minReplicas": 5}}})
     assert one(found, "PodDisruptionBudget", "demo-decode-base")["spec"]["minAvailable"] == 4
 
 
@@ -281,7 +288,8 @@ def test_mtls_is_on_and_its_job_may_write_its_own_secrets_alone(defaults: list[O
     rules = one(defaults, "Role", "demo-certificates")["rules"]
     assert {verb for rule in rules if "resourceNames" not in rule for verb in rule["verbs"]} == {"create"}
     assert all(name.startswith("demo-tls-") for name in rules[0]["resourceNames"])
-    assert [p.component for p in pods(defaults) if p.spec["automountServiceAccountToken"]] == ["certificates"] * 3
+    with_token = [p.component for p in pods(defaults) if p.spec["automountServiceAccountToken"]]
+    assert sorted(with_token) == ["autoscaler", *["certificates"] * 3]
     hook = one(defaults, "Job", "demo-certificates-remove")["metadata"]["annotations"]
     assert hook["helm.sh/hook"] == "pre-delete"
 
@@ -305,12 +313,13 @@ def test_kv_is_encrypted_on_one_port_unless_the_risk_is_named(defaults: list[Obj
     assert kv_ports(defaults) == [(9200, 9200)]
     config = {"config": {"transport": {"names": ["tls", "gloo"], "allowUnencryptedGloo": True}}}
     assert kv_ports(checked({"decodeWorker": config, "prefillWorker": config})) == [(9200, 9200), (32768, 60999)]
-    assert kv_ports(checked({"mtls": {"enabled": False}})) == [(32768, 60999)]
+    assert kv_ports(checked({"mtls": {"enabled": False}, **NO_METRICS_API})) == [(32768, 60999)]
 
 
 def test_supplied_certificates_need_no_job_and_no_rights() -> None:
     found = checked({"mtls": {"source": "secrets", "secretPrefix": "site-tls", "domain": "site"}})
-    assert not {"Role", "RoleBinding", "CronJob"} & {o["kind"] for o in found}
+    assert "CronJob" not in {o["kind"] for o in found}
+    assert not [name for kind in ("Role", "RoleBinding") for name in kinds(found, kind) if "certificates" in name]
     (held,) = [v["secret"] for v in pod_spec(found, "demo-router")["volumes"] if v["name"] == "tls"]
     assert held["secretName"] == "site-tls-router"
     assert variables(container(found, "demo-router"))["STRATOS_ROUTER_TLS__DOMAIN"] == "site"
@@ -324,7 +333,8 @@ def test_certificates_of_cert_manager_name_what_peers_expect(issuer: dict[str, s
     for role in set(PeerRole) - {PeerRole.SUPERVISOR}:
         identity, spec = Identity("demo.stratos", role), certificates[f"demo-tls-{role}"]
         assert spec["uris"] == [identity.uri]
-        assert tuple(spec["dnsNames"]) == identity.dns_names
+        own = ("demo-autoscaler.stratos.svc",) if role is PeerRole.AUTOSCALER else ()
+        assert tuple(spec["dnsNames"]) == (*identity.dns_names, *own)
         assert {"server auth", "client auth"} <= set(spec["usages"])
         assert spec["issuerRef"]["name"] == issuer.get("name", "demo-tls-ca")
     assert sum(spec.get("isCA", False) for spec in certificates.values()) == num_own
@@ -343,7 +353,7 @@ def test_the_api_over_tls() -> None:
 
 
 def test_without_mtls_there_is_nothing_of_it() -> None:
-    found = checked({"mtls": {"enabled": False}})
+    found = checked({"mtls": {"enabled": False}, **NO_METRICS_API})
     assert [o for o in found if "tls" in json.dumps(o)] == []
 
 
@@ -352,7 +362,7 @@ def test_long_and_odd_release_names(release: str) -> None:
     models = [{"name": "m" * 32, "source": {"claim": {"name": "m"}}}]
     found = checked({"models": models, "decodeWorker": {"warmSpares": 1}}, release=release)
     other = checked({"models": models}, release=f"{'x' * 51}yz")
-    for kind in {o["kind"] for o in found}:
+    for kind in {o["kind"] for o in found} - {"APIService"}:  # a cluster has one of that name
         assert not set(kinds(found, kind)) & set(kinds(other, kind)), kind
 
 
@@ -367,7 +377,10 @@ def test_long_and_odd_release_names(release: str) -> None:
         ),
         ({"redis": {"enabled": False}}, "redis.external.urlSecret.name: is required"),
         ({"objectStore": {"url": "file:///x"}}, "objectStore.url: must be s3://"),
-        ({"decodeWorker": {"replicas": 3, "floor": 3}}, "models[base].decode.replicas: 3 must be larger"),
+        (
+            {"decodeWorker": {"replicas": 3, "floor": 3, "autoscaling": {"mode": "none"}}},
+            "models[base].decode.replicas: 3 must be larger",
+        ),
         (
             {"models": [{"name": "a", "source": {"claim": {"name": "c"}}}] * 2},
             'models: the name "a" appears twice',

@@ -101,12 +101,12 @@ class StreamingLoad:
 
 
 @contextmanager
-def streaming_load(pod: ClientPod, release: Release) -> Iterator[StreamingLoad]:
+def streaming_load(pod: ClientPod, release: Release, *, num_at_once: int = NUM_AT_ONCE) -> Iterator[StreamingLoad]:
     """Streams through the Service's address, so that a lost name server is no matter of the load."""
     service = json.loads(release.kubectl("get", "service", f"{release.name}-gateway", "-o", "json"))
     url = f"http://{service['spec']['clusterIP']}/v1/completions"
     load = StreamingLoad(pod, f"/tmp/load-{secrets.token_hex(4)}")
-    load.start({"url": url, "key": release.api_key(), "bodies": bodies(), "concurrency": NUM_AT_ONCE})
+    load.start({"url": url, "key": release.api_key(), "bodies": bodies(), "concurrency": num_at_once})
     try:
         load.wait_learnt()
         load.wait_streams()

@@ -10,6 +10,13 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
+# A point whose subject is not scaling counts on the pods that its values name, and is not alone in the cluster.
+_FIXED_SIZES = [
+    "--set",
+    "gateway.autoscaling.mode=none,prefillWorker.autoscaling.mode=none,decodeWorker.autoscaling.mode=none,"
+    "autoscaling.metricsApi.create=false",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
@@ -21,6 +28,8 @@ class ClusterSettings:
     """Takes an image and makes every node know it; empty: the nodes pull."""
     node: tuple[str, ...]
     """Takes kill, revive, cut or join, and the name of a node; empty: tests of lost nodes are skipped."""
+    api: tuple[str, ...]
+    """Takes stop or start, of the API server; empty: that test is skipped."""
     registry: str
     """Put in front of the images' names when nodes pull."""
     tag: str
@@ -34,6 +43,7 @@ class ClusterSettings:
             build=tuple(shlex.split(read("E2E_BUILD", ""))),
             load=tuple(shlex.split(read("E2E_LOAD", ""))),
             node=tuple(shlex.split(read("E2E_NODE", ""))),
+            api=tuple(shlex.split(read("E2E_API", ""))),
             registry=read("E2E_REGISTRY", ""),
             tag=read("E2E_TAG", "") or f"e2e-{commit()[:12]}",
             values=tuple(Path(path) for path in shlex.split(read("E2E_VALUES", ""))),
@@ -48,7 +58,7 @@ class ClusterSettings:
         """Flags of helm install and upgrade for what is special about the cluster."""
         files = [part for path in self.values for part in ("-f", str(path))]
         registry = ["--set", f"image.registry={self.registry}"] if self.registry else []
-        return [*registry, *files]
+        return [*_FIXED_SIZES, *registry, *files]
 
     def documented_environment(self, namespace: str) -> dict[str, str]:
         """The variables that the blocks of docs/operations.md leave to the reader."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
-from stratos.common.errors import Overloaded, WorkerLost
+from stratos.common.errors import DependencyDown, Overloaded, WorkerLost
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, WorkerStatus
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.planning.demand import Reason
 from stratos.planning.fleet_sum import FleetSum
 from stratos.planning.settings import PoolKey
 from stratos_autoscaler.backends.base import Backend, BackendWorker
 from stratos_autoscaler.backends.observer import Observer
+from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.scaler import Scaler
 from stratos_autoscaler.settings import AutoscalerSettings
@@ -32,12 +37,15 @@ class FakeFleet:
         self.seqs: dict[str, int] = {}
         self.is_down = False
         self.num_missing = 0
+        self.open_requests = 0
 
     async def fleet(self) -> FleetSum:
         if self.is_down:
             raise WorkerLost("the router did not answer")
         queue = QueueDepth(model_digest="m", priority_class=0, num_requests=self.waiting, num_tokens=0, oldest_s=1.0)
-        fleet = Fleet(queues=(queue,) if self.waiting else (), workers=tuple(map(self._worker, self.names)))
+        workers = tuple(map(self._worker, self.names))
+        gateway = GatewayLoad(gateway="g", model_digest="m", num_open=self.open_requests)
+        fleet = Fleet(queues=(queue,) if self.waiting else (), workers=workers, gateways=(gateway,))
         return FleetSum(fleet=fleet, num_missing=self.num_missing)
 
     def _worker(self, name: str) -> FleetWorker:
@@ -55,6 +63,9 @@ class FakeBackend(Backend):
     def __init__(self) -> None:
         self.has_lease = True
         self.started: list[asyncio.Future[str]] = []
+        self.pools: list[PoolKey] = []
+        """What was started, by pool."""
+        self.marked: dict[str, int] = {}
         self.drained: list[str] = []
         self.leaving: list[str] = []
         self.is_down = False
@@ -67,7 +78,11 @@ class FakeBackend(Backend):
             raise WorkerLost("the supervisor did not answer")
         return tuple(BackendWorker(worker_id=name, role=WorkerRole.DECODE, is_draining=True) for name in self.leaving)
 
+    async def mark(self, loads: Mapping[str, int]) -> None:
+        self.marked = dict(loads)
+
     async def start(self, pool: PoolKey) -> str:
+        self.pools.append(pool)
         self.started.append(asyncio.get_running_loop().create_future())
         return await self.started[-1]
 
@@ -85,12 +100,15 @@ class World:
         settings = AutoscalerSettings(
             router_addresses=["r:1"],
             supervisor_address="s:1",
-            pools=[{"role": "decode", "min_workers": 1, "max_workers": 3}],
-            planner={"quiet_s": 5, "up_queue_depth": 0},
-            **changes,
+            **{
+                "pools": [{"role": "decode", "min_workers": 1, "max_workers": 3}],
+                "planner": {"quiet_s": 5, "up_queue_depth": 0, "idle_s": 20},
+                **changes,
+            },
         )
         metrics = AutoscalerMetrics(self.registry)
-        self.scaler = Scaler(self.router, backend or self.backend, settings, metrics, self.clock)
+        self.board = LoadBoard(settings.board, self.clock)
+        self.scaler = Scaler(self.router, backend or self.backend, settings, metrics, self.board, self.clock)
 
     async def turn(self, count: int = 1) -> None:
         for _ in range(count):
@@ -215,3 +233,88 @@ async def test_without_a_backend_it_looks_on_ready_and_never_acts() -> None:
     assert (world.value("decisions_total", direction="hold", reason="standby") or 0) == 20
     assert world.value("decisions_total", direction="up", reason="queue") is None
     assert world.scaler.not_ready_reason() == ""
+
+
+HPA_POOLS = [
+    {"role": "decode", "min_workers": 0, "max_workers": 3, "mode": "hpa"},
+    {"role": "prefill", "min_workers": 0, "max_workers": 3, "mode": "hpa"},
+]
+
+
+async def test_an_hpa_owns_the_pool_and_the_autoscaler_only_says_who_should_leave_first() -> None:
+    world = World(pools=[{"role": "decode", "min_workers": 1, "max_workers": 3, "mode": "hpa"}])
+    world.router.names, world.router.waiting = ["decode-0", "decode-1"], 500
+    world.router.seqs = {"decode-0": 3}
+    await world.turn(30)
+    assert (world.backend.started, world.backend.drained) == ([], [])
+    assert world.backend.marked == {"decode-0": 3, "decode-1": 0}
+    assert (world.value("decisions_total", direction="hold", reason="hpa") or 0) == 30
+
+
+async def test_a_pool_of_mode_none_is_only_looked_at() -> None:
+    world = World(pools=[{"role": "decode", "min_workers": 0, "max_workers": 3, "mode": "none"}])
+    world.router.names, world.router.waiting = [], 500
+    await world.turn(60)
+    assert (world.backend.started, world.backend.drained, world.backend.marked) == ([], [], {})
+    assert (world.value("decisions_total", direction="hold", reason="not_managed") or 0) == 60
+
+
+async def test_the_pools_of_a_model_sleep_together_and_one_request_wakes_both() -> None:
+    world = World(pools=HPA_POOLS)
+    world.router.names = ["decode-0", "prefill-0"]
+    await world.turn(20)
+    assert world.backend.drained == [], "not idle for long enough yet"
+    await world.turn()
+    assert sorted(world.backend.drained) == ["decode-0", "prefill-0"]
+    world.router.names, world.backend.drained = [], []
+    await world.turn(30)
+    assert (world.backend.started, world.backend.drained) == ([], [])
+    assert world.value("decisions_total", direction="hold", reason="asleep") == 30
+    world.router.waiting = 1
+    await world.turn(5)
+    assert [pool.role for pool in world.backend.pools] == [WorkerRole.DECODE, WorkerRole.PREFILL]
+    assert world.value("decisions_total", direction="up", reason="wake") == 1
+    await world.scaler.close()
+
+
+async def test_nothing_sleeps_on_missing_data_or_while_requests_are_open() -> None:
+    world = World(pools=HPA_POOLS)
+    world.router.names = ["decode-0", "prefill-0"]
+    await world.turn(15)
+    world.router.is_down = True
+    await world.turn(30)
+    world.router.is_down = False
+    await world.turn(15)
+    assert world.backend.drained == [], "what was not seen may have been a request"
+    world.router.open_requests = 1
+    await world.turn(60)
+    assert world.backend.drained == []
+
+
+async def test_decisions_are_kept_with_their_inputs_and_repeats_are_one_entry() -> None:
+    world = World()
+    await world.turn(3)
+    world.router.waiting = 2
+    await world.turn(3)
+    entries = world.scaler.history.entries()
+    reasons = [(e.decision.direction.value, e.decision.reason.value, e.num_times) for e in entries]
+    assert reasons == [("hold", "steady", 3), ("up", "queue", 1), ("hold", "starting", 2)]
+    assert entries[2].decision.blocked is Reason.QUEUE
+    assert entries[1].decision.load is not None
+    assert entries[1].decision.load.backlog == 2
+    await world.scaler.close()
+
+
+async def test_numbers_are_there_for_other_scalers_whoever_holds_the_lease() -> None:
+    world = World()
+    world.backend.has_lease, world.router.waiting = False, 7
+    await world.turn()
+    found = {(m.name, m.labels.get("role")): m.value for m in world.board.numbers()}
+    assert found["stratos_queue_depth", "decode"] == 7
+    world.backend.is_down = True
+    await world.turn()
+    assert world.board.numbers()
+    world.router.is_down = True
+    await world.turn(11)
+    with pytest.raises(DependencyDown):
+        world.board.numbers()

@@ -11,8 +11,9 @@ import pytest
 from stratos.common.errors import Draining, Overloaded, PromptRefused, QueueTimeout
 from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.kv import BlockLedger
-from stratos.core.placement import Outcome
+from stratos.core.placement import Outcome, WorkerRole
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
+from stratos_router.discovery import Member
 from stratos_router.metrics import VERSION_LABELS
 from tests.support.router_scheduler import RouterScheduler
 
@@ -102,6 +103,22 @@ async def test_refusals_say_why_and_when_to_come_back() -> None:
     for outcome, count in outcomes.items():
         labels = {"outcome": outcome}
         assert world.registry.get_sample_value("stratos_router_placements_total", labels) == count
+
+
+async def test_a_request_that_finds_no_worker_waits_for_one_to_be_started() -> None:
+    world = RouterScheduler(queue={"ttl_s": 3, "wake_timeout_s": 20})
+    waiting = await world.call()
+    await world.turn(19.99)
+    assert not waiting.done()
+    await world.turn(0.01)
+    with pytest.raises(QueueTimeout, match=r"within 20\.0 s"):
+        await waiting
+    woken = await world.call(request_id="2")
+    await world.turn(15)
+    world.fleet.set_members([Member("decode-0", "decode-0:1", WorkerRole.DECODE)])
+    world.status("decode-0")
+    await world.turn()
+    assert (await woken).decode is not None
 
 
 async def test_retry_after_is_the_longest_wait() -> None:

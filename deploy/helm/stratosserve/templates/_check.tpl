@@ -49,6 +49,7 @@
 {{- include "stratos.checkReferences" (dict "root" $ "where" (printf "models[%s].gateway.secretConfig" .name) "found" (.gateway).secretConfig) -}}
 {{- end -}}
 {{- include "stratos.checkPolicies" . -}}
+{{- include "stratos.checkScaling" . -}}
 {{- if .Values.networkPolicies.enabled }}{{ include "stratos.checkEdges" . }}{{ end -}}
 {{- if and .Values.mtls.enabled (eq .Values.mtls.source "secrets") -}}
 {{- range list "gateway" "router" "prefill-worker" "decode-worker" "lora-registry" "autoscaler" -}}

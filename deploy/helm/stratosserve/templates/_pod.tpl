@@ -106,7 +106,9 @@ kind: Deployment
 metadata:
   {{- include "stratos.metadata" . | nindent 2 }}
 spec:
+  {{- if eq (include "stratos.scalingMode" .pool) "none" }}
   replicas: {{ int .pool.replicas }}
+  {{- end }}
   revisionHistoryLimit: 5
   {{- $rollout := .pool.rollout | default (dict "maxSurge" 1 "maxUnavailable" 0) }}
   strategy:
@@ -130,7 +132,7 @@ spec:
       {{- end }}
     spec:
       serviceAccountName: {{ include "stratos.serviceAccount" . }}
-      {{- include "stratos.podSecurity" .root | nindent 6 }}
+      {{- include "stratos.podSecurity" .root | replace "automountServiceAccountToken: false" (printf "automountServiceAccountToken: %t" (eq .component "autoscaler")) | nindent 6 }}
       {{- include "stratos.scheduling" (dict "root" .root "scheduling" .pool.scheduling "component" .component "model" .model) | nindent 6 }}
       {{- with (.pool.gpu).runtimeClassName }}
       runtimeClassName: {{ . | quote }}
@@ -196,7 +198,7 @@ spec:
 {{/* Keeps pods when nodes are drained: dict root, component, name, model, pool, where. */}}
 {{- define "stratos.budget" -}}
 {{- if .root.Values.podDisruptionBudgets.enabled }}
-{{- if and (gt (int .pool.floor) 0) (gt (int .pool.replicas) 0) (le (int .pool.replicas) (int .pool.floor)) }}
+{{- if and (eq (include "stratos.scalingMode" .pool) "none") (gt (int .pool.floor) 0) (gt (int .pool.replicas) 0) (le (int .pool.replicas) (int .pool.floor)) }}
 {{- fail (printf "%s.replicas: %d must be larger than %s.floor (%d), or no node could ever be drained" .where (int .pool.replicas) .where (int .pool.floor)) }}
 {{- end }}
 ---

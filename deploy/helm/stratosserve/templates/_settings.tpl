@@ -121,10 +121,19 @@
 {{- $_ := set $config "routerAddresses" (list $router) -}}
 {{- $_ := set $config "snapshot" (dict "copyPath" "/var/lib/stratos/snapshot.jsonl" "peers" (list (include "stratos.host" (list $root "gateways")))) -}}
 {{- $_ := set $config "ledger" (dict "spoolPath" "/var/lib/stratos/ledger.spool") -}}
+{{- if include "stratos.anySleeps" $root -}}
+{{- /* A request that wakes a model waits for its start, wherever it waits. */ -}}
+{{- $wake := add (int $root.Values.autoscaling.wakeTimeoutSeconds) 30 -}}
+{{- $_ := set $config "http" (dict "maxDeadlineS" $wake) -}}
+{{- $_ := set $config "requests" (dict "placementTimeoutS" $wake) -}}
+{{- end -}}
 {{- else if eq .service "router" -}}
 {{- $_ := set $config "endpointLagS" 1 -}}
 {{- $_ := set $config "drainTimeoutS" 10 -}}
 {{- $_ := set $config "discovery" (include "stratos.discovery" $root) -}}
+{{- if include "stratos.anySleeps" $root -}}
+{{- $_ := set $config "queue" (dict "wakeTimeoutS" $root.Values.autoscaling.wakeTimeoutSeconds) -}}
+{{- end -}}
 {{- else if eq .service "loraRegistry" -}}
 {{- $_ := set $config "endpointLagS" 1 -}}
 {{- $_ := set $config "drainTimeoutS" 30 -}}
@@ -132,6 +141,13 @@
 {{- else if eq .service "autoscaler" -}}
 {{- $_ := set $config "drainTimeoutS" 5 -}}
 {{- $_ := set $config "routerAddresses" (list $router) -}}
+{{- $_ := set $config "startTimeoutS" 1800 -}}
+{{- $_ := set $config "pools" (include "stratos.scaledPools" $root | fromJsonArray) -}}
+{{- $selector := printf "app.kubernetes.io/name=stratosserve,app.kubernetes.io/instance=%s,app.kubernetes.io/component in (prefill-worker,decode-worker)" $root.Release.Name -}}
+{{- $_ := set $config "kubernetes" (dict "namespace" $root.Release.Namespace "leaseName" (include "stratos.serviceAccount" (dict "root" $root "component" "autoscaler")) "podSelector" $selector "workerPort" $root.Values.ports.grpc) -}}
+{{- if include "stratos.hasMetricsApi" $root -}}
+{{- $_ := set $config "metricsApi" (dict "listen" (printf "0.0.0.0:%v" $root.Values.ports.metricsApi) "apiService" (include "stratos.metricsApiName" $root) "serviceName" (include "stratos.name" (list $root "autoscaler"))) -}}
+{{- end -}}
 {{- else -}}
 {{- $_ := set $config "endpointLagS" 0 -}}
 {{- $_ := set $config "drainTimeoutS" 30 -}}

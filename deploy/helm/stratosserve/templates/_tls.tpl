@@ -6,6 +6,11 @@
 {{- .Values.mtls.domain | default (printf "%s.%s" .Release.Name .Release.Namespace) -}}
 {{- end }}
 
+{{/* Name that the API server and KEDA expect in the autoscaler's certificate. */}}
+{{- define "stratos.autoscalerHost" -}}
+{{- printf "%s.%s.svc" (include "stratos.name" (list . "autoscaler")) .Release.Namespace -}}
+{{- end }}
+
 {{- define "stratos.hasCertificateJob" -}}
 {{- if and .Values.mtls.enabled (eq .Values.mtls.source "job") }}yes{{ end -}}
 {{- end }}
@@ -44,6 +49,7 @@ containers:
       - --lifetime-days={{ $job.lifetimeDays }}
       - --ca-lifetime-days={{ $job.caLifetimeDays }}
       - --overlap-s={{ int $job.overlapSeconds }}
+      - --dns-name=autoscaler={{ include "stratos.autoscalerHost" .root }}
       - --label=app.kubernetes.io/name=stratosserve
       - --label=app.kubernetes.io/instance={{ .root.Release.Name }}
       {{- end }}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cryptography import x509
@@ -60,13 +61,27 @@ def new_authority(domain: str, lifetime: datetime.timedelta, now: datetime.datet
     return _pair(certificate, key)
 
 
-def issue(authority: KeyPair, identity: Identity, lifetime: datetime.timedelta, now: datetime.datetime) -> KeyPair:
-    """A certificate for both ends of a connection, with a new key; it does not outlive its CA."""
+def issue(
+    authority: KeyPair,
+    identity: Identity,
+    lifetime: datetime.timedelta,
+    now: datetime.datetime,
+    more_names: Sequence[str] = (),
+) -> KeyPair:
+    """A certificate for both ends of a connection, with a new key; it does not outlive its CA.
+
+    Args:
+        authority: signs it.
+        identity: whom it names.
+        lifetime: of the certificate.
+        now: with a time zone.
+        more_names: DNS names beside those of the identity.
+    """
     issuer, issuer_key = authority.load(), _load_key(authority.key)
     key = generate_private_key(SECP256R1())
     names = [
         x509.UniformResourceIdentifier(identity.uri),
-        *(x509.DNSName(dns_name) for dns_name in identity.dns_names),
+        *(x509.DNSName(dns_name) for dns_name in (*identity.dns_names, *more_names)),
     ]
     usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     certificate = (

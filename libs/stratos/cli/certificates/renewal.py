@@ -31,6 +31,8 @@ class Policy:
     """Of a CA; its successor is announced when a fifth of this is left."""
     overlap: datetime.timedelta = datetime.timedelta(hours=24)
     """Within this time every process has read new files: a run, and what a kubelet needs for a Secret."""
+    dns_names: Mapping[PeerRole, tuple[str, ...]] = field(default_factory=dict)
+    """More DNS names of roles: what callers outside of the platform know them by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ def renew(
     for role in roles:
         identity, held = Identity(known.domain, role), known.leaves.get(role)
         if held is None or wishes.reissue or _is_due(held, identity, signer.pair.load(), policy, now):
-            leaves[role] = issue(signer.pair, identity, policy.lifetime, now)
+            leaves[role] = issue(signer.pair, identity, policy.lifetime, now, policy.dns_names.get(role, ()))
     return replace(known, authorities=authorities, leaves=leaves)
 
 
@@ -118,5 +120,5 @@ def _is_due(
     left = leaf.not_valid_after_utc - now
     has_names = names.get_values_for_type(x509.UniformResourceIdentifier) == [identity.uri] and set(
         names.get_values_for_type(x509.DNSName)
-    ) == set(identity.dns_names)
+    ) == {*identity.dns_names, *policy.dns_names.get(identity.role, ())}
     return not has_names or not is_signed_by(leaf, signer) or left < policy.lifetime / 3

@@ -30,6 +30,9 @@ RoleOption = Annotated[
 ]
 LifetimeOption = Annotated[float, typer.Option(min=0, help="Days that a certificate is valid.")]
 CaLifetimeOption = Annotated[float, typer.Option(min=0, help="Days that a CA is valid.")]
+DnsNameOption = Annotated[
+    list[str] | None, typer.Option("--dns-name", help="ROLE=NAME, one more name in its certificate; may be repeated.")
+]
 OverlapOption = Annotated[float, typer.Option(min=0, help="Seconds in which every process has read new files.")]
 
 
@@ -45,13 +48,14 @@ def issue(
     lifetime_days: LifetimeOption = 30,
     ca_lifetime_days: CaLifetimeOption = 1825,
     overlap_s: OverlapOption = 86400,
+    dns_name: DnsNameOption = None,
 ) -> None:
     """Make what is missing, the first CA too, and renew what is due; running it again changes nothing."""
     from stratos.cli.certificates.keeper import keep
 
     with explained_errors():
         store = _store(folder, secrets, namespace, api_server, label)
-        policy = _policy(lifetime_days, ca_lifetime_days, overlap_s)
+        policy = _policy(lifetime_days, ca_lifetime_days, overlap_s, dns_name)
         _report(keep(store, domain, _roles(role, secrets), policy, _now()))
 
 
@@ -67,6 +71,7 @@ def renew(
     lifetime_days: LifetimeOption = 30,
     ca_lifetime_days: CaLifetimeOption = 1825,
     overlap_s: OverlapOption = 86400,
+    dns_name: DnsNameOption = None,
     rotate_ca: Annotated[
         bool, typer.Option(help="Announce a new CA; later runs let it sign and drop the old.")
     ] = False,
@@ -78,7 +83,7 @@ def renew(
 
     with explained_errors():
         store = _store(folder, secrets, namespace, api_server, label)
-        policy = _policy(lifetime_days, ca_lifetime_days, overlap_s)
+        policy = _policy(lifetime_days, ca_lifetime_days, overlap_s, dns_name)
         wishes = Wishes(rotate_ca=rotate_ca, reissue=reissue)
         _report(keep(store, domain, _roles(role, secrets), policy, _now(), wishes=wishes, must_exist=True))
 
@@ -135,14 +140,25 @@ def _store(
     return SecretStore(cluster_of_pod(secrets, namespace, api_server, named))
 
 
-def _policy(lifetime_days: float, ca_lifetime_days: float, overlap_s: float) -> Policy:
+def _policy(lifetime_days: float, ca_lifetime_days: float, overlap_s: float, dns_names: list[str] | None) -> Policy:
     from stratos.cli.certificates.renewal import Policy
 
     return Policy(
         lifetime=datetime.timedelta(days=lifetime_days),
         ca_lifetime=datetime.timedelta(days=ca_lifetime_days),
         overlap=datetime.timedelta(seconds=overlap_s),
+        dns_names=_dns_names(dns_names or []),
     )
+
+
+def _dns_names(pairs: list[str]) -> dict[PeerRole, tuple[str, ...]]:
+    found: dict[PeerRole, tuple[str, ...]] = {}
+    for pair in pairs:
+        role, _, name = pair.partition("=")
+        if not name or role not in set(PeerRole):
+            raise BadRequest("--dns-name takes ROLE=NAME", param="--dns-name")
+        found[PeerRole(role)] = (*found.get(PeerRole(role), ()), name)
+    return found
 
 
 def _roles(asked: list[PeerRole] | None, secrets: str) -> list[PeerRole]:

@@ -29,6 +29,8 @@ class PeerRole(enum.StrEnum):
     AUTOSCALER = "autoscaler"
     SUPERVISOR = "supervisor"
     ADMIN = "admin"
+    METRICS_READER = "metrics-reader"
+    """Another scaler of the cluster, such as KEDA: it reads numbers of the autoscaler and nothing else."""
 
 
 WORKER_ROLES = frozenset({PeerRole.PREFILL_WORKER, PeerRole.DECODE_WORKER})

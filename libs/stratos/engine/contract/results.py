@@ -80,6 +80,10 @@ class StepResult:
     """When that pass was launched, or began once the one before had ended; monotonic seconds, 0 when there was none."""
     ended_s: float = 0.0
     """When its tokens were there."""
+    idle_ns: int = 0
+    """Nanoseconds that the step loop has waited for work since it began, as its own clock says."""
+    work_ns: int = 0
+    """The same for all else that it did up to the end of this step: passes, planning, commands."""
     is_idle: bool = False
     """Nothing could be launched and nothing was in flight: calling again at once would change nothing."""
     outputs: list[ChoiceOutput] = field(default_factory=list)

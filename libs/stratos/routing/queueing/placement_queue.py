@@ -108,12 +108,13 @@ class PlacementQueue:
     def __len__(self) -> int:
         return sum(len(model) for model in self._models.values())
 
-    def push(self, request: PlacementRequest, now: float) -> tuple[Ticket, list[Ticket]]:
+    def push(self, request: PlacementRequest, now: float, *, is_woken_for: bool = False) -> tuple[Ticket, list[Ticket]]:
         """Queue a request.
 
         Args:
             request: what waits.
             now: monotonic seconds.
+            is_woken_for: no worker of its model lives; one is started because of it.
 
         Returns:
             Its ticket, and the tickets that had to leave for it.
@@ -121,7 +122,7 @@ class PlacementQueue:
         Raises:
             Overloaded: the queue is full, and its tenant holds its share or more of it.
         """
-        ticket = self._ticket(request, now)
+        ticket = self._ticket(request, now, max(self._settings.ttl_s, self._settings.wake_timeout_s * is_woken_for))
         model = self._model(_queue_key(request))
         displaced = self._make_room(model.of(request), ticket, now)
         model.of(request).add(ticket)
@@ -209,10 +210,9 @@ class PlacementQueue:
         """Its prompt, once: the prompt of a return was paid for by the attempt that emitted tokens."""
         return 0.0 if request.is_return else self._settings.prompt_token_cost * request.num_prompt_tokens
 
-    def _ticket(self, request: PlacementRequest, now: float) -> Ticket:
-        settings = self._settings
+    def _ticket(self, request: PlacementRequest, now: float, ttl_s: float) -> Ticket:
         arrived = now - request.waited_ms / 1000
-        expires = arrived + (settings.recovery_ttl_s if request.is_move else settings.ttl_s)
+        expires = arrived + (self._settings.recovery_ttl_s if request.is_move else ttl_s)
         terms = request.terms
         overflows = now + request.overflow_after_ms / 1000 if request.overflow_after_ms else None
         expires = min(at for at in (expires, terms.deadline_s, terms.end_s, overflows) if at is not None)

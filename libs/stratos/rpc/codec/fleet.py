@@ -302,9 +302,9 @@ def gateway_load_from_pb(message: router_pb2.GatewayLoad) -> GatewayLoad:
         BadRequest: it has no name, or counts of other bounds.
     """
     if not message.gateway:
-        raise BadRequest("a gateway's load must name the gateway", param="gateway")
+        raise BadRequest("a gateway's load must name the gateway")
     if len(message.first_tokens) not in (0, NUM_TTFT_COUNTS):
-        raise BadRequest(f"first_tokens must have {NUM_TTFT_COUNTS} counts", param="first_tokens")
+        raise BadRequest(f"first_tokens must have {NUM_TTFT_COUNTS} counts")
     return GatewayLoad(
         gateway=message.gateway,
         model_digest=message.model_digest,

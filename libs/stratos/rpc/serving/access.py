@@ -14,6 +14,7 @@ from stratos.rpc.serving.tls import caller_identity
 _GATEWAY, _ROUTER = frozenset({PeerRole.GATEWAY}), frozenset({PeerRole.ROUTER})
 _AUTOSCALER, _ADMIN = frozenset({PeerRole.AUTOSCALER}), frozenset({PeerRole.ADMIN})
 _SUPERVISOR = frozenset({PeerRole.SUPERVISOR})
+_METRICS_READER = frozenset({PeerRole.METRICS_READER})
 _EVERYONE = frozenset(PeerRole)
 
 ACCESS: dict[str, frozenset[PeerRole]] = {
@@ -42,6 +43,11 @@ ACCESS: dict[str, frozenset[PeerRole]] = {
     "/stratos.api.supervisor.v1.SupervisorService/HoldLease": _AUTOSCALER,
     "/stratos.api.supervisor.v1.SupervisorService/StartWorker": _AUTOSCALER,
     "/stratos.api.supervisor.v1.SupervisorService/DrainWorker": _AUTOSCALER,
+    "/stratos.api.autoscaler.v1.AutoscalerService/ListDecisions": _SUPERVISOR | _ADMIN,
+    "/externalscaler.ExternalScaler/IsActive": _METRICS_READER,
+    "/externalscaler.ExternalScaler/StreamIsActive": _METRICS_READER,
+    "/externalscaler.ExternalScaler/GetMetricSpec": _METRICS_READER,
+    "/externalscaler.ExternalScaler/GetMetrics": _METRICS_READER,
     "/grpc.health.v1.Health/Check": _EVERYONE,
     "/grpc.health.v1.Health/Watch": _EVERYONE,
 }

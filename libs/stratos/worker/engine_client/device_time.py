@@ -1,49 +1,48 @@
 """Whose the time of this worker's device was: tenants, the platform itself, or nothing at all.
 
-A step's time is divided among its rows by their tokens.  The parts add up to the step exactly, steps do not overlap,
-and what lies between them is idle: so all parts together are the wall time since the engine was opened.
+A pass's time is divided among its rows by their tokens; the parts add up to it exactly, and passes do not overlap.  The
+step loop says itself how long it waited, and how long it worked: what it did besides passes (planning, commands) is the
+platform's.  Three clocks that know nothing of one another, so that their sum can be held against the wall time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from stratos.common.clock import Clock
 from stratos.core.tenant import PLATFORM_TENANT
 from stratos.engine.contract.results import StepResult
 
 
 class DeviceTime:
-    """Nanoseconds since the engine was opened. Belongs to the event loop.
+    """Nanoseconds since the step loop began, up to the last step: an idle worker makes one for its self-check.
 
-    Args:
-        clock: the engine's.
+    Belongs to the event loop.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._opened_s = clock.now()
+    def __init__(self) -> None:
         self.by_tenant: Counter[str] = Counter()
         """Without the platform's own requests."""
-        self.platform_ns = 0
-        """Probes, warm-up, and steps without rows."""
+        self.idle_ns = 0
+        """Waiting for work."""
+        self._own_ns = 0
+        self._passes_ns = 0
+        self._beside_ns = 0
 
     @property
-    def busy_ns(self) -> int:
-        """In steps."""
-        return self.platform_ns + sum(self.by_tenant.values())
-
-    @property
-    def idle_ns(self) -> int:
-        """Between steps."""
-        return max(0, round((self._clock.now() - self._opened_s) * 1e9) - self.busy_ns)
+    def platform_ns(self) -> int:
+        """Probes, warm-up, passes without rows, and what the loop does beside passes."""
+        return self._own_ns + self._beside_ns
 
     def on_step(self, result: StepResult) -> None:
         """Divide a step's time; what rounding leaves, less than a nanosecond of each tenant, is the platform's."""
         left_ns = result.busy_ns
+        self._passes_ns += left_ns
         for tenant, num_tokens in result.shares.tenants.items():
             if tenant not in ("", PLATFORM_TENANT):
                 share_ns = result.share_ns(num_tokens)
                 self.by_tenant[tenant] += share_ns
                 left_ns -= share_ns
-        self.platform_ns += left_ns
+        self._own_ns += left_ns
+        self.idle_ns = max(self.idle_ns, result.idle_ns)
+        # A step that is one ahead has parts of its pass in the work of the call before.
+        self._beside_ns = max(self._beside_ns, result.work_ns - self._passes_ns)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import WorkerLost
 from stratos.core.kv import KvRange
 from stratos.engine.contract.results import EngineStatus, StepResult
@@ -28,10 +29,17 @@ IDLE_POLL_S = 0.02
 
 
 class ThreadEngine(EngineClient):
-    """Drives ``engine``, which nothing else may touch from now on."""
+    """Drives ``engine``, which nothing else may touch from now on.
 
-    def __init__(self, engine: EngineCore) -> None:
+    Args:
+        engine: is stepped.
+        clock: says how long the loop waits and works.
+    """
+
+    def __init__(self, engine: EngineCore, clock: Clock | None = None) -> None:
         super().__init__()
+        self._clock = clock or SystemClock()
+        self._idle_s = self._work_s = 0.0
         self.info = engine.info
         self._engine = engine
         self._commands: deque[Callable[[], object]] = deque()
@@ -84,10 +92,8 @@ class ThreadEngine(EngineClient):
     def _run(self) -> None:
         try:
             while self._wait_for_work():
-                while self._commands:
-                    self._commands.popleft()()
-                if self._engine.has_work:
-                    result = self._engine.step()
+                result = self._work()
+                if result is not None:
                     self._deliver(result)
                     if result.is_idle:
                         self._pause()
@@ -96,20 +102,36 @@ class ThreadEngine(EngineClient):
         finally:
             self._to_loop(self._refuse_commands)
 
+    def _work(self) -> StepResult | None:
+        """Do what was asked for, and a step where there is one to do."""
+        began_s = self._clock.now()
+        while self._commands:
+            self._commands.popleft()()
+        result = self._engine.step() if self._engine.has_work else None
+        self._work_s += self._clock.now() - began_s
+        return result
+
     def _wait_for_work(self) -> bool:
         with self._wake:
             while not (self._is_closing or self._commands or self._engine.has_work):
-                self._wake.wait()
+                self._wait()
             return not self._is_closing
+
+    def _wait(self, timeout_s: float | None = None) -> None:
+        """Idle, by the loop's own clock."""
+        began_s = self._clock.now()
+        self._wake.wait(timeout_s)
+        self._idle_s += self._clock.now() - began_s
 
     def _pause(self) -> None:
         """Nothing could run although something waits: no busy loop until a command, or a deadline, changes that."""
         with self._wake:
             if not (self._is_closing or self._commands):
-                self._wake.wait(IDLE_POLL_S)
+                self._wait(IDLE_POLL_S)
 
     def _deliver(self, result: StepResult) -> None:
         if result.has_news:
+            result.idle_ns, result.work_ns = round(self._idle_s * 1e9), round(self._work_s * 1e9)
             self._to_loop(self._publish, result)
 
     def _fail(self, error: BaseException) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stratos.core.placement import WorkerRole
@@ -17,7 +18,11 @@ class BackendWorker:
     role: WorkerRole
     model_digest: str = ""
     """Empty where the deployment has one model."""
+    model_name: str = ""
+    """What people call it, where the backend knows that."""
     is_draining: bool = False
+    is_starting: bool = False
+    """It was asked for and does not serve yet."""
 
 
 class Backend(ABC):
@@ -37,11 +42,29 @@ class Backend(ABC):
 
     @abstractmethod
     async def start(self, pool: PoolKey) -> str:
-        """Start one worker of a pool; returns its id once it serves."""
+        """Start one worker of a pool.
+
+        Returns:
+            Its id once it serves; or "" at once where ``workers`` shows it, as starting, from now on.
+        """
 
     @abstractmethod
     async def drain(self, worker_id: str) -> None:
         """Let one worker finish or hand over what it has, and end; returns when that has begun."""
+
+    async def mark(self, loads: Mapping[str, int]) -> None:  # noqa: B027
+        """Say which workers should leave first where another scaler chooses: those with the least load.
+
+        Args:
+            loads: sequences by worker id.
+        """
+
+    async def digests(self) -> Mapping[str, str]:
+        """Digest by name of models, as far as it was ever noted."""
+        return {}
+
+    async def note_digest(self, model_name: str, digest: str) -> None:  # noqa: B027
+        """Keep the digest of a model, since at zero no worker tells it."""
 
     @abstractmethod
     async def close(self) -> None:

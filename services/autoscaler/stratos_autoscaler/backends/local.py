@@ -19,6 +19,7 @@ from stratos_autoscaler.backends.base import Backend, BackendWorker
 CALL_TIMEOUT_S = 5.0
 STOPPED = "stopped"
 DRAINING = "draining"
+STARTING = "starting"
 
 
 class LocalBackend(Backend):
@@ -61,7 +62,14 @@ class LocalBackend(Backend):
             except BadRequest:
                 continue  # not a worker
             if process.state != STOPPED:
-                workers.append(BackendWorker(worker_id=process.name, role=role, is_draining=process.state == DRAINING))
+                workers.append(
+                    BackendWorker(
+                        worker_id=process.name,
+                        role=role,
+                        is_draining=process.state == DRAINING,
+                        is_starting=process.state == STARTING,
+                    )
+                )
         return tuple(workers)
 
     async def start(self, pool: PoolKey) -> str:

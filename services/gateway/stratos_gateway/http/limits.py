@@ -25,6 +25,9 @@ class HttpLimits:
     """Longest time a client may take to send its body."""
     write_timeout_s: Annotated[float, Gt(0)] = 30.0
     """A stream whose client takes nothing for this long is cancelled; so is an ended connection with unread bytes."""
+    sse_keepalive_s: Annotated[float, Ge(0)] = 15.0
+    """A stream that has sent nothing for this long sends a comment, and before its first token status 200 and headers:
+    proxies end connections that are silent. From then on an error is the stream's last event. 0 sends none."""
     keep_alive_s: Annotated[int, Ge(1)] = 75
     """How long a connection without a request is kept; longer than load balancers keep theirs (60 s), so that the one
     that ends it is never the one that just forwarded a request into it."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
 from starlette.types import Send
 
+from stratos.common.background import BackgroundTasks
+
 DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment: clients skip it."""
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -38,6 +43,7 @@ class EventStream:
         self._send = send
         self._write_timeout_s = write_timeout_s
         self.is_started = False
+        self._wrote_s = asyncio.get_running_loop().time()
 
     async def write(self, data: bytes) -> None:
         """Send bytes.
@@ -47,10 +53,41 @@ class EventStream:
         """
         if not data:
             return
+        self._wrote_s = asyncio.get_running_loop().time()
         if not self.is_started:
             self.is_started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         await self._send_body(data, more_body=True)
+
+    @asynccontextmanager
+    async def kept_alive(self, idle_s: float) -> AsyncIterator[None]:
+        """Inside, a comment is sent whenever nothing was for ``idle_s``; 0 sends none.
+
+        A timer, not a task: most streams never need the comment.
+        """
+        loop, comments = asyncio.get_running_loop(), BackgroundTasks()
+        timer: asyncio.TimerHandle | None = None
+
+        def look() -> None:
+            nonlocal timer
+            left_s = self._wrote_s + idle_s - loop.time()
+            if left_s <= 0:
+                comments.spawn(self._comment(), name="keep-alive")
+                left_s = idle_s
+            timer = loop.call_later(left_s, look)
+
+        if idle_s:
+            timer = loop.call_later(idle_s, look)
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+            await comments.close()  # bounded by the time that a write gets
+
+    async def _comment(self) -> None:
+        with suppress(SlowClient):  # the next event's write finds out as well
+            await self.write(KEEP_ALIVE)
 
     async def end(self) -> None:
         """End the response; raises like ``write``."""

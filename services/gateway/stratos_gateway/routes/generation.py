@@ -64,6 +64,8 @@ class _Answering:
     prepared: Prepared
     account: NoAccount
     sent: list[ChoiceChunk] = field(default_factory=list)
+    may_go_elsewhere: bool = False
+    """Another way of running it may follow, as long as the client was sent nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +143,10 @@ class GenerationEndpoint(EdgeEndpoint):
         ):
             async with fanout:
                 with self._edge.admission.ends_by(caller.place, fanout.fail, is_begun):
-                    answering = _Answering(fanout, _screened(fanout, run.screen), prepared, account)
+                    may_go = overflow_after_s > 0
+                    answering = _Answering(
+                        fanout, _screened(fanout, run.screen), prepared, account, may_go_elsewhere=may_go
+                    )
                     await self._send(answering, run.request, run.send)
                     self._keep(key, caller.tenant, answering.sent, fanout)
 
@@ -176,7 +181,9 @@ class GenerationEndpoint(EdgeEndpoint):
         timer = asyncio.get_running_loop().call_later(left_s, output.fail, DeadlinePassed())
         try:
             with self._edge.admission.ends_by(run.caller.place, output.fail, lambda: output.has_begun):
-                answering = _Answering(output, _screened(output, run.screen), run.prepared, account)
+                answering = _Answering(
+                    output, _screened(output, run.screen), run.prepared, account, may_go_elsewhere=True
+                )
                 await self._send(answering, run.request, run.send)
         finally:
             timer.cancel()
@@ -274,11 +281,13 @@ class GenerationEndpoint(EdgeEndpoint):
         """Errors before the first event have a status of their own; later ones are the last event."""
         stream, prepared = EventStream(send, self._edge.limits.write_timeout_s), answering.prepared
         renderer = prepared.renderer
+        idle_s = 0.0 if answering.may_go_elsewhere else self._edge.limits.sse_keepalive_s
         try:
-            while chunks := await answering.output.news():
-                await stream.write(encode_events(renderer.events(chunks)))
-                answering.generated.confirm(chunks)
-                answering.sent.extend(chunks)
+            async with stream.kept_alive(idle_s):
+                while chunks := await answering.output.news():
+                    await stream.write(encode_events(renderer.events(chunks)))
+                    answering.generated.confirm(chunks)
+                    answering.sent.extend(chunks)
             usage = [renderer.usage_event(_usage(answering.generated))] if prepared.options.include_usage else []
             await stream.write(encode_events(usage) + DONE)
         except StratosError as error:

@@ -13,11 +13,12 @@ from stratos.common.clock import FakeClock
 from stratos.common.errors import Internal, StratosError
 from stratos.core.generation import RequestDelta, Submission
 from stratos.core.placement import WorkerRole
-from stratos_gateway.http.sse import EventStream, SlowClient
+from stratos_gateway.http.sse import KEEP_ALIVE, EventStream, SlowClient
 from stratos_gateway.sessions.liveness import SessionConfig
 from stratos_gateway.sessions.session import WorkerSession
 from tests.support.engine_driver import make_request
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import eventually
 
 
 class Sink:
@@ -98,3 +99,24 @@ async def test_a_client_that_does_not_read_is_given_up_in_the_middle_and_at_the_
     await stream.write(b"data: 2\n\n")
     with pytest.raises(SlowClient):
         await stream.end()
+
+
+async def test_a_silent_stream_sends_status_and_comments_and_a_busy_one_none() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    stream = EventStream(send, write_timeout_s=1)
+    async with stream.kept_alive(0.02):
+        await eventually(lambda: sum(message.get("body") == KEEP_ALIVE for message in sent) >= 3)
+        await stream.write(b"data: 1\n\n")
+    await stream.end()
+    assert [message["type"] for message in sent] == ["http.response.start"] + ["http.response.body"] * (len(sent) - 1)
+    assert sent[0]["status"] == 200
+    assert (sent[-2]["body"], sent[-1]["more_body"]) == (b"data: 1\n\n", False)
+    sent.clear()
+    stream = EventStream(send, write_timeout_s=1)
+    async with stream.kept_alive(0.0):
+        await asyncio.sleep(0.05)
+    assert (sent, stream.is_started) == ([], False), "without a time there is no comment"

@@ -151,6 +151,8 @@ RECORDS: dict[str, list[object]] = {
             num_rows=2,
             began_s=1.5,
             ended_s=2.5,
+            idle_ns=7,
+            work_ns=8,
             is_idle=True,
             outputs=[ChoiceOutput(KEY, 1, 6, [7, 8], [LOGPROBS], FinishReason.GRAMMAR)],
             embeddings=[EmbeddingOutput(key=KEY, values=b"\x00\x01", num_cached_tokens=4)],

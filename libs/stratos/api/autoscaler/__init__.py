@@ -1,0 +1,1 @@
+"""Generated from protos/stratos/api/autoscaler; never edited."""

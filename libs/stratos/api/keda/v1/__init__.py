@@ -1,0 +1,1 @@
+"""Generated from protos/stratos/api/keda/v1; never edited."""

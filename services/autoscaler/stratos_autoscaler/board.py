@@ -1,0 +1,67 @@
+"""The last look at the routers, for those that ask for numbers: an HPA, KEDA.
+
+What is too old, or lacks a router, is an error: a scaler that gets one holds, while a 0 would shrink the pool.  A
+router that stays away is left out after ``missing_grace_s``: gateways have sent its requests to the others by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stratos.common.clock import Clock
+from stratos.common.errors import DependencyDown
+from stratos.planning.fleet_sum import FleetSum
+from stratos.planning.load_metrics import LoadMetric, load_metrics
+from stratos.planning.settings import PoolKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardConfig:
+    """When a number is too old to be served."""
+
+    stale_after_s: float = 10.0
+    """Without a look at the routers for so long there are no numbers."""
+    missing_grace_s: float = 10.0
+    """A router that does not answer for longer counts as gone; until then its queue may hold requests, and there are no
+    numbers."""
+
+
+class LoadBoard:
+    """Belongs to the event loop.
+
+    Args:
+        config: when numbers are too old.
+        clock: monotonic.
+    """
+
+    def __init__(self, config: BoardConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._found: FleetSum | None = None
+        self._pools: tuple[PoolKey, ...] = ()
+        self._seen_s = self._whole_s = float("-inf")
+
+    def show(self, found: FleetSum, pools: Sequence[PoolKey]) -> None:
+        """The routers were asked.
+
+        Args:
+            found: what those that answered know.
+            pools: whose numbers may be asked for.
+        """
+        self._found, self._pools, self._seen_s = found, tuple(pools), self._clock.now()
+        if not found.num_missing:
+            self._whole_s = self._seen_s
+
+    def numbers(self) -> tuple[LoadMetric, ...]:
+        """All numbers of now.
+
+        Raises:
+            DependencyDown: they are too old, or a router is missing.
+        """
+        now = self._clock.now()
+        if self._found is None or now - self._seen_s > self._config.stale_after_s:
+            raise DependencyDown("no router has answered lately: the load is not known")
+        if self._found.num_missing and now - self._whole_s <= self._config.missing_grace_s:
+            raise DependencyDown(f"{self._found.num_missing} routers do not answer: the load is not known as a whole")
+        return load_metrics(self._found.fleet, self._pools)

@@ -1,0 +1,23 @@
+"""Settings of the autoscaler in a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesConfig:
+    """Where the API server is, and what of it is this release's."""
+
+    namespace: str = ""
+    """Of the release; empty: this autoscaler is not in a cluster."""
+    api_server: str = ""
+    """URL of the API server; empty takes that of the pod, with its ServiceAccount."""
+    lease_name: str = "stratos-autoscaler"
+    """Lease of which one holder acts."""
+    pod_selector: str = ""
+    """Labels of the release's worker pods, as in `kubectl get pods -l`."""
+    worker_port: int = 9000
+    """gRPC port of the workers' pods, for drains."""
+    mark_interval_s: float = 15.0
+    """How often the pods of pools that an HPA scales get their pod-deletion-cost, where it has changed."""

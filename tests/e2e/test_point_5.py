@@ -1,0 +1,100 @@
+"""Point 5: an HPA on our own API follows the queue up and down, no stream is cut, and a sleeping model wakes."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.support.cluster.client import ClientPod, client_pod
+from tests.support.cluster.commands import wait_until
+from tests.support.cluster.load import streaming_load
+from tests.support.cluster.release import CHART, Release, namespace
+from tests.support.cluster.report import ClusterReport
+from tests.support.cluster.settings import ClusterSettings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+NAMESPACE = "stratos-e2e-5"
+NUM_CYCLES, NUM_AT_ONCE = 3, 16
+SCALED = (
+    "autoscaling.metricsApi.create=true,autoscaling.scaleDownSeconds=60,decodeWorker.autoscaling.mode=hpa,"
+    "decodeWorker.autoscaling.maxReplicas=3,decodeWorker.autoscaling.queueDepth=2,"
+    "decodeWorker.config.scheduler.maxNumSeqs=2,router.config.admission.maxWaitingPerWorker=0"
+)
+SLEEPING = (
+    "prefillWorker.autoscaling.mode=hpa,prefillWorker.autoscaling.minReplicas=0,decodeWorker.autoscaling.minReplicas=0,"
+    "autoscaler.config.planner.idleS=20,gateway.config.http.sseKeepaliveS=2"
+)
+
+
+@pytest.mark.usefixtures("no_leftovers", "images")
+def test_point_5_scaling(cluster: ClusterSettings, report: ClusterReport) -> None:
+    with namespace(NAMESPACE) as kubectl:
+        release = Release("stratos", kubectl)
+        flags = [
+            "-f",
+            "deploy/helm/one-node.values.yaml",
+            *cluster.helm_arguments(),
+            "--set",
+            f"image.tag={cluster.tag}",
+        ]
+        release.helm("install", CHART, *flags, "--set", SCALED, "--wait", "--timeout", "10m")
+        wait_until("the API is available", lambda: _is_available(release))
+        with client_pod(kubectl, f"{cluster.repository}lora-registry:{cluster.tag}") as client:
+            cycles = [_cycle(release, client) for _ in range(NUM_CYCLES)]
+            release.helm("upgrade", CHART, *flags, "--set", f"{SCALED},{SLEEPING}", "--wait", "--timeout", "10m")
+            woken = _sleep_and_wake(release, client)
+        events = _events(release)
+        release.helm("uninstall", "--wait", "--timeout", "5m")
+        assert "external.metrics.k8s.io" not in kubectl("get", "apiservices", "-o", "name")
+    report.add("point 5: scaling on the queue", has_passed=True, cycles=cycles, **woken, events=events)
+
+
+def _cycle(release: Release, client: ClientPod) -> dict[str, Any]:
+    """1 -> N -> 1 with the load of one rush; no stream of it is cut."""
+    assert _size(release) == 1
+    with streaming_load(client, release, num_at_once=NUM_AT_ONCE) as load:
+        start = time.monotonic()
+        wait_until("the pool grows", lambda: _size(release) > 1, 60)
+        grown_s = time.monotonic() - start
+        wait_until("the pool is as large as it may be", lambda: _size(release) == 3, 120)
+        sizes = []
+        for _ in range(30):
+            sizes.append(_size(release))
+            time.sleep(2)
+        assert set(sizes) == {3}, f"the load is constant, the pool is not: {sizes}"
+        figures = load.figures()
+    start = time.monotonic()
+    wait_until("the pool shrinks", lambda: _size(release) == 1, 400)
+    return {"grown after, s": grown_s, "small again after, s": time.monotonic() - start, **figures}
+
+
+def _sleep_and_wake(release: Release, client: ClientPod) -> dict[str, Any]:
+    """Both pools end without requests; one request starts both, and its client hears of it all the while."""
+    wait_until("the model sleeps", lambda: (_size(release), _size(release, "prefill")) == (0, 0), 300)
+    url = f"http://{release.name}-gateway/v1/completions"
+    answer = client.stream(url, release.api_key(), {"model": "base", "prompt": "def f(", "max_tokens": 4})
+    assert answer.status == 200
+    assert answer.events[-1] == "[DONE]"
+    assert (_size(release), _size(release, "prefill")) == (1, 1)
+    return {"woken after, s": answer.whole_s}
+
+
+def _size(release: Release, role: str = "decode") -> int:
+    found = json.loads(release.kubectl("get", "deployment", f"{release.name}-{role}-base", "-o", "json"))
+    return int(found["spec"]["replicas"])
+
+
+def _is_available(release: Release) -> bool:
+    found = json.loads(release.kubectl("get", "apiservice", "v1beta1.external.metrics.k8s.io", "-o", "json"))
+    conditions = {entry["type"]: entry["status"] for entry in found.get("status", {}).get("conditions", ())}
+    return conditions.get("Available") == "True"
+
+
+def _events(release: Release) -> list[str]:
+    """What the HPA says that it did."""
+    found = [item for item in release.kubectl.items("events") if item["reason"] == "SuccessfulRescale"]
+    assert found
+    return [item["message"].partition("(")[0] for item in found]

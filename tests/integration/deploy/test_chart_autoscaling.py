@@ -1,0 +1,131 @@
+"""Who owns the size of a pool, and what the autoscaler may do for it: as rendered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from scripts.chart_rendering import NO_RENDERER, RenderError, has_renderer, render
+from stratos.planning.load_metrics import METRIC_NAMES
+from stratos.planning.settings import ScalingMode
+from stratos.rpc.settings import read_environment
+from stratos_autoscaler.settings import AutoscalerSettings
+from tests.support.chart_objects import Object, container, kinds, one, variables
+from tests.support.chart_rendering import checked
+
+pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
+API = "v1beta1.external.metrics.k8s.io"
+
+
+@pytest.fixture(scope="module")
+def defaults() -> list[Object]:
+    return checked({})
+
+
+def settings(objects: list[Object]) -> AutoscalerSettings:
+    environment = variables(container(objects, "demo-autoscaler"))
+    return AutoscalerSettings(**read_environment(AutoscalerSettings, environment))
+
+
+def test_by_default_an_hpa_owns_each_pool_and_the_chart_renders_no_replicas(defaults: list[Object]) -> None:
+    hpas = kinds(defaults, "HorizontalPodAutoscaler")
+    assert set(hpas) == {"demo-prefill-base", "demo-decode-base", "demo-gateway-base"}
+    for name, hpa in hpas.items():
+        assert "replicas" not in one(defaults, "Deployment", name)["spec"]
+        (metric,) = hpa["spec"]["metrics"]
+        assert metric["external"]["metric"]["name"] in METRIC_NAMES
+    decode = hpas["demo-decode-base"]["spec"]
+    assert (decode["minReplicas"], decode["maxReplicas"]) == (1, 10)
+    external = decode["metrics"][0]["external"]
+    assert external["target"] == {"type": "AverageValue", "averageValue": "10"}
+    assert external["metric"]["selector"]["matchLabels"] == {"model": "base", "role": "decode"}
+    assert decode["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 300
+    assert one(defaults, "Deployment", "demo-router")["spec"]["replicas"] == 2
+    assert one(defaults, "Deployment", "demo-autoscaler")["spec"]["replicas"] == 2
+
+
+def test_the_autoscaler_knows_its_pools_and_may_touch_no_other_deployment(defaults: list[Object]) -> None:
+    found = settings(defaults)
+    assert [(p.role.value, p.model_name, p.deployment, p.mode) for p in found.pools] == [
+        ("prefill", "base", "demo-prefill-base", ScalingMode.HPA),
+        ("decode", "base", "demo-decode-base", ScalingMode.HPA),
+    ]
+    assert (found.kubernetes.namespace, found.kubernetes.lease_name) == ("stratos", "demo-autoscaler")
+    rules = one(defaults, "Role", "demo-autoscaler")["rules"]
+    scales = [rule for rule in rules if "deployments/scale" in rule["resources"]]
+    assert [rule["resourceNames"] for rule in scales] == [["demo-prefill-base", "demo-decode-base"]]
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list", "patch", "update", "create"}
+
+
+def test_the_api_is_the_releases_and_its_certificate_names_the_service(defaults: list[Object]) -> None:
+    service = one(defaults, "APIService", API)["spec"]["service"]
+    assert service == {"name": "demo-autoscaler", "namespace": "stratos", "port": 443}
+    assert "insecureSkipTLSVerify" not in one(defaults, "APIService", API)["spec"]
+    found = settings(defaults).metrics_api
+    assert (found.api_service, found.service_name) == (API, "demo-autoscaler")
+    (port,) = [p for p in one(defaults, "Service", "demo-autoscaler")["spec"]["ports"] if p["name"] == "metrics-api"]
+    (target,) = [p for p in container(defaults, "demo-autoscaler")["ports"] if p["name"] == port["targetPort"]]
+    assert found.listen.endswith(f":{target['containerPort']}")
+    (job,) = [o for name, o in kinds(defaults, "Job").items() if name == "demo-certificates-1"]
+    command = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert "--dns-name=autoscaler=demo-autoscaler.stratos.svc" in command
+    policy = one(defaults, "NetworkPolicy", "demo-autoscaler")["spec"]
+    assert [rule for rule in policy["ingress"] if {"port": target["containerPort"], "protocol": "TCP"} in rule["ports"]]
+
+
+def test_without_the_api_nothing_of_the_cluster_is_touched() -> None:
+    found = checked({"autoscaling": {"metricsApi": {"create": False}}})
+    assert not {"APIService", "ClusterRole", "ClusterRoleBinding"} & {o["kind"] for o in found}
+    assert {o["metadata"]["namespace"] for o in found if o["kind"] == "RoleBinding"} == {"stratos"}
+    assert settings(found).metrics_api.listen == ""
+    assert kinds(found, "HorizontalPodAutoscaler"), "another provider feeds them"
+
+
+def test_a_mode_for_each_pool() -> None:
+    values: dict[str, Any] = {
+        "prefillWorker": {"autoscaling": {"mode": "none"}, "replicas": 3},
+        "decodeWorker": {"autoscaling": {"mode": "planner", "maxReplicas": 5}},
+        "gateway": {"autoscaling": {"cpuPercent": 80}},
+    }
+    found = checked(values)
+    assert one(found, "Deployment", "demo-prefill-base")["spec"]["replicas"] == 3
+    assert "replicas" not in one(found, "Deployment", "demo-decode-base")["spec"]
+    hpas = kinds(found, "HorizontalPodAutoscaler")
+    assert set(hpas) == {"demo-gateway-base"}
+    assert [metric["type"] for metric in hpas["demo-gateway-base"]["spec"]["metrics"]] == ["External", "Resource"]
+    assert [(p.mode, p.max_workers) for p in settings(found).pools] == [
+        (ScalingMode.NONE, 10),
+        (ScalingMode.PLANNER, 5),
+    ]
+    off = checked({"decodeWorker": {"replicas": 0}})
+    assert [p.role.value for p in settings(off).pools] == ["prefill"], "a pool that is switched off stays off"
+
+
+def test_a_model_that_may_sleep_lets_its_requests_wait() -> None:
+    scaling = {"autoscaling": {"minReplicas": 0}}
+    found = checked({"prefillWorker": scaling, "decodeWorker": scaling, "autoscaling": {"wakeTimeoutSeconds": 120}})
+    assert {p.min_workers for p in settings(found).pools} == {0}
+    assert kinds(found, "HorizontalPodAutoscaler")["demo-decode-base"]["spec"]["minReplicas"] == 1
+    assert variables(container(found, "demo-router"))["STRATOS_ROUTER_QUEUE__WAKE_TIMEOUT_S"] == "120"
+    gateway = variables(container(found, "demo-gateway-base"))
+    assert gateway["STRATOS_GATEWAY_HTTP__MAX_DEADLINE_S"] == "150"
+    assert gateway["STRATOS_GATEWAY_REQUESTS__PLACEMENT_TIMEOUT_S"] == "150"
+    one_half = checked({"decodeWorker": scaling})
+    assert "STRATOS_ROUTER_QUEUE__WAKE_TIMEOUT_S" not in json.dumps(one_half)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"mtls": {"enabled": False}}, "autoscaling.metricsApi.create: the API needs the certificates"),
+        ({"autoscaler": {"replicas": 0}}, "autoscaler.replicas: 0 leaves"),
+        ({"decodeWorker": {"autoscaling": {"minReplicas": 11}}}, "models[base].decode.autoscaling: minReplicas (11)"),
+        ({"decodeWorker": {"floor": 2}}, "models[base].decode.autoscaling.minReplicas: 1 must be larger than floor"),
+    ],
+)
+def test_what_cannot_work_is_refused(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(RenderError) as refusal:
+        render(values)
+    assert text in str(refusal.value)
