@@ -148,3 +148,36 @@ async def test_a_backlog_brings_a_worker_and_quiet_drains_it_again(tmp_path: Pat
                 assert len(supervisor.calls) == 2
     finally:
         await supervisor.stop()
+
+
+async def test_a_held_request_wakes_a_pool_at_zero_and_quiet_lets_it_sleep_again(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path / "workers.json")
+    await supervisor.server.start()
+    write_discovery(supervisor.discovery)
+    queue = {"queue__ttl_s": "0.2", "queue__wake_timeout_s": "30"}
+    try:
+        async with router_process(tmp_path, f"file://{supervisor.discovery}", **queue) as client:
+            (tmp_path / "scaler").mkdir()
+            settings = {
+                "router_addresses": json.dumps([client.address]),
+                "supervisor_address": supervisor.address,
+                "poll_interval_s": "0.1",
+                "pools": json.dumps([{"role": "decode", "min_workers": 0, "max_workers": 2}]),
+                "planner__idle_s": "1",
+            }
+            async with service_process("stratos_autoscaler", tmp_path / "scaler", settings) as found:
+                target = given_autoscaler(found["address"], None)
+
+                async def is_asleep() -> bool:
+                    decisions = (await read_decisions(target, 1)).decisions
+                    return bool(decisions and decisions[-1].reason == "asleep")
+
+                await eventually(is_asleep)
+                assert supervisor.calls == []
+                placement = await asyncio.wait_for(client.schedule(ask("req-0")), 20)
+                assert supervisor.calls == [("start", "decode-0")]
+                assert placement.decode.worker_id == "decode-0"
+                await client.complete([finished(placement)])
+                await eventually(lambda: supervisor.calls[1:] == [("drain", "decode-0")])
+    finally:
+        await supervisor.stop()
