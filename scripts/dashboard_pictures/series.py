@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from stratos.cli.observe.panels import Unit
 
 _SHORT = {"s": " s", "percentunit": " %", "bytes": "B", "Bps": "B/s", "reqpm": "/min", "watt": " W", "celsius": " °C"}
+DAY_S = 86400.0
 _BIG = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -42,6 +43,8 @@ def readable(value: float, unit: Unit) -> str:
         return "no data"
     if unit == "percentunit":
         return f"{value * 100:.3g} %"
+    if unit == "s" and abs(value) >= DAY_S:
+        return f"{value / DAY_S:.3g} d"
     if unit == "s" and 0 < abs(value) < 1:
         return f"{value * 1000:.3g} ms"
     for size, letter in _BIG:

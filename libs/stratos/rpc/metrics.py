@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, Histogram, PlatformCollector, ProcessCollector, disable_created_metrics
 
 _DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 _DELAY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+OTHER_TENANTS = "other"
+
+
+class TenantLabels:
+    """Values of the label ``tenant``: the first tenants that come have series of their own, all others share one.
+
+    Without a bound their number would grow with the customers, and with it what every scrape costs.
+
+    Args:
+        most: tenants with series of their own.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def of(self, tenant: str) -> str:
+        """The label's value for a tenant."""
+        if tenant in self._known:
+            return tenant
+        if len(self._known) >= self._most:
+            return OTHER_TENANTS
+        self._known.add(tenant)
+        return tenant
 
 
 class RpcMetrics:
@@ -44,6 +70,11 @@ class LoopMetrics:
 
 
 def register_process_metrics(registry: CollectorRegistry) -> None:
-    """Add memory, CPU, file descriptors and the interpreter's version."""
+    """Add memory, CPU, file descriptors and the interpreter's version.
+
+    The client library's ``_created`` series are left out in the whole process: they would double the counters, and
+    nothing reads them.
+    """
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)

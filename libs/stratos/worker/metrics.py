@@ -12,15 +12,23 @@ from stratos.core.generation import PrefillPath
 from stratos.core.kv import StagingLedger
 from stratos.core.requests import limits
 from stratos.engine.contract.results import EngineStatus
+from stratos.rpc.metrics import TenantLabels
 from stratos.worker.engine_client.device_time import DeviceTime
 
 _STAGE_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class WorkerMetrics:
-    """Counters and gauges of one worker process; ``registry`` is the service's, ``device`` a label."""
+    """Counters and gauges of one worker process.
 
-    def __init__(self, registry: CollectorRegistry, device: str = "cpu") -> None:
+    Args:
+        registry: of the process.
+        device: a label.
+        max_tenants: with series of their own.
+    """
+
+    def __init__(self, registry: CollectorRegistry, device: str = "cpu", max_tenants: int = 200) -> None:
+        self._tenants = TenantLabels(max_tenants)
         self._device = device
         self._seen: Counts[str] = Counts()
         self.kv_blocks = Gauge("stratos_kv_blocks", "KV blocks by state.", ("state",), registry=registry)
@@ -164,8 +172,10 @@ class WorkerMetrics:
         """Copy what is kept for the ledger, and whose the device's time was."""
         self.usage_held.set(num_held)
         idle_ns = device_time.idle_ns  # before the rest, which may grow at the same time
-        totals = {("tenant", tenant): ns for tenant, ns in device_time.by_tenant.items()}
-        totals |= {("platform", ""): device_time.platform_ns, ("idle", ""): idle_ns}
+        totals: Counts[tuple[str, str]] = Counts()
+        for tenant, ns in device_time.by_tenant.items():
+            totals["tenant", self._tenants.of(tenant)] += ns
+        totals["platform", ""], totals["idle", ""] = device_time.platform_ns, idle_ns
         for (state, tenant), ns in totals.items():
             name = f"device {state} {tenant}"
             self.device_seconds.labels(state, tenant).inc(max(ns - self._seen[name], 0) / 1e9)

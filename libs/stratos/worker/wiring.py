@@ -127,7 +127,7 @@ def _context(
     tracing: Tracing,
     dialer: Dialer,
 ) -> HandoffContext:
-    metrics = WorkerMetrics(registry, settings.device_label)
+    metrics = WorkerMetrics(registry, settings.device_label, settings.observe.max_tenant_series)
     transports = Transports(_factories(settings.transport, incarnation, dialer.tls))
     staging = StagingSlots(settings.handoff.slot_wait_s)
     return HandoffContext(

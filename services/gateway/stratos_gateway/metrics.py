@@ -12,36 +12,11 @@ from stratos.core.generation import Receipt
 from stratos.core.ledger.pricing import Times, kept_promises
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import PLATFORM_TENANT
+from stratos.rpc.metrics import TenantLabels
 
 _TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _DURATION_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 _ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.033, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
-
-
-OTHER_TENANTS = "other"
-
-
-class TenantLabels:
-    """Values of the label ``tenant``: the first tenants that come have series of their own, all others share one.
-
-    Without a bound their number would grow with the customers, and with it what every scrape costs.
-
-    Args:
-        most: tenants with series of their own.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._known: set[str] = set()
-
-    def of(self, tenant: str) -> str:
-        """The label's value for a tenant."""
-        if tenant in self._known:
-            return tenant
-        if len(self._known) >= self._most:
-            return OTHER_TENANTS
-        self._known.add(tenant)
-        return tenant
 
 
 class AnswerOutcome(enum.StrEnum):

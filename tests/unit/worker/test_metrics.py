@@ -13,6 +13,7 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
+from stratos.worker.engine_client.device_time import DeviceTime
 from stratos.worker.metrics import WorkerMetrics
 from tests.support.terms import make_terms
 
@@ -116,3 +117,16 @@ def test_cached_blocks_are_no_use_of_the_pool(world):
     while engine.has_work:
         engine.step()
     assert sample("stratos_kv_utilization_ratio", device="cpu") == 0
+
+
+def test_the_time_of_the_device_has_a_bounded_number_of_tenants():
+    registry = CollectorRegistry()
+    metrics, device_time = WorkerMetrics(registry, max_tenants=2), DeviceTime()
+    for seconds in (1, 2):
+        device_time.by_tenant.update({f"tenant-{i}": 10**9 for i in range(5)})
+        metrics.observe_usage(0, device_time)
+        values = {
+            tenant: registry.get_sample_value("stratos_device_seconds_total", {"state": "tenant", "tenant": tenant})
+            for tenant in ("tenant-0", "tenant-1", "tenant-2", "other")
+        }
+        assert values == {"tenant-0": seconds, "tenant-1": seconds, "tenant-2": None, "other": 3 * seconds}

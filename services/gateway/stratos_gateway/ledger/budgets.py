@@ -18,7 +18,8 @@ from stratos.common.errors import DependencyDown, InsufficientQuota
 from stratos.core.ledger.entry import day_of
 from stratos.core.tenancy.prices import Budget
 from stratos.core.tenant import Tenant
-from stratos_gateway.metrics import OTHER_TENANTS, GatewayMetrics
+from stratos.rpc.metrics import OTHER_TENANTS
+from stratos_gateway.metrics import GatewayMetrics
 
 _log = logging.getLogger(__name__)
 FIRST_LOOK_S = 0.05

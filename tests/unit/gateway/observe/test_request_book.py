@@ -14,7 +14,8 @@ from stratos.core.ledger.pricing import Times
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import PLATFORM_TENANT
 from stratos.rpc.log import JsonFormatter
-from stratos_gateway.metrics import OTHER_TENANTS, GatewayMetrics, TenantLabels
+from stratos.rpc.metrics import OTHER_TENANTS, TenantLabels
+from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.observe.request_book import EndedRequest, RequestBook
 from stratos_gateway.observe.request_facts import RequestFacts
 
