@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import read_json
@@ -42,12 +45,25 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
     work = work_of(config, settings.scheduler, device=settings.device, staging_bytes=staging_bytes)
     if settings.device == "cuda" and not config.attention_window:
         return _cuda_runner(settings, work)
-    from stratos.engine.runner.torch_runner import TorchRunner
+    with _without_collections():
+        from stratos.engine.runner.torch_runner import TorchRunner
 
     # StreamingLLM has no CUDA kernels: torch's, on the same device
     runner = TorchRunner.load(config, settings.device, work=work)
     _log_choices(settings, runner.plan)
     return runner
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Torch makes very many objects that stay: looking for garbage among them is a seventh of its import."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _log_choices(settings: WorkerSettings, plan: EnginePlan) -> None:
