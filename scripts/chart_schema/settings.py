@@ -36,6 +36,7 @@ OWNED = {
     "tls.caPath": "mtls",
     "tls.domain": "mtls.domain",
     "transport.gloo.host": "the address of the pod",
+    "transport.nccl.host": "the address of the pod",
     "transport.tls.host": "the address of the pod",
     "transport.tls.port": "ports.kv",
     "objectStore.url": "objectStore.url",

@@ -11,12 +11,11 @@ from stratos.common.errors import StratosError
 from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.identity import PeerRole
 from stratos.core.kv import KvRange
-from stratos.kv.registry import make_sender
 from stratos.kv.settings import GlooConfig, TlsTransportConfig, TransportConfig
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from tests.support.certificates import CertificateFolder
 from tests.support.kv_faults import Fault, FaultPlan, FaultySender
-from tests.support.kv_transfer_world import payload_of
+from tests.support.kv_transfer_world import payload_of, sender_of
 
 
 def _sender(options):
@@ -30,7 +29,7 @@ def _sender(options):
     tls = None
     if options["certificates"]:
         tls = TlsContexts(CertificateFolder(Path(options["certificates"])).files(PeerRole.PREFILL_WORKER))
-    return FaultySender(make_sender(options["transport"], settings, tls=tls), plan)
+    return FaultySender(sender_of(options["transport"], settings, tls=tls), plan)
 
 
 async def _obey(sender, pairs, order):

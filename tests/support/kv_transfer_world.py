@@ -6,6 +6,7 @@ import json
 import os
 import random
 import threading
+from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.identity import PeerRole
 from stratos.core.kv import KvRange
 from stratos.kv.framing import checksum
+from stratos.kv.groups.ordered import OrderedReceiver, OrderedSender
 from stratos.kv.inproc import InprocHub
 from stratos.kv.registry import make_receiver, make_sender
 from stratos.kv.settings import GlooConfig, StagingConfig, TlsTransportConfig, TransportConfig
 from stratos.kv.transfer import FrameHeader
 from tests.support.certificates import CertificateFolder
 from tests.support.module_command import module_command
+from tests.support.ordered_gloo import OrderedGloo
 
 SLOT_BYTES = 64 * 1024
 LONG_S = 30.0
@@ -32,10 +35,23 @@ def payload_of(seq, num_bytes):
     return random.Random(seq).randbytes(num_bytes)
 
 
-def header_of(leg, seq, slot, payload):
+def receiver_of(transport, settings, **parts):
+    """Of a transport of the product, or of the one that stands for NCCL."""
+    if transport == OrderedGloo.name:
+        return OrderedReceiver("inc-d", settings.staging, settings.gloo, OrderedGloo(settings.gloo))
+    return make_receiver(transport, "inc-d", settings, **parts)
+
+
+def sender_of(transport, settings, **parts):
+    if transport == OrderedGloo.name:
+        return OrderedSender(settings.gloo, OrderedGloo(settings.gloo))
+    return make_sender(transport, settings, **parts)
+
+
+def header_of(leg, seq, slot, payload, pair_seq=0):
     return FrameHeader(
         leg=leg, seq=seq, kv_range=KvRange(seq, seq + 1, 0, 6), head_begin=0, head_end=4,
-        num_bytes=len(payload), checksum=checksum(payload), slot=slot,
+        num_bytes=len(payload), checksum=checksum(payload), slot=slot, pair_seq=pair_seq,
     )  # fmt: skip
 
 
@@ -54,9 +70,9 @@ class World:
             tls=TlsTransportConfig(timeout_s=gloo_timeout_s),
         )
         self.certificates = CertificateFolder(directory.parent / "tls") if transport == "tls" else None
-        self.receiver = make_receiver(
-            transport, "inc-d", self.settings, hub=self.hub, tls=self.contexts(PeerRole.DECODE_WORKER)
-        )
+        self.receiver = receiver_of(transport, self.settings, hub=self.hub, tls=self.contexts(PeerRole.DECODE_WORKER))
+        self.num_posted = Counter()
+        """By pair: frames that were announced."""
         self.senders = []
 
     def contexts(self, role):
@@ -64,7 +80,7 @@ class World:
         return TlsContexts(self.certificates.files(role)) if self.certificates else None
 
     def make_sender(self, role=PeerRole.PREFILL_WORKER):
-        return make_sender(self.transport, self.settings, hub=self.hub, tls=self.contexts(role))
+        return sender_of(self.transport, self.settings, hub=self.hub, tls=self.contexts(role))
 
     def sender(self):
         made = self.make_sender()
@@ -75,7 +91,7 @@ class World:
         """A pair that is connected, and a leg on it that holds slots."""
         offer = await self.receiver.open_pair(source)
         pair = await (sender or self.sender()).connect(offer)
-        return Link(self.receiver, offer, pair, leg, self.receiver.allocate_slots(offer.pair, want, leg=leg))
+        return Link(self, offer, pair, leg, self.receiver.allocate_slots(offer.pair, want, leg=leg))
 
     def memory(self, link, slot):
         """The memory of a slot in any state."""
@@ -84,22 +100,23 @@ class World:
     async def close(self):
         async with asyncio.timeout(LONG_S):
             await asyncio.gather(self.receiver.close(), *(sender.close() for sender in self.senders))
-        assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("kv-gloo", "kv-tls"))]
+        assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("kv-")]
         assert not list(self.directory.iterdir()), "staging files were left"
 
 
 class Link:
     """One leg over one pair, driven as a worker would: control by calls, payload by the transport."""
 
-    def __init__(self, receiver, offer, sender, leg, slots):
-        self.receiver, self.offer, self.sender, self.leg, self.slots = receiver, offer, sender, leg, slots
-        self.name = offer.pair
+    def __init__(self, world, offer, sender, leg, slots):
+        self.world, self.offer, self.sender, self.leg, self.slots = world, offer, sender, leg, slots
+        self.receiver, self.name = world.receiver, offer.pair
 
     def leg_of(self, leg, want=2):
-        return Link(self.receiver, self.offer, self.sender, leg, self.receiver.allocate_slots(self.name, want, leg=leg))
+        return Link(self.world, self.offer, self.sender, leg, self.receiver.allocate_slots(self.name, want, leg=leg))
 
     def post(self, seq, slot, payload):
-        header = header_of(self.leg, seq, slot, payload)
+        header = header_of(self.leg, seq, slot, payload, self.world.num_posted[self.name])
+        self.world.num_posted[self.name] += 1
         self.receiver.post(self.name, header)
         return header
 

@@ -13,6 +13,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from stratos.common.background import BackgroundTasks
 from stratos.common.errors import Internal, Overloaded, WorkerLost
@@ -50,7 +51,7 @@ class Ring(ABC):
         ...
 
     @abstractmethod
-    def close(self) -> asyncio.Future[None] | None:
+    def close(self) -> asyncio.Future[Any] | None:
         """Drop the memory, at once; views that others still hold stay valid. Returns what ends later, if anything."""
 
 

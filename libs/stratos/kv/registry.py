@@ -1,13 +1,18 @@
-"""Transports by name.
+"""Transports by name: what each needs, and how both of its ends are made.
 
-``inproc`` within one process, ``shm`` on one machine, between machines ``tls`` with mTLS and ``gloo`` without it.
-Rooms for ``cuda_ipc`` (one GPU, or NVLink peers of a node), ``nccl`` (GPU pools) and ``nixl`` do not exist yet.
+``inproc`` within one process, ``shm`` on one machine, between machines ``tls`` with mTLS and ``gloo`` without it,
+``nccl`` between GPU pools.  Rooms for ``cuda_ipc`` (one GPU, or NVLink peers of a node) and ``nixl`` do not exist yet.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
 from stratos.common.tls.contexts import TlsContexts
-from stratos.kv.gloo import GlooReceiver, GlooSender
+from stratos.kv.groups.gloo import GlooReceiver, GlooSender
+from stratos.kv.groups.nccl import NcclGroups, has_nccl
+from stratos.kv.groups.ordered import OrderedReceiver, OrderedSender
 from stratos.kv.inproc import InprocHub, InprocReceiver, InprocSender
 from stratos.kv.settings import TransportConfig
 from stratos.kv.shm import ShmReceiver, ShmSender
@@ -15,7 +20,73 @@ from stratos.kv.tls.receiver import TlsReceiver
 from stratos.kv.tls.sender import TlsSender
 from stratos.kv.transfer import Receiver, Sender
 
-TRANSPORTS = ("inproc", "shm", "tls", "gloo")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What transports are made of."""
+
+    config: TransportConfig
+    hub: InprocHub | None
+    tls: TlsContexts | None
+
+    @property
+    def shared_hub(self) -> InprocHub:
+        if self.hub is None:
+            raise ValueError("the inproc transport needs a hub that both ends share")
+        return self.hub
+
+    @property
+    def certificate(self) -> TlsContexts:
+        if self.tls is None:
+            raise ValueError("the tls transport needs a certificate")
+        return self.tls
+
+    @property
+    def nccl(self) -> NcclGroups:
+        return NcclGroups(self.config.nccl)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Transport:
+    receiver: Callable[[_Parts, str], Receiver]
+    sender: Callable[[_Parts, int], Sender]
+    is_within_host: bool = False
+    is_encrypted: bool = True
+    """On the network, if it uses one."""
+
+
+_TRANSPORTS: Mapping[str, _Transport] = {
+    "inproc": _Transport(
+        receiver=lambda parts, name: InprocReceiver(name, parts.config.staging, parts.shared_hub),
+        sender=lambda parts, max_pairs: InprocSender(parts.shared_hub, max_pairs),
+        is_within_host=True,
+    ),
+    "shm": _Transport(
+        receiver=lambda parts, name: ShmReceiver(name, parts.config.staging, parts.config.shm_directory),
+        sender=lambda parts, max_pairs: ShmSender(parts.config.shm_directory, max_pairs),
+        is_within_host=True,
+    ),
+    "tls": _Transport(
+        receiver=lambda parts, name: TlsReceiver(name, parts.config.staging, parts.config.tls, parts.certificate),
+        sender=lambda parts, max_pairs: TlsSender(parts.config.tls, parts.certificate, max_pairs),
+    ),
+    "gloo": _Transport(
+        receiver=lambda parts, name: GlooReceiver(name, parts.config.staging, parts.config.gloo),
+        sender=lambda parts, max_pairs: GlooSender(parts.config.gloo, max_pairs),
+        is_encrypted=False,
+    ),
+    "nccl": _Transport(
+        receiver=lambda parts, name: OrderedReceiver(name, parts.config.staging, parts.config.nccl, parts.nccl),
+        sender=lambda parts, max_pairs: OrderedSender(parts.config.nccl, parts.nccl, max_pairs),
+        is_encrypted=False,
+    ),
+}
+TRANSPORTS = tuple(_TRANSPORTS)
+
+
+def is_within_host(name: str) -> bool:
+    """Whether a transport joins processes of one machine alone."""
+    return _of(name).is_within_host
 
 
 def usable_transports(config: TransportConfig, *, has_tls: bool) -> tuple[str, ...]:
@@ -26,14 +97,24 @@ def usable_transports(config: TransportConfig, *, has_tls: bool) -> tuple[str, .
         has_tls: mTLS is on.
 
     Raises:
-        ValueError: none is left; the message names the setting.
+        ValueError: none is left, or nccl is named where it cannot run; the message names the setting.
     """
-    left_out = "tls" if not has_tls else "" if config.allow_unencrypted_gloo else "gloo"
-    names = tuple(name for name in config.names if name != left_out)
+    if "nccl" in config.names and not has_nccl():
+        raise ValueError("the KV transport nccl needs a GPU and torch with NCCL; take it out of transport.names")
+    allowed = {"gloo": config.allow_unencrypted_gloo, "nccl": config.allow_unencrypted_nccl}
+
+    def is_usable(name: str) -> bool:
+        if not has_tls:
+            return name != "tls"
+        return _of(name).is_encrypted or allowed[name]
+
+    names = tuple(name for name in config.names if is_usable(name))
     if names:
         return names
     if has_tls:
-        raise ValueError("gloo neither encrypts nor authenticates; add tls, or set allow_unencrypted_gloo")
+        raise ValueError(
+            "gloo and nccl neither encrypt nor authenticate; add tls, or set allow_unencrypted_gloo (or _nccl)"
+        )
     raise ValueError("the KV transport tls needs mTLS; set the certificate, or add shm or gloo")
 
 
@@ -57,15 +138,7 @@ def make_receiver(
     Raises:
         ValueError: an unknown name, no hub for ``inproc``, or no certificate for ``tls``.
     """
-    if name == "shm":
-        return ShmReceiver(incarnation, config.staging, config.shm_directory)
-    if name == "tls":
-        return TlsReceiver(incarnation, config.staging, config.tls, _secured(tls))
-    if name == "gloo":
-        return GlooReceiver(incarnation, config.staging, config.gloo)
-    if name == "inproc":
-        return InprocReceiver(incarnation, config.staging, _checked(hub))
-    raise _unknown(name)
+    return _of(name).receiver(_Parts(config=config, hub=hub, tls=tls), incarnation)
 
 
 def make_sender(
@@ -77,28 +150,10 @@ def make_sender(
     max_pairs: int = 64,
 ) -> Sender:
     """The sender of a transport. Raises ``ValueError`` as ``make_receiver``."""
-    if name == "shm":
-        return ShmSender(config.shm_directory, max_pairs)
-    if name == "tls":
-        return TlsSender(config.tls, _secured(tls), max_pairs)
-    if name == "gloo":
-        return GlooSender(config.gloo, max_pairs)
-    if name == "inproc":
-        return InprocSender(_checked(hub), max_pairs)
-    raise _unknown(name)
+    return _of(name).sender(_Parts(config=config, hub=hub, tls=tls), max_pairs)
 
 
-def _checked(hub: InprocHub | None) -> InprocHub:
-    if hub is None:
-        raise ValueError("the inproc transport needs a hub that both ends share")
-    return hub
-
-
-def _secured(tls: TlsContexts | None) -> TlsContexts:
-    if tls is None:
-        raise ValueError("the tls transport needs a certificate")
-    return tls
-
-
-def _unknown(name: str) -> ValueError:
-    return ValueError(f"unknown KV transport {name!r}; this build has {', '.join(TRANSPORTS)}")
+def _of(name: str) -> _Transport:
+    if name not in _TRANSPORTS:
+        raise ValueError(f"unknown KV transport {name!r}; this build has {', '.join(TRANSPORTS)}")
+    return _TRANSPORTS[name]

@@ -39,6 +39,23 @@ class GlooConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NcclConfig:
+    """Where to meet, and on which device."""
+
+    host: str = "127.0.0.1"
+    """Address that a pair's store listens on; NCCL chooses its own for payloads (NCCL_SOCKET_IFNAME)."""
+    device: Annotated[int, Ge(0)] = 0
+    """GPU of this process, as CUDA numbers those that it sees."""
+    timeout_s: Annotated[float, Gt(0)] = 10.0
+    """Bounds the rendezvous, and every frame once announced; passing it breaks the pair."""
+
+    @property
+    def timeout(self) -> timedelta:
+        """``timeout_s`` as torch takes it."""
+        return timedelta(seconds=self.timeout_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TlsTransportConfig:
     """Where to listen with mTLS on, and how long to wait."""
 
@@ -56,12 +73,16 @@ class TlsTransportConfig:
 class TransportConfig:
     """Which transports a process speaks, and what each of them needs."""
 
-    names: Annotated[tuple[Literal["shm", "tls", "gloo"], ...], MinLen(1)] = ("shm", "tls", "gloo")
-    """KV transports, best first; shm is for workers of one host, tls needs mTLS, and with mTLS gloo is left out."""
+    names: Annotated[tuple[Literal["shm", "tls", "gloo", "nccl"], ...], MinLen(1)] = ("shm", "tls", "gloo")
+    """KV transports, best first; shm is for workers of one host, tls needs mTLS, and with mTLS gloo is left out. nccl
+    needs a GPU in every worker, and has run on none yet."""
     allow_unencrypted_gloo: bool = False
     """With mTLS on, take gloo too: KV is then readable on the network, and any process there may send some."""
+    allow_unencrypted_nccl: bool = False
+    """With mTLS on, take nccl too: the same risk."""
     shm_directory: Path = Path(f"/dev/shm/stratos-{os.getuid()}")  # noqa: S108 - the transport checks owner and mode
     """Private directory of the shm transport; the same for all workers of a host."""
     staging: StagingConfig = field(default_factory=StagingConfig)
     gloo: GlooConfig = field(default_factory=GlooConfig)
     tls: TlsTransportConfig = field(default_factory=TlsTransportConfig)
+    nccl: NcclConfig = field(default_factory=NcclConfig)

@@ -24,8 +24,9 @@ receiver computes over the bytes as scattered.
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stratos.core.kv import KvRange, StagingLedger
@@ -52,6 +53,8 @@ class FrameHeader:
     """Of the payload, by ``framing.checksum``."""
     slot: int
     """Staging slot of the pair that the payload goes to."""
+    pair_seq: int = 0
+    """Counts the frames of a pair, over all its legs, where the transport pairs them by order; else 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +159,15 @@ class PairSender(ABC):
     """Sending end of one pair."""
 
     offer: TransportOffer
+
+    @contextlib.contextmanager
+    def announcing(self, header: FrameHeader) -> Iterator[FrameHeader]:
+        """Surrounds the announcement of a frame and its ``send``; the header that is yielded is the one to announce.
+
+        Raises:
+            WorkerLost: the pair has ended.
+        """
+        yield header
 
     @abstractmethod
     async def send(self, header: FrameHeader, payload: memoryview | bytes | bytearray) -> None:

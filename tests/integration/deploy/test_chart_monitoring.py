@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from scripts.chart_rendering import NO_RENDERER, has_renderer
+from scripts.chart_rendering import NO_RENDERER, RenderError, has_renderer, render
 from stratos.cli.observe.dashboards.pages import DASHBOARDS
 from stratos.cli.observe.grafana import grafana_json
 from stratos.cli.observe.rule_files import rule_groups
@@ -45,3 +45,20 @@ def test_metrics_are_found_by_annotations_or_by_the_operator() -> None:
     for page in DASHBOARDS:
         data = one(objects, "ConfigMap", f"demo-dashboard-{page.uid.removeprefix('stratos-')}")["data"]
         assert json.loads(data[f"{page.uid}.json"]) == grafana_json(page)
+
+
+def test_a_service_monitor_scrapes_the_same_pods_and_not_beside_the_other() -> None:
+    objects = checked({"monitoring": {"serviceMonitor": {"enabled": True, "labels": {"prometheus": "main"}}}})
+    monitor, service = one(objects, "ServiceMonitor", "demo-metrics"), one(objects, "Service", "demo-metrics")
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert [
+        name
+        for name, found in kinds(objects, "Service").items()
+        if "stratosserve.io/metrics" in found["metadata"]["labels"]
+    ] == ["demo-metrics"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] == service["spec"]["ports"][0]["name"]
+    assert {rule["targetLabel"] for rule in endpoint["relabelings"]} == {"component", "release", "instance"}
+    both = {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}
+    with pytest.raises(RenderError, match="scrape every pod twice"):
+        render({"monitoring": both}, release="demo", namespace="ns")

@@ -35,11 +35,12 @@ class DeviceTime:
 
     def on_step(self, result: StepResult) -> None:
         """Divide a step's time; what rounding leaves, less than a nanosecond of each tenant, is the platform's."""
-        left_ns = result.busy_ns
-        self._passes_ns += left_ns
+        left_ns = busy_ns = result.busy_ns
+        total = result.shares.num_tokens
+        self._passes_ns += busy_ns
         for tenant, num_tokens in result.shares.tenants.items():
             if tenant not in ("", PLATFORM_TENANT):
-                share_ns = result.share_ns(num_tokens)
+                share_ns = busy_ns * num_tokens // total
                 self.by_tenant[tenant] += share_ns
                 left_ns -= share_ns
         self._own_ns += left_ns

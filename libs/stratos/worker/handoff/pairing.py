@@ -10,6 +10,7 @@ import dataclasses
 
 from stratos.common.errors import IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity
+from stratos.kv.registry import is_within_host
 
 
 def check_pairing(mine: KvIdentity, theirs: KvIdentity, my_shape: KvGeometry, their_shape: KvGeometry) -> None:
@@ -41,7 +42,7 @@ def choose_transport(mine: tuple[str, ...], offered: tuple[str, ...], my_address
     """
     is_same_host = _host(my_address) == _host(their_address)
     for transport in offered:
-        if transport in mine and (transport not in ("shm", "inproc") or is_same_host):
+        if transport in mine and (is_same_host or not is_within_host(transport)):
             return transport
     raise IdentityMismatch(f"no common KV transport: here {', '.join(mine)}, there {', '.join(offered)}")
 

@@ -212,8 +212,9 @@ class SourceLeg:
 
     async def _send_frame(self, sender: PairSender, header: FrameHeader, payload: memoryview) -> None:
         async def announce_and_send() -> None:
-            await self._stream.send(header)
-            await sender.send(header, payload)
+            with sender.announcing(header) as announced:
+                await self._stream.send(announced)
+                await sender.send(announced, payload)
             await self._stream.send(Sent(leg=header.leg, seq=header.seq))
 
         # A task of its own: cancelling the leg must not stop a frame between header and payload.

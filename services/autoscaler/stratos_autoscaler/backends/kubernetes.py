@@ -134,6 +134,8 @@ class KubernetesBackend(Backend):
 
     async def _begin_drain(self, pod: Pod) -> None:
         """The worker refuses work from now on; one that cannot be asked drains once it is deleted."""
+        if not pod.address:
+            return
         channel = self._dialer().channel(f"{pod.address}:{self._config.worker_port}", ANY_WORKER)
         try:
             async with translate_errors(peer=pod.name):

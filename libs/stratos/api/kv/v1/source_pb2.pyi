@@ -162,7 +162,7 @@ class Progress(_message.Message):
     def __init__(self, phase: _Optional[_Union[SourcePhase, str]] = ..., queue_position: _Optional[int] = ..., engine_step: _Optional[int] = ..., slow_step_ms: _Optional[int] = ...) -> None: ...
 
 class FrameHeader(_message.Message):
-    __slots__ = ("leg", "seq", "kv_group", "layer_begin", "layer_end", "token_begin", "token_end", "head_begin", "head_end", "source_rank", "destination_rank", "num_bytes", "checksum", "slot")
+    __slots__ = ("leg", "seq", "kv_group", "layer_begin", "layer_end", "token_begin", "token_end", "head_begin", "head_end", "source_rank", "destination_rank", "num_bytes", "checksum", "slot", "pair_seq")
     LEG_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     KV_GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,7 @@ class FrameHeader(_message.Message):
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
+    PAIR_SEQ_FIELD_NUMBER: _ClassVar[int]
     leg: str
     seq: int
     kv_group: str
@@ -191,7 +192,8 @@ class FrameHeader(_message.Message):
     num_bytes: int
     checksum: int
     slot: int
-    def __init__(self, leg: _Optional[str] = ..., seq: _Optional[int] = ..., kv_group: _Optional[str] = ..., layer_begin: _Optional[int] = ..., layer_end: _Optional[int] = ..., token_begin: _Optional[int] = ..., token_end: _Optional[int] = ..., head_begin: _Optional[int] = ..., head_end: _Optional[int] = ..., source_rank: _Optional[int] = ..., destination_rank: _Optional[int] = ..., num_bytes: _Optional[int] = ..., checksum: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
+    pair_seq: int
+    def __init__(self, leg: _Optional[str] = ..., seq: _Optional[int] = ..., kv_group: _Optional[str] = ..., layer_begin: _Optional[int] = ..., layer_end: _Optional[int] = ..., token_begin: _Optional[int] = ..., token_end: _Optional[int] = ..., head_begin: _Optional[int] = ..., head_end: _Optional[int] = ..., source_rank: _Optional[int] = ..., destination_rank: _Optional[int] = ..., num_bytes: _Optional[int] = ..., checksum: _Optional[int] = ..., slot: _Optional[int] = ..., pair_seq: _Optional[int] = ...) -> None: ...
 
 class Sent(_message.Message):
     __slots__ = ("leg", "seq")

@@ -1,8 +1,6 @@
 """Transport over TCP by torch's Gloo, for CPU workers on different machines.
 
-Each pair is a process group of two with a store of its own (never ``init_process_group``: one failure must not reach
-another pair).  The receiver is rank 0 and hosts the store; the offer's address is the store's.  The sender says hello
-in the store, then both join the group.  Both listen on ephemeral ports of ``host`` only.
+Each pair is a process group of two, which listen on ephemeral ports of ``host`` only.
 
 Life of a frame: a receive is posted with the header, a send with the payload; they meet by a tag made of leg and
 ``seq``, in any order, so a frame of an old leg never lands in a receive of a new one.  A posted receive has the size
@@ -21,24 +19,19 @@ import asyncio
 import contextlib
 import hashlib
 import importlib
-import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from stratos.common.errors import Overloaded, WorkerLost
+from stratos.common.errors import WorkerLost
 from stratos.kv.blocking import BlockingThreads
+from stratos.kv.groups.rendezvous import RECEIVER_RANK, SENDER_RANK, HostedStore, join_as_sender
 from stratos.kv.receiver import Frame, Ring, RingReceiver
 from stratos.kv.sender import CachingSender, checked_payload
 from stratos.kv.settings import GlooConfig, StagingConfig
 from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
 
-_RECEIVER_RANK = 0
-_SENDER_RANK = 1
-_HELLO = "sender-is-here"
 _NOBODY_SENDS_TAG = 2**31 - 1
-_POLL_S = (0.001, 0.02)
-"""Shortest and longest pause between looks for the sender's hello."""
 
 
 def _tag(header: FrameHeader) -> int:
@@ -46,40 +39,24 @@ def _tag(header: FrameHeader) -> int:
     return int.from_bytes(digest[:4], "little") % _NOBODY_SENDS_TAG
 
 
-class _Torch:
-    """The few parts of torch that this transport uses, which torch's type stubs do not know."""
+class GlooTorch:
+    """The few parts of torch that Gloo takes, which torch's type stubs do not know."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: GlooConfig) -> None:
         self._torch: Any = importlib.import_module("torch")
         self._dist: Any = importlib.import_module("torch.distributed")
+        self._config = config
 
     def tensor(self, memory: memoryview | bytearray) -> Any:
         """The same memory as a tensor of bytes."""
         return self._torch.frombuffer(memory, dtype=self._torch.uint8)
 
-    def host_store(self, config: GlooConfig) -> tuple[Any, int]:
-        """A store on a free port, and the port."""
-        # Without a socket of ours the store would listen on every address of the machine.
-        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        try:
-            listener = socket.create_server((config.host, 0), family=family)
-        except OSError as err:
-            raise Overloaded(f"cannot listen on {config.host} for KV transfers: {err.strerror or err}") from err
-        port: int = listener.getsockname()[1]
-        return self._store(config, config.host, port, is_master=True, master_listen_fd=listener.detach()), port
-
-    def join_as_sender(self, host: str, port: int, pair: str, config: GlooConfig) -> Any:
-        """Say hello to the receiver and join it; blocks."""
-        store = self._store(config, host, port, is_master=False)
-        store.set(_HELLO, "")
-        return self.join(store, pair, _SENDER_RANK, config)
-
-    def join(self, store: Any, pair: str, rank: int, config: GlooConfig) -> Any:
+    def join(self, store: Any, pair: str, rank: int) -> Any:
         """The process group of a pair; blocks until both sides are there."""
         group_class = self._dist.ProcessGroupGloo
         options = group_class._Options()
-        options._timeout = config.timeout
-        options._devices = [group_class.create_device(hostname=config.host)]
+        options._timeout = self._config.timeout
+        options._devices = [group_class.create_device(hostname=self._config.host)]
         return group_class(self._dist.PrefixStore(pair, store), rank, 2, options)
 
     def break_group(self, group: Any, peer: int) -> None:
@@ -88,14 +65,11 @@ class _Torch:
             unanswered = group.recv([self.tensor(bytearray(1))], peer, _NOBODY_SENDS_TAG)
             unanswered.wait(timedelta(milliseconds=1))
 
-    def _store(self, config: GlooConfig, host: str, port: int, **options: Any) -> Any:
-        return self._dist.TCPStore(host, port, timeout=config.timeout, wait_for_workers=False, **options)
-
 
 class _GlooRing(Ring):
     completes_on_sent = False
 
-    def __init__(self, torch: _Torch, config: StagingConfig, gloo: GlooConfig, pair: str) -> None:
+    def __init__(self, torch: GlooTorch, config: StagingConfig, gloo: GlooConfig, pair: str) -> None:
         self._torch = torch
         self._gloo = gloo
         self._pair = pair
@@ -105,10 +79,9 @@ class _GlooRing(Ring):
         self._backlog: list[Frame] = []
         """Announced before the sender had joined; at most one frame per slot."""
         self._closed = False
-        self._store: Any
-        self._store, port = torch.host_store(gloo)
-        self.address = f"{gloo.host}:{port}"
-        self._threads = BlockingThreads(f"kv-gloo-{port}", config.slots_per_pair + 1)
+        self._store = HostedStore(gloo)
+        self.address = self._store.address
+        self._threads = BlockingThreads(f"kv-gloo-{self._store.port}", config.slots_per_pair + 1)
 
     def start(self, on_arrived: Callable[[str, Frame], None], on_broken: Callable[[str, str], None]) -> None:
         """Let the sender join, in the background."""
@@ -129,18 +102,14 @@ class _GlooRing(Ring):
         self._closed = True
         self._joining.cancel()
         group, self._group = self._group, None
-        self._store = None  # no peer can join any more
+        self._store.close()
         if group is not None:
-            self._threads.submit(self._torch.break_group, group, _SENDER_RANK)
+            self._threads.submit(self._torch.break_group, group, SENDER_RANK)
         return self._threads.close()
 
     async def _join(self) -> None:
         try:
-            async with asyncio.timeout(self._gloo.timeout_s):
-                await self._hello()
-            self._group = await self._threads.submit(
-                self._torch.join, self._store, self._pair, _RECEIVER_RANK, self._gloo
-            )
+            self._group = await self._store.join(self._pair, self._torch.join, self._threads)
         except (RuntimeError, TimeoutError) as err:
             self._broken(f"the source did not join: {err or 'no hello from it'}")
             return
@@ -148,20 +117,11 @@ class _GlooRing(Ring):
             self._receive(frame)
         self._backlog.clear()
 
-    async def _hello(self) -> None:
-        # Joining blocks a thread that nothing can wake: look first whether there is a peer to join.
-        pause_s, longest_s = _POLL_S
-        while not self._store.check([_HELLO]):
-            await asyncio.sleep(pause_s)
-            pause_s = min(longest_s, pause_s * 1.5)
-
     def _receive(self, frame: Frame) -> None:
         if self._closed:
             return
         try:
-            work = self._group.recv(
-                [self._torch.tensor(self.view(frame.header.slot))], _SENDER_RANK, _tag(frame.header)
-            )
+            work = self._group.recv([self._torch.tensor(self.view(frame.header.slot))], SENDER_RANK, _tag(frame.header))
         except RuntimeError as err:
             self._broken(str(err))
             return
@@ -187,7 +147,7 @@ class GlooReceiver(RingReceiver):
     def __init__(self, incarnation: str, config: StagingConfig, gloo: GlooConfig) -> None:
         super().__init__(incarnation, config)
         self._gloo = gloo
-        self._torch = _Torch()
+        self._torch = GlooTorch(gloo)
 
     async def _make_ring(self, pair: str) -> Ring:
         return _GlooRing(self._torch, self._config, self._gloo, pair)
@@ -199,7 +159,7 @@ class GlooReceiver(RingReceiver):
 
 class _GlooPair(PairSender):
     def __init__(
-        self, torch: _Torch, offer: TransportOffer, gloo: GlooConfig, group: Any, threads: BlockingThreads
+        self, torch: GlooTorch, offer: TransportOffer, gloo: GlooConfig, group: Any, threads: BlockingThreads
     ) -> None:
         self.offer = offer
         self._torch = torch
@@ -214,7 +174,7 @@ class _GlooPair(PairSender):
         # torch warns of read-only memory, though a send does not write it; copying is better than a global filter.
         tensor = self._torch.tensor(bytearray(data) if data.readonly else data)
         try:
-            work = self._group.send([tensor], _RECEIVER_RANK, _tag(header))
+            work = self._group.send([tensor], RECEIVER_RANK, _tag(header))
             await self._threads.submit(work.wait, self._gloo.timeout)
         except RuntimeError as err:
             await self.close()
@@ -223,7 +183,7 @@ class _GlooPair(PairSender):
     async def close(self) -> None:
         group, self._group = self._group, None
         if group is not None:
-            self._threads.submit(self._torch.break_group, group, _RECEIVER_RANK)
+            self._threads.submit(self._torch.break_group, group, RECEIVER_RANK)
             del group
         await asyncio.shield(self._threads.close())
 
@@ -236,29 +196,13 @@ class GlooSender(CachingSender):
     def __init__(self, gloo: GlooConfig, max_pairs: int = 64) -> None:
         super().__init__(max_pairs)
         self._gloo = gloo
-        self._torch = _Torch()
+        self._torch = GlooTorch(gloo)
 
     async def _connect(self, offer: TransportOffer) -> PairSender:
-        host, _, port = offer.address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ValueError(f"{offer.address!r} is not host:port")
-        await _probe(host, int(port), self._gloo.timeout_s)
-        threads = BlockingThreads(f"kv-gloo-to-{port}", offer.num_slots + 1)
+        threads = BlockingThreads(f"kv-gloo-to-{offer.address}", offer.num_slots + 1)
         try:
-            group = await threads.submit(self._torch.join_as_sender, host, int(port), offer.pair, self._gloo)
-        except RuntimeError as err:
+            group = await join_as_sender(offer, self._gloo, self._torch.join, threads)
+        except (ValueError, WorkerLost):
             threads.close()
-            raise WorkerLost(f"could not join the KV transfer pair {offer.pair} at {offer.address}: {err}") from err
+            raise
         return _GlooPair(self._torch, offer, self._gloo, group, threads)
-
-
-async def _probe(host: str, port: int, timeout_s: float) -> None:
-    """Ask whether a process listens; torch retries a refused connection for the whole timeout, with stack traces."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_connection(host, port)
-    except (OSError, TimeoutError) as err:
-        raise WorkerLost(f"no process listens at {host}:{port}: {err or 'timed out'}") from err
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
