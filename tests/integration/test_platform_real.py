@@ -169,7 +169,9 @@ def test_load_adds_a_decode_worker_and_quiet_drains_it_without_cutting_a_stream(
             if len(decode_workers(platform)) == 1:
                 break
     assert list(decode_workers(platform).values()) == ["serving"]
-    assert sum(w["role"] == "decode" for w in platform.status()["workers"]) == 1
+    wait_until(
+        lambda: sum(w["role"] == "decode" for w in platform.status()["workers"]) == 1, what="a router that knows of it"
+    )
 
 
 def decode_workers(platform: PlatformProcess) -> dict[str, str]:
