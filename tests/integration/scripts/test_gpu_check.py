@@ -46,6 +46,7 @@ def test_without_a_gpu_it_says_so_and_exits_with_2() -> None:
     assert "no GPU to check" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_section_that_breaks_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
     status, sections = rehearse(tmp_path, "nonsense,tests,products")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.slow  # it simulates minutes of traffic
 SCRIPT = ROOT / "scripts" / "bench_kv_memory.py"
 
 
