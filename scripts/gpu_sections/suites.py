@@ -27,6 +27,7 @@ SUITES: dict[str, list[str]] = {
     "qwen2": [MODELS, "-k", "greedy_tokens and qwen2"],
     "qwen3": [MODELS, "-k", "greedy_tokens and qwen3 and not moe"],
     "experts": [MODELS, "-k", "greedy_tokens and (mixtral or moe)"],
+    "nccl": ["tests/gpu/test_nccl_on_gpu.py"],
     "units_attention": [f"{KERNEL_UNITS}/test_attention.py", f"{KERNEL_UNITS}/test_layers.py"],
     "units_sampling": [f"{KERNEL_UNITS}/test_sampling.py"],
     "units_runner": [f"{RUNNER_UNITS}/test_gpu_runner.py"],
