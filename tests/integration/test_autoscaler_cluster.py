@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,6 @@ from stratos_autoscaler.settings import AutoscalerSettings
 from tests.support.fake_kubernetes import NAMESPACE, FakeKubernetes, fake_kubernetes
 from tests.support.fleet_samples import MODEL, make_status
 from tests.support.router_world import FakeWorker
-from tests.support.waiting import eventually
 
 DEPLOYMENT = {"decode": "demo-decode-base", "prefill": "demo-prefill-base"}
 
@@ -63,6 +62,14 @@ class Autoscaler:
             self.clock.advance(1)
             await self.scaler.turn()
             await asyncio.sleep(0.002)  # a start runs beside the loop, over a real connection
+
+    async def turn_until(self, condition: Callable[[], bool]) -> None:
+        """Starts go on beside the loop, over a real connection, so their turns cannot be counted."""
+        for _ in range(200):
+            await self.turn()
+            if condition():
+                return
+        raise AssertionError("not within 200 turns")
 
     async def crash(self) -> None:
         """It leaves nothing behind but its lease."""
@@ -116,6 +123,7 @@ async def test_a_backlog_raises_the_scale_once_until_its_pods_are_there(tmp_path
         autoscaler = make()
         await autoscaler.turn(2)
         routers.waiting = 60
+        await autoscaler.turn_until(lambda: replicas(cluster) > 1)
         await autoscaler.turn(8)
         assert replicas(cluster) == 5, "four at most at once, and none while they start"
         cluster.follow(is_ready=False)
@@ -123,8 +131,7 @@ async def test_a_backlog_raises_the_scale_once_until_its_pods_are_there(tmp_path
         assert replicas(cluster) == 5
         for pod in cluster.pods:
             cluster.make_ready(pod)
-        await autoscaler.turn(3)
-        await eventually(lambda: replicas(cluster) == 6)
+        await autoscaler.turn_until(lambda: replicas(cluster) == 6)
 
 
 async def test_the_pod_with_the_least_work_is_drained_before_it_is_deleted(tmp_path: Path) -> None:
@@ -135,7 +142,7 @@ async def test_the_pod_with_the_least_work_is_drained_before_it_is_deleted(tmp_p
         busy, idle = sorted(cluster.pods)
         routers.seqs = {busy: 3}
         try:
-            await autoscaler.turn(12)
+            await autoscaler.turn_until(lambda: replicas(cluster) < 2)
         finally:
             await worker.stop()
         assert replicas(cluster) == 1
@@ -158,8 +165,7 @@ async def test_a_leader_that_is_killed_during_a_scale_up_causes_no_flap(tmp_path
         await second.turn(2)
         assert (first.scaler.is_active, second.scaler.is_active) == (True, False)
         routers.waiting = 60
-        await first.turn(4)
-        await eventually(lambda: replicas(cluster) == 5)
+        await first.turn_until(lambda: replicas(cluster) == 5)
         await first.crash()
         cluster.follow(is_ready=False)
         sizes = []
@@ -220,13 +226,11 @@ async def test_under_an_hpa_pods_are_marked_by_their_work_and_left_alone(tmp_pat
 async def test_a_model_sleeps_with_all_its_pools_and_one_request_wakes_them(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, decode=1, prefill=1) as (cluster, routers, make):
         autoscaler = make(mode="hpa", least=0)
-        await autoscaler.turn(13)
-        assert (replicas(cluster), replicas(cluster, "prefill")) == (0, 0)
+        await autoscaler.turn_until(lambda: (replicas(cluster), replicas(cluster, "prefill")) == (0, 0))
         cluster.follow()
         await autoscaler.turn(5)
         routers.waiting = 1
-        await autoscaler.turn(3)
-        await eventually(lambda: (replicas(cluster), replicas(cluster, "prefill")) == (1, 1))
+        await autoscaler.turn_until(lambda: (replicas(cluster), replicas(cluster, "prefill")) == (1, 1))
 
 
 async def test_the_digest_of_a_model_is_kept_for_when_no_pod_tells_it(tmp_path: Path) -> None:
