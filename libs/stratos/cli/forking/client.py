@@ -57,7 +57,8 @@ class ForkServer:
         self._numbers = itertools.count()
         self._asked: dict[int, asyncio.Future[ForkedProcess]] = {}
         self._living: dict[int, ForkedProcess] = {}
-        self._is_followed = self._is_gone = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_gone = False
 
     @classmethod
     def begin(cls) -> Self:
@@ -101,15 +102,11 @@ class ForkServer:
         finally:
             del self._asked[request.number]
 
-    async def close(self) -> None:
-        """End it, once its children have ended."""
-        if self._is_followed:
-            asyncio.get_running_loop().remove_reader(self._channel.fileno())
+    def end(self) -> None:
+        """End it, and the children that are left."""
         self._is_gone = True
-        await asyncio.to_thread(self.abandon)
-
-    def abandon(self) -> None:
-        """End it and its children, without a loop."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._channel.fileno())
         self._channel.close()
         self._process.kill()
         self._process.wait()
@@ -117,9 +114,9 @@ class ForkServer:
     def _follow(self) -> None:
         if self._is_gone:
             raise ForkServerGone("the fork server has ended")
-        if not self._is_followed:
-            self._is_followed = True
-            asyncio.get_running_loop().add_reader(self._channel.fileno(), self._read)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._channel.fileno(), self._read)
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -174,4 +171,4 @@ def fork_server_while(*, wanted: bool) -> Iterator[ForkServer | None]:
         yield server
     finally:
         if server is not None:
-            server.abandon()
+            server.end()

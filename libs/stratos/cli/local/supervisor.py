@@ -211,8 +211,6 @@ class Supervisor:
             members = [p for p in self._processes.values() if p.spec.service in group]
             await self._stop_group(members, is_urgent)
         self._processes.clear()
-        if self._fork_server is not None:
-            await self._fork_server.close()
 
     async def _stop_group(self, members: list[ManagedProcess], is_urgent: Callable[[], bool]) -> None:
         stops: list[Awaitable[None]] = [p.stop(self._drain_timeout_s + KILL_MARGIN_S) for p in members]

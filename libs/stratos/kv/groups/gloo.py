@@ -200,9 +200,5 @@ class GlooSender(CachingSender):
 
     async def _connect(self, offer: TransportOffer) -> PairSender:
         threads = BlockingThreads(f"kv-gloo-to-{offer.address}", offer.num_slots + 1)
-        try:
-            group = await join_as_sender(offer, self._gloo, self._torch.join, threads)
-        except (ValueError, WorkerLost):
-            threads.close()
-            raise
+        group = await join_as_sender(offer, self._gloo, self._torch.join, threads)
         return _GlooPair(self._torch, offer, self._gloo, group, threads)

@@ -238,9 +238,5 @@ class OrderedSender(CachingSender):
 
     async def _connect(self, offer: TransportOffer) -> PairSender:
         threads = BlockingThreads(f"kv-{self._maker.name}-to-{offer.address}", 1)
-        try:
-            group = await join_as_sender(offer, self._config, self._maker.join, threads)
-        except (ValueError, WorkerLost):
-            threads.close()
-            raise
+        group = await join_as_sender(offer, self._config, self._maker.join, threads)
         return _OrderedPair(offer, self._config, group, threads, self._maker.name)

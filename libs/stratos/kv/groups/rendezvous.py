@@ -91,9 +91,17 @@ async def join_as_sender(offer: TransportOffer, config: GroupConfig, join: Join,
     """Say hello to the receiver of an offer and join it.
 
     Raises:
-        ValueError: the offer's address is not host:port.
-        WorkerLost: nothing is there.
+        ValueError: the offer's address is not host:port; the threads are closed then.
+        WorkerLost: nothing is there; likewise.
     """
+    try:
+        return await _enter(offer, config, join, threads)
+    except (ValueError, WorkerLost):
+        threads.close()
+        raise
+
+
+async def _enter(offer: TransportOffer, config: GroupConfig, join: Join, threads: BlockingThreads) -> Any:
     host, _, port = offer.address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError(f"{offer.address!r} is not host:port")

@@ -56,7 +56,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 async def server(package: str) -> AsyncIterator[ForkServer]:
     server = ForkServer.begin()
     yield server
-    await server.close()
+    server.end()
 
 
 class Forks:
