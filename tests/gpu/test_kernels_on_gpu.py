@@ -171,6 +171,14 @@ def kv_pool(num_blocks: int = 64) -> Any:
     return pages
 
 
+def occupy(products: int) -> None:
+    """Enqueue some milliseconds of work each."""
+    square = torch.zeros(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    out = torch.empty_like(square)
+    for _ in range(products):
+        torch.mm(square, square, out=out)
+
+
 @pytest.mark.parametrize("kv_range", [KvRange(0, 512, 0, 4), KvRange(5, 490, 1, 3), KvRange(17, 18, 0, 4)])
 def test_kv_copies_and_their_checksum(kv_range: KvRange) -> None:
     from stratos.engine.runner.cuda.page_copies import PageCopies
@@ -193,7 +201,7 @@ def test_copies_of_kv_do_not_wait_for_launched_work() -> None:
     copies.scatter(table, kv_range, copies.gather(table, kv_range))
     ended = torch.cuda.Event()
     torch.cuda.synchronize()
-    torch.cuda._sleep(4_000_000_000)  # seconds of a clock below 2 GHz
+    occupy(products=1000)
     ended.record()
     copies.scatter(table, kv_range, copies.gather(table, kv_range))
     assert not ended.query(), "the step's stream is busy still"
@@ -206,7 +214,7 @@ def test_host_swaps_have_a_stream_of_their_own(is_fenced: bool) -> None:
 
     pages = kv_pool()
     host, stream, before = HostPages(pages, 4, SystemClock()), torch.cuda.Stream(), pages.tensor.clone()
-    torch.cuda._sleep(100_000_000)
+    occupy(products=50)
     pages.tensor[1].add_(1)  # launched before: the copy must have it
     swap = host.start([(1, 0), (2, 3)], [(3, 9)], stream, is_fenced=is_fenced)
     if not is_fenced:

@@ -27,6 +27,7 @@ from stratos.engine.contract.plan import PlanRow, SampledToken, SampleSpec, Step
 from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.memory.copies import HostCopies, to_device
 from stratos.engine.memory.host_pages import HostSwap
+from stratos.engine.runner.cuda.device_facts import facts_of
 from stratos.engine.runner.cuda.graphs import Capture, CudaCapture, DecodeGraphs, DecodeOutputs
 from stratos.engine.runner.cuda.page_copies import PageCopies
 from stratos.engine.runner.cuda.tables import DeviceTables
@@ -98,7 +99,7 @@ class CudaRunner(TorchRunner):
     def prepare(self, config: RunnerConfig) -> None:
         """Allocate the static buffers and capture the decode steps; once, before the first plan."""
         info, device = self.info, self._device
-        self.info = replace(info, overlap=True)
+        self.info = replace(info, overlap=True, device=facts_of(device))
         assert isinstance(self.attention, TritonPagedAttention)
         self._kernel = self.attention
         if config.enable_copy_stream:
