@@ -27,7 +27,6 @@ QUOTA = {
     "persistentvolumeclaims": "8", "count/secrets": "60",
 }  # fmt: skip
 LONGEST_NAME = "second-release-with-the-longest-name-that-helm-allows"
-SMALL = "deploy/helm/one-node.values.yaml"
 PROMPT = "class Shelf:\n    def __init__(self, books):\n        self.books = list(books)\n\n    def sorted_by(self):\n"
 """Too long for a decode worker to compute by itself: its KV travels between pods."""
 DECLARATION: dict[str, Any] = {
@@ -141,8 +140,8 @@ def _install_beside(second: Release, cluster: ClusterSettings) -> float:
     """With the admin API, and a declaration that a job applies."""
     assert len(second.name) == 53
     start = time.monotonic()
-    flags = ["-f", SMALL, "--set", f"image.tag={cluster.tag}", *cluster.helm_arguments()]
-    flags += ["--set", "gateway.admin.enabled=true", "--set-json", f"declaration={json.dumps(DECLARATION)}"]
+    declared = ["--set", "gateway.admin.enabled=true", "--set-json", f"declaration={json.dumps(DECLARATION)}"]
+    flags = [*cluster.small_arguments(), *declared]
     second.helm("install", CHART, *flags, "--wait", "--timeout", "15m")
     wait_until("the second release is ready", lambda: not second.unready())
     return time.monotonic() - start

@@ -21,7 +21,9 @@ NUM_CYCLES, NUM_AT_ONCE = 3, 16
 SCALED = (
     "autoscaling.metricsApi.create=true,autoscaling.scaleDownSeconds=60,decodeWorker.autoscaling.mode=hpa,"
     "decodeWorker.autoscaling.maxReplicas=3,decodeWorker.autoscaling.queueDepth=2,"
-    "decodeWorker.config.scheduler.maxNumSeqs=2,router.config.admission.maxWaitingPerWorker=0"
+    "decodeWorker.config.scheduler.maxNumSeqs=2,router.config.admission.maxWaitingPerWorker=0,"
+    # Nothing is refused for its wait: all nodes may share a few cores.
+    "router.config.queue.ttlS=180,gateway.config.requests.placementTimeoutS=200"
 )
 SLEEPING = (
     "prefillWorker.autoscaling.mode=hpa,prefillWorker.autoscaling.minReplicas=0,decodeWorker.autoscaling.minReplicas=0,"
@@ -33,13 +35,7 @@ SLEEPING = (
 def test_point_5_scaling(cluster: ClusterSettings, report: ClusterReport) -> None:
     with namespace(NAMESPACE) as kubectl:
         release = Release("stratos", kubectl)
-        flags = [
-            "-f",
-            "deploy/helm/one-node.values.yaml",
-            *cluster.helm_arguments(),
-            "--set",
-            f"image.tag={cluster.tag}",
-        ]
+        flags = cluster.small_arguments()
         release.helm("install", CHART, *flags, "--set", SCALED, "--wait", "--timeout", "10m")
         wait_until("the API is available", lambda: _is_available(release))
         with client_pod(kubectl, f"{cluster.repository}lora-registry:{cluster.tag}") as client:

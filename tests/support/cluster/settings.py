@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
+SMALL = "deploy/helm/one-node.values.yaml"
 # A point whose subject is not scaling counts on the pods that its values name, and is not alone in the cluster.
 _FIXED_SIZES = [
     "--set",
@@ -59,6 +60,10 @@ class ClusterSettings:
         files = [part for path in self.values for part in ("-f", str(path))]
         registry = ["--set", f"image.registry={self.registry}"] if self.registry else []
         return [*_FIXED_SIZES, *registry, *files]
+
+    def small_arguments(self) -> list[str]:
+        """The same, for one of everything with the images of this run."""
+        return ["-f", SMALL, "--set", f"image.tag={self.tag}", *self.helm_arguments()]
 
     def documented_environment(self, namespace: str) -> dict[str, str]:
         """The variables that the blocks of docs/operations.md leave to the reader."""
