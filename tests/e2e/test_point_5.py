@@ -11,7 +11,8 @@ import pytest
 from tests.support.cluster.client import ClientPod, client_pod
 from tests.support.cluster.commands import wait_until
 from tests.support.cluster.load import streaming_load
-from tests.support.cluster.release import CHART, Release, namespace
+from tests.support.cluster.programs import METRIC
+from tests.support.cluster.release import CHART, METRICS_API, Release, metrics_api_is_available, namespace
 from tests.support.cluster.report import ClusterReport
 from tests.support.cluster.settings import ClusterSettings
 
@@ -37,21 +38,23 @@ def test_point_5_scaling(cluster: ClusterSettings, report: ClusterReport) -> Non
         release = Release("stratos", kubectl)
         flags = cluster.small_arguments()
         release.helm("install", CHART, *flags, "--set", SCALED, "--wait", "--timeout", "10m")
-        wait_until("the API is available", lambda: _is_available(release))
+        wait_until("the API is available", lambda: metrics_api_is_available(kubectl))
         with client_pod(kubectl, f"{cluster.repository}lora-registry:{cluster.tag}") as client:
-            cycles = [_cycle(release, client) for _ in range(NUM_CYCLES)]
+            cycles = [_cycle(release, client, loses_leader=number == 1) for number in range(NUM_CYCLES)]
             release.helm("upgrade", CHART, *flags, "--set", f"{SCALED},{SLEEPING}", "--wait", "--timeout", "10m")
             woken = _sleep_and_wake(release, client)
         events = _events(release)
         release.helm("uninstall", "--wait", "--timeout", "5m")
-        assert "external.metrics.k8s.io" not in kubectl("get", "apiservices", "-o", "name")
+        assert METRICS_API not in kubectl("get", "apiservices", "-o", "name")
     report.add("point 5: scaling on the queue", has_passed=True, cycles=cycles, **woken, events=events)
 
 
-def _cycle(release: Release, client: ClientPod) -> dict[str, Any]:
-    """1 -> N -> 1 with the load of one rush; no stream of it is cut."""
+def _cycle(release: Release, client: ClientPod, *, loses_leader: bool) -> dict[str, Any]:
+    """1 -> N -> 1 with the load of one rush; no stream of it is cut. The acting autoscaler may be lost at its begin."""
     assert _size(release) == 1
     with streaming_load(client, release, num_at_once=NUM_AT_ONCE) as load:
+        if loses_leader:
+            _kill_leader(release)
         start = time.monotonic()
         wait_until("the pool grows", lambda: _size(release) > 1, 60)
         grown_s = time.monotonic() - start
@@ -64,7 +67,18 @@ def _cycle(release: Release, client: ClientPod) -> dict[str, Any]:
         figures = load.figures()
     start = time.monotonic()
     wait_until("the pool shrinks", lambda: _size(release) == 1, 400)
-    return {"grown after, s": grown_s, "small again after, s": time.monotonic() - start, **figures}
+    lost = {"its autoscaler was killed": True} if loses_leader else {}
+    return lost | {"grown after, s": grown_s, "small again after, s": time.monotonic() - start, **figures}
+
+
+def _kill_leader(release: Release) -> None:
+    chosen = f"{release.selector},app.kubernetes.io/component=autoscaler"
+    names = [pod["metadata"]["name"] for pod in release.kubectl.items("pods", chosen)]
+    (leader,) = [
+        name for name in names
+        if float(ClientPod(release.kubectl, name).python(METRIC, "stratos_autoscaler_active ")) == 1
+    ]  # fmt: skip
+    release.kubectl("delete", "pod", leader, "--force", "--grace-period=0", timeout_s=60)
 
 
 def _sleep_and_wake(release: Release, client: ClientPod) -> dict[str, Any]:
@@ -81,12 +95,6 @@ def _sleep_and_wake(release: Release, client: ClientPod) -> dict[str, Any]:
 def _size(release: Release, role: str = "decode") -> int:
     found = json.loads(release.kubectl("get", "deployment", f"{release.name}-{role}-base", "-o", "json"))
     return int(found["spec"]["replicas"])
-
-
-def _is_available(release: Release) -> bool:
-    found = json.loads(release.kubectl("get", "apiservice", "v1beta1.external.metrics.k8s.io", "-o", "json"))
-    conditions = {entry["type"]: entry["status"] for entry in found.get("status", {}).get("conditions", ())}
-    return conditions.get("Available") == "True"
 
 
 def _events(release: Release) -> list[str]:
