@@ -68,11 +68,8 @@ def _cycle(release: Release, client: ClientPod, *, loses_leader: bool) -> dict[s
     start = time.monotonic()
     wait_until("the pool shrinks", lambda: _size(release) == 1, 400)
     lost = {"its autoscaler was killed": True} if loses_leader else {}
-    return lost | {
-        "grown after its first streams had ended, s": grown_s,
-        "small again after its end, s": time.monotonic() - start,
-        **figures,
-    }
+    times = {"grown after its first streams, s": grown_s, "small again after its end, s": time.monotonic() - start}
+    return lost | times | figures
 
 
 def _kill_leader(release: Release) -> None:
