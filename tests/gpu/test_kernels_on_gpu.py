@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from stratos.common.clock import SystemClock
+from stratos.core.device.checksum import mixed_sum
 from stratos.core.kv import KvGeometry, KvRange
-from stratos.core.kv_checksum import mixed_sum
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.attention.triton_paged import Shapes

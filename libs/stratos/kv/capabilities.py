@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from stratos.core.device import NO_DEVICE, DeviceFacts
+from stratos.core.device.facts import NO_DEVICE, DeviceFacts
 from stratos.kv.private_directory import private_directory
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stratos.core.device import DeviceFacts
+from stratos.core.device.facts import DeviceFacts
 from stratos.kv.capabilities import Capabilities, LocalCapabilities, Reach, can_reach, find_capabilities
 from stratos.kv.registry import TRANSPORTS, reachable_transports
 

@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stratos.core.device import NO_DEVICE, DeviceFacts
+from stratos.core.device.facts import NO_DEVICE, DeviceFacts
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.engine.contract.plan import SampleSpec, StepPlan, StepTokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stratos.core.kv_checksum import FIRST, PLACE, SECOND, SHIFT, WORD_BYTES
+from stratos.core.device.checksum import FIRST, PLACE, SECOND, SHIFT, WORD_BYTES
 
 
 def pack(pages: Tensor, blocks: Tensor, first_token: int, wire: Tensor, layer_begin: int) -> None:
@@ -31,7 +31,7 @@ def unpack(pages: Tensor, blocks: Tensor, first_token: int, wire: Tensor, layer_
 
 
 def sum_of_mixed(run: Tensor) -> Tensor:
-    """int64 [1] of a contiguous run that is not empty; ``kv_checksum.finish`` makes the checksum of it."""
+    """int64 [1] of a contiguous run that is not empty; ``checksum.finish`` makes the checksum of it."""
     data = run.view(-1).view(torch.uint8)
     words = torch.nn.functional.pad(data, (0, -data.numel() % WORD_BYTES)).view(torch.int64)
     value = words + torch.arange(1, words.numel() + 1, device=words.device) * _signed(PLACE)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stratos.core.kv_checksum import FIRST, PLACE, SECOND, SHIFT
+from stratos.core.device.checksum import FIRST, PLACE, SECOND, SHIFT
 
 TOKENS_PER_PROGRAM = 32
 
@@ -89,7 +89,7 @@ def copy_kv(
         has_sum: compute the sum of the mixed words.
 
     Returns:
-        int64 [1], or ``None``; ``kv_checksum.finish`` makes the checksum of it.
+        int64 [1], or ``None``; ``checksum.finish`` makes the checksum of it.
     """
     num_layers, _, heads, num_tokens, num_words = wire.shape
     lanes, size = num_layers * 2 * heads, pages.shape[4]

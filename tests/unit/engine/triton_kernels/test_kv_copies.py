@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.support.triton_interpreter import DEVICE
+from stratos.core.device.checksum import finish, mixed_sum
 from stratos.core.kv import KvGeometry, KvRange
-from stratos.core.kv_checksum import finish, mixed_sum
 from stratos.engine.memory import packing
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.runner.cuda.page_copies import PageCopies

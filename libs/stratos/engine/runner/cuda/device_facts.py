@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from stratos.core.device import NO_DEVICE, DeviceFacts
+from stratos.core.device.facts import NO_DEVICE, DeviceFacts
 
 _log = logging.getLogger(__name__)
 FABRIC_COMPLETED = 3

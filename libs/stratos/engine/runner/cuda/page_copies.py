@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stratos.core.device.checksum import WORD_BYTES, finish
 from stratos.core.kv import KvRange
-from stratos.core.kv_checksum import WORD_BYTES, finish
 from stratos.engine.layers.thread_scope import one_thread
 from stratos.engine.memory import packing
 from stratos.engine.memory.copies import HostCopies, to_device
