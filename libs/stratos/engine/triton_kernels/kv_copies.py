@@ -1,7 +1,7 @@
 """KV between pages and the wire's layout, in one pass over memory, with the checksum of what was copied.
 
 A program copies ``TOKENS`` tokens of one layer, K or V, and head; it sees words of 64 bits and no numbers.  The
-checksum is taken from the registers that are written, so it is that of the copy, whatever happens to the original.
+checksum is taken from the registers that are written, so it is that of the copy even if the original changes.
 """
 
 import torch

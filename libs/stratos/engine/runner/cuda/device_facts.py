@@ -38,7 +38,7 @@ def _fabric(uuid: str) -> str:
         nvml.nvmlInit()
         found = nvml.c_nvmlGpuFabricInfo_t()
         nvml.nvmlDeviceGetGpuFabricInfo(nvml.nvmlDeviceGetHandleByUUID(uuid), found)
-    except Exception as error:  # a driver's library: whatever it does not answer is no fabric
+    except Exception as error:  # a driver may answer anything: then there is no fabric
         _log.debug("no NVLink fabric is known: %s", error)
         return ""
     cluster = bytes(found.clusterUuid)
