@@ -40,7 +40,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         "STRATOS_GATEWAY_WATERMARK__KEY": WATERMARK_KEY,
         "STRATOS_GATEWAY_WATERMARK__TENANTS": '["marked"]',
     }
-    with running_platform(tmp_path_factory.mktemp("platform"), "--max-decode", "2", env=env) as running:
+    folder = tmp_path_factory.mktemp("platform")
+    with running_platform(folder, "--max-decode", "2", env=env, is_executed=True) as running:
         yield running
 
 
