@@ -16,7 +16,14 @@ from tests.support.cluster.commands import CommandFailed, wait_until
 from tests.support.cluster.documented import run_documented
 from tests.support.cluster.edges import CONNECT
 from tests.support.cluster.programs import DECLARED
-from tests.support.cluster.release import CHART, Release, namespace, wait_gone
+from tests.support.cluster.release import (
+    CHART,
+    METRICS_API,
+    Release,
+    metrics_api_is_available,
+    namespace,
+    wait_gone,
+)
 from tests.support.cluster.report import ClusterReport
 from tests.support.cluster.settings import ClusterSettings
 
@@ -27,7 +34,6 @@ QUOTA = {
     "persistentvolumeclaims": "8", "count/secrets": "60",
 }  # fmt: skip
 LONGEST_NAME = "second-release-with-the-longest-name-that-helm-allows"
-SMALL = "deploy/helm/one-node.values.yaml"
 PROMPT = "class Shelf:\n    def __init__(self, books):\n        self.books = list(books)\n\n    def sorted_by(self):\n"
 """Too long for a decode worker to compute by itself: its KV travels between pods."""
 DECLARATION: dict[str, Any] = {
@@ -40,7 +46,8 @@ REQUEST = {"model": "base", "prompt": PROMPT, "max_tokens": 16, "temperature": 0
 @pytest.mark.usefixtures("no_leftovers", "images")
 def test_point_1_install_upgrade_uninstall(cluster: ClusterSettings, report: ClusterReport, tmp_path: Path) -> None:
     figures: dict[str, object] = {}
-    environment = cluster.documented_environment(NAMESPACE) | {"BACKUP": str(tmp_path / "records.jsonl")}
+    environment = cluster.documented_environment(NAMESPACE, has_fixed_sizes=False)
+    environment["BACKUP"] = str(tmp_path / "records.jsonl")
     environment["PORT"] = str(_free_port())  # another platform may answer at the documented one
     with namespace(NAMESPACE, quota=QUOTA) as kubectl:
         release = Release("stratos", kubectl)
@@ -52,6 +59,8 @@ def test_point_1_install_upgrade_uninstall(cluster: ClusterSettings, report: Clu
         figures["install_to_all_ready_s"] = time.monotonic() - start
         figures["pods"] = len(release.pods())
         figures["nodes_used"] = len({pod["spec"]["nodeName"] for pod in release.pods()})
+        wait_until("the metrics API is available", lambda: metrics_api_is_available(release.kubectl))
+        figures["HPAs with a metric"] = _wait_measured(release)
         assert release.restarts() == {}
         assert "Succeeded" in run_documented("test", environment)
         assert "[DONE]" in run_documented("first request", environment)
@@ -62,6 +71,7 @@ def test_point_1_install_upgrade_uninstall(cluster: ClusterSettings, report: Clu
         assert "Succeeded" in run_documented("test", environment)
 
         second = Release(LONGEST_NAME, kubectl)
+        _refused_second_api(second, cluster)
         figures["second_release_ready_s"] = _install_beside(second, cluster)
         assert "Succeeded" in second.helm("test", "--timeout", "5m")
         _declared_by_admins_alone(second, cluster)
@@ -73,6 +83,7 @@ def test_point_1_install_upgrade_uninstall(cluster: ClusterSettings, report: Clu
         start = time.monotonic()
         run_documented("uninstall", environment)
         wait_gone(release)
+        assert METRICS_API not in kubectl("get", "apiservices", "-o", "name")
         figures["uninstall_s"] = time.monotonic() - start
         start = time.monotonic()
     figures["namespace_deletion_s"] = time.monotonic() - start
@@ -95,6 +106,26 @@ def _refused_by_name(release: Release) -> None:
     flags = ("--set", "gateway.admin.enabled=true", "--set", "declaration.configMap.name=nowhere")
     with pytest.raises(CommandFailed, match=r"declaration\.configMap: there is no ConfigMap nowhere"):
         release.helm("install", CHART, *flags)
+
+
+def _wait_measured(release: Release) -> int:
+    """Every HPA of the chart gets its metric."""
+
+    def is_active(item: dict[str, Any]) -> bool:
+        conditions = {entry["type"]: entry["status"] for entry in item["status"].get("conditions", ())}
+        return conditions.get("ScalingActive") == "True"
+
+    wait_until("HPAs are measured", lambda: all(map(is_active, release.kubectl.items("hpa", release.selector))))
+    found = len(release.kubectl.items("hpa", release.selector))
+    assert found == 3, "gateways, prefill, decode"
+    return found
+
+
+def _refused_second_api(second: Release, cluster: ClusterSettings) -> None:
+    """A cluster has one provider of external metrics."""
+    flags = [*cluster.small_arguments(), "--set", "autoscaling.metricsApi.create=true"]
+    with pytest.raises(CommandFailed, match=rf"this cluster has an APIService {METRICS_API} already, of {NAMESPACE}"):
+        second.helm("install", CHART, *flags)
 
 
 def _lose_and_restore(release: Release, environment: dict[str, str], cluster: ClusterSettings) -> int:
@@ -141,8 +172,8 @@ def _install_beside(second: Release, cluster: ClusterSettings) -> float:
     """With the admin API, and a declaration that a job applies."""
     assert len(second.name) == 53
     start = time.monotonic()
-    flags = ["-f", SMALL, "--set", f"image.tag={cluster.tag}", *cluster.helm_arguments()]
-    flags += ["--set", "gateway.admin.enabled=true", "--set-json", f"declaration={json.dumps(DECLARATION)}"]
+    declared = ["--set", "gateway.admin.enabled=true", "--set-json", f"declaration={json.dumps(DECLARATION)}"]
+    flags = [*cluster.small_arguments(), *declared]
     second.helm("install", CHART, *flags, "--wait", "--timeout", "15m")
     wait_until("the second release is ready", lambda: not second.unready())
     return time.monotonic() - start

@@ -13,9 +13,10 @@ import pytest
 
 from tests.support.cluster.capture import capturing
 from tests.support.cluster.client import ClientPod, client_pod, kv_bytes
-from tests.support.cluster.commands import Kubectl, run, wait_until
+from tests.support.cluster.commands import Kubectl, wait_until
 from tests.support.cluster.documented import run_documented
 from tests.support.cluster.gateway_certificate import SECRET, provide_certificate
+from tests.support.cluster.images import provide_extra
 from tests.support.cluster.programs import SDK
 from tests.support.cluster.release import CHART, Release, namespace, wait_gone
 from tests.support.cluster.report import ClusterReport
@@ -28,7 +29,6 @@ from tests.support.shipped_model import shipped_tokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 NAMESPACE = "stratos-e2e-2"
-SMALL = "deploy/helm/one-node.values.yaml"
 ADAPTER = "unit-tests"
 PROMPTS = (
     "def read_lines(path):\n    with open(path) as file:\n        return [line.rstrip() for line in file]\n\n\ndef ",
@@ -42,14 +42,7 @@ RUN_BYTES = 24
 @pytest.fixture
 def client_image(cluster: ClusterSettings, images: dict[str, float]) -> str:
     """An image with OpenAI's SDK."""
-    name = f"{cluster.repository}e2e-client:{cluster.tag}"
-    base = f"IMAGE={cluster.repository}lora-registry:{cluster.tag}"
-    if cluster.build:
-        arguments = ["-t", name, "-f", "tests/e2e/client.Dockerfile", "--build-arg", base, "."]
-        run([*cluster.build, *arguments], timeout_s=900)
-    if cluster.load:
-        run([*cluster.load, name], timeout_s=900)
-    return name
+    return provide_extra(cluster, "e2e-client", "tests/e2e/client.Dockerfile")
 
 
 def test_point_2_tokens_over_an_unreadable_network(
@@ -120,11 +113,11 @@ def _two_nodes() -> tuple[str, str]:
 
 def _install(release: Release, cluster: ClusterSettings, prefill: str, decode: str, *, is_encrypted: bool) -> str:
     ca = provide_certificate(release.kubectl, _host(release)) if is_encrypted else ""
-    flags = ["-f", SMALL, "--set", f"image.tag={cluster.tag}", *_encryption(is_encrypted)]
+    flags = [*cluster.small_arguments(), *_encryption(is_encrypted)]
     for role, node in (("prefillWorker", prefill), ("decodeWorker", decode)):
         flags += ["--set", rf"{role}.scheduling.nodeSelector.kubernetes\.io/hostname={node}"]
     flags += ["--set", "objectStore.volume.accessModes={ReadWriteMany}"]
-    release.helm("install", CHART, *flags, *cluster.helm_arguments(), "--wait", "--timeout", "15m")
+    release.helm("install", CHART, *flags, "--wait", "--timeout", "15m")
     wait_until("all pods are ready", lambda: not release.unready())
     return ca
 

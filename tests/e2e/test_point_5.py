@@ -11,7 +11,8 @@ import pytest
 from tests.support.cluster.client import ClientPod, client_pod
 from tests.support.cluster.commands import wait_until
 from tests.support.cluster.load import streaming_load
-from tests.support.cluster.release import CHART, Release, namespace
+from tests.support.cluster.programs import METRIC
+from tests.support.cluster.release import CHART, METRICS_API, Release, metrics_api_is_available, namespace
 from tests.support.cluster.report import ClusterReport
 from tests.support.cluster.settings import ClusterSettings
 
@@ -21,7 +22,9 @@ NUM_CYCLES, NUM_AT_ONCE = 3, 16
 SCALED = (
     "autoscaling.metricsApi.create=true,autoscaling.scaleDownSeconds=60,decodeWorker.autoscaling.mode=hpa,"
     "decodeWorker.autoscaling.maxReplicas=3,decodeWorker.autoscaling.queueDepth=2,"
-    "decodeWorker.config.scheduler.maxNumSeqs=2,router.config.admission.maxWaitingPerWorker=0"
+    "decodeWorker.config.scheduler.maxNumSeqs=2,router.config.admission.maxWaitingPerWorker=0,"
+    # Nothing is refused for its wait: all nodes may share a few cores.
+    "router.config.queue.ttlS=180,gateway.config.requests.placementTimeoutS=200"
 )
 SLEEPING = (
     "prefillWorker.autoscaling.mode=hpa,prefillWorker.autoscaling.minReplicas=0,decodeWorker.autoscaling.minReplicas=0,"
@@ -33,29 +36,25 @@ SLEEPING = (
 def test_point_5_scaling(cluster: ClusterSettings, report: ClusterReport) -> None:
     with namespace(NAMESPACE) as kubectl:
         release = Release("stratos", kubectl)
-        flags = [
-            "-f",
-            "deploy/helm/one-node.values.yaml",
-            *cluster.helm_arguments(),
-            "--set",
-            f"image.tag={cluster.tag}",
-        ]
+        flags = cluster.small_arguments()
         release.helm("install", CHART, *flags, "--set", SCALED, "--wait", "--timeout", "10m")
-        wait_until("the API is available", lambda: _is_available(release))
+        wait_until("the API is available", lambda: metrics_api_is_available(kubectl))
         with client_pod(kubectl, f"{cluster.repository}lora-registry:{cluster.tag}") as client:
-            cycles = [_cycle(release, client) for _ in range(NUM_CYCLES)]
+            cycles = [_cycle(release, client, loses_leader=number == 1) for number in range(NUM_CYCLES)]
             release.helm("upgrade", CHART, *flags, "--set", f"{SCALED},{SLEEPING}", "--wait", "--timeout", "10m")
             woken = _sleep_and_wake(release, client)
         events = _events(release)
         release.helm("uninstall", "--wait", "--timeout", "5m")
-        assert "external.metrics.k8s.io" not in kubectl("get", "apiservices", "-o", "name")
+        assert METRICS_API not in kubectl("get", "apiservices", "-o", "name")
     report.add("point 5: scaling on the queue", has_passed=True, cycles=cycles, **woken, events=events)
 
 
-def _cycle(release: Release, client: ClientPod) -> dict[str, Any]:
-    """1 -> N -> 1 with the load of one rush; no stream of it is cut."""
+def _cycle(release: Release, client: ClientPod, *, loses_leader: bool) -> dict[str, Any]:
+    """1 -> N -> 1 with the load of one rush; no stream of it is cut. The acting autoscaler may be lost at its begin."""
     assert _size(release) == 1
     with streaming_load(client, release, num_at_once=NUM_AT_ONCE) as load:
+        if loses_leader:
+            _kill_leader(release)
         start = time.monotonic()
         wait_until("the pool grows", lambda: _size(release) > 1, 60)
         grown_s = time.monotonic() - start
@@ -68,7 +67,19 @@ def _cycle(release: Release, client: ClientPod) -> dict[str, Any]:
         figures = load.figures()
     start = time.monotonic()
     wait_until("the pool shrinks", lambda: _size(release) == 1, 400)
-    return {"grown after, s": grown_s, "small again after, s": time.monotonic() - start, **figures}
+    lost = {"its autoscaler was killed": True} if loses_leader else {}
+    times = {"grown after its first streams, s": grown_s, "small again after its end, s": time.monotonic() - start}
+    return lost | times | figures
+
+
+def _kill_leader(release: Release) -> None:
+    chosen = f"{release.selector},app.kubernetes.io/component=autoscaler"
+    names = [pod["metadata"]["name"] for pod in release.kubectl.items("pods", chosen)]
+    (leader,) = [
+        name for name in names
+        if float(ClientPod(release.kubectl, name).python(METRIC, "stratos_autoscaler_active ")) == 1
+    ]  # fmt: skip
+    release.kubectl("delete", "pod", leader, "--force", "--grace-period=0", timeout_s=60)
 
 
 def _sleep_and_wake(release: Release, client: ClientPod) -> dict[str, Any]:
@@ -85,12 +96,6 @@ def _sleep_and_wake(release: Release, client: ClientPod) -> dict[str, Any]:
 def _size(release: Release, role: str = "decode") -> int:
     found = json.loads(release.kubectl("get", "deployment", f"{release.name}-{role}-base", "-o", "json"))
     return int(found["spec"]["replicas"])
-
-
-def _is_available(release: Release) -> bool:
-    found = json.loads(release.kubectl("get", "apiservice", "v1beta1.external.metrics.k8s.io", "-o", "json"))
-    conditions = {entry["type"]: entry["status"] for entry in found.get("status", {}).get("conditions", ())}
-    return conditions.get("Available") == "True"
 
 
 def _events(release: Release) -> list[str]:

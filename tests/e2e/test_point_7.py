@@ -29,13 +29,7 @@ def test_point_7_no_api_server(cluster: ClusterSettings, report: ClusterReport) 
         pytest.skip("E2E_API names no command that stops and starts the API server")
     with namespace(NAMESPACE) as kubectl:
         release = Release("stratos", kubectl)
-        flags = [
-            "-f",
-            "deploy/helm/one-node.values.yaml",
-            *cluster.helm_arguments(),
-            "--set",
-            f"image.tag={cluster.tag}",
-        ]
+        flags = cluster.small_arguments()
         release.helm("install", CHART, *flags, "--set", SCALED, "--wait", "--timeout", "10m")
         wait_until("the planner has its minimum", lambda: _size(release) == 2 and not release.unready(), 300)
         image = f"{cluster.repository}lora-registry:{cluster.tag}"

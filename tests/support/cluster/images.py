@@ -26,3 +26,14 @@ def provide_images(settings: ClusterSettings, timeout_s: float = 1800.0) -> dict
     with ThreadPoolExecutor(JOBS) as pool:
         list(pool.map(lambda name: run([*settings.load, name], timeout_s=timeout_s), names))
     return {"build_s": built - start, "load_s": time.monotonic() - built}
+
+
+def provide_extra(settings: ClusterSettings, name: str, dockerfile: str) -> str:
+    """An image of the tests' own, on top of the one with the stratos command; returns its name. It is on the nodes."""
+    image = f"{settings.repository}{name}:{settings.tag}"
+    base = f"IMAGE={settings.repository}lora-registry:{settings.tag}"
+    if settings.build:
+        run([*settings.build, "-t", image, "-f", dockerfile, "--build-arg", base, "."], timeout_s=900)
+    if settings.load:
+        run([*settings.load, image], timeout_s=900)
+    return image

@@ -17,6 +17,8 @@ import httpx
 
 TIMEOUT_S = 120.0
 PROGRESS_S = 1.0
+LEARN_AT_ONCE = 3
+"""What waits for an undisturbed answer must not fill the queue that is to be seen later."""
 MAX_SHOWN = 12
 """Failed or different streams that are told in full; all are counted."""
 PAUSE_S = 0.5
@@ -42,7 +44,7 @@ class Load:
 
     async def learn(self) -> None:
         """The undisturbed answers. Raises ``RuntimeError`` when there is none."""
-        limit = asyncio.Semaphore(self._num_at_once)
+        limit = asyncio.Semaphore(min(self._num_at_once, LEARN_AT_ONCE))
 
         async def ask(body: dict[str, Any]) -> dict[str, Any]:
             async with limit:

@@ -134,3 +134,28 @@ headers = {"Authorization": f"Bearer {key}"}
 answer = httpx.get("http://127.0.0.1:8001/admin/v1/declaration", headers=headers, trust_env=False)
 print(json.dumps(answer.raise_for_status().json()))
 """
+
+# Keeps so many requests open for so long, whatever comes back; prints how many answers had which status.
+FLOOD = """
+import asyncio, collections, json, sys, time
+import httpx
+
+url, key, body, num_at_once, seconds = json.loads(sys.stdin.readline())
+
+async def ask(client, end, statuses):
+    while time.monotonic() < end:
+        try:
+            statuses[(await client.post(url, json=body)).status_code] += 1
+        except httpx.HTTPError as error:
+            statuses[type(error).__name__] += 1
+        await asyncio.sleep(0.2)
+
+async def main():
+    statuses, end = collections.Counter(), time.monotonic() + seconds
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(timeout=90, headers=headers, limits=httpx.Limits(max_connections=None)) as client:
+        await asyncio.gather(*(ask(client, end, statuses) for _ in range(num_at_once)))
+    print(json.dumps(statuses))
+
+asyncio.run(main())
+"""

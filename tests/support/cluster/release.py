@@ -13,6 +13,7 @@ from tests.support.cluster.commands import CommandFailed, Kubectl, run, wait_unt
 from tests.support.paths import ROOT
 
 CHART = "deploy/helm/stratosserve"
+METRICS_API = "v1beta1.external.metrics.k8s.io"
 NEVER_COUNTED = ("events", "endpoints", "endpointslices.discovery.k8s.io", "pods.metrics.k8s.io")
 
 
@@ -124,6 +125,13 @@ class Release:
 def _is_ready(pod: dict[str, Any]) -> bool:
     conditions = {entry["type"]: entry["status"] for entry in pod["status"].get("conditions", ())}
     return conditions.get("Ready") == "True"
+
+
+def metrics_api_is_available(kubectl: Kubectl) -> bool:
+    """The API server reaches the autoscaler's metrics."""
+    found = json.loads(kubectl("get", "apiservice", METRICS_API, "-o", "json"))
+    conditions = {entry["type"]: entry["status"] for entry in found.get("status", {}).get("conditions", ())}
+    return conditions.get("Available") == "True"
 
 
 def wait_gone(release: Release, timeout_s: float = 120.0) -> None:

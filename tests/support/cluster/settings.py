@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
+SMALL = "deploy/helm/one-node.values.yaml"
 # A point whose subject is not scaling counts on the pods that its values name, and is not alone in the cluster.
 _FIXED_SIZES = [
     "--set",
@@ -54,15 +55,20 @@ class ClusterSettings:
         """Put in front of an image's name."""
         return f"{self.registry}/stratosserve/" if self.registry else "stratosserve/"
 
-    def helm_arguments(self) -> list[str]:
+    def helm_arguments(self, *, has_fixed_sizes: bool = True) -> list[str]:
         """Flags of helm install and upgrade for what is special about the cluster."""
         files = [part for path in self.values for part in ("-f", str(path))]
         registry = ["--set", f"image.registry={self.registry}"] if self.registry else []
-        return [*_FIXED_SIZES, *registry, *files]
+        return [*(_FIXED_SIZES if has_fixed_sizes else []), *registry, *files]
 
-    def documented_environment(self, namespace: str) -> dict[str, str]:
+    def small_arguments(self) -> list[str]:
+        """The same, for one of everything with the images of this run."""
+        return ["-f", SMALL, "--set", f"image.tag={self.tag}", *self.helm_arguments()]
+
+    def documented_environment(self, namespace: str, *, has_fixed_sizes: bool = True) -> dict[str, str]:
         """The variables that the blocks of docs/operations.md leave to the reader."""
-        return {"NAMESPACE": namespace, "TAG": self.tag, "HELM_ARGS": shlex.join(self.helm_arguments())}
+        arguments = self.helm_arguments(has_fixed_sizes=has_fixed_sizes)
+        return {"NAMESPACE": namespace, "TAG": self.tag, "HELM_ARGS": shlex.join(arguments)}
 
 
 def commit() -> str:

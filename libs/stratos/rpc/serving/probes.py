@@ -7,6 +7,7 @@ not turned for ``stall_timeout_s``, the service gives a reason not to be ready, 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -93,6 +94,11 @@ class _Server(ThreadingHTTPServer):
         self.registry = registry
         self.views = views
         super().__init__(address, _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A peer that gave up waiting is no error of ours; anything else is told with its traceback."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class ProbeServer:

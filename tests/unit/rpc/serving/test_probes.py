@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry
+import pytest
+from prometheus_client import CollectorRegistry, Metric
 
 from stratos.common.clock import FakeClock
 from stratos.rpc.serving.probes import ProbeServer, Readiness
+from tests.support.waiting import wait_until
 
 
 def _get(port: int, path: str) -> tuple[int, str]:
@@ -46,6 +52,30 @@ def test_a_broken_readiness_check_means_not_ready() -> None:
     readiness = Readiness(FakeClock(), 5.0, broken)
     readiness.phase = ""
     assert readiness.reason() == "the readiness check failed: KeyError: 'worker'"
+
+
+def test_a_peer_that_gave_up_waiting_is_not_told(capfd: pytest.CaptureFixture[str]) -> None:
+    is_gone = threading.Event()
+
+    class Slow:
+        def collect(self) -> Iterator[Metric]:
+            is_gone.wait(5)
+            yield from ()
+
+    registry = CollectorRegistry(auto_describe=False)
+    probes = ProbeServer("127.0.0.1:0", Readiness(FakeClock(), 5.0, lambda: ""), registry)
+    registry.register(Slow())
+    before = set(threading.enumerate())
+    try:
+        with socket.create_connection(("127.0.0.1", probes.port)) as peer:
+            peer.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            wait_until(lambda: set(threading.enumerate()) != before, what="the handler")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset
+        is_gone.set()
+        wait_until(lambda: set(threading.enumerate()) <= before, what="the handler's end")
+    finally:
+        probes.close()
+    assert capfd.readouterr().err == ""
 
 
 async def test_a_real_loop_that_blocks_becomes_not_ready() -> None:

@@ -1,0 +1,184 @@
+"""Point 6: Prometheus finds every pod by the chart's objects, panels show data, faults raise their alerts alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+
+from stratos.cli.observe.dashboards.pages import DASHBOARDS
+from tests.support.cluster.client import ClientPod, client_pod
+from tests.support.cluster.commands import wait_until
+from tests.support.cluster.documented import run_documented
+from tests.support.cluster.faults import Faults, watch
+from tests.support.cluster.images import provide_extra
+from tests.support.cluster.load import streaming_load
+from tests.support.cluster.monitoring import ANNOTATED, Monitoring, monitoring, rules, scrape_configs
+from tests.support.cluster.nodes import NodePlan, avoiding
+from tests.support.cluster.release import CHART, Release, namespace
+from tests.support.cluster.report import ClusterReport
+from tests.support.cluster.settings import ClusterSettings
+from tests.support.paths import ROOT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+NAMESPACE = "stratos-e2e-6"
+ADAPTER = "unit-tests"
+PLANNED = "decodeWorker.autoscaling.mode=planner,autoscaling.metricsApi.create=true"
+VALUES = "tests/e2e/point_6.values.yaml"
+ARITHMETIC = "tests/e2e/point_6.arithmetic.values.yaml"
+ALERTS: dict[str, Any] = yaml.safe_load((ROOT / "tests/e2e/point_6.alerts.yaml").read_text())
+KEPT_ON_SAFE_NODES = ("gateway", "router", "prefillWorker", "loraRegistry", "autoscaler", "redis")
+WINDOW = "1m"
+RAISED_WITHIN_S, QUIET_S = 420.0, 45.0
+RESOLVED_WITHIN_S = 420.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Two releases, what watches both, and a pod that asks them."""
+
+    model: Release
+    arithmetic: Release
+    watch: Monitoring
+    client: ClientPod
+    cluster: ClusterSettings
+    lost_node: str
+
+    def faults(self, release: Release) -> Faults:
+        return Faults(release, self.client, self.cluster, self.lost_node)
+
+    def firing(self, release: Release) -> set[str]:
+        return self.watch.firing(f"{NAMESPACE}/{release.name}")
+
+
+@pytest.fixture(scope="module")
+def watched(cluster: ClusterSettings, images: dict[str, float]) -> Iterator[Watched]:
+    plan = NodePlan.of_cluster()
+    image = provide_extra(cluster, "e2e-prometheus", "tests/e2e/prometheus.Dockerfile")
+    with namespace(NAMESPACE) as kubectl:
+        model, arithmetic = Release("stratos", kubectl), Release("arithmetic", kubectl)
+        _install(model, cluster, plan.lost, "-f", VALUES, "--set", PLANNED)
+        _install(arithmetic, cluster, plan.lost, "-f", ARITHMETIC)
+        run_documented("register an adapter", cluster.documented_environment(NAMESPACE))
+        files = {
+            "prometheus.yaml": {
+                "global": {"evaluation_interval": "15s"},
+                "rule_files": ["rules.yaml"],
+                "scrape_configs": scrape_configs(kubectl),
+            },
+            "rules.yaml": rules(kubectl, ALERTS["sooner"]),
+        }
+        tools = f"{cluster.repository}lora-registry:{cluster.tag}"
+        with (
+            monitoring(kubectl, image, files, avoid=[plan.lost]) as watch_,
+            client_pod(kubectl, tools, avoid=[plan.lost]) as client,
+        ):
+            yield Watched(model, arithmetic, watch_, client, cluster, plan.lost)
+
+
+def _install(release: Release, cluster: ClusterSettings, lost: str, *flags: str) -> None:
+    """Nothing but decode workers goes to the node ``lost``."""
+    placed = {name: {"scheduling": {"affinity": avoiding(lost)}} for name in KEPT_ON_SAFE_NODES}
+    path = ROOT / "build" / "e2e" / f"{NAMESPACE}.values.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(placed))
+    given = [*cluster.helm_arguments(), "-f", str(path), "--set", f"image.tag={cluster.tag}", *flags]
+    release.helm("install", CHART, *given, "--wait", "--timeout", "10m")
+
+
+def test_point_6_scraped_and_shown(watched: Watched, report: ClusterReport) -> None:
+    """Both kinds of discovery find every process with metrics, and no panel but those of a GPU is empty."""
+    pods = [pod for release in (watched.model, watched.arithmetic) for pod in release.pods() if _has_metrics(pod)]
+    wait_until("every pod is scraped", lambda: watched.watch.num_up("podmonitor/.*") == len(pods), 120)
+    assert watched.watch.num_up(ANNOTATED) == len(pods)
+    with streaming_load(watched.client, watched.model) as load:
+        _ask_what_the_load_does_not(watched)
+        wait_until("no panel is empty", lambda: not _empty_panels(watched), 240, pause_s=5)
+        figures = load.figures()
+    panels = [panel for page in DASHBOARDS for panel in page.panels if not panel.needs_gpu]
+    shown = {"pods scraped": len(pods), "panels with data": len(panels), "dashboards": len(DASHBOARDS)}
+    assert watched.model.kubectl.items("configmaps", "grafana_dashboard=1")
+    report.add("point 6: scraped by the chart's discovery", has_passed=True, **shown, **figures)
+
+
+def _has_metrics(pod: dict[str, Any]) -> bool:
+    annotations: dict[str, str] = pod["metadata"].get("annotations", {})
+    is_scraped = annotations.get("prometheus.io/scrape") == "true"
+    return is_scraped and pod["status"]["phase"] == "Running"
+
+
+def _ask_what_the_load_does_not(watched: Watched) -> None:
+    """An adapter, several choices, and what is refused."""
+    url, key = f"http://{watched.model.name}-gateway/v1/completions", watched.model.api_key()
+    for model, status in ((ADAPTER, 200), ("no-such-model", 404)):
+        body = {"model": model, "prompt": "def f(a, b):", "max_tokens": 8, "n": 2}
+        assert watched.client.stream(url, key, body).status == status
+
+
+def _empty_panels(watched: Watched) -> list[str]:
+    scope = f'release="{NAMESPACE}/{watched.model.name}"'
+    return [
+        f"{page.title}: {panel.title}: {query.expr}"
+        for page in DASHBOARDS
+        for panel in page.panels
+        if not panel.needs_gpu
+        for query in panel.queries
+        if not any(math.isfinite(float(found["value"][1])) for found in watched.watch.ask(query.scoped(scope, WINDOW)))
+    ]
+
+
+def test_point_6_faults_under_load(watched: Watched, report: ClusterReport) -> None:
+    """No stream fails and none has other tokens; each fault raises the alerts of the file and no other."""
+    faults = watched.faults(watched.model)
+    figures: dict[str, object] = {}
+    with streaming_load(watched.client, watched.model) as load:
+        for name, fault in (
+            ("a worker is killed", faults.killed_worker()),
+            ("Redis is gone", faults.no_redis()),
+            ("a node is cut off", faults.cut_node()),
+            ("a certificate is near its end", faults.short_certificates()),
+        ):
+            figures |= _tried(watched, watched.model, name, fault)
+        load.wait_streams()
+        figures |= load.figures()
+    report.add("point 6: alerts of faults under load", has_passed=True, **figures)
+
+
+def test_point_6_faults_of_capacity(watched: Watched, report: ClusterReport) -> None:
+    arithmetic = watched.faults(watched.arithmetic)
+    figures = _tried(watched, watched.arithmetic, "a KV pool is full", arithmetic.full_pool())
+    figures |= _tried(
+        watched,
+        watched.arithmetic,
+        "workers are killed again and again",
+        arithmetic.killed_again_and_again(),
+        last=True,
+    )
+    queue = watched.faults(watched.model).full_queue()
+    figures |= _tried(watched, watched.model, "the queue is full", queue, last=True)
+    report.add("point 6: alerts of capacity", has_passed=True, **figures)
+
+
+def _tried(
+    watched: Watched, release: Release, name: str, fault: AbstractContextManager[None], *, last: bool = False
+) -> dict[str, object]:
+    """The fault, from no alert to no alert; ``last``: its alerts look back so far that their end is not awaited."""
+    expected = set(ALERTS["faults"][name])
+    wait_until("no alert is raised", lambda: not watched.firing(release), RESOLVED_WITHIN_S)
+    start = time.monotonic()
+    with fault:
+        seen = watch(lambda: watched.firing(release), expected, RAISED_WITHIN_S if expected else 90, QUIET_S)
+    raised_s = time.monotonic() - start
+    assert seen == expected, f"{name}: raised {sorted(seen)}, expected {sorted(expected)}"
+    if not last:
+        later = watch(lambda: watched.firing(release), set(), QUIET_S, QUIET_S)
+        assert later <= expected, f"{name}, at its end: {sorted(later)}"
+        wait_until("the alerts are resolved", lambda: not watched.firing(release), RESOLVED_WITHIN_S)
+    return {name: ", ".join(sorted(seen)) or "no alert", f"{name}: lasted, s": raised_s}
