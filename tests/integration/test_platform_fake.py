@@ -57,7 +57,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, guard_dir: Path) -> Itera
         "STRATOS_DECODE_WORKER_FAKE__CRASH_POSITION": str(CRASH_POSITION),
     }
     data_dir = tmp_path_factory.mktemp("platform")
-    with running_platform(data_dir, "--engine", "fake", *REPLICAS, *MTLS, env=env, is_executed=True) as running:
+    with running_platform(data_dir, "--engine", "fake", *REPLICAS, *MTLS, env=env) as running:
         yield running
 
 
