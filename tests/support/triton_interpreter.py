@@ -66,7 +66,7 @@ if IS_INTERPRETED:
     def _find(self: Any, name: str) -> Any:
         if name != "type":
             return self.values[self.type.fields.index(name)]
-        self.type = tl.core._type_for_tuple_values(self.values)
+        _make_tuple(self, self.values)
         return self.type
 
     tl.core.tuple.__init__, tl.core.tuple.__getattr__ = _make_untyped, _find
