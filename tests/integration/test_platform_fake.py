@@ -234,7 +234,9 @@ def test_a_crashed_service_comes_back_where_it_was(platform: PlatformProcess, na
     before = platform.processes()[name]
     os.kill(before["pid"], signal.SIGKILL)
     wait_until(
-        lambda: (now := platform.processes()[name])["state"] == "serving" and now["pid"] != before["pid"],
+        lambda: (
+            (now := platform.processes()[name])["state"] == "serving" and now["num_restarts"] != before["num_restarts"]
+        ),
         what=f"the restart of {name}",
     )
     after = platform.processes()[name]
