@@ -37,7 +37,7 @@ from stratos_gateway.generation.recovery import Cause
 from stratos_gateway.http.listener import Listener, inherit_listener, open_listener
 from stratos_gateway.http.protocol import ConnectionsState
 from stratos_gateway.http.server import HttpServer
-from stratos_gateway.http.tls import ReloadingContext
+from stratos_gateway.http.tls import api_context
 from stratos_gateway.ledger.billing import Billing, LedgerAccess
 from stratos_gateway.limits.leaser import NO_LEASES, Leaser, Leases
 from stratos_gateway.limits.limiter import TenantLimiter
@@ -215,7 +215,7 @@ class GatewayService(Service):
     def _tls(self, metrics: GatewayMetrics) -> ssl.SSLContext | None:
         if self._settings.http_tls is None:
             return None
-        context = ReloadingContext(self._settings.http_tls)
+        context = api_context(self._settings.http_tls)
         metrics.show_certificate_expiry(context.not_after_unix_s)
         return context.listening
 

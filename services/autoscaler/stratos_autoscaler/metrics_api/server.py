@@ -13,6 +13,7 @@ import uvicorn
 
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
+from stratos.common.tls.reloading import reason
 from stratos.rpc.binding import StartError, explain_bind_failure, join_address, split_address
 from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.kubernetes.api import ApiServer
@@ -21,7 +22,7 @@ from stratos_autoscaler.metrics_api.app import MetricsApp
 from stratos_autoscaler.metrics_api.config import MetricsApiConfig
 from stratos_autoscaler.metrics_api.front_proxy import FrontProxy, read_front_proxy
 from stratos_autoscaler.metrics_api.registration import keep_ca_bundle
-from stratos_autoscaler.metrics_api.tls import PeerProtocol, ServingContexts
+from stratos_autoscaler.metrics_api.tls import PeerProtocol, ServingContext
 
 _log = logging.getLogger(__name__)
 LISTEN_SETTING = "STRATOS_AUTOSCALER_METRICS_API__LISTEN"
@@ -59,9 +60,9 @@ class MetricsApi:
         if config.certificate_path is None or config.key_path is None:
             raise StartError("the metrics API needs a certificate: set METRICS_API__CERTIFICATE_PATH and __KEY_PATH")
         try:
-            self._contexts = ServingContexts(config.certificate_path, config.key_path)
+            self._context = ServingContext(config.certificate_path, config.key_path)
         except OSError as error:
-            raise StartError(f"the certificate of the metrics API cannot be used: {error}") from None
+            raise StartError(f"the certificate of the metrics API cannot be used: {reason(error)}") from None
         self._socket = _listen(config.listen)
         self.address = join_address(*self._socket.getsockname()[:2])
         access = Access(api, config.access_ttl_s, clock)
@@ -78,7 +79,7 @@ class MetricsApi:
                 server_header=False,
                 proxy_headers=False,
                 timeout_graceful_shutdown=1,
-                ssl_context_factory=lambda *_: self._contexts.listening,
+                ssl_context_factory=lambda *_: self._context.listening,
             )
         )
 
@@ -104,7 +105,7 @@ class MetricsApi:
         while True:
             try:
                 proxy = await read_front_proxy(self._api)
-                self._contexts.trust(proxy)
+                self._context.trust(proxy)
                 self._proxy = proxy
                 await keep_ca_bundle(self._api, self._config, self._namespace)
                 pause_s, problem = self._config.refresh_s, ""

@@ -14,7 +14,7 @@ import pytest
 
 from stratos.rpc.binding import StartError
 from stratos_gateway.http.config import HttpTlsConfig
-from stratos_gateway.http.tls import ReloadingContext
+from stratos_gateway.http.tls import api_context
 from tests.support.gateway_keys import KEY
 from tests.support.gateway_world import TIMEOUT_S, World, gateway_world, say
 from tests.support.server_certificates import Authority
@@ -90,13 +90,13 @@ async def test_files_that_do_not_fit_together_leave_the_certificate_of_before(au
 
 def test_a_process_without_a_usable_certificate_does_not_start(authority: Authority) -> None:
     config = HttpTlsConfig(certificate_path=authority.certificate_path, key_path=authority.key_path)
-    ReloadingContext(config)
+    api_context(config)
     authority.key_path.write_bytes(b"no key")
     with pytest.raises(StartError, match="certificate"):
-        ReloadingContext(config)
+        api_context(config)
     authority.key_path.unlink()
     with pytest.raises(StartError, match="certificate"):
-        ReloadingContext(config)
+        api_context(config)
 
 
 async def test_old_protocols_plain_text_and_silence_are_no_handshake(authority: Authority) -> None:
