@@ -195,7 +195,7 @@ async def test_nothing_is_left_behind(start: Callable[..., Any], monkeypatch: py
 
 
 async def _life(end: signal.Signals | None) -> int:
-    client = make_client("process", FAKE, {})
+    client = make_client("process", FAKE, {}, is_executed=True)
     assert isinstance(client, ProcessEngine)
     await client.start()
     outputs = Outputs(client)
@@ -223,7 +223,7 @@ async def test_the_engine_ends_with_its_worker() -> None:
         "import asyncio, sys\n"
         "from tests.support.engine_clients import make_client\n"
         "async def main():\n"
-        "    client = make_client('process', {'step_s': 0.01}, {})\n"
+        "    client = make_client('process', {'step_s': 0.01}, {}, is_executed=True)\n"
         "    await client.start()\n"
         "    print(client.pid, flush=True)\n"
         "    await asyncio.sleep(60)\n"

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,15 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.child import run_engine_process
-from stratos.worker.engine_client.process import ProcessEngine
+from stratos.worker.engine_client.process import EngineChild, ProcessEngine
 from stratos.worker.engine_client.thread import ThreadEngine
+from tests.support import warm_process
 from tests.support.module_command import module_command
 from tests.support.terms import make_terms
 
 TIMEOUT_S = 20.0
 Start = Callable[..., Any]
-COMMAND = module_command("tests.support.engine_clients")
+MODULE = "tests.support.engine_clients"
 EXIT_TOKEN, RAISE_TOKEN, GARBAGE_TOKEN, HANG_UP_TOKEN, STRANGE_TOKEN = range(4095, 4090, -1)
 """A step that runs such a token ends the process, raises, lets the process say something that is no message, closes the
 socket and goes on, or gives a result that cannot be sent."""
@@ -75,12 +76,21 @@ def make_fake(settings: bytes) -> EngineCore:
     return EngineCore(SuddenRunner(FakeConfig(**fake)), SchedulerConfig(**values["scheduler"]))
 
 
-def make_client(kind: str, fake: dict[str, Any], scheduler: dict[str, Any], **options: Any) -> EngineClient:
-    """A client that is not started yet."""
+def make_client(
+    kind: str, fake: dict[str, Any], scheduler: dict[str, Any], *, is_executed: bool = False, **options: Any
+) -> EngineClient:
+    """A client that is not started yet; the process of one is a fork unless it is to be ``is_executed``."""
     settings = json.dumps({"fake": fake, "scheduler": scheduler}).encode()
     if kind == "thread":
         return ThreadEngine(make_fake(settings))
-    return ProcessEngine(settings, command=COMMAND, **options)
+    if is_executed:
+        return ProcessEngine(settings, command=module_command(MODULE), **options)
+    return ProcessEngine(settings, command=(MODULE,), launch=fork, **options)
+
+
+async def fork(command: Sequence[str], fds: Sequence[int]) -> EngineChild:
+    """A fork of the template that has an engine's imports."""
+    return warm_process.WarmChild(warm_process.begin(*command, files=(*warm_process.INHERITED, *fds), places=fds))
 
 
 class Outputs:

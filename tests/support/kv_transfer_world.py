@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import random
+import socket
 import threading
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -21,8 +22,8 @@ from stratos.kv.inproc import InprocHub
 from stratos.kv.registry import make_receiver, make_sender
 from stratos.kv.settings import GlooConfig, StagingConfig, TlsTransportConfig, TransportConfig
 from stratos.kv.transfer import FrameHeader
+from tests.support import warm_process
 from tests.support.certificates import CertificateFolder
-from tests.support.module_command import module_command
 from tests.support.ordered_gloo import OrderedGloo
 from tests.support.segment_memory import SEGMENTS, SegmentMemory, receiver_over, sender_over
 
@@ -154,8 +155,8 @@ class Link:
 class PeerProcess:
     """A sender in a process of its own; orders and answers are lines of JSON."""
 
-    def __init__(self, process):
-        self._process = process
+    def __init__(self, process, answers, orders):
+        self._process, self._answers, self._orders = process, answers, orders
         self.pid = process.pid
 
     @classmethod
@@ -168,31 +169,40 @@ class PeerProcess:
             "gloo_timeout_s": world.gloo_timeout_s,
             "faults": faults,
         }
-        process = await asyncio.create_subprocess_exec(
-            *module_command("tests.support.kv_transfer_peer"), json.dumps(options),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        peer = cls(process)
+        ours, its = socket.socketpair()
+        with its:
+            process = warm_process.WarmChild(
+                warm_process.begin(
+                    "tests.support.kv_transfer_peer",
+                    json.dumps(options),
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    files=(its.fileno(), its.fileno(), 2),
+                )
+            )
+        peer = cls(process, *await asyncio.open_unix_connection(sock=ours))
         try:
             assert await peer.answer() == {"ok": True}
             yield peer
         finally:
-            if process.returncode is None:
-                process.kill()
+            process.kill()
             await process.wait()
-            # Lets the event loop see the closed pipes.
-            await process.stdout.read()
+            peer.hang_up()
 
     async def order(self, **order):
         """Give an order, return the answer; ``{}`` when the process ended instead."""
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        await self._process.stdin.drain()
+        self._orders.write(json.dumps(order).encode() + b"\n")
         return await self.answer()
+
+    def hang_up(self):
+        self._orders.close()
 
     async def answer(self):
         """The next answer; ``{}`` when the process ended instead."""
         async with asyncio.timeout(LONG_S):
-            line = await self._process.stdout.readline()
+            try:
+                line = await self._answers.readline()
+            except ConnectionResetError:  # it ended with an order unread
+                line = b""
         return json.loads(line) if line else {}
 
     async def connect(self, offer):

@@ -46,6 +46,31 @@ if IS_INTERPRETED:
             _patch_lang(fn)
         return interpreter._LangPatchScope()
 
+    _get_dtype, _dtypes = interpreter._get_np_dtype, {}
+
+    def _get_dtype_once(kind: Any) -> Any:
+        """Triton makes a table of all of them at every call."""
+        if kind.name not in _dtypes:
+            _dtypes[kind.name] = _get_dtype(kind)
+        return _dtypes[kind.name]
+
+    _make_tuple = tl.core.tuple.__init__
+
+    def _make_untyped(self: Any, args: Any, type: Any = None) -> None:
+        """Every tensor has a tuple for its shape, whose type is hardly ever read and took a fifth of all time."""
+        if type is None:
+            self.values = list(args)
+        else:
+            _make_tuple(self, args, type)
+
+    def _find(self: Any, name: str) -> Any:
+        if name != "type":
+            return self.values[self.type.fields.index(name)]
+        _make_tuple(self, self.values)
+        return self.type
+
+    tl.core.tuple.__init__, tl.core.tuple.__getattr__ = _make_untyped, _find
+    interpreter._get_np_dtype = _get_dtype_once
     interpreter._patch_lang = _patch_once
     interpreter._patch_lang_tensor = _patch_with_scalars
     interpreter.InterpreterBuilder.create_dot = _product

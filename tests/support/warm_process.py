@@ -6,6 +6,7 @@ one that a user gives; what it does is real, apart from the start of its interpr
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import functools
 import json
@@ -15,7 +16,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -61,17 +62,56 @@ class WarmProcess:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    async def ended(self) -> int:
+        """As ``wait``, for one task."""
+        if self.poll() is None:
+            loop = asyncio.get_running_loop()
+            news = loop.create_future()
+            loop.add_reader(self._pipe, lambda: news.done() or news.set_result(None))
+            try:
+                await news
+            finally:
+                loop.remove_reader(self._pipe)
+        return self.wait()
+
     def _number(self) -> int:
         packet = os.read(self._pipe, NUMBER.size)
         assert packet, "the template of warm processes is gone"
         return int(NUMBER.unpack(packet)[0])
 
 
+class WarmChild:
+    """One command, like ``asyncio.subprocess.Process``; belongs to the running event loop."""
+
+    def __init__(self, process: WarmProcess) -> None:
+        self._process = process
+        self._ended = asyncio.ensure_future(process.ended())
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.poll()
+
+    def send_signal(self, signum: int) -> None:
+        self._process.send_signal(signum)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    async def wait(self) -> int:
+        """Any number of tasks may wait."""
+        return await asyncio.shield(self._ended)
+
+
 def begin(
     *argv: str,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    files: tuple[int, int, int] | None = None,
+    files: tuple[int, ...] | None = None,
+    places: Sequence[int] = (),
 ) -> WarmProcess:
     """Start ``python -m argv``, or a program where its path ends with ".py", in a session of its own.
 
@@ -80,8 +120,15 @@ def begin(
         env: all of its environment; default: that of the tests.
         cwd: its folder; default: that of the tests.
         files: descriptors of its standard files; default: nothing to read, and one pipe for both kinds of output.
+            More may follow.
+        places: numbers under which it finds those that follow.
     """
-    request = {"argv": argv, "env": dict(os.environ if env is None else env), "cwd": str(cwd or Path.cwd())}
+    request = {
+        "argv": argv,
+        "places": [0, 1, 2, *places],
+        "env": dict(os.environ if env is None else env),
+        "cwd": str(cwd or Path.cwd()),
+    }
     packet = json.dumps(request).encode()
     assert len(packet) <= MAX_PACKET, "too large an environment"
     news, tells = os.pipe()

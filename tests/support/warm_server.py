@@ -22,6 +22,7 @@ import socket
 import struct
 import sys
 from dataclasses import dataclass
+from fcntl import F_DUPFD, fcntl
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -29,6 +30,8 @@ from stratos.cli.forking import client, server
 from stratos.rpc.serving.parent import end_with_parent
 
 MAX_PACKET = 128 * 1024
+MAX_FDS = 16
+_ABOVE_ALL_FDS = 512
 NUMBER = struct.Struct("<i")
 """The pid, and later the exit code, in the pipe of a process."""
 MODULES = (
@@ -45,7 +48,7 @@ MODULES = (
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What a fork finds: what to run, and its standard files."""
+    """What a fork finds: what to run, and its files."""
 
     request: dict[str, Any]
     files: tuple[int, ...]
@@ -77,7 +80,7 @@ class WarmServer:
             if self._wakeups in ready:
                 self._reap()
             if self._channel in ready:
-                packet, fds, _, _ = socket.recv_fds(self._channel, MAX_PACKET, 4)
+                packet, fds, _, _ = socket.recv_fds(self._channel, MAX_PACKET, MAX_FDS)
                 if not packet:
                     return None
                 *files, pipe = fds
@@ -146,10 +149,13 @@ class _Forked:
 def become(child: Child) -> NoReturn:
     """Run the command of a fork."""
     os.setsid()
-    for fd, place in zip(child.files, (0, 1, 2), strict=True):
-        os.dup2(fd, place)
+    files = [fcntl(fd, F_DUPFD, _ABOVE_ALL_FDS) for fd in child.files]
+    for fd in child.files:
         os.close(fd)
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, "rb", closefd=False))
+    for fd, place in zip(files, child.request["places"], strict=True):
+        os.dup2(fd, place, inheritable=place <= 2)
+        os.close(fd)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for as long as the process
     sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
     os.environ.clear()
     os.environ.update(child.request["env"])

@@ -16,6 +16,7 @@ EXEMPT = {
     ): "mends Triton's interpreter, which has no hook for it",
     ("tests/support/triton_interpreter.py", "_convert_float"): "mends Triton's interpreter, which has no hook for it",
     ("tests/support/triton_interpreter.py", "_patch_lang"): "mends Triton's interpreter, which has no hook for it",
+    ("tests/support/triton_interpreter.py", "_get_np_dtype"): "mends Triton's interpreter, which has no hook for it",
     ("tests/support/triton_interpreter.py", "_LangPatchScope"): "mends Triton's interpreter, which has no hook for it",
     ("tests/support/worker_world.py", "_senders"): "puts a faulty sender in the place of a sound one",
     ("tests/support/kv_transfer_world.py", "_pairs"): "looks at staging memory in every state, also freed slots",

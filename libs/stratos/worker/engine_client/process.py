@@ -18,8 +18,8 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -56,6 +56,28 @@ FAULT_TIMEOUT_S = 0.5
 """The same for a child that closed its socket unasked: requests wait to be told."""
 
 
+class EngineChild(Protocol):
+    """What a client needs of the process of its engine."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+    async def wait(self) -> int:
+        """Its exit code, below 0 where a signal ended it."""
+        ...
+
+
+Launch = Callable[[Sequence[str], Sequence[int]], Awaitable[EngineChild]]
+"""Starts a command that finds these descriptors under the same numbers, and nothing to read."""
+
+
+async def execute(command: Sequence[str], fds: Sequence[int]) -> EngineChild:
+    """An interpreter of its own."""
+    return await asyncio.create_subprocess_exec(*command, pass_fds=fds, stdin=asyncio.subprocess.DEVNULL)
+
+
 class ProcessEngine(EngineClient):
     """Starts the child in ``start``; ``info`` is there from then on.
 
@@ -63,6 +85,7 @@ class ProcessEngine(EngineClient):
         settings: JSON that tells the child what engine to make.
         arena_bytes: shared memory for payloads; a payload above it is refused.
         command: program of the child and its first arguments.
+        launch: how the command is started.
     """
 
     def __init__(
@@ -71,9 +94,11 @@ class ProcessEngine(EngineClient):
         *,
         arena_bytes: int = DEFAULT_ARENA_BYTES,
         command: Sequence[str] = ENGINE_COMMAND,
+        launch: Launch = execute,
     ) -> None:
         super().__init__()
-        self._settings, self._arena_bytes, self._command = settings, arena_bytes, tuple(command)
+        self._settings, self._arena_bytes = settings, arena_bytes
+        self._command, self._launch = tuple(command), launch
         self._calls: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._last_call = 0
         self._num_awaited = 0
@@ -98,12 +123,8 @@ class ProcessEngine(EngineClient):
         ours, theirs = socket.socketpair()
         fds = (theirs.fileno(), memory.fd)
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                *(str(number) for number in (*fds, self._arena_bytes)),
-                pass_fds=fds,
-                stdin=asyncio.subprocess.DEVNULL,
-            )
+            command = (*self._command, *(str(number) for number in (*fds, self._arena_bytes)))
+            self._process = await self._launch(command, fds)
         except BaseException:
             ours.close()
             memory.close()
