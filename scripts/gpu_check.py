@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,9 @@ SECTIONS = {
     "tests": Section("suites", "run", 230, "kernels, runner and models of every family against references"),
     "decode": Section("steps", "decode", 110, "decode steps of the 8B shape against the roofline, by batch"),
     "ablations": Section("steps", "ablations", 130, "the same with each switch off in turn"),
+    "adapters": Section("steps", "adapters", 70, "decode steps with 0 to 32 adapters, grouped and one by one"),
     "attention": Section("attention", "run", 100, "the attention kernel alone: GB/s, TFLOP/s, other program shapes"),
+    "sampling": Section("sampling", "run", 60, "sampling on the device against logits to the host and a sort there"),
     "prefill": Section("steps", "prefill", 60, "prompts of the 8B shape"),
     "handoff": Section(
         "handoff", "run", 60, "KV into the pages of another process; what of it a first token waits for"
@@ -120,10 +122,11 @@ def _run_section(arguments: argparse.Namespace) -> int:
 def _interpret_kernels() -> None:
     import tests.support.triton_interpreter as triton_interpreter  # noqa: F401  # before anything imports Triton
     from stratos.engine.attention import triton_paged
-    from stratos.engine.triton_kernels import sampling
+    from stratos.engine.triton_kernels import sampling, split_sampling
 
     triton_paged.TARGET_PROGRAMS = 4  # they run one by one
     sampling.VOCAB_BLOCK = sampling.SEARCH_BLOCK = 128
+    split_sampling.PART = split_sampling.BLOCK = split_sampling.NOISE_BLOCK = split_sampling.SEARCH_BLOCK = 128
 
 
 def _run_all(arguments: argparse.Namespace) -> int:
@@ -188,7 +191,7 @@ def _environment(is_rehearsal: bool, commit: str) -> dict[str, Any]:
         "missing": [name for name in (*NEEDED, *HELPFUL) if importlib.util.find_spec(name) is None],
         "utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    found |= {name: version(name) for name in ("triton", "transformers", "numpy") if importlib.util.find_spec(name)}
+    found |= {name: _version(name) for name in ("triton", "transformers", "numpy") if importlib.util.find_spec(name)}
     if not is_rehearsal:
         properties = torch.cuda.get_device_properties(0)
         found |= {
@@ -198,6 +201,14 @@ def _environment(is_rehearsal: bool, commit: str) -> dict[str, Any]:
             "multiprocessors": properties.multi_processor_count,
         }
     return found
+
+
+def _version(name: str) -> str:
+    """Of a module that is there; an image may have installed it under another name than its own."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return str(getattr(importlib.import_module(name), "__version__", "unknown"))
 
 
 def _git(*arguments: str) -> str:

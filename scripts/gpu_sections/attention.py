@@ -59,6 +59,8 @@ class _Bench:
             num_layers=layers, num_kv_heads=kv_heads, head_dim=dim, block_size=BLOCK, element_bytes=dtype.itemsize
         )
         pages = KvPages(geometry, batch * blocks, dtype, rig.device)
+        if not self.is_fp8:
+            pages.tensor.normal_()
         if self.is_fp8:
             options["kv_scales"] = torch.ones(layers, 2, kv_heads, device=rig.device)
         self.layers, self.layer_bytes, self.context = layers, layer_bytes, context
@@ -93,6 +95,14 @@ class _Bench:
 
         return [lambda layer=layer: work(layer) for layer in range(self.layers)]
 
+    def difference(self, one: TileShape, other: TileShape, query_blocks: list[tuple[int, int]]) -> float:
+        """The largest one between what two program shapes compute."""
+        outs = []
+        for shape in (one, other):
+            self.works(shape, query_blocks, is_split=True)[0]()
+            outs.append(self.out.float().clone())
+        return round(float((outs[0] - outs[1]).abs().max()), 5)
+
 
 def _decode(
     rig: Rig, bandwidth: float, batch: int, context: int, shape: tuple[int, int, int] | None = None, **options: Any
@@ -100,14 +110,19 @@ def _decode(
     bench = _Bench(rig, batch, 1, context, **options)
     is_exact = options.get("is_exact", False)
     chosen = bench.kernel.shapes.exact if is_exact else bench.kernel.shapes.decode
+    rows = [(row, 0) for row in range(batch)]
+    differs = {}
     if shape is not None:
+        # indirect loads with several stages have never been executed: every shape must come to the same
+        differs["differs_by"] = bench.difference(chosen, TileShape(chosen.rows, *shape), rows)
         chosen = TileShape(chosen.rows, *shape)
-    seconds = rig.seconds(bench.works(chosen, [(row, 0) for row in range(batch)], not is_exact))
+    seconds = rig.seconds(bench.works(chosen, rows, not is_exact))
     moved = batch * context * bench.layer_bytes // (batch * -(-context // BLOCK) * BLOCK)
     return {
         "us": round(seconds * 1e6, 1),
         "gb_per_s": round(moved / seconds / 1e9, 1),
         "share_of_copy": round(moved / seconds / bandwidth, 3),
+        **differs,
     }
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from triton.runtime.errors import OutOfResources
 
 from gpu_sections.rig import Rig, Work
+from stratos.engine.layers.product_choice import ON_A_GPU, OWN, Product
+from stratos.engine.triton_kernels.few_rows import MAX_ROWS
 
 SHAPES = {
     "qkv": (6144, 4096),
@@ -27,6 +30,7 @@ def run(rig: Rig) -> None:
     shapes = {"small": (32, 16)} if rig.is_rehearsal else SHAPES
     for name, shape in shapes.items():
         rig.attempt(f"{name}_efficiency", lambda shape=shape: _efficiency(rig, bandwidth, *shape))
+        rig.attempt(f"{name}_candidates", lambda shape=shape: _candidates(rig, *shape))
     rig.attempt("square_tflop_per_s", lambda: _square(rig))
 
 
@@ -42,6 +46,25 @@ def _efficiency(rig: Rig, bandwidth: float, out_features: int, in_features: int)
         moved = size + rows * (in_features + out_features) * rig.dtype.itemsize
         shares[str(rows)] = round(moved / rig.seconds(works) / bandwidth, 3)
     return shares
+
+
+def _candidates(rig: Rig, out_features: int, in_features: int) -> dict[str, dict[str, float | str]]:
+    """Microseconds of each candidate of ``product_choice``, by rows."""
+    size = out_features * in_features * rig.dtype.itemsize
+    copies = max(1, 2 if rig.is_rehearsal else COPY_BYTES // size)
+    weights = [torch.randn(out_features, in_features, dtype=rig.dtype, device=rig.device) for _ in range(copies)]
+    others = OWN if rig.is_rehearsal else ON_A_GPU
+    candidates: dict[str, Product] = {"framework": torch.nn.functional.linear, **others}
+    found: dict[str, dict[str, float | str]] = {}
+    for rows in BATCHES[:1] if rig.is_rehearsal else [rows for rows in BATCHES if rows <= MAX_ROWS]:
+        x = torch.randn(rows, in_features, dtype=rig.dtype, device=rig.device)
+        times = found[str(rows)] = {}
+        for name, product in candidates.items():
+            try:
+                times[name] = round(rig.seconds([partial(product, x, weight, None) for weight in weights]) * 1e6, 2)
+            except OutOfResources as error:
+                times[name] = f"does not fit: {error}"[:100]
+    return found
 
 
 def _square(rig: Rig) -> float:

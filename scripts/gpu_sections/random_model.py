@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpu_sections.rig import Rig
 from stratos.common.clock import SystemClock
-from stratos.common.errors import InvalidAdapter
 from stratos.core.kv import KvGeometry, KvIdentity
 from stratos.engine.checkpoint.config import DecoderConfig, parse_decoder_config
 from stratos.engine.checkpoint.loader import AttentionWeights, LinearWeights, MlpWeights
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.layers.linear import LinearFactory
+from stratos.engine.lora.host_copy import HostAdapter
 from stratos.engine.lora.store import LoraStore
+from stratos.engine.lora.weights import LoraWeights, lay_out
 from stratos.engine.memory.host_pages import HostPages
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.models.decoder import Decoder
@@ -45,7 +47,7 @@ TINY = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
 }
-BLOCK = 16
+BLOCK, RANK = 16, 16
 
 
 class RandomReader:
@@ -118,17 +120,24 @@ class RandomModel:
         self._pages = KvPages(self.geometry, num_blocks, rig.dtype, rig.device)
         self._linear = LinearFactory(rig.device, rig.dtype, enable_prepacked_gemm=False)
 
-    def runner(self, largest: int, **switches: bool) -> CudaRunner:
-        """A runner whose decode steps hold up to ``largest`` rows; ``switches`` of ``RunnerConfig``."""
+    def runner(self, largest: int, num_adapters: int = 0, **switches: bool) -> CudaRunner:
+        """A runner whose decode steps hold up to ``largest`` rows; ``switches`` of ``RunnerConfig``.
+
+        ``num_adapters``: loaded as ``adapter_name`` names them, each with every projection.
+        """
         rig, config = self._rig, self.config
+        if not num_adapters:
+            switches["enable_grouped_lora"] = False  # nothing to capture twice
         settings = RunnerConfig(
             model_path=rig.path,
             max_graph_batch=largest,
             enable_triton_kernels=True,
+            max_resident_adapters=max(1, num_adapters),
             **switches,  # type: ignore[arg-type]
         )
         kernels = choose_kernels(settings, rig.device, rig.dtype)
-        decoder = Decoder(config, self.reader, self._linear, kernels.ops, rig.device)  # type: ignore[arg-type]
+        linear = kernels.linear(settings, rig.device, rig.dtype)
+        decoder = Decoder(config, self.reader, linear, kernels.ops, rig.device)  # type: ignore[arg-type]
         attention = kernels.attention(self._pages, config.num_heads, config.windows, rig.dtype)
         identity = KvIdentity(model_digest="random", kv_dtype="any", rope_variant="any", numerics_id="any")
         info = RunnerInfo(
@@ -139,11 +148,34 @@ class RandomModel:
             max_model_len=config.max_model_len,
             eos_token_ids=(),
         )
-        host, adapters = HostPages(self._pages, 0, SystemClock()), LoraStore(1, 0, _no_adapter, _no_adapter)
+        host = HostPages(self._pages, 0, SystemClock())
+        adapters = LoraStore(max(1, num_adapters), 0, self._read_adapter, self._lay_out_adapter)
+        for index in range(num_adapters):
+            adapters.load(RandomAdapter(adapter_name(index)))  # type: ignore[arg-type]
         runner = CudaRunner(info, decoder, attention, self._pages, host, adapters)
         runner.prepare(settings)
         return runner
 
+    def _read_adapter(self, files: Any) -> HostAdapter:
+        """Every projection, rank ``RANK``; memory of its own, so that a step reads what it would read."""
+        rig, tensors = self._rig, {}
+        for layer in range(self.config.num_layers):
+            for name, (num_out, num_in) in self.config.projection_shapes(layer).items():
+                for part, shape in (("A", (RANK, num_in)), ("B", (num_out, RANK))):
+                    tensors[layer, name, part] = torch.randn(shape, dtype=rig.dtype, device=rig.device).mul_(0.01)
+        return HostAdapter(files.digest, tensors)
 
-def _no_adapter(adapter: object) -> NoReturn:
-    raise InvalidAdapter(f"a model of random weights has no adapters: {adapter}")
+    def _lay_out_adapter(self, adapter: HostAdapter) -> LoraWeights:
+        return lay_out(adapter, self.config, self._linear, {}, self._rig.device)
+
+
+@dataclass(frozen=True)
+class RandomAdapter:
+    """As much of ``AdapterFiles`` as a store asks for."""
+
+    digest: str
+
+
+def adapter_name(index: int) -> str:
+    """Of the adapters of ``RandomModel.runner``."""
+    return f"adapter-{index}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from triton.runtime.errors import OutOfResources
 
 Work = Callable[[], object]
 
@@ -50,6 +51,9 @@ class Rig:
             return
         try:
             self.record(name, work())
+        except OutOfResources as error:
+            # a program shape that this device cannot run is a result of a sweep, not a fault
+            self.record(name, {"does_not_fit": str(error)[:200]})
         except Exception as error:
             self.record(name, {"error": f"{type(error).__name__}: {error}"[:600]})
             if "CUDA" in str(error) and "out of memory" not in str(error):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpu_sections.random_model import BLOCK, RandomModel
+from gpu_sections.random_model import BLOCK, RandomModel, adapter_name
 from gpu_sections.rig import Rig
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
@@ -19,13 +19,19 @@ BATCHES, CONTEXT, STEPS, WARM_UP = (1, 8, 32, 64, 128, 256), 1024, 32, 6
 ABLATED = (1, 8, 64)
 GREEDY = SamplingParams(temperature=0.0)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, top_k=50)
+UNTRUNCATED = SamplingParams(temperature=0.8)
 VARIANTS: dict[str, tuple[dict[str, bool], bool, SamplingParams]] = {
     "all_on": ({}, True, GREEDY),
     "overlap_off": ({}, False, GREEDY),
     "graphs_off": ({"enable_cuda_graphs": False}, True, GREEDY),
     "fused_ops_off": ({"enable_fused_ops": False}, True, GREEDY),
+    "gemm_choice_on": ({"enable_gemm_choice": True}, True, GREEDY),
     "split_kv_off": ({"enable_split_kv": False}, True, GREEDY),
+    "balanced_kv_off": ({"enable_balanced_kv": False}, True, GREEDY),
     "sampled": ({}, True, SAMPLED),
+    "sampled_split_sampler_off": ({"enable_split_sampler": False}, True, SAMPLED),
+    "untruncated": ({}, True, UNTRUNCATED),
+    "untruncated_split_sampler_off": ({"enable_split_sampler": False}, True, UNTRUNCATED),
     "sampled_sampler_off": ({"enable_triton_sampler": False}, True, SAMPLED),
 }
 """Switches of the runner, overlap, and how tokens are sampled."""
@@ -52,6 +58,19 @@ def ablations(rig: Rig) -> None:
                 f"{name}_{batch}", lambda r=runner, b=batch, n=overlap, p=params: bench.measure(r, b, p, overlap=n)
             )
         del runner
+
+
+def adapters(rig: Rig) -> None:
+    """Section ``adapters``: decode steps whose rows use so many adapters of rank 16 on every projection, in turn."""
+    model, bench = _model(rig)
+    batch = min(64, max(bench.batches))
+    for num_adapters in (0, 2) if rig.is_rehearsal else (0, 1, 8, 32):
+        for is_grouped in (True, False) if num_adapters in (2, 8) else (True,):
+            runner = model.runner(batch, num_adapters, enable_grouped_lora=is_grouped)
+            name = f"{num_adapters}_of_{batch}{'' if is_grouped else '_one_by_one'}"
+            bench.num_adapters = num_adapters
+            rig.attempt(name, lambda r=runner: bench.measure(r, batch, GREEDY, overlap=True))
+            del runner
 
 
 def prefill(rig: Rig) -> None:
@@ -96,6 +115,8 @@ class Bench:
         random.Random(0).shuffle(blocks)
         self._tables = [tuple(blocks[i * width : (i + 1) * width]) for i in range(max(batches))]
         self._next_id = 0
+        self.num_adapters = 0
+        """Rows take them in turn; 0 is the base model."""
 
     def measure(self, runner: CudaRunner, batch: int, params: SamplingParams, overlap: bool) -> dict[str, Any]:
         """Wall time of a step, and the device's time of the forward pass alone."""
@@ -111,6 +132,8 @@ class Bench:
             enqueued = min(enqueued, enqueue_s / steps)
         assert runner.decoding is not None
         graphs, size = runner.decoding, runner.decoding.padded(batch)
+        if self.num_adapters and runner.decoding_adapters is not None:
+            graphs = runner.decoding_adapters
         with torch.inference_mode():
             forward = self._rig.event_seconds(lambda: graphs.step(size))
         context = self._context + warm_up + steps / 2
@@ -170,6 +193,7 @@ class Bench:
                 start=start,
                 block_table=self._tables[index][: start // BLOCK + 1],
                 sample=spec,
+                adapter_digest=adapter_name(index % self.num_adapters) if self.num_adapters else "",
                 continues=continues,
             )
             rows.append(row)

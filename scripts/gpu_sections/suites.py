@@ -30,7 +30,9 @@ SUITES: dict[str, list[str]] = {
     "nccl": ["tests/gpu/test_nccl_on_gpu.py"],
     "ipc": ["tests/gpu/test_ipc_on_gpu.py"],
     "units_attention": [f"{KERNEL_UNITS}/test_attention.py", f"{KERNEL_UNITS}/test_layers.py"],
-    "units_sampling": [f"{KERNEL_UNITS}/test_sampling.py"],
+    "units_sampling": [f"{KERNEL_UNITS}/test_sampling.py", f"{KERNEL_UNITS}/test_split_sampling.py"],
+    "units_grouped": [f"{KERNEL_UNITS}/test_grouped_{name}.py" for name in ("lora", "experts")],
+    "units_products": [f"{KERNEL_UNITS}/test_few_rows.py"],
     "units_copies": [f"{KERNEL_UNITS}/test_kv_copies.py"],
     "units_runner": [f"{RUNNER_UNITS}/test_gpu_runner.py"],
 }

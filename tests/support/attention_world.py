@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.support.triton_interpreter import DEVICE  # before anything that imports Triton
+from stratos.engine.attention.context_parts import ContextParts
 from stratos.engine.triton_kernels import attention
 from stratos.engine.triton_kernels.attention import AttentionRows, ExactSlice, Parts, TileShape, attend
 from tests.support import attention_reference
@@ -59,7 +61,9 @@ class World:
 
     def run(self, shape: TileShape, num_parts: int = 0, **options: Any) -> torch.Tensor:
         out = torch.full_like(self.query, float("nan"))
-        parts = None
+        parts, rows = None, self.rows(shape)
+        if cut := options.pop("cut", None):
+            rows, parts = self.cut(rows, cut)
         if num_parts:
             tokens, heads, dim = self.query.shape
             acc = torch.full((tokens, heads, num_parts, dim), float("nan"), device=DEVICE)
@@ -71,7 +75,7 @@ class World:
             out,
             self.query,
             self.pages[:, LAYER],
-            self.rows(shape),
+            rows,
             scale=0.3,
             shape=shape,
             parts=parts,
@@ -79,6 +83,15 @@ class World:
             **options,
         )
         return out
+
+    def cut(self, rows: AttentionRows, cut: ContextParts) -> tuple[AttentionRows, Parts]:
+        """One program per item: rows of one query, each in as many parts as its length asks for."""
+        contexts = np.array([context for _, _, context in self.spans])
+        items = cut.items(np.arange(len(contexts)), contexts, cut.capacity(len(contexts)))
+        shape = (min(len(items), cut.max_split_items), *self.query.shape[1:])
+        acc = torch.full(shape, float("nan"), device=DEVICE)
+        stats = torch.full((*shape[:2], 2), float("nan"), device=DEVICE)
+        return replace(rows, items=_int32(items)), Parts(cut.max_parts, acc, stats)
 
     def exact(self, shape: TileShape) -> ExactSlice:
         tokens, heads, dim = self.query.shape

@@ -23,7 +23,9 @@ from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.layers.triton_ops import TritonOps
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.runner.cuda.tables import DeviceTables
-from stratos.engine.triton_kernels import sampling
+from stratos.engine.triton_kernels import lora, sampling, split_sampling
+from stratos.engine.triton_kernels.experts import experts_linear
+from stratos.engine.triton_kernels.few_rows import SHAPES, few_rows_linear
 from stratos.engine.triton_kernels.kv_copies import copy_kv
 from stratos.engine.triton_kernels.linear import linear
 from tests.support.triton_compile import Compiled, compiled, resources
@@ -59,9 +61,12 @@ def _forward(attention: TritonPagedAttention, dtype: torch.dtype, tokens: int, m
 
 def _attend(pages_type: torch.dtype, dtype: torch.dtype) -> None:
     attention = _attention(pages_type, dtype)
+    balanced = DeviceTables(128, max(BATCHES), 64, BLOCK, CPU, attention.context_parts)
+    _forward(attention, dtype, max(BATCHES), balanced.metadata(attention, max(BATCHES)), norm=False)
     tables = DeviceTables(128, max(BATCHES), 64, BLOCK, CPU)
+    equal = _attention(pages_type, dtype, balances_kv=False)
     for rows in BATCHES:
-        _forward(attention, dtype, rows, tables.metadata(attention, rows), norm=False)
+        _forward(equal, dtype, rows, tables.metadata(equal, rows), norm=False)
     prompt = attention.prepare([RowSpan(0, BLOCK, 0, (0,))])
     _forward(attention, dtype, BLOCK, prompt, norm=True)
     exact = _attention(pages_type, dtype, is_exact=True)
@@ -73,13 +78,28 @@ def _layer(dtype: torch.dtype) -> None:
     ops.rms_norm(x, weight, 1e-6)
     ops.add_rms_norm(x, x.clone(), weight, 1e-6)
     ops.silu_mul(torch.zeros(2, 2 * 14336, dtype=dtype))
+    for shape in SHAPES:
+        few_rows_linear(x, torch.zeros(HIDDEN, HIDDEN, dtype=dtype), None, shape)
+    _adapters(dtype)
+    addresses, begins = torch.zeros(8, dtype=torch.int64), torch.zeros(9, dtype=torch.int64)
+    for pairs in (2, 1024):
+        order = torch.zeros(pairs, dtype=torch.int64)
+        experts_linear(torch.zeros(pairs // 2, HIDDEN, dtype=dtype), addresses, begins, 28672, order, 2)
     linear(x, torch.zeros(HIDDEN, HIDDEN, dtype=dtype), None)
+
+
+def _adapters(dtype: torch.dtype) -> None:
+    table, segments = torch.zeros(8, LAYERS, 4, lora.ENTRY, dtype=torch.int64), torch.zeros(2, 4, dtype=torch.int32)
+    x, ends = torch.zeros(2, HIDDEN, dtype=dtype), (HEADS * DIM, (HEADS + KV_HEADS) * DIM, (HEADS + 2 * KV_HEADS) * DIM)
+    out = torch.zeros(2, ends[-1], dtype=dtype)
+    lora.add_adapters(out, x, table[:, 1, 0], segments, ends, lora.scratch(2, CPU))
 
 
 def _sampling() -> None:
     logits, rows = torch.zeros(8, VOCAB), torch.zeros(8, dtype=torch.int32)
     keys = torch.zeros(8, 2, dtype=torch.int32)
     sampling.sample(logits, torch.zeros(8, 4, dtype=torch.float64), keys)
+    split_sampling.sample(logits, torch.zeros(8, 4, dtype=torch.float64), keys)
     sampling.penalise(logits, rows, rows, torch.zeros(8, 3), torch.zeros(8, VOCAB, dtype=torch.int32))
     sampling.mask(logits, rows, torch.zeros(8, VOCAB // 32, dtype=torch.int32))
 

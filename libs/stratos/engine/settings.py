@@ -149,8 +149,22 @@ class RunnerConfig:
     """On a GPU, attention and matrix products whose results depend on neither batch nor chunk; slower."""
     enable_split_kv: bool = True
     """Ablation switch: on a GPU, split long contexts over several programs when few rows decode."""
+    enable_grouped_lora: bool = True
+    """Ablation switch: on a GPU, add the adapters of a step by grouped kernels, in captured steps too; off adds one
+    after the other, and runs every step with adapters eagerly. Needs ``enable_sorted_adapters``."""
+    enable_gemm_choice: bool = False
+    """On a GPU, measure at start which kernel is fastest for the matrix products of decode steps of up to 64 rows: the
+    framework's libraries or our own. Off until it has been measured on one; it lengthens the start."""
+    enable_grouped_experts: bool = True
+    """Ablation switch: on a GPU, all experts of a layer by one product, routed on the device, in captured steps too;
+    off asks the host and runs one expert after the other."""
+    enable_balanced_kv: bool = True
+    """Ablation switch: on a GPU, split each context by its own length, however many rows decode; off splits all of a
+    step into equally many parts, which are one from some 33 rows on."""
     enable_triton_sampler: bool = True
     """Ablation switch: on a GPU, sample without sort and without waiting for the device; off is the portable one."""
+    enable_split_sampler: bool = True
+    """Ablation switch: on a GPU, several programs draw a row's token; off is one program a row."""
     enable_copy_stream: bool = True
     """Ablation switch: on a GPU, move KV by one kernel per frame, on a stream of its own; off moves it block by block
     after the steps that are launched."""

@@ -15,7 +15,7 @@ from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.timeout(240)
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
-SECTIONS = ["tests", "decode", "ablations", "attention", "prefill", "handoff", "products"]
+SECTIONS = ["tests", "decode", "ablations", "adapters", "attention", "sampling", "prefill", "handoff", "products"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -53,7 +53,9 @@ def test_a_section_that_breaks_is_reported_and_the_next_one_runs(tmp_path: Path)
     assert status == 1
     assert sections["nonsense"]["status"].startswith("no such section")
     assert sections["products"]["status"] == "ok"
-    assert set(sections["products"]["results"]) == {"copy_gb_per_s", "small_efficiency", "square_tflop_per_s"}
+    assert set(sections["products"]["results"]) == {
+        "copy_gb_per_s", "small_efficiency", "small_candidates", "square_tflop_per_s",
+    }  # fmt: skip
     tests = sections["tests"]
     assert tests["status"] == "failed in part: missing"
     assert tests["results"]["passing"]["counts"] == {"passed": 1}
@@ -63,11 +65,21 @@ def test_a_section_that_breaks_is_reported_and_the_next_one_runs(tmp_path: Path)
 
 @pytest.mark.slow
 def test_interpreted_kernels_are_measured_in_rehearsal(tmp_path: Path) -> None:
-    status, sections = rehearse(tmp_path, "ablations,attention")
+    status, sections = rehearse(tmp_path, "ablations,adapters,attention,sampling")
     assert status == 0
-    names = ("all_on", "overlap_off", "graphs_off", "fused_ops_off", "split_kv_off", "sampled", "sampled_sampler_off")
+    names = (
+        "all_on", "gemm_choice_on", "overlap_off", "graphs_off", "fused_ops_off", "split_kv_off", "balanced_kv_off",
+        "sampled", "sampled_split_sampler_off", "untruncated", "untruncated_split_sampler_off", "sampled_sampler_off",
+    )  # fmt: skip
     ablations, attention = sections["ablations"], sections["attention"]
     assert ablations["status"] == attention["status"] == "ok"
     assert all(ablations["results"][f"{name}_2"]["step_ms"] > 0 for name in names)
+    assert all(
+        sections["adapters"]["results"][name]["step_ms"] > 0 for name in ("0_of_3", "2_of_3", "2_of_3_one_by_one")
+    )
     assert attention["results"]["decode_2x40"]["us"] > 0
     assert attention["results"]["prefill_24"]["us"] > 0
+    sampled = sections["sampling"]["results"]["top_k_top_p_2x300"]
+    assert sampled["differing_tokens"] == dict.fromkeys(("split", "one_program_a_row", "sorted_on_device", "host"), 0)
+    assert sampled["split_ms_per_token"] > 0
+    assert sampled["host_ms_per_token"] > 0

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from stratos.engine.attention.backend import AttentionBackend, RowSpan
+from stratos.engine.attention.context_parts import ITEM_FIELDS, ContextParts
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.memory.copies import pack_to_device
@@ -79,6 +80,7 @@ class TritonPagedAttention(AttentionBackend):
         kv_scales: float32 [layers, 2, kv_heads].
         is_exact: results independent of batch and chunk, slower at long contexts.
         splits_kv: split long contexts over programs where few rows decode.
+        balances_kv: split each context by its own length, however many rows decode; needs ``splits_kv``.
         shapes: of programs; chosen by type and head size when absent.
     """
 
@@ -94,6 +96,7 @@ class TritonPagedAttention(AttentionBackend):
         kv_scales: Tensor | None = None,
         is_exact: bool = False,
         splits_kv: bool = True,
+        balances_kv: bool = True,
         shapes: Shapes | None = None,
     ) -> None:
         geometry = pages.geometry
@@ -110,7 +113,13 @@ class TritonPagedAttention(AttentionBackend):
             shape: shape.rows // (1 << (group - 1).bit_length())
             for shape in (self.shapes.decode, self.shapes.prefill, self.shapes.exact)
         }
-        num_partials = 2 * max(1, TARGET_PROGRAMS // self._kv_heads) * num_heads
+        num_programs = max(1, TARGET_PROGRAMS // self._kv_heads)
+        self.context_parts: ContextParts | None = None
+        """How contexts of decode rows are cut; ``None``: into as many parts as ``num_parts`` says."""
+        if balances_kv and splits_kv and not is_exact:
+            window = None if None in self._windows else max(w for w in self._windows if w is not None)
+            self.context_parts = ContextParts(num_programs, self.shapes.decode.tile, MAX_PARTS, window)
+        num_partials = 2 * num_programs * num_heads
         if is_exact:
             num_partials = max(EXACT_SCRATCH_BYTES // (4 * (self._dim + 2)), 1)
         self._acc = torch.empty(num_partials * self._dim, dtype=torch.float32, device=self._device)
@@ -131,36 +140,43 @@ class TritonPagedAttention(AttentionBackend):
             if row.num_tokens > 1 or self.is_exact
             for first in range(0, row.num_tokens, step)
         ]
+        contexts_ = np.array([row.context for row in rows], dtype=np.int32)
+        items = np.zeros((0, ITEM_FIELDS), dtype=np.int32)
+        if self.context_parts is not None and decode:
+            places = np.array([index for index, _ in decode], dtype=np.int32)
+            items = self.context_parts.items(places, contexts_[places])
         width = max(len(row.block_table) for row in rows)
         tables = np.zeros((len(rows), -(-width // 4) * 4), dtype=np.int32)
         for index, row in enumerate(rows):
             tables[index, : len(row.block_table)] = row.block_table
-        begins, counts, contexts, slots, tables_, decode_, prefill_ = pack_to_device(
+        begins, counts, contexts, slots, tables_, decode_, prefill_, items_ = pack_to_device(
             [
                 np.array([row.begin for row in rows], dtype=np.int32),
                 np.array([row.num_tokens for row in rows], dtype=np.int32),
-                np.array([row.context for row in rows], dtype=np.int32),
+                contexts_,
                 self._slots(rows),
                 tables,
                 np.array(decode, dtype=np.int32).reshape(-1, 2),
                 np.array(prefill, dtype=np.int32).reshape(-1, 2),
+                items,
             ],
             self._device,
         )
         launches = [
             AttentionRows(
-                query_blocks=blocks, query_begins=begins, query_counts=counts, contexts=contexts, block_tables=tables_
+                query_blocks=blocks, query_begins=begins, query_counts=counts, contexts=contexts, block_tables=tables_,
+                items=cut,
             )
             if len(blocks)
             else None
-            for blocks in (decode_, prefill_)
-        ]
+            for blocks, cut in ((decode_, items_ if len(items) else None), (prefill_, None))
+        ]  # fmt: skip
         exact: tuple[ExactSlice, ...] = ()
         if self.is_exact:
             sizes = [min(step, rows[index].num_tokens - first) for index, first in prefill]
-            contexts_ = [rows[index].context for index, _ in prefill]
+            longest = [rows[index].context for index, _ in prefill]
             begins_ = [rows[index].begin + first for index, first in prefill]
-            exact = self.exact_slices(list(zip(begins_, sizes, contexts_, strict=True)))
+            exact = self.exact_slices(list(zip(begins_, sizes, longest, strict=True)))
         return TritonMetadata(slots, launches[0], launches[1], exact)
 
     def decode_metadata(self, slots: Tensor, **tables: Tensor) -> TritonMetadata:
@@ -216,7 +232,7 @@ class TritonPagedAttention(AttentionBackend):
         )
         out = torch.empty_like(query)
         if metadata.decode is not None:
-            parts = self.parts(metadata.decode.query_blocks.shape[0])
+            parts = self.parts_of(metadata.decode)
             self.attend_rows(out, query, layer, metadata.decode, self.shapes.decode, scales, parts)
         if metadata.prefill is not None:
             for piece in metadata.slices:
@@ -248,6 +264,15 @@ class TritonPagedAttention(AttentionBackend):
             kv_scales=scales,
             exact=exact,
         )
+
+    def parts_of(self, rows: AttentionRows) -> Parts | None:
+        """Buffers for the parts of a launch of rows of one token; ``None`` where they are not split."""
+        if rows.items is None or self.context_parts is None:
+            return self.parts(rows.query_blocks.shape[0])
+        num_items = min(rows.items.shape[0], self.context_parts.max_split_items)
+        size = num_items * self._num_heads
+        acc = self._acc[: size * self._dim].view(num_items, self._num_heads, self._dim)
+        return Parts(MAX_PARTS, acc, self._stats[: size * 2].view(num_items, self._num_heads, 2))
 
     def parts(self, num_rows: int) -> Parts | None:
         """Buffers for the parts of ``num_rows`` contexts; ``None`` where they are not split."""

@@ -49,6 +49,22 @@ class PackedLinear:
         return result
 
 
+class FloatLinear:
+    """A layer whose results are widened to float32: logits."""
+
+    __slots__ = ("linear",)
+
+    def __init__(self, linear: Linear) -> None:
+        self.linear = linear
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.linear(x).float()
+
+    def into(self, x: Tensor, out: Tensor) -> Tensor:
+        """The same, written to ``out`` float32 [rows, out_features] while it is widened."""
+        return out.copy_(self.linear(x))
+
+
 class LinearFactory:
     """Builds every linear layer of one model with the same kernel.
 
@@ -95,8 +111,7 @@ class LinearFactory:
         """A layer with float32 results, for logits."""
         if self._library is not None:
             return NativeLinear(self._library, weight, None, is_float=True)
-        linear = self(weight)
-        return lambda x: linear(x).float()
+        return FloatLinear(self(weight))
 
     def plain(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """The same, exact only where the kernel is anyway."""

@@ -7,6 +7,7 @@ the order of its choice.  A token's result therefore does not depend on where th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,12 +25,26 @@ class MixtureOfExperts:
     experts: tuple[GatedMlp, ...]
     num_chosen: int
     norms_chosen: bool
+    grouped: Callable[[Tensor, Tensor, Tensor, int], Tensor] | None = None
+    """All experts at once (``GroupedExperts``); ``None``: one after the other, by counts that the host reads."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to [tokens, hidden]."""
         weights, chosen = self.route(x)
         pairs = chosen.flatten()
         order = torch.argsort(pairs, stable=True)
+        if self.grouped is None:
+            outputs = self._one_by_one(x, pairs, order)
+        else:
+            outputs = self.grouped(x, pairs, order, self.num_chosen)
+        by_choice = torch.empty_like(outputs).index_copy_(0, order, outputs).view(*chosen.shape, -1)
+        total = by_choice[:, 0] * weights[:, :1]
+        for rank in range(1, self.num_chosen):
+            total += by_choice[:, rank] * weights[:, rank : rank + 1]
+        return total.to(x.dtype)
+
+    def _one_by_one(self, x: Tensor, pairs: Tensor, order: Tensor) -> Tensor:
+        """Results of all pairs of a token and an expert, [pairs, hidden] sorted by expert."""
         counts = torch.bincount(pairs, minlength=len(self.experts)).tolist()
         inputs = x.index_select(0, order.div(self.num_chosen, rounding_mode="floor"))
         outputs = torch.empty_like(inputs)
@@ -38,11 +53,7 @@ class MixtureOfExperts:
             if count:
                 outputs[begin : begin + count] = expert(inputs[begin : begin + count])
                 begin += count
-        by_choice = torch.empty_like(outputs).index_copy_(0, order, outputs).view(*chosen.shape, -1)
-        total = by_choice[:, 0] * weights[:, :1]
-        for rank in range(1, self.num_chosen):
-            total += by_choice[:, rank] * weights[:, rank : rank + 1]
-        return total.to(x.dtype)
+        return outputs
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Weights, float32, and indices of the chosen experts, best first: [tokens, num_chosen] each."""

@@ -8,11 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
 from stratos.engine.contract.plan import StepPlan
 from stratos.engine.lora.weights import LoraWeights
+
+
+class StepLora(Protocol):
+    """The adapters of one step, as the decoder sees them."""
+
+    def add(self, fused: str, layer: int, x: Tensor, out: Tensor) -> None:
+        """Add each adapter's part into the base output of one fused linear layer, in place.
+
+        Args:
+            fused: "qkv", "output", "gate_up" or "down".
+            layer: index of the layer.
+            x: input [tokens, in_features].
+            out: base output [tokens, out_features].
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +46,7 @@ class LoraBatch:
     groups: tuple[LoraGroup, ...]
 
     def add(self, fused: str, layer: int, x: Tensor, out: Tensor) -> None:
-        """Add each adapter's part into the base output of one fused linear layer, in place.
-
-        Args:
-            fused: "qkv", "output", "gate_up" or "down".
-            layer: index of the layer.
-            x: input [tokens, in_features].
-            out: base output [tokens, out_features].
-        """
+        """As of ``StepLora``."""
         for group in self.groups:
             part = group.weights.layers.get((fused, layer))
             if part is None:

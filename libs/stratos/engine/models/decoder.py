@@ -11,6 +11,7 @@ Shapes: T tokens, H hidden, S sampled rows, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +23,12 @@ from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.checkpoint.config import DecoderConfig
 from stratos.engine.checkpoint.loader import CheckpointReader, LinearWeights, MlpWeights
-from stratos.engine.layers.linear import Linear, LinearFactory
+from stratos.engine.layers.linear import FloatLinear, Linear, LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
 from stratos.engine.layers.ops import LayerOps
 from stratos.engine.layers.rotary import RotaryTable, StreamingRotary
-from stratos.engine.lora.batch import LoraBatch
+from stratos.engine.lora.batch import StepLora
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +68,19 @@ class Decoder:
     @property
     def waits_for_host(self) -> bool:
         """Some layer asks the host how many tokens an expert has, so a step cannot be captured."""
-        return self.config.moe is not None
+        return any(isinstance(layer.mlp, MixtureOfExperts) and layer.mlp.grouped is None for layer in self.layers)
+
+    def linears(self) -> Iterator[Linear]:
+        """The products of every layer that is not a mixture of experts, and of the head."""
+        for layer in self.layers:
+            yield from (layer.qkv, layer.output)
+            if isinstance(layer.mlp, GatedMlp):
+                yield from (layer.mlp.gate_up, layer.mlp.down)
+        if isinstance(self.lm_head, FloatLinear):
+            yield self.lm_head.linear
 
     def forward(
-        self, token_ids: Tensor, positions: Tensor, attention: AttentionBackend, metadata: Any, lora: LoraBatch | None
+        self, token_ids: Tensor, positions: Tensor, attention: AttentionBackend, metadata: Any, lora: StepLora | None
     ) -> Tensor:
         """Run all layers and write KV.
 
@@ -98,10 +108,14 @@ class Decoder:
             x = _mlp(layer.mlp, lora, index, x)
         return residual.add_(x)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Float32 logits [S, V] of hidden states [S, H]."""
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """Float32 logits [S, V] of hidden states [S, H]; in ``out``, where that is given (not by the C++ kernels)."""
         assert self.lm_head is not None, "this model only embeds"
-        return self.lm_head(self.final_states(hidden))
+        states = self.final_states(hidden)
+        if out is None:
+            return self.lm_head(states)
+        assert isinstance(self.lm_head, FloatLinear)
+        return self.lm_head.into(states, out)
 
     def final_states(self, hidden: Tensor) -> Tensor:
         """Hidden states [S, H] after the model's last norm: what embeddings are pooled from."""
@@ -145,7 +159,7 @@ def _ready(weights: LinearWeights, linear: LinearFactory) -> Linear:
     return linear(weights.weight, weights.bias)
 
 
-def _mlp(mlp: GatedMlp | MixtureOfExperts, lora: LoraBatch | None, layer: int, x: Tensor) -> Tensor:
+def _mlp(mlp: GatedMlp | MixtureOfExperts, lora: StepLora | None, layer: int, x: Tensor) -> Tensor:
     """The second half of a layer; adapters apply to a dense one alone, experts have none."""
     if lora is None or isinstance(mlp, MixtureOfExperts):
         return mlp(x)
@@ -153,7 +167,7 @@ def _mlp(mlp: GatedMlp | MixtureOfExperts, lora: LoraBatch | None, layer: int, x
     return _with_lora(mlp.down, lora, "down", layer, activated)
 
 
-def _with_lora(linear: Linear, lora: LoraBatch | None, group: str, layer: int, x: Tensor) -> Tensor:
+def _with_lora(linear: Linear, lora: StepLora | None, group: str, layer: int, x: Tensor) -> Tensor:
     out = linear(x)
     if lora is not None:
         lora.add(group, layer, x, out)

@@ -37,6 +37,8 @@ class Kernels:
     """Attention by Triton."""
     splits_kv: bool = True
     """Of Triton's attention."""
+    balances_kv: bool = True
+    """Of Triton's attention."""
     has_fp8_kv: bool = False
     """Of Triton's attention."""
 
@@ -46,10 +48,15 @@ class Kernels:
             from stratos.engine.layers.triton_linear import TritonLinearFactory
 
             return TritonLinearFactory(device, dtype)
+        if self.is_triton and config.enable_gemm_choice:
+            from stratos.engine.layers.product_choice import MeasuredLinearFactory
+
+            return MeasuredLinearFactory(device, dtype)
         return LinearFactory(
             device,
             dtype,
-            enable_prepacked_gemm=config.enable_prepacked_gemm,
+            # Triton's kernels read weights where they lie, as rows
+            enable_prepacked_gemm=config.enable_prepacked_gemm and not self.is_triton,
             exact=self.is_exact,
             library=self.library if config.enable_native_gemm else None,
         )
@@ -74,6 +81,7 @@ class Kernels:
                 kv_scales=kv_scales,
                 is_exact=self.is_exact,
                 splits_kv=self.splits_kv,
+                balances_kv=self.balances_kv,
             )
         if self.library is not None and pages.geometry.head_dim <= MAX_HEAD_DIM:
             return NativePagedAttention(self.library, pages, num_heads, windows)
@@ -97,6 +105,7 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
             config.enable_exact_kernels,
             is_triton=True,
             splits_kv=config.enable_split_kv,
+            balances_kv=config.enable_balanced_kv,
             has_fp8_kv=has_fp8_kv,
         )
     if has_fp8_kv:

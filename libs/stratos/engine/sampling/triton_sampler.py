@@ -23,7 +23,7 @@ from stratos.engine.sampling.logits_processors import RowChanges, TokenMask, nee
 from stratos.engine.sampling.logprobs import LogprobTensors, logprob_tensors, position_records
 from stratos.engine.sampling.sampler import NON_FINITE, Sampled
 from stratos.engine.sampling.watermark import add_watermark
-from stratos.engine.triton_kernels import sampling
+from stratos.engine.triton_kernels import sampling, split_sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,14 @@ class TritonSampler:
         eos_token_ids: banned while ``min_tokens`` asks for more, unless the request ignores them.
         vocab_size: of the logits.
         device: where the logits are.
+        is_split: several programs draw for one row, instead of one; the tokens are the same.
     """
 
-    def __init__(self, eos_token_ids: Sequence[int], vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self, eos_token_ids: Sequence[int], vocab_size: int, device: torch.device, *, is_split: bool = True
+    ) -> None:
         self._eos_token_ids, self._vocab_size, self._device = tuple(eos_token_ids), vocab_size, device
+        self._is_split = is_split
         self._vocab = torch.arange(vocab_size, dtype=torch.int32, device=device)
 
     def sample(
@@ -153,7 +157,12 @@ class TritonSampler:
     def _draw(self, processed: Tensor, specs: Sequence[SampleSpec]) -> tuple[Tensor, Tensor]:
         settings = np.array([kernel_settings(spec.params, self._vocab_size) for spec in specs], dtype=np.float64)
         keys = noise_keys([(spec.seed, spec.choice, spec.position) for spec in specs], torch.device("cpu"))
-        return sampling.sample(processed, self._copied(settings), self._copied(keys.numpy()))
+        if not self._is_split:
+            return sampling.sample(processed, self._copied(settings), self._copied(keys.numpy()))
+        is_truncated = bool(((settings[:, 1] > 0) | (settings[:, 2] < 1)).any())
+        return split_sampling.sample(
+            processed, self._copied(settings), self._copied(keys.numpy()), is_truncated=is_truncated
+        )
 
     def _copied(self, array: np.ndarray) -> Tensor:
         return to_device(array, self._device)

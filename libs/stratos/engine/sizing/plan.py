@@ -26,7 +26,7 @@ LEAST_TOKENS = 1024
 CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES = 400 * MIB, 1 * GIB
 """Of the process: interpreter, torch and its libraries; on a GPU context, kernels and captured graphs."""
 GRAPH_ROW_BYTES = 256 * 1024
-"""Private memory of captured decode steps, by rows of the largest one."""
+"""Private memory of captured decode steps, by rows of the largest one; the logits that they share come on top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,8 @@ def _fixed_bytes(need: ModelNeed, room: Room, work: Work, dtype: str) -> dict[st
     element = DTYPE_BYTES[dtype]
     logits = work.num_seqs * need.vocab_size * 4
     activations = work.num_batched_tokens * need.widest * 4 * element + 2 * logits
-    runtime = GPU_RUNTIME_BYTES + work.graph_rows * GRAPH_ROW_BYTES if room.is_gpu else CPU_RUNTIME_BYTES
+    graphs = work.graph_rows * (GRAPH_ROW_BYTES + need.vocab_size * 4)
+    runtime = GPU_RUNTIME_BYTES + graphs if room.is_gpu else CPU_RUNTIME_BYTES
     parts = {"weights": need.weight_bytes(dtype), "run-time and activations": runtime + activations}
     return parts | ({"staging and host pool": work.staging_bytes} if work.staging_bytes else {})
 

@@ -4,7 +4,8 @@ A program takes a block of queries of one row, together with all query heads of 
 (``GROUP`` heads, padded to a power of two), walks its part of the context in tiles of ``TILE`` tokens by online
 softmax, and writes the result, or, when the context is split, a partial result that a kernel of ``merging`` joins.
 
-- decode: one query, so the matrix is the heads of a group; the context is split over programs to fill the GPU.
+- decode: one query, so the matrix is the heads of a group; contexts are split over programs to fill the GPU, each into
+  as many parts as its length asks for (``items``), or all into equally many.
 - prefill: many queries in one large matrix (warp-group products), no split, tiles before the diagonal are not masked.
 - exact: one shape for everything, parts of ``EXACT_SPLIT`` tokens and tiles by absolute position, every tile masked
   alike, parts joined one by one from the first to the last.  A row of a matrix product does not depend on the other
@@ -22,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stratos.engine.triton_kernels.merging import exact_merge_kernel, merge_kernel
+from stratos.engine.triton_kernels.merging import exact_merge_kernel, merge_items_kernel, merge_kernel
 
 LOG2_E = 1.4426950408889634
 EXACT_SPLIT = 512
@@ -55,6 +56,8 @@ class AttentionRows:
     """[rows]: tokens that the row's last query sees, itself included; 0 for a padding row."""
     block_tables: Tensor
     """[rows, width]; entries beyond the context are never followed."""
+    items: Tensor | None = None
+    """[items, 4] of ``ContextParts``: what each program takes, in the place of ``query_blocks``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,11 @@ class Parts:
     """Scratch of a split launch; lives as long as a graph that was captured with it."""
 
     count: int
-    """Parts per context, a power of two."""
+    """Parts per context, a power of two; of items: the most that a context may have."""
     acc: Tensor
-    """float32 [query blocks, heads, count, head_dim]."""
+    """float32 [query blocks, heads, count, head_dim]; of items: [items with several parts, heads, head_dim]."""
     stats: Tensor
-    """float32 [query blocks, heads, count, 2]: maximum, and sum of weights."""
+    """float32, likewise, with 2 in the place of head_dim: maximum, and sum of weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +174,27 @@ def _attention_kernel(
     STRIDE_BLOCK: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_PARTS: tl.constexpr,
+    HAS_ITEMS: tl.constexpr,
     HAS_SCALES: tl.constexpr,
     EXACT_SPLIT: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Grid (query blocks, KV heads, parts). ``EXACT_SPLIT``: tokens of a part, or 0 for equal parts."""
+    """Grid (query blocks, KV heads, parts), or (items, KV heads, 1) where ``query_blocks`` holds items.
+
+    ``EXACT_SPLIT``: tokens of a part, or 0 for equal parts.
+    """
     IS_EXACT: tl.constexpr = EXACT_SPLIT > 0
     block, kv_head, part = first_block + tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    row = tl.load(query_blocks + 2 * block)
-    first_query = tl.load(query_blocks + 2 * block + 1)
-    context = tl.load(contexts + row)
+    if HAS_ITEMS:
+        row, part = tl.load(query_blocks + 4 * block), tl.load(query_blocks + 4 * block + 1)
+        num_parts, first_query = tl.load(query_blocks + 4 * block + 2), 0
+        # an item that is not needed has no parts: it reads nothing and writes nothing
+        context = tl.load(contexts + row, mask=num_parts > 0, other=0)
+    else:
+        row = tl.load(query_blocks + 2 * block)
+        first_query = tl.load(query_blocks + 2 * block + 1)
+        context = tl.load(contexts + row)
     num_queries = tl.load(query_counts + row)
     begin = tl.load(query_begins + row)
 
@@ -206,7 +219,7 @@ def _attention_kernel(
         start = tl.maximum(start, part * EXACT_SPLIT)
         stop = tl.minimum(high, (part + 1) * EXACT_SPLIT)
     elif HAS_PARTS:
-        part_tokens = tl.cdiv(tl.cdiv(high - start, TILE), num_parts) * TILE
+        part_tokens = tl.cdiv(tl.cdiv(high - start, TILE), tl.maximum(num_parts, 1)) * TILE
         stop = tl.minimum(high, start + (part + 1) * part_tokens)
         start = start + part * part_tokens
 
@@ -237,7 +250,20 @@ def _attention_kernel(
     if HAS_SCALES:
         acc = acc * tl.load(kv_scales + NUM_KV_HEADS + kv_head)
     is_written = (query < tl.maximum(num_queries, 1)) & (head < GROUP)
-    if HAS_PARTS:
+    if HAS_ITEMS:
+        slots = (block * NUM_KV_HEADS + kv_head).to(tl.int64) * GROUP + head
+        is_partial = is_written & (num_parts > 1)
+        tl.store(part_stats + slots * 2, best, mask=is_partial)
+        tl.store(part_stats + slots * 2 + 1, total, mask=is_partial)
+        is_summed = is_element & (is_partial & (total > 0.0))[:, None]
+        tl.store(part_acc + slots[:, None] * DIM + dims[None, :], acc, mask=is_summed)
+        result = acc / tl.where(total > 0.0, total, 1.0)[:, None]
+        tl.store(
+            out + places[:, None] * DIM + dims[None, :],
+            result.to(out.dtype.element_ty),
+            mask=(is_written & (num_parts == 1))[:, None] & (dims < DIM)[None, :],
+        )
+    elif HAS_PARTS:
         slots = ((block * NUM_KV_HEADS + kv_head).to(tl.int64) * GROUP + head) * num_parts + part
         if IS_EXACT:
             slots = (places - first_token * (NUM_KV_HEADS * GROUP)) * num_parts + part
@@ -286,15 +312,17 @@ def attend(
     group = queries.shape[1] // num_kv_heads
     dim_padded = max(16, triton.next_power_of_2(dim))
     scratch = parts or exact
-    count = exact.num_parts if exact else parts.count if parts else 1
-    _attention_kernel[(exact.num_blocks if exact else rows.query_blocks.shape[0], num_kv_heads, count)](
+    table = rows.query_blocks if rows.items is None else rows.items
+    has_parts = rows.items is None and scratch is not None
+    count = exact.num_parts if exact else parts.count if parts and has_parts else 1
+    _attention_kernel[(exact.num_blocks if exact else table.shape[0], num_kv_heads, count)](
         out,
         scratch.acc if scratch else out,
         scratch.stats if scratch else out,
         queries,
         layer_pages,
         layer_pages if kv_scales is None else kv_scales,
-        rows.query_blocks,
+        table,
         rows.query_begins,
         rows.query_counts,
         rows.contexts,
@@ -313,6 +341,7 @@ def attend(
         STRIDE_BLOCK=layer_pages.stride(0),
         WINDOW=window or 0,
         HAS_PARTS=scratch is not None,
+        HAS_ITEMS=rows.items is not None,
         HAS_SCALES=kv_scales is not None,
         EXACT_SPLIT=EXACT_SPLIT if exact else 0,
         ROWS=shape.rows,
@@ -332,7 +361,20 @@ def attend(
             DIM_PADDED=dim_padded,
             num_warps=4,
         )
-    if parts is not None:
+    if parts is not None and rows.items is not None:
+        merge_items_kernel[(parts.acc.shape[0], queries.shape[1])](
+            out,
+            parts.acc,
+            parts.stats,
+            rows.items,
+            rows.query_begins,
+            NUM_HEADS=queries.shape[1],
+            DIM=dim,
+            DIM_PADDED=dim_padded,
+            MAX_PARTS=parts.count,
+            num_warps=4,
+        )
+    elif parts is not None:
         merge_kernel[(rows.query_blocks.shape[0], queries.shape[1])](
             out,
             parts.acc,

@@ -34,6 +34,39 @@ def merge_kernel(
     tl.store(out + place * DIM + dims, result.to(out.dtype.element_ty), mask=dims < DIM)
 
 
+@triton.jit
+def merge_items_kernel(
+    out,
+    part_acc,
+    part_stats,
+    items,
+    query_begins,
+    NUM_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+    MAX_PARTS: tl.constexpr,
+):
+    """Grid (items that may be of several parts, heads): the first item of a context joins all of its parts."""
+    item, head = tl.program_id(0), tl.program_id(1)
+    num_parts = tl.load(items + 4 * item + 2)
+    if (tl.load(items + 4 * item + 1) == 0) & (num_parts > 1):
+        begin = tl.load(query_begins + tl.load(items + 4 * item))
+        parts, dims = tl.arange(0, MAX_PARTS), tl.arange(0, DIM_PADDED)
+        is_part = parts < num_parts
+        slots = (item + parts).to(tl.int64) * NUM_HEADS + head
+        best = tl.load(part_stats + slots * 2, mask=is_part, other=float("-inf"))
+        total = tl.load(part_stats + slots * 2 + 1, mask=is_part, other=0.0)
+        is_summed = total > 0.0
+        top = tl.max(best, 0)
+        share = tl.where(is_summed, tl.exp2(best - tl.where(top == float("-inf"), 0.0, top)), 0.0)
+        is_loaded = is_summed[:, None] & (dims < DIM)[None, :]
+        acc = tl.load(part_acc + slots[:, None] * DIM + dims[None, :], mask=is_loaded, other=0.0)
+        norm = tl.sum(total * share, 0)
+        result = tl.sum(acc * share[:, None], 0) / tl.where(norm > 0.0, norm, 1.0)
+        place = begin.to(tl.int64) * NUM_HEADS + head
+        tl.store(out + place * DIM + dims, result.to(out.dtype.element_ty), mask=dims < DIM)
+
+
 @triton.jit(do_not_specialize=["num_parts", "first_token"])
 def exact_merge_kernel(
     out,

@@ -38,7 +38,7 @@ def _gumbel(token_ids, key_low, key_high):
 
 
 @triton.jit
-def _scaled(row, tokens, VOCAB: tl.constexpr, top, temperature):
+def _scaled(row, tokens, VOCAB, top, temperature):
     logits = tl.load(row + tokens, mask=tokens < VOCAB, other=float("-inf"))
     return tl.div_rn(logits - top, tl.zeros_like(logits) + temperature)
 
@@ -50,7 +50,7 @@ def _magnitude(scaled):
 
 
 @triton.jit
-def _sum_up_to(row, top, temperature, limit, first, second, third, VOCAB, IS_MASS, BLOCK: tl.constexpr):
+def _sum_up_to(row, top, temperature, limit, first, second, third, VOCAB, IS_MASS: tl.constexpr, BLOCK: tl.constexpr):
     """Count or mass of tokens within ``limit`` and each of three magnitudes."""
     sum_1 = tl.zeros([BLOCK], tl.float64)
     sum_2 = tl.zeros([BLOCK], tl.float64)
@@ -69,7 +69,7 @@ def _sum_up_to(row, top, temperature, limit, first, second, third, VOCAB, IS_MAS
 
 
 @triton.jit
-def _threshold(row, top, temperature, limit, target, VOCAB: tl.constexpr, IS_MASS: tl.constexpr, BLOCK: tl.constexpr):
+def _threshold(row, top, temperature, limit, target, VOCAB, IS_MASS: tl.constexpr, BLOCK: tl.constexpr):
     """The smallest magnitude up to which count or mass reach ``target``; at most ``limit``."""
     low = limit * 0
     high = limit

@@ -15,15 +15,24 @@ SHARED_BYTES = 227 * 1024
 REGISTERS, THREADS = 65536, 128
 SPILLED_BYTES = 8
 """Two registers, around the loop: the price of a fourth program on a multiprocessor for decode over fp8 pages."""
-ATTENTION_KERNELS = {"_attention_kernel", "exact_merge_kernel", "merge_kernel", "_rope_kv_kernel"}
+ATTENTION_KERNELS = {"_attention_kernel", "exact_merge_kernel", "merge_items_kernel", "merge_kernel", "_rope_kv_kernel"}
 KERNELS = ATTENTION_KERNELS | {
+    "_choose_kernel",
+    "_expand_kernel",
+    "_experts_kernel",
+    "_levels_kernel",
+    "_joined_kernel",
     "_kv_copy_kernel",
     "_linear_kernel",
     "_mask_kernel",
     "_penalty_kernel",
+    "_products_kernel",
+    "_reach_kernel",
     "_rms_norm_kernel",
+    "_shrink_kernel",
     "_sample_kernel",
     "_silu_mul_kernel",
+    "_tops_kernel",
 }
 
 
@@ -54,7 +63,7 @@ def test_all_of_them_compile_without_spilling_registers(kernels: list[dict[str, 
 
 def test_attention_uses_the_hardware(kernels: list[dict[str, Any]]) -> None:
     variants = [kernel for kernel in kernels if kernel["kernel"] == "_attention_kernel"]
-    assert [variant["warp_group_products"] > 0 for variant in variants] == [False, False, True, True]
+    assert [variant["warp_group_products"] > 0 for variant in variants] == [False, False, False, True, True]
     assert all(variant["async_copies"] > 0 for variant in variants)
 
 
@@ -69,6 +78,6 @@ def test_copies_of_kv_move_sixteen_bytes_at_a_time(kernels: list[dict[str, Any]]
 def test_enough_decode_programs_fit_on_a_multiprocessor(kernels: list[dict[str, Any]], config: str) -> None:
     if config != "bf16":
         pytest.skip("a bound for bf16 pages")
-    split, whole = [kernel for kernel in kernels if kernel["kernel"] == "_attention_kernel"][:2]
-    for kernel in (split, whole):
+    balanced, split, whole = [kernel for kernel in kernels if kernel["kernel"] == "_attention_kernel"][:3]
+    for kernel in (balanced, split, whole):
         assert min(REGISTERS // (kernel["registers"] * THREADS), SHARED_BYTES // kernel["shared"]) >= 4

@@ -23,7 +23,7 @@ class DecodeOutputs:
     """Results of one decode step, padding included."""
 
     logits: Tensor
-    """float32 [rows, vocab]."""
+    """float32 [rows, vocab]; steps of all sizes may share the memory."""
     is_bad: Tensor
     """Bool [rows]: the hidden state is not finite."""
 
@@ -70,13 +70,21 @@ class DecodeGraphs:
         run: computes a step of that many rows over static buffers.
         largest: rows of the largest step.
         capture: how steps are captured; ``None`` runs them as they are.
+        pad: puts inputs of padding alone into the static buffers, before a size is captured.
     """
 
-    def __init__(self, run: Callable[[int], DecodeOutputs], largest: int, capture: Capture | None) -> None:
+    def __init__(
+        self,
+        run: Callable[[int], DecodeOutputs],
+        largest: int,
+        capture: Capture | None,
+        pad: Callable[[int], object] = lambda size: None,
+    ) -> None:
         self._run, self.sizes = run, padded_sizes(largest)
         self._replays: dict[int, tuple[Callable[[], object], DecodeOutputs]] = {}
         if capture is not None:
             for size in reversed(self.sizes):
+                pad(size)
                 self._replays[size] = capture(lambda size=size: run(size))  # type: ignore[misc]
 
     @property
@@ -89,7 +97,7 @@ class DecodeGraphs:
         return next(size for size in self.sizes if size >= num_rows)
 
     def step(self, size: int) -> DecodeOutputs:
-        """Enqueue a step of a padded size; the next step of the same size overwrites its results."""
+        """Enqueue a step of a padded size; the next step overwrites its results."""
         if size not in self._replays:
             return self._run(size)
         replay, outputs = self._replays[size]

@@ -1,6 +1,6 @@
 """The runner of a GPU: ``launch`` and ``sample`` only enqueue, so the scheduler may run one step ahead.
 
-A plan whose rows all have one token and no adapter is a decode step: its inputs are put into static buffers
+A plan whose rows all have one token is a decode step: its inputs are put into static buffers
 (``tables``) and a captured graph of the next larger batch size is replayed (``graphs``).  Every other plan
 runs eagerly over tensors of its own.  Sampled tokens stay on the device for rows that continue, and go to the host,
 with an event that ``collect`` waits for.  Whether a row's hidden state is finite travels with them.
@@ -10,6 +10,7 @@ It runs on a CPU, too, with the kernels interpreted and nothing captured: so it 
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,11 +26,15 @@ from stratos.core.device.payload import DevicePayload
 from stratos.core.kv import KvRange
 from stratos.engine.attention.triton_paged import TritonPagedAttention
 from stratos.engine.contract.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
-from stratos.engine.lora.batch import sorted_by_adapter
+from stratos.engine.contract.runner import RunnerInfo
+from stratos.engine.layers.product_choice import graph_seconds, measure_products
+from stratos.engine.lora.batch import LoraBatch, LoraGroup, StepLora, sorted_by_adapter
+from stratos.engine.lora.grouped import GroupedAdapters
 from stratos.engine.memory.copies import HostCopies, to_device
 from stratos.engine.memory.host_pages import HostSwap
 from stratos.engine.runner.cuda.device_facts import facts_of
-from stratos.engine.runner.cuda.graphs import Capture, CudaCapture, DecodeGraphs, DecodeOutputs
+from stratos.engine.runner.cuda.experts import group_experts
+from stratos.engine.runner.cuda.graphs import Capture, CudaCapture, DecodeGraphs, DecodeOutputs, padded_sizes
 from stratos.engine.runner.cuda.page_copies import PageCopies, bytes_at
 from stratos.engine.runner.cuda.tables import DeviceTables
 from stratos.engine.runner.cuda.warm_up import warm_up
@@ -75,7 +80,13 @@ class CudaRunner(TorchRunner):
 
     decoding: DecodeGraphs | None = None
     """``None``: every step runs eagerly."""
+    decoding_adapters: DecodeGraphs | None = None
+    """The same for steps with adapters, which the others do not pay for; ``None``: these run eagerly."""
+    grouped: GroupedAdapters | None = None
+    """``None``: adapters are added one by one."""
     tables: DeviceTables
+    _logits: Tensor
+    """float32 [largest decode step, vocab]: results of every decode step, until the next one."""
     page_copies: PageCopies | None = None
     """``None``: KV is copied on the stream of the steps, by the portable runner's means."""
     _swap_stream: torch.cuda.Stream | None = None
@@ -110,10 +121,16 @@ class CudaRunner(TorchRunner):
                 # Not that of hand-offs: swaps wait for the steps launched before them.
                 self._swap_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         largest, size = config.max_graph_batch, info.geometry.block_size
-        self.tables = DeviceTables(2 * max_sequences(config), largest, -(-info.max_model_len // size), size, device)
-        make_sampler = TritonSampler if config.enable_triton_sampler else WaitingSampler
-        self._gpu_sampler: Any = make_sampler(info.eos_token_ids, info.vocab_size, device)
+        if config.enable_grouped_experts and not self.attention.is_exact:
+            group_experts(self.decoder)
+        num_blocks, parts = -(-info.max_model_len // size), self.attention.context_parts
+        self.tables = DeviceTables(2 * max_sequences(config), largest, num_blocks, size, device, parts)
+        self._gpu_sampler: Any = _sampler(config, info, device)
+        if config.enable_grouped_lora and config.enable_sorted_adapters:
+            self.grouped = GroupedAdapters(self.decoder.config, config.max_resident_adapters, largest, device)
         if info.can_generate and not self.decoder.waits_for_host:
+            if device.type == "cuda":
+                measure_products(self.decoder.linears(), padded_sizes(largest), graph_seconds)
             is_captured = config.enable_cuda_graphs and device.type == "cuda"
             self.capture_decodes(largest, CudaCapture() if is_captured else None)
             _log.info("decode steps up to %d rows %s", largest, "captured" if is_captured else "run uncaptured")
@@ -123,7 +140,16 @@ class CudaRunner(TorchRunner):
     @torch.inference_mode()
     def capture_decodes(self, max_batch: int, capture: Capture | None) -> None:
         """Take ``capture`` for decode steps of up to ``max_batch`` rows; without one their work runs each time."""
-        self.decoding = DecodeGraphs(self._decode, max_batch, capture)
+        # one for the graphs of all sizes: one each is 742 MB at a vocabulary of 128K and 256 rows
+        self._logits = torch.empty(max_batch, self.info.vocab_size, dtype=torch.float32, device=self._device)
+
+        def pad(size: int) -> None:
+            self.tables.fill((), size)
+
+        self.decoding = DecodeGraphs(self._decode, max_batch, capture, pad)
+        if self.grouped is not None:
+            adapters = self.grouped.static
+            self.decoding_adapters = DecodeGraphs(lambda size: self._decode(size, adapters), max_batch, capture, pad)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -134,12 +160,12 @@ class CudaRunner(TorchRunner):
         self.pages.tensor[0].zero_()
         self.tables.forget_tables()
 
-    def _decode(self, size: int) -> DecodeOutputs:
+    def _decode(self, size: int, lora: StepLora | None = None) -> DecodeOutputs:
         """The work of a decode step over static buffers: what graphs capture."""
         tables = self.tables
         metadata = tables.metadata(self._kernel, size)
-        hidden = self.decoder.forward(tables.token_ids[:size], tables.positions[:size], self.attention, metadata, None)
-        return DecodeOutputs(self.decoder.logits(hidden), _is_bad(hidden))
+        hidden = self.decoder.forward(tables.token_ids[:size], tables.positions[:size], self.attention, metadata, lora)
+        return DecodeOutputs(self.decoder.logits(hidden, self._logits[:size]), _is_bad(hidden))
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -154,19 +180,19 @@ class CudaRunner(TorchRunner):
         if not plan.rows:
             return handle
         handle.sampled = [(row.seq_id, row.sample) for row in plan.rows if row.sample]
-        if self._is_decode(plan.rows):
-            self._launch_decode(plan.rows, handle)
+        groups = self._decode_adapters(plan.rows) if self._is_decode(plan.rows) else None
+        if groups is not None:
+            self._launch_decode(plan.rows, groups, handle)
         else:
             self._launch_any(plan, handle)
         return handle
 
     def _is_decode(self, rows: tuple[PlanRow, ...]) -> bool:
-        """Rows of one token of the base model, all within bounds: others are laid out, and checked, one by one."""
+        """Rows of one token, all within bounds: others are laid out, and checked, one by one."""
         if self.decoding is None or len(rows) > self.decoding.sizes[-1]:
             return False
         return all(
             len(row.token_ids) == 1
-            and not row.adapter_digest
             and row.pool is None
             and row.targets is None
             and row.start < self.info.max_model_len
@@ -174,11 +200,41 @@ class CudaRunner(TorchRunner):
             for row in rows
         )
 
-    def _launch_decode(self, rows: tuple[PlanRow, ...], handle: CudaHandle) -> None:
-        assert self.decoding is not None
-        size = self.decoding.padded(len(rows))
+    def _decode_adapters(self, rows: tuple[PlanRow, ...]) -> list[LoraGroup] | None:
+        """The adapters of a decode step, none of the base model; ``None`` where they must be added eagerly."""
+        groups = []
+        # rows are sorted by adapter, where anything here is not None
+        for digest, members in itertools.groupby(range(len(rows)), lambda index: rows[index].adapter_digest):
+            if not digest:
+                continue
+            weights = self.adapters.touch(digest)
+            if weights is None:
+                return None
+            places = list(members)
+            groups.append(LoraGroup(weights, slice(places[0], places[-1] + 1)))
+        if groups and (self.grouped is None or not self.grouped.fits(groups)):
+            return None
+        return groups
+
+    def _step_adapters(self, lora: LoraBatch | None, num_tokens: int) -> StepLora | None:
+        """Of an eager step."""
+        if lora is None or self.grouped is None or not self.grouped.fits(lora.groups):
+            return lora
+        self.grouped.forget_all_but(self.adapters.digests())
+        return self.grouped.step(lora.groups, num_tokens)
+
+    def _launch_decode(self, rows: tuple[PlanRow, ...], groups: list[LoraGroup], handle: CudaHandle) -> None:
+        graphs = self.decoding
+        assert graphs is not None
+        size = graphs.padded(len(rows))
         self.tables.fill(rows, size)
-        outputs = self.decoding.step(size)
+        if groups:
+            assert self.grouped is not None
+            assert self.decoding_adapters is not None
+            self.grouped.forget_all_but(self.adapters.digests())
+            self.grouped.fill(groups, size)
+            graphs = self.decoding_adapters
+        outputs = graphs.step(size)
         handle.is_bad, handle.ends = outputs.is_bad[: len(rows)], [(i, i + 1) for i in range(len(rows))]
         if len(handle.sampled) == len(rows):
             handle.logits = outputs.logits[: len(rows)]
@@ -195,7 +251,8 @@ class CudaRunner(TorchRunner):
         handle.ends = [(span.begin, span.begin + span.num_tokens) for span in inputs.spans]
         self.tables.continue_rows(plan.rows, [end - 1 for _, end in handle.ends], inputs.token_ids)
         metadata = self.attention.prepare(inputs.spans)
-        hidden = self.decoder.forward(inputs.token_ids, inputs.positions, self.attention, metadata, inputs.lora)
+        lora = self._step_adapters(inputs.lora, len(inputs.token_ids))
+        hidden = self.decoder.forward(inputs.token_ids, inputs.positions, self.attention, metadata, lora)
         handle.is_bad = _is_bad(hidden)
         handle.tokens.errors.update(inputs.errors)
         handle.tokens.pooled = pool_rows(plan.rows, inputs.spans, hidden, self.decoder.final_states)
@@ -275,6 +332,12 @@ class CudaRunner(TorchRunner):
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self.tables.forget_tables()
+
+
+def _sampler(config: RunnerConfig, info: RunnerInfo, device: torch.device) -> TritonSampler | WaitingSampler:
+    if not config.enable_triton_sampler:
+        return WaitingSampler(info.eos_token_ids, info.vocab_size, device)
+    return TritonSampler(info.eos_token_ids, info.vocab_size, device, is_split=config.enable_split_sampler)
 
 
 def _is_bad(hidden: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stratos.engine.attention.context_parts import ITEM_FIELDS, ContextParts
 from stratos.engine.attention.triton_paged import TritonMetadata, TritonPagedAttention
 from stratos.engine.contract.plan import PREVIOUS_TOKEN, PlanRow
 from stratos.engine.memory.copies import pack_to_device, to_device
@@ -29,9 +30,19 @@ class DeviceTables:
         max_blocks: entries of a block table.
         block_size: tokens per KV block.
         device: where they are.
+        context_parts: how contexts of decode rows are cut, where that depends on their lengths.
     """
 
-    def __init__(self, capacity: int, max_batch: int, max_blocks: int, block_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        max_batch: int,
+        max_blocks: int,
+        block_size: int,
+        device: torch.device,
+        context_parts: ContextParts | None = None,
+    ) -> None:
+        self._context_parts = context_parts
         self._capacity, self._block_size, self._device = capacity, block_size, device
         self.rows = SequenceRows(capacity)
         self._width = -(-max_blocks // 4) * 4
@@ -45,6 +56,7 @@ class DeviceTables:
         places = torch.arange(max_batch, dtype=torch.int32, device=device)
         self._query_blocks[:, 0] = places + capacity
         self._begins[capacity:] = places
+        self._items = self._int32(0 if context_parts is None else context_parts.capacity(max_batch), ITEM_FIELDS)
         self.token_ids = torch.zeros(max_batch, dtype=torch.int64, device=device)
         """int64 [max_batch], of the decode step."""
         self.positions = torch.zeros(max_batch, dtype=torch.int64, device=device)
@@ -77,12 +89,20 @@ class DeviceTables:
             begin = place * self._width + first
             entries += range(begin, begin + len(changed))
             values += changed
-        sent, *changes = pack_to_device(
-            [inputs, np.array(entries, dtype=np.int32), np.array(values, dtype=np.int32)], self._device
+        sent, places_, values_, items = pack_to_device(
+            [inputs, np.array(entries, dtype=np.int32), np.array(values, dtype=np.int32), self._cut(inputs)],
+            self._device,
         )
         if entries:
-            self.block_tables.view(-1).index_copy_(0, changes[0].long(), changes[1])
+            self.block_tables.view(-1).index_copy_(0, places_.long(), values_)
+        self._items[: len(items)].copy_(items)
         return self._place_inputs(sent, size)
+
+    def _cut(self, inputs: np.ndarray) -> np.ndarray:
+        """Items of a step, as many as any step of its size may have."""
+        if self._context_parts is None:
+            return np.zeros((0, ITEM_FIELDS), dtype=np.int32)
+        return self._context_parts.items(inputs[0], inputs[3], self._context_parts.capacity(inputs.shape[1]))
 
     def _place_inputs(self, sent: Tensor, size: int) -> Tensor:
         places, tokens, positions, contexts, slots = sent.unbind(0)
@@ -105,6 +125,7 @@ class DeviceTables:
             query_counts=self._counts,
             contexts=self._contexts,
             block_tables=self.block_tables,
+            **({} if self._context_parts is None else {"items": self._items[: self._context_parts.capacity(size)]}),
         )
 
     # -- tokens --------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from stratos.engine.triton_kernels import sampling
 from tests.support.mixed_requests import PARAMS as PLAIN_PARAMS
 from tests.support.mixed_requests import PROMPT, mixed_requests
 from tests.support.plan_driver import Driver
-from tests.support.tiny_models import save_adapter, save_tiny, save_tiny_llama
+from tests.support.tiny_models import FAMILIES, save_adapter, save_tiny, save_tiny_llama
 
 SHAPE: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
 PARAMS = [*PLAIN_PARAMS, {"temperature": 1.0, "watermark": Watermark(key=b"k" * 16, delta=5.0)}]
@@ -73,7 +73,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def gpu(model_path: Path) -> CudaRunner:
     with torch.inference_mode():
-        runner = CudaRunner.load(config(model_path), DEVICE)
+        runner = CudaRunner.load(config(model_path, enable_grouped_lora=False), DEVICE)  # nothing is captured twice
         runner.capture_decodes(8, Recording())
     return runner
 
@@ -149,11 +149,30 @@ def test_adapters_mix_with_the_base_model_in_every_step(
     portable = generate(plain, 0, adapters)
     assert portable != generate(plain, 0), "the adapters do something"
     gpu = CudaRunner.load(config(model_path, enable_sorted_adapters=is_sorted), DEVICE)
+    assert (gpu.decoding_adapters is None) is not is_sorted
     assert generate(gpu, overlap, adapters) == portable
 
 
+def test_mixtures_of_experts_decode_in_captured_steps(tmp_path: Path) -> None:
+    prefix, changes = FAMILIES["mixtral"]
+    save_tiny(tmp_path, prefix, **{**changes, **SHAPE})
+    tokens = []
+    with torch.inference_mode():
+        gpu = CudaRunner.load(config(tmp_path, enable_grouped_lora=False), DEVICE)
+        capture = Recording()
+        gpu.capture_decodes(2, capture)
+    for runner in (gpu, TorchRunner.load(config(tmp_path, enable_native_kernels=False, exact=False))):
+        driver = Driver(runner)
+        streams = [driver.stream(PROMPT[:length]) for length in (9, 3)]
+        driver.generate(streams, 3)
+        tokens.append([stream.tokens for stream in streams])
+    assert tokens[0] == tokens[1]
+    assert capture.num_replayed == 2
+
+
 def test_tokens_are_the_same_with_the_baselines_of_the_switches(model_path: Path) -> None:
-    baseline = config(model_path, enable_split_kv=False, enable_triton_sampler=False, enable_fused_ops=False)
+    off = ("split_kv", "balanced_kv", "triton_sampler", "fused_ops", "grouped_lora", "grouped_experts")
+    baseline = config(model_path, **{f"enable_{name}": False for name in off})
     portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
     assert generate(CudaRunner.load(baseline, DEVICE), 1) == portable
 
@@ -190,6 +209,16 @@ def test_a_block_table_wider_than_the_context_stays_in_its_row(gpu: CudaRunner) 
     assert torch.equal(before[others], gpu.tables.block_tables[others])
 
 
+def test_steps_of_all_sizes_share_the_memory_of_their_logits(gpu: CudaRunner) -> None:
+    assert gpu.decoding is not None
+    places = set()
+    with torch.inference_mode():
+        for size in (1, 2):
+            gpu.tables.fill((), size)
+            places.add(gpu.decoding.step(size).logits.data_ptr())
+    assert len(places) == 1
+
+
 def test_it_runs_one_step_ahead_by_itself(gpu: CudaRunner) -> None:
     assert gpu.info.overlap
 
@@ -209,6 +238,7 @@ def test_a_row_with_bad_values_fails_alone_in_a_decode_step(gpu: CudaRunner) -> 
     streams = [driver.stream(PROMPT[:length]) for length in (3, 9)]
     driver.generate(streams, 1)
     with torch.inference_mode():
+        gpu.decoder.embedding = gpu.decoder.embedding.clone()  # the output layer shares its memory
         gpu.decoder.embedding[streams[0].tokens[-1]] = float("nan")
     streams[1].tokens[-1] = (streams[0].tokens[-1] + 1) % 97
     tokens = driver.step([(stream, stream.row(1)) for stream in streams])
