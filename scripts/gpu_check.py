@@ -49,6 +49,9 @@ SECTIONS = {
     "attention": Section("attention", "run", 100, "the attention kernel alone: GB/s, TFLOP/s, other program shapes"),
     "sampling": Section("sampling", "run", 60, "sampling on the device against logits to the host and a sort there"),
     "prefill": Section("steps", "prefill", 60, "prompts of the 8B shape"),
+    "handoff": Section(
+        "handoff", "run", 60, "KV into the pages of another process; what of it a first token waits for"
+    ),
     "products": Section("products", "run", 60, "matrix products of few rows against the copy bandwidth"),
 }
 """In the order in which they run: what matters most comes first, should time run out."""

@@ -28,6 +28,7 @@ SUITES: dict[str, list[str]] = {
     "qwen3": [MODELS, "-k", "greedy_tokens and qwen3 and not moe"],
     "experts": [MODELS, "-k", "greedy_tokens and (mixtral or moe)"],
     "nccl": ["tests/gpu/test_nccl_on_gpu.py"],
+    "ipc": ["tests/gpu/test_ipc_on_gpu.py"],
     "units_attention": [f"{KERNEL_UNITS}/test_attention.py", f"{KERNEL_UNITS}/test_layers.py"],
     "units_sampling": [f"{KERNEL_UNITS}/test_sampling.py", f"{KERNEL_UNITS}/test_split_sampling.py"],
     "units_grouped": [f"{KERNEL_UNITS}/test_grouped_{name}.py" for name in ("lora", "experts")],

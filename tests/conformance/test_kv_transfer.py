@@ -13,9 +13,10 @@ from stratos.kv.framing import checksum
 from stratos.kv.registry import make_receiver
 from stratos.kv.settings import GlooConfig, TransportConfig
 from tests.support.kv_transfer_world import LONG_S, SLOT_BYTES, World, header_of, payload_of
+from tests.support.segment_memory import SEGMENTS
 from tests.support.waiting import eventually
 
-TRANSPORTS = ["inproc", "shm", "gloo", "tls", "ordered-gloo"]
+TRANSPORTS = ["inproc", "shm", "gloo", "tls", "ordered-gloo", SEGMENTS]
 IN_ORDER = ("ordered-gloo",)
 """Here a frame that is announced and late holds up the frames of other legs of its pair."""
 ODD_SIZES = [1, 2, 63, 4095, 4097, SLOT_BYTES - 1, SLOT_BYTES]

@@ -6,14 +6,16 @@ import signal
 import pytest
 
 from stratos.common.errors import WorkerLost
+from stratos.core.device.payload import host_view
 from stratos.core.kv import StagingLedger
 from stratos.kv.framing import checksum
 from tests.support.kv_faults import Fault, FaultPlan, FaultySender
 from tests.support.kv_transfer_world import LONG_S, SHORT_S, SLOT_BYTES, PeerProcess, World, header_of, payload_of
+from tests.support.segment_memory import SEGMENTS
 from tests.support.waiting import eventually
 
-TRANSPORTS = ["inproc", "shm", "gloo", "tls", "ordered-gloo"]
-BETWEEN_PROCESSES = ["shm", "gloo", "tls", "ordered-gloo"]
+TRANSPORTS = ["inproc", "shm", "gloo", "tls", "ordered-gloo", SEGMENTS]
+BETWEEN_PROCESSES = ["shm", "gloo", "tls", "ordered-gloo", SEGMENTS]
 IN_ORDER = ("ordered-gloo",)
 POSTED_RECEIVES = ("gloo", "tls", "ordered-gloo")
 
@@ -149,7 +151,7 @@ class _RemoteLink:
         return header
 
     async def wait(self, seq, timeout_s=LONG_S):
-        return await self.receiver.wait(self.name, self.leg, seq, timeout_s=timeout_s)
+        return host_view(await self.receiver.wait(self.name, self.leg, seq, timeout_s=timeout_s))
 
 
 async def _remote_link(world, peer, source):

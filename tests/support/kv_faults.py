@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from stratos.common.errors import WorkerLost
+from stratos.core.device.payload import DevicePayload, Payload, host_view
 from stratos.kv.transfer import FrameHeader, PairSender, Sender, TransportOffer
 
 
@@ -65,9 +66,9 @@ class _FaultyPair(PairSender):
         self._held: list[tuple[FrameHeader, bytes]] = []
         self._twins: set[asyncio.Task[None]] = set()
 
-    async def send(self, header: FrameHeader, payload: memoryview | bytes | bytearray) -> None:
+    async def send(self, header: FrameHeader, payload: Payload | bytes | bytearray) -> None:
         fault = self._plan.next_fault()
-        data = bytes(payload)
+        data = bytes(host_view(payload)) if isinstance(payload, DevicePayload) else bytes(payload)
         if fault is Fault.DROP:
             return
         if fault is Fault.REORDER:

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import gc
 import json
 import os
 import random
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.identity import PeerRole
+from stratos.core.device.payload import host_view
 from stratos.core.kv import KvRange
 from stratos.kv.framing import checksum
 from stratos.kv.groups.ordered import OrderedReceiver, OrderedSender
@@ -23,6 +25,7 @@ from stratos.kv.transfer import FrameHeader
 from tests.support import warm_process
 from tests.support.certificates import CertificateFolder
 from tests.support.ordered_gloo import OrderedGloo
+from tests.support.segment_memory import SEGMENTS, SegmentMemory, receiver_over, sender_over
 
 SLOT_BYTES = 64 * 1024
 LONG_S = 30.0
@@ -40,12 +43,16 @@ def receiver_of(transport, settings, **parts):
     """Of a transport of the product, or of the one that stands for NCCL."""
     if transport == OrderedGloo.name:
         return OrderedReceiver("inc-d", settings.staging, settings.gloo, OrderedGloo(settings.gloo))
+    if transport == SEGMENTS:
+        return receiver_over(settings.shm_directory, settings.staging, settings.gloo.timeout_s)
     return make_receiver(transport, "inc-d", settings, **parts)
 
 
 def sender_of(transport, settings, **parts):
     if transport == OrderedGloo.name:
         return OrderedSender(settings.gloo, OrderedGloo(settings.gloo))
+    if transport == SEGMENTS:
+        return sender_over(settings.shm_directory, settings.gloo.timeout_s)
     return make_sender(transport, settings, **parts)
 
 
@@ -103,6 +110,10 @@ class World:
             await asyncio.gather(self.receiver.close(), *(sender.close() for sender in self.senders))
         assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("kv-")]
         assert not list(self.directory.iterdir()), "staging files were left"
+        if self.transport == SEGMENTS:
+            gc.collect()
+            device = SegmentMemory(self.directory.parent / "device")
+            assert (device.num_allocations, device.freed_too_early) == (0, [])
 
 
 class Link:
@@ -126,7 +137,7 @@ class Link:
         self.receiver.notify_sent(self.name, self.leg, header.seq)
 
     async def wait(self, seq, timeout_s=LONG_S):
-        return await self.receiver.wait(self.name, self.leg, seq, timeout_s=timeout_s)
+        return host_view(await self.receiver.wait(self.name, self.leg, seq, timeout_s=timeout_s))
 
     async def transfer(self, seq, slot, payload, timeout_s=LONG_S):
         """Announce, send, wait; returns what is in the slot."""

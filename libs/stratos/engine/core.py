@@ -12,8 +12,9 @@ Life of an input to embed
 Every request ends in exactly one of: an output with a finish reason for each choice, its embedding, an entry in
 ``StepResult.errors``, or a call of ``abort``.  Ids of ended requests may be used again with a new attempt.
 
-Only ``gather``, ``scatter``, ``status``, ``prepare_grammar``, ``cache_changes`` and ``load_adapter`` may be called by
-other threads than the one that owns the engine.  State changes under one lock, the runner works without it.
+Only ``gather``, ``scatter``, ``pack``, ``unpack``, ``status``, ``prepare_grammar``, ``cache_changes`` and
+``load_adapter`` may be called by other threads than the one that owns the engine.  State changes under one lock,
+the runner works without it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Sequence as Series
 from contextlib import contextmanager
 
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import BadRequest
 from stratos.core.cache_changes import CacheChanges, block_names
+from stratos.core.device.payload import DevicePayload
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest
@@ -171,11 +174,21 @@ class EngineCore:
             KeyError: no such reservation (it was aborted or committed).
             ValueError: the range is outside of the reservation, or the payload has the wrong size.
         """
+        with self._writing(key, kv_range) as table:
+            self.runner.scatter(table, kv_range, payload)
+
+    def unpack(self, key: RequestKey, kv_range: KvRange, payload: DevicePayload) -> int:
+        """``scatter`` from the device's memory; returns the checksum of what was written. Raises likewise."""
+        with self._writing(key, kv_range) as table:
+            return self.runner.unpack(table, kv_range, payload)
+
+    @contextmanager
+    def _writing(self, key: RequestKey, kv_range: KvRange) -> Iterator[Series[int]]:
         with self._lock:
             state = self._reservations.check_range(key, kv_range)
             self._blocks.fence(state.reserved_blocks)
         try:
-            self.runner.scatter(state.block_table, kv_range, payload)
+            yield state.block_table
         finally:
             with self._changing():
                 self._blocks.unfence(state.reserved_blocks)
@@ -202,6 +215,16 @@ class EngineCore:
 
     def gather(self, leg: str, kv_range: KvRange) -> memoryview:
         """Read computed KV of a job in wire layout. Raises ``KeyError`` for an unknown leg."""
+        with self._reading(leg, kv_range) as table:
+            return self.runner.gather(table, kv_range)
+
+    def pack(self, leg: str, kv_range: KvRange) -> tuple[DevicePayload, int]:
+        """``gather`` into the device's memory, with the checksum. Raises likewise."""
+        with self._reading(leg, kv_range) as table:
+            return self.runner.pack(table, kv_range)
+
+    @contextmanager
+    def _reading(self, leg: str, kv_range: KvRange) -> Iterator[Series[int]]:
         with self._lock:
             state = self._jobs[leg]
             if not 0 <= kv_range.token_begin < kv_range.token_end <= state.num_available:
@@ -209,7 +232,7 @@ class EngineCore:
             table = list(state.sequence.block_table)
             self._blocks.fence(table)
         try:
-            return self.runner.gather(table, kv_range)
+            yield table
         finally:
             with self._changing():
                 self._blocks.unfence(table)

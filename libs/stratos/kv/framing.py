@@ -76,15 +76,24 @@ class Coverage:
         Raises:
             ValueError: it is empty, outside of what is wanted, or overlaps what is there; nothing changes then.
         """
-        inside = self._begin <= frame.token_begin < frame.token_end <= self._end
-        if not inside or not 0 <= frame.layer_begin < frame.layer_end <= len(self._layers):
+        if not self._is_inside(frame):
             raise ValueError(f"{frame} is outside of tokens {self._begin}..{self._end}, {len(self._layers)} layers")
-        layers = self._layers[frame.layer_begin : frame.layer_end]
-        if any(_overlaps(spans, frame.token_begin, frame.token_end) for spans in layers):
+        if not self.has_room(frame):
             raise ValueError(f"{frame} overlaps what has arrived")
-        for spans in layers:
+        for spans in self._layers[frame.layer_begin : frame.layer_end]:
             _insert(spans, frame.token_begin, frame.token_end)
         self._missing -= frame.num_cells
+
+    def has_room(self, frame: KvRange) -> bool:
+        """``add`` would take it."""
+        layers = self._layers[frame.layer_begin : frame.layer_end]
+        return self._is_inside(frame) and not any(
+            _overlaps(spans, frame.token_begin, frame.token_end) for spans in layers
+        )
+
+    def _is_inside(self, frame: KvRange) -> bool:
+        inside = self._begin <= frame.token_begin < frame.token_end <= self._end
+        return inside and 0 <= frame.layer_begin < frame.layer_end <= len(self._layers)
 
     @property
     def is_complete(self) -> bool:

@@ -6,6 +6,7 @@ Both ends are given the same ``InprocHub``; an address names a ring in it.
 from __future__ import annotations
 
 from stratos.common.errors import WorkerLost
+from stratos.core.device.payload import Payload
 from stratos.kv.receiver import Ring, RingReceiver
 from stratos.kv.sender import CachingSender, checked_payload
 from stratos.kv.settings import StagingConfig
@@ -53,7 +54,7 @@ class _InprocPair(PairSender):
         self._hub = hub
         self._closed = False
 
-    async def send(self, header: FrameHeader, payload: memoryview | bytes | bytearray) -> None:
+    async def send(self, header: FrameHeader, payload: Payload | bytes | bytearray) -> None:
         data = checked_payload(self.offer, header, payload)
         memory = self._hub.rings.get(self.offer.address)
         if memory is None or self._closed:

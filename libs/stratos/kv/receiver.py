@@ -2,7 +2,7 @@
 
 A transport brings a ``Ring``: the memory of one pair and its way of completing frames.
 
-``rings that complete on Sent`` (inproc, shm): the payload is in the slot when the source says so.
+``rings that complete on Sent`` (inproc, shm, cuda_ipc): the payload is in the slot when the source says so.
 ``rings with posted receives`` (gloo, tls): the ring calls ``on_arrived`` itself; a quarantined slot with a posted
 receive is freed only then, since the transport still owns that memory.
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 from stratos.common.background import BackgroundTasks
 from stratos.common.errors import Internal, Overloaded, WorkerLost
+from stratos.core.device.payload import Payload
 from stratos.core.kv import StagingLedger
 from stratos.kv.settings import StagingConfig
 from stratos.kv.staging import SlotLedger, SlotState
@@ -46,6 +47,10 @@ class Ring(ABC):
 
     @abstractmethod
     def view(self, slot: int) -> memoryview: ...
+
+    def payload(self, slot: int, num_bytes: int) -> Payload:
+        """What is in a slot, where it lies."""
+        return self.view(slot)[:num_bytes].toreadonly()
 
     def post(self, frame: Frame) -> None:  # noqa: B027
         ...
@@ -136,7 +141,7 @@ class RingReceiver(Receiver):
             frame.fail("the hand-off was given up")
         found.ring.post(frame)
 
-    async def wait(self, pair: str, leg: str, seq: int, *, timeout_s: float) -> memoryview:
+    async def wait(self, pair: str, leg: str, seq: int, *, timeout_s: float) -> Payload:
         found = self._require(pair)
         frame = found.find(leg, seq)
         if frame is None:
@@ -148,7 +153,7 @@ class RingReceiver(Receiver):
             raise WorkerLost(f"frame {seq} of leg {leg} did not arrive in {timeout_s:g} s") from None
         if frame.failure:
             raise WorkerLost(f"frame {seq} of leg {leg} will not arrive: {frame.failure}")
-        return found.ring.view(frame.header.slot)[: frame.header.num_bytes].toreadonly()
+        return found.ring.payload(frame.header.slot, frame.header.num_bytes)
 
     def notify_sent(self, pair: str, leg: str, seq: int) -> None:
         found = self._pairs.get(pair)

@@ -1,7 +1,7 @@
 """Transports by name: a table of what each can do, whom it reaches, and how both of its ends are made.
 
 ``inproc`` within one process, ``shm`` on one machine, between machines ``tls`` with mTLS and ``gloo`` without it,
-``nccl`` between GPU pools.  Rooms for ``cuda_ipc`` (one GPU, or NVLink peers of a node) and ``nixl`` do not exist yet.
+``nccl`` between GPU pools, ``cuda_ipc`` on one GPU or between neighbours.  A room for ``nixl`` does not exist yet.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from stratos.common.tls.contexts import TlsContexts
 from stratos.kv.capabilities import Capabilities, LocalCapabilities, Reach, can_reach, share_fabric
+from stratos.kv.device.cuda import CudaMemory
+from stratos.kv.device.receiver import DeviceReceiver
+from stratos.kv.device.sender import DeviceSender
 from stratos.kv.groups.gloo import GlooReceiver, GlooSender
 from stratos.kv.groups.nccl import NcclGroups, has_nccl
 from stratos.kv.groups.ordered import OrderedReceiver, OrderedSender
@@ -29,6 +32,13 @@ class _Parts:
     config: TransportConfig
     hub: InprocHub | None
     tls: TlsContexts | None
+    device: str
+
+    @property
+    def memory(self) -> CudaMemory:
+        if not self.device:
+            raise ValueError("the cuda_ipc transport needs a GPU")
+        return CudaMemory(self.config.cuda_ipc.device, self.device)
 
     @property
     def shared_hub(self) -> InprocHub:
@@ -54,9 +64,21 @@ class _Transport:
     reach: Reach = Reach.NETWORK
     is_encrypted: bool = True
     """On the network, if it uses one."""
+    is_on_device: bool = False
+    """Slots are in a device's memory: payloads need not pass through the host's."""
 
 
 _TRANSPORTS: Mapping[str, _Transport] = {
+    "cuda_ipc": _Transport(
+        receiver=lambda parts, name: DeviceReceiver(
+            name, parts.config.staging, parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory
+        ),
+        sender=lambda parts, max_pairs: DeviceSender(
+            parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory, max_pairs
+        ),
+        reach=Reach.DEVICE_MEMORY,
+        is_on_device=True,
+    ),
     "inproc": _Transport(
         receiver=lambda parts, name: InprocReceiver(name, parts.config.staging, parts.shared_hub),
         sender=lambda parts, max_pairs: InprocSender(parts.shared_hub, max_pairs),
@@ -100,18 +122,26 @@ def reachable_transports(
     return found
 
 
-def usable_transports(config: TransportConfig, *, has_tls: bool) -> tuple[str, ...]:
+def is_on_device(name: str) -> bool:
+    """Whether a transport moves payloads between devices, with the checksum that devices compute."""
+    return _of(name).is_on_device
+
+
+def usable_transports(config: TransportConfig, *, has_tls: bool, has_device_pages: bool = False) -> tuple[str, ...]:
     """The transports that a process may use, best first.
 
     Args:
         config: of all transports.
         has_tls: mTLS is on.
+        has_device_pages: the engine hands out payloads in a device's memory of this process.
 
     Raises:
-        ValueError: none is left, or nccl is named where it cannot run; the message names the setting.
+        ValueError: none is left, or one is named where it cannot run; the message names the setting.
     """
     if "nccl" in config.names and not has_nccl():
         raise ValueError("the KV transport nccl needs a GPU and torch with NCCL; take it out of transport.names")
+    if "cuda_ipc" in config.names and not has_device_pages:
+        raise ValueError("the KV transport cuda_ipc needs device cuda, engine_process thread and enable_copy_stream")
     allowed = {"gloo": config.allow_unencrypted_gloo, "nccl": config.allow_unencrypted_nccl}
 
     def is_usable(name: str) -> bool:
@@ -136,6 +166,7 @@ def make_receiver(
     *,
     hub: InprocHub | None = None,
     tls: TlsContexts | None = None,
+    device: str = "",
 ) -> Receiver:
     """The receiver of a transport.
 
@@ -145,11 +176,12 @@ def make_receiver(
         config: of all transports.
         hub: shared by both ends of ``inproc``.
         tls: certificate of this process, for ``tls``.
+        device: UUID of this process' GPU, for ``cuda_ipc``.
 
     Raises:
-        ValueError: an unknown name, no hub for ``inproc``, or no certificate for ``tls``.
+        ValueError: an unknown name, no hub for ``inproc``, no certificate for ``tls``, or no GPU for ``cuda_ipc``.
     """
-    return _of(name).receiver(_Parts(config=config, hub=hub, tls=tls), incarnation)
+    return _of(name).receiver(_Parts(config=config, hub=hub, tls=tls, device=device), incarnation)
 
 
 def make_sender(
@@ -158,10 +190,11 @@ def make_sender(
     *,
     hub: InprocHub | None = None,
     tls: TlsContexts | None = None,
+    device: str = "",
     max_pairs: int = 64,
 ) -> Sender:
     """The sender of a transport. Raises ``ValueError`` as ``make_receiver``."""
-    return _of(name).sender(_Parts(config=config, hub=hub, tls=tls), max_pairs)
+    return _of(name).sender(_Parts(config=config, hub=hub, tls=tls, device=device), max_pairs)
 
 
 def _of(name: str) -> _Transport:

@@ -6,12 +6,19 @@ import asyncio
 from abc import abstractmethod
 
 from stratos.common.errors import WorkerLost
+from stratos.core.device.payload import DevicePayload, Payload
 from stratos.kv.transfer import FrameHeader, PairSender, Sender, TransportOffer
 
 
-def checked_payload(offer: TransportOffer, header: FrameHeader, payload: memoryview | bytes | bytearray) -> memoryview:
-    """The payload as bytes; raises ``ValueError`` when it does not fit the offer or its header."""
-    data = memoryview(payload).cast("B")
+def checked_payload(offer: TransportOffer, header: FrameHeader, payload: Payload | bytes | bytearray) -> memoryview:
+    """The payload as bytes of the host; raises ``ValueError`` when it does not fit the offer or its header."""
+    data = fitting_payload(offer, header, payload)
+    return data if isinstance(data, memoryview) else data.to_host()
+
+
+def fitting_payload(offer: TransportOffer, header: FrameHeader, payload: Payload | bytes | bytearray) -> Payload:
+    """The payload where it lies; raises ``ValueError`` when it does not fit the offer or its header."""
+    data = payload if isinstance(payload, DevicePayload) else memoryview(payload).cast("B")
     if not data.nbytes:
         raise ValueError("a frame must have a payload")
     if not 0 <= header.slot < offer.num_slots:

@@ -56,6 +56,16 @@ class NcclConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CudaIpcConfig:
+    """Which device, and how long to wait."""
+
+    device: Annotated[int, Ge(0)] = 0
+    """GPU of this process, as CUDA numbers those that it sees."""
+    timeout_s: Annotated[float, Gt(0)] = 10.0
+    """Bounds the exchange of handles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TlsTransportConfig:
     """Where to listen with mTLS on, and how long to wait."""
 
@@ -73,16 +83,18 @@ class TlsTransportConfig:
 class TransportConfig:
     """Which transports a process speaks, and what each of them needs."""
 
-    names: Annotated[tuple[Literal["shm", "tls", "gloo", "nccl"], ...], MinLen(1)] = ("shm", "tls", "gloo")
+    names: Annotated[tuple[Literal["cuda_ipc", "shm", "tls", "gloo", "nccl"], ...], MinLen(1)] = ("shm", "tls", "gloo")
     """KV transports, best first; shm is for workers of one host, tls needs mTLS, and with mTLS gloo is left out. nccl
-    needs a GPU in every worker, and has run on none yet."""
+    needs a GPU in every worker; cuda_ipc needs workers of one host, on one GPU or on two that reach each other's
+    memory, and engine_process "thread". Neither has run on a GPU yet."""
     allow_unencrypted_gloo: bool = False
     """With mTLS on, take gloo too: KV is then readable on the network, and any process there may send some."""
     allow_unencrypted_nccl: bool = False
     """With mTLS on, take nccl too: the same risk."""
     shm_directory: Path = Path(f"/dev/shm/stratos-{os.getuid()}")  # noqa: S108 - the transport checks owner and mode
-    """Private directory of the shm transport; the same for all workers of a host."""
+    """Private directory of the transports shm and cuda_ipc; the same for all workers of a host."""
     staging: StagingConfig = field(default_factory=StagingConfig)
     gloo: GlooConfig = field(default_factory=GlooConfig)
     tls: TlsTransportConfig = field(default_factory=TlsTransportConfig)
     nccl: NcclConfig = field(default_factory=NcclConfig)
+    cuda_ipc: CudaIpcConfig = field(default_factory=CudaIpcConfig)

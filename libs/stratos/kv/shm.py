@@ -24,6 +24,7 @@ import stat
 from pathlib import Path
 
 from stratos.common.errors import Overloaded, WorkerLost
+from stratos.core.device.payload import Payload
 from stratos.kv.private_directory import private_directory
 from stratos.kv.receiver import Ring, RingReceiver
 from stratos.kv.sender import CachingSender, checked_payload
@@ -74,7 +75,7 @@ class _ShmPair(PairSender):
         self.offer = offer
         self._memory: memoryview | None = memory
 
-    async def send(self, header: FrameHeader, payload: memoryview | bytes | bytearray) -> None:
+    async def send(self, header: FrameHeader, payload: Payload | bytes | bytearray) -> None:
         data = checked_payload(self.offer, header, payload)
         base = header.slot * self.offer.slot_bytes
         for begin in range(0, data.nbytes, _COPY_BYTES):

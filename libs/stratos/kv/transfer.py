@@ -18,8 +18,8 @@ When P reports that it could not connect or send, D calls ``end_incarnation`` fo
 
 An announced frame is always sent, even after an abort.  A Nack'ed frame is announced again with the same ``seq``.
 
-All methods belong to one event loop.  No transport checks payloads: see ``stratos.kv.framing.checksum``, which the
-receiver computes over the bytes as scattered.
+All methods belong to one event loop.  No transport checks payloads: the receiver computes the checksum over the bytes
+as scattered.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from stratos.core.device.payload import Payload
 from stratos.core.kv import KvRange, StagingLedger
 
 
@@ -50,7 +51,7 @@ class FrameHeader:
     num_bytes: int
     """Payload size."""
     checksum: int
-    """Of the payload, by ``framing.checksum``."""
+    """Of the payload: by ``core.device.checksum`` where the slots are in a device's memory, else by ``framing``."""
     slot: int
     """Staging slot of the pair that the payload goes to."""
     pair_seq: int = 0
@@ -110,8 +111,10 @@ class Receiver(ABC):
         """
 
     @abstractmethod
-    async def wait(self, pair: str, leg: str, seq: int, *, timeout_s: float) -> memoryview:
+    async def wait(self, pair: str, leg: str, seq: int, *, timeout_s: float) -> Payload:
         """The payload of a posted frame, read-only, in its slot: valid until the slot is given back.
+
+        Where the slots are in a device's memory, so is the payload; its checksum is then of the other kind.
 
         Raises:
             WorkerLost: not complete in time (the slot stays granted: quarantine it), the pair ended, or the slot was
@@ -170,8 +173,10 @@ class PairSender(ABC):
         yield header
 
     @abstractmethod
-    async def send(self, header: FrameHeader, payload: memoryview | bytes | bytearray) -> None:
+    async def send(self, header: FrameHeader, payload: Payload | bytes | bytearray) -> None:
         """Return once the transport has the payload completely; the caller may reuse it then and say ``Sent``.
+
+        A payload in a device's memory may be given to every transport; most copy it to the host first.
 
         Raises:
             ValueError: the slot does not exist, the payload is larger than a slot, or not ``header.num_bytes`` long.

@@ -130,7 +130,7 @@ def _context(
 ) -> HandoffContext:
     metrics = WorkerMetrics(registry, settings.device_label, settings.observe.max_tenant_series)
     transports = Transports(
-        _factories(settings.transport, incarnation, dialer.tls),
+        _factories(settings.transport, incarnation, dialer.tls, engine),
         find_capabilities(settings.transport.shm_directory, engine.info.device),
     )
     staging = StagingSlots(settings.handoff.slot_wait_s)
@@ -151,16 +151,18 @@ def _context(
     )
 
 
-def _factories(config: TransportConfig, incarnation: str, files: TlsFiles | None) -> dict[str, TransportFactory]:
-    tls = None if files is None else TlsContexts(files)
+def _factories(
+    config: TransportConfig, incarnation: str, files: TlsFiles | None, engine: EngineClient
+) -> dict[str, TransportFactory]:
+    tls, device = None if files is None else TlsContexts(files), engine.info.device.uuid
     try:
-        names = usable_transports(config, has_tls=tls is not None)
+        names = usable_transports(config, has_tls=tls is not None, has_device_pages=engine.device_pages is not None)
     except ValueError as error:
         raise StartError(f"TRANSPORT__NAMES: {error}") from None
     return {
         name: TransportFactory(
-            receiver=lambda name=name: make_receiver(name, incarnation, config, tls=tls),  # type: ignore[misc]
-            sender=lambda name=name: make_sender(name, config, tls=tls),  # type: ignore[misc]
+            receiver=lambda name=name: make_receiver(name, incarnation, config, tls=tls, device=device),  # type: ignore[misc]
+            sender=lambda name=name: make_sender(name, config, tls=tls, device=device),  # type: ignore[misc]
         )
         for name in names
     }

@@ -15,7 +15,7 @@ from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.timeout(240)
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
-SECTIONS = ["tests", "decode", "ablations", "adapters", "attention", "sampling", "prefill", "products"]
+SECTIONS = ["tests", "decode", "ablations", "adapters", "attention", "sampling", "prefill", "handoff", "products"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -21,8 +21,8 @@ def reached(theirs: Capabilities, mine: LocalCapabilities = MINE) -> set[str]:
 @pytest.mark.parametrize(
     ("theirs", "beside_network"),
     [
-        (HERE, {"shm"}),
-        (dataclasses.replace(HERE, device="GPU-b"), {"shm", "nccl"}),
+        (HERE, {"shm", "cuda_ipc"}),
+        (dataclasses.replace(HERE, device="GPU-b"), {"shm", "nccl", "cuda_ipc"}),
         (dataclasses.replace(HERE, device="GPU-c"), {"shm", "nccl"}),
         (dataclasses.replace(HERE, device=""), {"shm"}),
         (dataclasses.replace(HERE, shared_memory="17.3"), set()),

@@ -16,7 +16,7 @@ from tests.support.certificates import CertificateFolder
 CONFIG = TransportConfig()
 
 
-@pytest.mark.parametrize("name", ["", "cuda_ipc", "nixl", "SHM"])
+@pytest.mark.parametrize("name", ["", "nixl", "SHM"])
 def test_unknown_transports_are_refused_with_the_known_ones(name):
     for make in (lambda: make_receiver(name, "inc-d", CONFIG), lambda: make_sender(name, CONFIG)):
         with pytest.raises(ValueError, match=f"unknown KV transport '{name}'; this build has {', '.join(TRANSPORTS)}"):
@@ -35,14 +35,20 @@ def test_a_missing_certificate_is_named():
             make()
 
 
+def test_a_missing_device_is_named():
+    for make in (lambda: make_receiver("cuda_ipc", "inc-d", CONFIG), lambda: make_sender("cuda_ipc", CONFIG)):
+        with pytest.raises(ValueError, match="needs a GPU"):
+            make()
+
+
 def test_every_known_name_makes_both_ends(tmp_path):
     from stratos.kv.inproc import InprocHub
 
     settings, hub = TransportConfig(shm_directory=tmp_path / "staging"), InprocHub()
     tls = TlsContexts(CertificateFolder(tmp_path / "tls").files(PeerRole.DECODE_WORKER))
     for name in TRANSPORTS:
-        receiver = make_receiver(name, "inc-d", settings, hub=hub, tls=tls)
-        assert receiver.transport == make_sender(name, settings, hub=hub, tls=tls).transport == name
+        receiver = make_receiver(name, "inc-d", settings, hub=hub, tls=tls, device="GPU-a")
+        assert receiver.transport == make_sender(name, settings, hub=hub, tls=tls, device="GPU-a").transport == name
         assert receiver.ledger() == StagingLedger()
 
 

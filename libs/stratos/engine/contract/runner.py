@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import Any
 
 from stratos.core.device.facts import NO_DEVICE, DeviceFacts
+from stratos.core.device.payload import DevicePayload
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.engine.contract.plan import SampleSpec, StepPlan, StepTokens
@@ -129,6 +130,17 @@ class Runner(ABC):
         Raises:
             ValueError: ``payload`` does not have the size of the range.
         """
+
+    has_device_pages: bool = False
+    """``pack`` and ``unpack`` may be called."""
+
+    def pack(self, block_table: Sequence[int], kv_range: KvRange) -> tuple[DevicePayload, int]:
+        """``gather`` within the device's memory, with the checksum of what was copied (``core.device.checksum``)."""
+        raise NotImplementedError
+
+    def unpack(self, block_table: Sequence[int], kv_range: KvRange, payload: DevicePayload) -> int:
+        """``scatter`` from the device's memory; returns the checksum of what was written, right or wrong."""
+        raise NotImplementedError
 
     @abstractmethod
     def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:

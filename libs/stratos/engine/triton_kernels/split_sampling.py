@@ -39,11 +39,11 @@ FIRST_DISTANCE = 0.25
 MASS_MARGIN = tl.constexpr(1e-4)
 """A level's mass is summed in float32: so much more than p of the total is certainly p."""
 NOISE_MARGIN = tl.constexpr(1e-3)
-"""Twice the largest error of ``_estimate_of_hash``, and some fifty times that for good measure."""
+"""Twice the largest error of ``noise_estimate``, and some fifty times that for good measure."""
 
 
 @triton.jit
-def _estimate_of_hash(h):
+def noise_estimate(h):
     """The noise of uint32 hashes in float32, off by less than 2e-5.
 
     With ``e = -log(u)`` the noise is ``-log(e)``, so a relative error of ``e`` is an absolute one of the noise.  For u
@@ -59,7 +59,7 @@ def _estimate_of_hash(h):
 @triton.jit
 def _gumbel_estimate(token_ids, key_low, key_high):
     h = (token_ids.to(tl.uint32) * tl.full([], 0x9E3779B1, tl.uint32)) ^ key_low
-    return _estimate_of_hash(_mixed(_mixed(h) + key_high))
+    return noise_estimate(_mixed(_mixed(h) + key_high))
 
 
 @triton.jit

@@ -24,6 +24,7 @@ from datetime import timedelta
 from typing import Any
 
 from stratos.common.errors import WorkerLost
+from stratos.core.device.payload import Payload
 from stratos.kv.blocking import BlockingThreads
 from stratos.kv.groups.rendezvous import RECEIVER_RANK, SENDER_RANK, HostedStore, join_as_sender
 from stratos.kv.receiver import Frame, Ring, RingReceiver
@@ -167,7 +168,7 @@ class _GlooPair(PairSender):
         self._group = group
         self._threads = threads
 
-    async def send(self, header: FrameHeader, payload: memoryview | bytes | bytearray) -> None:
+    async def send(self, header: FrameHeader, payload: Payload | bytes | bytearray) -> None:
         data = checked_payload(self.offer, header, payload)
         if self._group is None:
             raise WorkerLost(f"the KV transfer pair {self.offer.pair} has ended")

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from stratos.common.errors import Internal, WorkerLost
+from stratos.core.device.payload import Payload
 from stratos.kv.blocking import BlockingThreads
 from stratos.kv.groups.rendezvous import GroupConfig, HostedStore, join_as_sender
 from stratos.kv.receiver import Frame, Ring, RingReceiver
@@ -175,7 +176,7 @@ class _OrderedPair(PairSender):
             if number >= self._turn and number not in self._waiting:
                 self._end()
 
-    async def send(self, header: FrameHeader, payload: memoryview | bytes | bytearray) -> None:
+    async def send(self, header: FrameHeader, payload: Payload | bytes | bytearray) -> None:
         data = checked_payload(self.offer, header, payload)
         if self._group is None:
             raise self._lost()

@@ -13,6 +13,7 @@ import threading
 
 from stratos.common.errors import WorkerLost
 from stratos.common.tls.contexts import TlsContexts
+from stratos.core.device.payload import Payload
 from stratos.kv.blocking import BlockingThreads
 from stratos.kv.sender import CachingSender, checked_payload
 from stratos.kv.settings import TlsTransportConfig
@@ -90,7 +91,7 @@ class _TlsPair(PairSender):
         self._threads = threads
         self._is_closed = False
 
-    async def send(self, header: FrameHeader, payload: memoryview | bytes | bytearray) -> None:
+    async def send(self, header: FrameHeader, payload: Payload | bytes | bytearray) -> None:
         data = checked_payload(self.offer, header, payload)
         if self._is_closed:
             raise WorkerLost(f"the KV transfer pair {self.offer.pair} has ended")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from stratos.core.cache_changes import CacheChanges
+from stratos.core.device.payload import DevicePayload
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest
@@ -25,6 +26,18 @@ BESIDE_STEPS = frozenset({"scatter", "gather", "gather_into", "load_adapter", "p
 StepCallback = Callable[[StepResult], None]
 
 
+class DevicePages(Protocol):
+    """Pages in the memory of a device that this process computes on, for payloads that stay there."""
+
+    async def pack(self, leg: str, kv_range: KvRange) -> tuple[DevicePayload, int]:
+        """``gather`` into the device's memory, with the checksum."""
+        ...
+
+    async def unpack(self, key: RequestKey, kv_range: KvRange, payload: DevicePayload) -> int:
+        """``scatter`` from there; returns the checksum of what was written, right or wrong."""
+        ...
+
+
 class EngineClient(ABC):
     """An engine somewhere else. All methods are safe to call from the event loop that called ``start``.
 
@@ -36,6 +49,11 @@ class EngineClient(ABC):
 
     def __init__(self) -> None:
         self._callbacks: list[StepCallback] = []
+
+    @property
+    def device_pages(self) -> DevicePages | None:
+        """``None`` where the pages are in host memory, or another process'."""
+        return None
 
     @abstractmethod
     async def start(self) -> None:

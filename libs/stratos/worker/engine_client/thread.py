@@ -17,11 +17,13 @@ from typing import Any
 
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import WorkerLost
+from stratos.core.device.payload import DevicePayload
 from stratos.core.kv import KvRange
+from stratos.core.requests.records import RequestKey
 from stratos.engine.contract.results import EngineStatus, StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.inspection import EngineInspection
-from stratos.worker.engine_client.base import STOPPED, EngineClient
+from stratos.worker.engine_client.base import STOPPED, DevicePages, EngineClient
 
 NUM_COPY_THREADS = 2
 NUM_LOAD_THREADS = 2
@@ -49,6 +51,8 @@ class ThreadEngine(EngineClient):
         self._pools: dict[str, ThreadPoolExecutor | None] = {
             "scatter": copies,
             "gather": copies,
+            "pack": copies,
+            "unpack": copies,
             "load_adapter": ThreadPoolExecutor(NUM_LOAD_THREADS, "adapter-load"),  # a slow disk holds up no transfer
             "prepare_grammar": ThreadPoolExecutor(1, "grammar-compile"),
             "cache_changes": None,
@@ -179,6 +183,17 @@ class ThreadEngine(EngineClient):
             raise WorkerLost(STOPPED)
         self._run_between_steps(run)
         return await future
+
+    @property
+    def device_pages(self) -> DevicePages | None:
+        return self if self._engine.runner.has_device_pages else None
+
+    async def pack(self, leg: str, kv_range: KvRange) -> tuple[DevicePayload, int]:
+        payload, checksum = await self._call("pack", leg, kv_range)
+        return payload, checksum
+
+    async def unpack(self, key: RequestKey, kv_range: KvRange, payload: DevicePayload) -> int:
+        return int(await self._call("unpack", key, kv_range, payload))
 
     async def gather_into(self, leg: str, kv_range: KvRange, place: memoryview) -> None:
         """Like ``gather``, into writable bytes of exactly the payload's size."""

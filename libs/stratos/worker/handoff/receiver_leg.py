@@ -15,8 +15,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
+from typing import Any
 
 from stratos.common.errors import Busy, Overloaded, StratosError, WorkerLost
+from stratos.core.device.payload import DevicePayload
 from stratos.core.placement import WorkerRef
 from stratos.core.step_watch import StepWatch
 from stratos.kv.framing import checksum, digest_of
@@ -201,29 +203,47 @@ class ReceiverLeg:
         header, pair = announced[0], self._offer.pair
         self._receiver.notify_sent(pair, header.leg, seq)
         slot = await self._receiver.wait(pair, header.leg, seq, timeout_s=self._context.config.frame_timeout_s)
-        in_thread = len(slot) >= COPY_IN_THREAD_BYTES
-        private, check = await asyncio.to_thread(_copy, slot) if in_thread else _copy(slot)
-        self._context.metrics.transfer_bytes.labels("received", self._offer.transport).inc(len(private))
-        cause = self._find_damage(header, len(private), check)
-        if cause:
+        self._context.metrics.transfer_bytes.labels("received", self._offer.transport).inc(slot.nbytes)
+        take = self._take_from_device if isinstance(slot, DevicePayload) else self._take_from_host
+        if cause := self._find_misfit(header, slot.nbytes) or await take(header, slot):
             await self._refuse_frame(header, cause)
             return
+        self._checks[seq] = header.checksum
+        self._receiver.recycle_slot(pair, header.slot)
+        await self._stream.send(Credit(slots=(header.slot,)))
+
+    async def _take_from_host(self, header: FrameHeader, slot: Any) -> str:
+        """Check a private copy, and scatter it; returns the cause of damage, if any."""
+        in_thread = slot.nbytes >= COPY_IN_THREAD_BYTES
+        private, check = await asyncio.to_thread(_copy, slot) if in_thread else _copy(slot)
+        if check != header.checksum:
+            return "checksum"
+        self._cover(header)
+        await self._target.scatter(header.kv_range, memoryview(private))
+        return ""
+
+    async def _take_from_device(self, header: FrameHeader, slot: Any) -> str:
+        """Scatter, then compare the checksum of what was written: it is not covered, so not visible, before it fits."""
+        if not self._target.coverage.has_room(header.kv_range):
+            raise DamagedFrameError("order")
+        if await self._target.unpack(header.kv_range, slot) != header.checksum:
+            return "checksum"
+        self._cover(header)
+        return ""
+
+    def _cover(self, header: FrameHeader) -> None:
         try:
             self._target.coverage.add(header.kv_range)
         except ValueError as error:
             raise DamagedFrameError("order") from error
-        await self._target.scatter(header.kv_range, memoryview(private))
-        self._checks[seq] = check
-        self._receiver.recycle_slot(pair, header.slot)
-        await self._stream.send(Credit(slots=(header.slot,)))
 
-    def _find_damage(self, header: FrameHeader, num_bytes: int, check: int) -> str:
+    def _find_misfit(self, header: FrameHeader, num_bytes: int) -> str:
         geometry = self._context.engine.info.geometry
         if (header.head_begin, header.head_end) != (0, geometry.num_kv_heads):
             return "order"
         if num_bytes != geometry.num_bytes(header.kv_range):
             return "truncated"
-        return "" if check == header.checksum else "checksum"
+        return ""
 
     async def _refuse_frame(self, header: FrameHeader, cause: str) -> None:
         """Ask for a damaged frame once more; the second time the leg is over."""

@@ -17,10 +17,12 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
 from stratos.common.errors import BadRequest, Internal, WorkerLost
+from stratos.core.device.payload import Payload
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.kv.framing import checksum, digest_of, plan_frames
+from stratos.kv.registry import is_on_device
 from stratos.kv.transfer import FrameHeader, PairSender
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.records import (
@@ -181,8 +183,7 @@ class SourceLeg:
             await self._wait_for(lambda: bool(self._credits or self._nacks), "Credit")
             await self._answer_nacks(sender)
         seq = len(self._frames)
-        payload = await self._gather(kv_range)
-        check = await asyncio.to_thread(checksum, payload)
+        payload, check = await self._gather(kv_range)
         self._frames.append((kv_range, check))
         await self._send_frame(sender, self._header(seq, self._credits.popleft(), payload.nbytes), payload)
 
@@ -192,11 +193,15 @@ class SourceLeg:
             if nack.seq >= len(self._frames) or nack.seq in self._repeated:
                 raise BadRequest(f"frame {nack.seq} was not sent, or was repeated already", param="seq")
             self._repeated.add(nack.seq)
-            payload = await self._gather(self._frames[nack.seq][0])
+            payload, _ = await self._gather(self._frames[nack.seq][0])
             await self._send_frame(sender, self._header(nack.seq, nack.slot, payload.nbytes), payload)
 
-    async def _gather(self, kv_range: KvRange) -> memoryview:
-        return await self._context.engine.gather(self._intent.leg, kv_range)
+    async def _gather(self, kv_range: KvRange) -> tuple[Payload, int]:
+        engine = self._context.engine
+        if is_on_device(self._transport) and engine.device_pages is not None:
+            return await engine.device_pages.pack(self._intent.leg, kv_range)
+        payload = await engine.gather(self._intent.leg, kv_range)
+        return payload, await asyncio.to_thread(checksum, payload)
 
     def _header(self, seq: int, slot: int, num_bytes: int) -> FrameHeader:
         kv_range, check = self._frames[seq]
@@ -211,7 +216,7 @@ class SourceLeg:
             slot=slot,
         )
 
-    async def _send_frame(self, sender: PairSender, header: FrameHeader, payload: memoryview) -> None:
+    async def _send_frame(self, sender: PairSender, header: FrameHeader, payload: Payload) -> None:
         async def announce_and_send() -> None:
             with sender.announcing(header) as announced:
                 await self._stream.send(announced)

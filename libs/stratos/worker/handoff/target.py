@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from stratos.common.errors import Busy, Draining, StratosError
+from stratos.core.device.payload import DevicePayload
 from stratos.core.generation import PrefillPath
 from stratos.core.kv import KvRange
 from stratos.core.placement import WorkerRef
@@ -66,6 +67,15 @@ class HandoffTarget:
         """Write checked KV into the reserved blocks."""
         try:
             await self._context.engine.scatter(self._record.key, kv_range, payload)
+        except StratosError as error:
+            raise TargetRefusedError(error) from error
+
+    async def unpack(self, kv_range: KvRange, payload: DevicePayload) -> int:
+        """Write KV into the reserved blocks; returns the checksum of what was written."""
+        pages = self._context.engine.device_pages
+        assert pages is not None, "such a transport was not offered"
+        try:
+            return await pages.unpack(self._record.key, kv_range, payload)
         except StratosError as error:
             raise TargetRefusedError(error) from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from stratos.engine.attention.context_parts import ContextParts
 from stratos.engine.triton_kernels import attention
 from stratos.engine.triton_kernels.attention import TileShape
 from tests.support.attention_world import BLOCK, World
@@ -24,6 +25,13 @@ def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
 def test_decode_rows_split_or_not(num_parts: int, window: int | None) -> None:
     world = World(DECODES, padding=2)
     assert _close(world.run(DECODE, num_parts, window=window), world.expected(window))
+
+
+@pytest.mark.parametrize(("window", "is_fp8"), [(None, False), (20, False), (None, True)])
+def test_contexts_are_split_by_their_lengths(window: int | None, is_fp8: bool) -> None:
+    world = World([(1, 1), (1, 7), (1, 150), (1, 90), (1, 16)], dim=16, padding=1, num_blocks=80, is_fp8=is_fp8)
+    cut = ContextParts(6, DECODE.tile, max_parts=4)
+    assert _close(world.run(DECODE, window=window, cut=cut), world.expected(window))
 
 
 @pytest.mark.parametrize("window", [None, 6, 17])

@@ -45,7 +45,7 @@ from tests.support.terms import make_terms
 
 
 def test_every_method_of_the_client_has_types() -> None:
-    local = {"start", "close", "subscribe", "status", "wait_failed"}
+    local = {"start", "close", "subscribe", "status", "wait_failed", "device_pages"}
     methods = {name for name in vars(EngineClient) if not name.startswith("_")} - local
     assert set(METHODS) == methods - {"gather"} | {"gather_into"}
 

@@ -11,6 +11,7 @@ call waits, asleep, for an event after its own work.  Calls may come from any th
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from stratos.core.device.checksum import WORD_BYTES, finish
+from stratos.core.device.payload import DevicePayload
 from stratos.core.kv import KvRange
 from stratos.engine.layers.thread_scope import one_thread
 from stratos.engine.memory import packing
@@ -141,3 +143,23 @@ class PageCopies:
             done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             done.record()
             done.synchronize()
+
+
+class _Interface:
+    """Memory that torch did not allocate, as it takes it."""
+
+    def __init__(self, payload: DevicePayload) -> None:
+        self._payload = payload  # torch keeps this object, and so the memory
+        self.__cuda_array_interface__ = {
+            "shape": (payload.nbytes,),
+            "typestr": "|u1",
+            "data": (payload.address, False),
+            "version": 3,
+        }
+
+
+def bytes_at(payload: DevicePayload, device: torch.device) -> Tensor:
+    """A payload as uint8 on the device, without a copy; keep ``payload`` while the tensor is used."""
+    if device.type == "cuda":
+        return torch.as_tensor(_Interface(payload), device=device)
+    return torch.frombuffer((ctypes.c_ubyte * payload.nbytes).from_address(payload.address), dtype=torch.uint8)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from stratos.common.clock import Clock
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.device.payload import DevicePayload
 from stratos.core.kv import KvRange
 from stratos.engine.attention.triton_paged import TritonPagedAttention
 from stratos.engine.contract.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
@@ -34,7 +35,7 @@ from stratos.engine.memory.host_pages import HostSwap
 from stratos.engine.runner.cuda.device_facts import facts_of
 from stratos.engine.runner.cuda.experts import group_experts
 from stratos.engine.runner.cuda.graphs import Capture, CudaCapture, DecodeGraphs, DecodeOutputs, padded_sizes
-from stratos.engine.runner.cuda.page_copies import PageCopies
+from stratos.engine.runner.cuda.page_copies import PageCopies, bytes_at
 from stratos.engine.runner.cuda.tables import DeviceTables
 from stratos.engine.runner.cuda.warm_up import warm_up
 from stratos.engine.runner.pooling import pool_rows
@@ -113,6 +114,7 @@ class CudaRunner(TorchRunner):
         self.info = replace(info, overlap=True, device=facts_of(device))
         assert isinstance(self.attention, TritonPagedAttention)
         self._kernel = self.attention
+        self.has_device_pages = config.enable_copy_stream
         if config.enable_copy_stream:
             self.page_copies = PageCopies(self.pages)
             if device.type == "cuda" and self.host.num_slots:
@@ -313,6 +315,18 @@ class CudaRunner(TorchRunner):
             super().scatter(block_table, kv_range, payload)
         else:
             self.page_copies.scatter(block_table, kv_range, payload)
+
+    def pack(self, block_table: Sequence[int], kv_range: KvRange) -> tuple[DevicePayload, int]:
+        assert self.page_copies is not None, "see has_device_pages"
+        run, checksum = self.page_copies.pack(block_table, kv_range)
+        payload = DevicePayload(
+            address=run.data_ptr(), nbytes=run.numel(), read=lambda: run.cpu().numpy().tobytes(), owner=run
+        )
+        return payload, checksum
+
+    def unpack(self, block_table: Sequence[int], kv_range: KvRange, payload: DevicePayload) -> int:
+        assert self.page_copies is not None, "see has_device_pages"
+        return self.page_copies.unpack(block_table, kv_range, bytes_at(payload, self._device))
 
     def abandon(self) -> None:
         if self._device.type == "cuda":

@@ -1,0 +1,52 @@
+"""What the transport asks of a device's driver: ``cuda`` asks CUDA, tests ask a file that plays a device."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from stratos.core.device.payload import DevicePayload, Payload
+
+HANDLE_BYTES = 64
+"""Of an exported allocation, as CUDA has them."""
+
+
+class ExportedMemory(Protocol):
+    """An allocation of this process; given back when the last reference to it is gone."""
+
+    @property
+    def handle(self) -> bytes:
+        """``HANDLE_BYTES`` that let another process attach."""
+        ...
+
+    def span(self, offset: int, num_bytes: int) -> DevicePayload:
+        """Bytes where they lie; the span keeps the memory."""
+        ...
+
+
+class AttachedMemory(Protocol):
+    """An allocation of another process."""
+
+    def write(self, offset: int, payload: Payload) -> None:
+        """Copy host or device memory there; returns when the copy is complete. Raises ``RuntimeError``."""
+        ...
+
+    def detach(self) -> None:
+        """Unmap it; nothing writes any more."""
+        ...
+
+
+class DeviceMemory(Protocol):
+    """The device of this process. Methods may block, and may be called from any thread."""
+
+    @property
+    def device(self) -> str:
+        """UUID."""
+        ...
+
+    def export(self, num_bytes: int) -> ExportedMemory:
+        """Allocate. Raises ``RuntimeError`` when there is no room."""
+        ...
+
+    def attach(self, handle: bytes, num_bytes: int) -> AttachedMemory:
+        """Map what a process of this host has exported. Raises ``RuntimeError``."""
+        ...

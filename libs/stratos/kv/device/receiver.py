@@ -1,0 +1,213 @@
+"""The receiving end: exports one ring per pair, and gives it back when no other process can write it any more.
+
+As in shared memory a payload is in its slot when the source says ``Sent``; it is read there, by a kernel that adds up
+the checksum of what it writes.  The pair breaks when its sender's process ends.  Memory of a pair that has ended
+lingers until its sender has unmapped it; with as many lingering as there may be pairs, none is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from stratos.common.background import BackgroundTasks
+from stratos.common.errors import Overloaded
+from stratos.core.device.payload import DevicePayload
+from stratos.kv.device.lease import (
+    HELLO_BYTES,
+    SECRET_BYTES,
+    Grant,
+    check_user,
+    decode_hello,
+    encode_grant,
+    remove_leftovers,
+)
+from stratos.kv.device.memory import DeviceMemory, ExportedMemory
+from stratos.kv.private_directory import private_directory
+from stratos.kv.receiver import Ring, RingReceiver
+from stratos.kv.settings import StagingConfig
+
+CUDA_IPC = "cuda_ipc"
+MAX_HANDSHAKES = 64
+"""Connections that have not said which pair they are; more are closed at once."""
+CLOSE_TIMEOUT_S = 2.0
+"""At the end of the process: memory that a stopped sender still maps then goes with the process."""
+_log = logging.getLogger(__name__)
+
+
+class _DeviceRing(Ring):
+    def __init__(self, pair: str, memory: ExportedMemory, slot_bytes: int, address: str) -> None:
+        self.address, self.pair = address, pair
+        self._slot_bytes = slot_bytes
+        self._memory: ExportedMemory | None = memory
+        self._lease: socket.socket | None = None
+        self._loop = asyncio.get_running_loop()
+        self.returned: asyncio.Future[None] = self._loop.create_future()
+        """No other process maps the memory, and none will."""
+        self._is_closed = False
+
+    def view(self, slot: int) -> memoryview:
+        return self.payload(slot, self._slot_bytes).to_host()
+
+    def payload(self, slot: int, num_bytes: int) -> DevicePayload:
+        assert self._memory is not None, "a pair that has ended is asked for nothing"
+        return self._memory.span(slot * self._slot_bytes, num_bytes)
+
+    def lend(
+        self, lease: socket.socket, grant: Callable[[ExportedMemory], Grant], ended: Callable[[str], None]
+    ) -> None:
+        """Give the handle to a sender, the first one only."""
+        if self._is_closed or self._lease is not None or self._memory is None:
+            raise ConnectionError("the pair has ended, or has a sender already")
+        lease.send(encode_grant(grant(self._memory)))  # less than any socket's buffer
+        self._lease = lease
+        self._loop.add_reader(lease.fileno(), self._lease_ended, ended)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._lease is None:
+            self._give_back()
+        else:
+            with contextlib.suppress(OSError):  # the sender has closed it at the same time
+                self._lease.shutdown(socket.SHUT_WR)
+
+    def _lease_ended(self, ended: Callable[[str], None]) -> None:
+        assert self._lease is not None
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            if self._lease.recv(1):
+                return  # a sender says nothing here; it is no end
+        self._loop.remove_reader(self._lease.fileno())
+        self._lease.close()
+        self._lease = None
+        was_closed, self._is_closed = self._is_closed, True
+        self._give_back()
+        if not was_closed:
+            ended(self.pair)
+
+    def _give_back(self) -> None:
+        self._memory = None  # spans that are read keep it
+        if not self.returned.done():
+            self.returned.set_result(None)
+
+
+class DeviceReceiver(RingReceiver):
+    """Receives into memory of ``memory``'s device, from processes that share ``directory``."""
+
+    transport = CUDA_IPC
+
+    def __init__(
+        self, incarnation: str, config: StagingConfig, directory: Path, timeout_s: float, memory: DeviceMemory
+    ) -> None:
+        super().__init__(incarnation, config)
+        self._directory, self._timeout_s, self._device = private_directory(directory), timeout_s, memory
+        self._path = self._directory / f"kv-{secrets.token_hex(8)}.sock"
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._handshakes = BackgroundTasks()
+        self._rings: dict[bytes, _DeviceRing] = {}
+        """By the secret of the offer; of open pairs."""
+        self._lingering: set[asyncio.Future[None]] = set()
+
+    @property
+    def num_lingering(self) -> int:
+        """Rings of ended pairs that a sender may still map."""
+        return len(self._lingering)
+
+    async def _make_ring(self, pair: str) -> Ring:
+        if len(self._lingering) >= self._config.max_pairs:
+            raise Overloaded("senders that do not end hold too much memory of ended KV transfer pairs")
+        self._listen()
+        size = self._config.slot_bytes * self._config.slots_per_pair
+        try:
+            memory = await asyncio.to_thread(self._device.export, size)
+        except RuntimeError as error:
+            raise Overloaded(f"no room for {size / 2**20:.1f} MiB of KV staging on the device: {error}") from error
+        secret = secrets.token_bytes(SECRET_BYTES)
+        ring = _DeviceRing(pair, memory, self._config.slot_bytes, f"{self._path.name}/{secret.hex()}")
+        self._rings[secret] = ring
+        return ring
+
+    def _ended(self, ring: Ring) -> None:
+        assert isinstance(ring, _DeviceRing)
+        self._rings = {secret: known for secret, known in self._rings.items() if known is not ring}
+        if not ring.returned.done():
+            self._lingering.add(ring.returned)
+            ring.returned.add_done_callback(self._lingering.discard)
+
+    async def close(self) -> None:
+        await super().close()
+        if self._accepting is not None and self._listener is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+            self._listener.close()
+            self._path.unlink(missing_ok=True)
+        self._handshakes.cancel()
+        await self._handshakes.close()
+        if self._lingering:
+            await asyncio.wait(set(self._lingering), timeout=CLOSE_TIMEOUT_S)
+
+    def _listen(self) -> None:
+        if self._listener is not None:
+            return
+        remove_leftovers(self._directory)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._listener.bind(str(self._path))
+            self._listener.listen()
+        except OSError as error:
+            self._listener.close()
+            self._listener = None
+            raise Overloaded(f"cannot listen on {self._path} for KV transfers: {error}") from error
+        self._listener.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept_all(self._listener), name="kv-ipc-accept")
+
+    async def _accept_all(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                lease, _ = await loop.sock_accept(listener)
+            except OSError as error:  # no file descriptors are left, or the peer has gone again
+                _log.warning("a connection for KV was not accepted: %s", error)
+                await asyncio.sleep(0.1)
+                continue
+            if len(self._handshakes) >= MAX_HANDSHAKES:
+                lease.close()
+                continue
+            self._handshakes.spawn(self._greet(lease), name="kv-ipc-handshake")
+
+    async def _greet(self, lease: socket.socket) -> None:
+        """Find out which pair a connection belongs to, and lend it that pair's memory."""
+        try:
+            lease.setblocking(False)
+            check_user(lease)
+            async with asyncio.timeout(self._timeout_s):
+                secret = decode_hello(await _read(lease, HELLO_BYTES))
+            ring = self._rings.get(secret)
+            if ring is None:
+                raise ConnectionError("it names no pair of this process")
+            ring.lend(lease, self._grant, self._sender_ended)
+        except (OSError, TimeoutError) as error:
+            _log.info("a connection for KV was refused: %s", error)
+            lease.close()
+        except asyncio.CancelledError:
+            lease.close()
+            raise
+
+    def _grant(self, memory: ExportedMemory) -> Grant:
+        size = self._config.slot_bytes * self._config.slots_per_pair
+        return Grant(size, self._device.device, memory.handle)
+
+    def _sender_ended(self, pair: str) -> None:
+        self._on_broken(pair, "the connection broke: the source's process has ended, or closed the pair")
+
+
+async def _read(connection: socket.socket, num_bytes: int) -> bytes:
+    loop, data = asyncio.get_running_loop(), b""
+    while len(data) < num_bytes and (more := await loop.sock_recv(connection, num_bytes - len(data))):
+        data += more
+    return data

@@ -1,0 +1,168 @@
+"""Exported memory: who may attach, what is checked of what comes in, and when it is given back."""
+
+import asyncio
+import gc
+import signal
+import socket
+from dataclasses import replace
+
+import pytest
+
+from stratos.common.errors import Overloaded, WorkerLost
+from stratos.kv.device import lease
+from stratos.kv.device.cuda import CudaMemory
+from stratos.kv.device.memory import HANDLE_BYTES
+from stratos.kv.registry import is_on_device, usable_transports
+from stratos.kv.settings import TransportConfig
+from tests.support.kv_transfer_world import SLOT_BYTES, PeerProcess, World, payload_of
+from tests.support.segment_memory import SEGMENTS, SegmentMemory
+from tests.support.waiting import eventually
+
+SOCKET = "kv-0123456789abcdef.sock"
+GRANT = lease.Grant(num_bytes=1 << 20, device="GPU-1234", handle=bytes(range(HANDLE_BYTES)))
+
+
+@pytest.fixture
+async def world(tmp_path):
+    (tmp_path / "staging").mkdir(mode=0o700)
+    made = World(SEGMENTS, tmp_path / "staging", max_pairs=2, gloo_timeout_s=5.0)
+    yield made
+    await made.close()
+
+
+def device_of(world):
+    gc.collect()
+    return SegmentMemory(world.directory.parent / "device")
+
+
+async def remote(world, peer, source):
+    offer = await world.receiver.open_pair(source)
+    await peer.connect(offer)
+    return offer
+
+
+def test_what_comes_in_is_checked_to_the_last_byte():
+    data = lease.encode_grant(GRANT)
+    assert lease.decode_grant(data) == GRANT
+    assert lease.decode_hello(lease.encode_hello(bytes(16))) == bytes(16)
+    bad_names = [data[:20] + name + data[84:] for name in (bytes(64), b"\xff" * 64, b"../x".ljust(64, b"\0"))]
+    for bad in (b"", data[:-1], data + b"\0", b"x" * len(data), *bad_names):
+        with pytest.raises(ConnectionError):
+            lease.decode_grant(bad)
+    for bad in (b"", bytes(lease.HELLO_BYTES), lease.encode_hello(bytes(16))[:-1]):
+        with pytest.raises(ConnectionError):
+            lease.decode_hello(bad)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "x", f"../{SOCKET}/{'0' * 32}", f"{SOCKET}/{'0' * 31}", f"/{'0' * 32}", f"{SOCKET}/{'0' * 32}/x"]
+)
+async def test_addresses_of_another_form_are_refused(world, address):
+    offer = await world.receiver.open_pair("inc-p")
+    with pytest.raises(ValueError, match=r"offer|not the address"):
+        await world.sender().connect(replace(offer, address=address))
+
+
+async def test_a_stranger_gets_no_handle(world):
+    offer = await world.receiver.open_pair("inc-p")
+    name, _ = lease.parse_address(offer.address)
+    for hello in (lease.encode_hello(bytes(16)), b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b""):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+            stranger.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(stranger, str(world.directory / name))
+            await loop.sock_sendall(stranger, hello)
+            stranger.shutdown(socket.SHUT_WR)
+            assert await loop.sock_recv(stranger, 1024) == b""
+    await world.sender().connect(offer)
+    with pytest.raises(WorkerLost, match="has a sender already"):
+        await world.sender().connect(offer)
+
+
+async def test_a_size_that_is_not_the_offers_is_refused(world):
+    offer = await world.receiver.open_pair("inc-p")
+    with pytest.raises(ValueError, match="not what its offer says"):
+        await world.sender().connect(replace(offer, slot_bytes=2 * SLOT_BYTES))
+
+
+async def test_memory_that_a_stopped_sender_maps_is_kept_until_it_goes_on(world):
+    async with PeerProcess.start(world) as zombie:
+        await remote(world, zombie, "inc-1")
+        zombie.signal(signal.SIGSTOP)
+        await eventually(lambda: zombie.state == "T")
+        world.receiver.end_incarnation("inc-1")
+        await asyncio.sleep(0)
+        assert (world.receiver.num_lingering, device_of(world).num_allocations) == (1, 1)
+        zombie.signal(signal.SIGCONT)
+        await eventually(lambda: world.receiver.num_lingering == 0)
+        assert (device_of(world).num_allocations, device_of(world).freed_too_early) == (0, [])
+
+
+async def test_memory_of_a_killed_sender_is_free_at_once_and_its_pair_broken(world):
+    async with PeerProcess.start(world) as doomed:
+        offer = await remote(world, doomed, "inc-1")
+        waiting = asyncio.create_task(_wait(world, offer))
+        await asyncio.sleep(0)
+        doomed.signal(signal.SIGKILL)
+        with pytest.raises(WorkerLost, match="broke"):
+            await waiting
+        assert (world.receiver.num_lingering, device_of(world).num_allocations) == (0, 0)
+        assert (await world.receiver.open_pair("inc-1")).pair != offer.pair
+
+
+async def _wait(world, offer):
+    from tests.support.kv_transfer_world import Link
+
+    slots = world.receiver.allocate_slots(offer.pair, 1, leg="leg-1")
+    link = Link(world, offer, None, "leg-1", slots)
+    link.post(0, slots[0], payload_of(0, 100))
+    return await link.wait(0)
+
+
+async def test_too_much_memory_that_lingers_stops_new_pairs(world):
+    async with PeerProcess.start(world) as zombie:
+        for number in range(2):
+            await remote(world, zombie, f"inc-{number}")
+        zombie.signal(signal.SIGSTOP)
+        await eventually(lambda: zombie.state == "T")
+        for number in range(2):
+            world.receiver.end_incarnation(f"inc-{number}")
+        with pytest.raises(Overloaded, match="senders that do not end"):
+            await world.receiver.open_pair("inc-2")
+        zombie.signal(signal.SIGKILL)
+        await eventually(lambda: world.receiver.num_lingering == 0)
+        await world.receiver.open_pair("inc-2")
+
+
+async def test_what_is_read_keeps_its_memory(world):
+    link = await world.link()
+    payload = payload_of(0, SLOT_BYTES)
+    await link.send(link.post(0, link.slots[0], payload), payload)
+    span = await world.receiver.wait(link.name, link.leg, 0, timeout_s=5.0)
+    world.receiver.end_incarnation("inc-p")
+    await eventually(lambda: world.receiver.num_lingering == 0)
+    assert device_of(world).num_allocations == 1
+    assert bytes(span.to_host()) == payload
+    del span
+    assert device_of(world).num_allocations == 0
+
+
+async def test_sockets_of_processes_that_died_are_removed(world):
+    left = world.directory / "kv-0123456789abcdef.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(left))
+    (world.directory / "kv-other.sock").touch()
+    await world.receiver.open_pair("inc-p")
+    assert not left.exists()
+    (world.directory / "kv-other.sock").unlink()
+    assert lease.remove_leftovers(world.directory) == 0, "the living one stays"
+
+
+def test_it_is_refused_where_it_cannot_run(tmp_path):
+    config = TransportConfig(names=("cuda_ipc", "shm"))
+    with pytest.raises(ValueError, match="engine_process thread"):
+        usable_transports(config, has_tls=False)
+    assert usable_transports(config, has_tls=True, has_device_pages=True) == ("cuda_ipc", "shm")
+    assert [is_on_device(name) for name in ("cuda_ipc", "shm")] == [True, False]
+    with pytest.raises(RuntimeError, match=r"no CUDA driver|answered"):
+        CudaMemory(1 << 20, "GPU-none").export(4096)

@@ -1,0 +1,53 @@
+"""All experts in one product give what they give one by one, wherever the tokens are routed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.support.triton_interpreter import DEVICE
+from stratos.engine.layers.linear import PlainLinear
+from stratos.engine.layers.mlp import GatedMlp
+from stratos.engine.layers.moe import MixtureOfExperts
+from stratos.engine.layers.ops import TorchOps
+from stratos.engine.runner.cuda.experts import GroupedExperts
+from stratos.engine.triton_kernels import experts
+
+EXPERTS, HIDDEN, INNER, CHOSEN = 5, 36, 12, 2
+
+
+@pytest.fixture
+def mixture(monkeypatch: pytest.MonkeyPatch) -> MixtureOfExperts:
+    monkeypatch.setattr(experts, "MANY_ROWS", 32)
+    torch.manual_seed(0)
+
+    def linear(*shape: int) -> PlainLinear:
+        return PlainLinear(torch.randn(shape, device=DEVICE) * 0.3, None)
+
+    mlps = tuple(GatedMlp(linear(2 * INNER, HIDDEN), linear(HIDDEN, INNER), TorchOps()) for _ in range(EXPERTS))
+    return MixtureOfExperts(router=linear(EXPERTS, HIDDEN), experts=mlps, num_chosen=CHOSEN, norms_chosen=True)
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 45])
+def test_results_of_one_expert_after_the_other(mixture: MixtureOfExperts, tokens: int) -> None:
+    """Few tokens, more than one block of one expert, and the shape for many."""
+    assert GroupedExperts.can_take(mixture.experts)
+    grouped = replace(mixture, grouped=GroupedExperts(mixture.experts))
+    x = torch.randn(tokens, HIDDEN, device=DEVICE)
+    assert torch.allclose(grouped(x), mixture(x), atol=1e-5)
+
+
+def test_all_tokens_may_go_to_the_same_experts(mixture: MixtureOfExperts) -> None:
+    x = torch.randn(1, HIDDEN, device=DEVICE).expand(19, HIDDEN).contiguous()
+    grouped = replace(mixture, grouped=GroupedExperts(mixture.experts))
+    assert len(mixture.route(x)[1].unique()) == CHOSEN
+    assert torch.allclose(grouped(x), mixture(x), atol=1e-5)
+
+
+def test_packed_biased_or_unaligned_weights_are_left_to_the_others(mixture: MixtureOfExperts) -> None:
+    first = mixture.experts[0]
+    aside = torch.zeros(2 * INNER * HIDDEN + 1, device=DEVICE)[1:].view(2 * INNER, HIDDEN)
+    for gate_up in (PlainLinear(aside, None), PlainLinear(aside.clone(), aside[:, 0]), lambda x: x):
+        assert not GroupedExperts.can_take((*mixture.experts, replace(first, gate_up=gate_up)))

@@ -1,0 +1,99 @@
+"""Grouped kernels add what adapters one by one add, for any adapters of a step and whatever they lack."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.triton_interpreter import DEVICE
+from stratos.engine.checkpoint.config import DecoderConfig, parse_decoder_config
+from stratos.engine.layers.linear import LinearFactory
+from stratos.engine.lora.batch import LoraBatch, LoraGroup
+from stratos.engine.lora.grouped import FUSED, GroupedAdapters
+from stratos.engine.lora.host_copy import HostAdapter
+from stratos.engine.lora.weights import GROUPS, LoraWeights, lay_out
+from stratos.engine.triton_kernels import lora
+from tests.support.tiny_models import BASE
+
+TOKENS, CAPACITY = 23, 3
+Ranks = dict[str, int]
+
+
+@pytest.fixture
+def config() -> DecoderConfig:
+    return parse_decoder_config({**BASE, "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2})
+
+
+def adapter(config: DecoderConfig, digest: str, ranks: Ranks, biased: tuple[str, ...] = ()) -> LoraWeights:
+    """Random weights of some projections of the second layer; the first layer has none."""
+    torch.manual_seed(len(digest))
+    tensors = {}
+    for name, (num_out, num_in) in config.projection_shapes(1).items():
+        if name in ranks:
+            tensors[1, name, "A"] = torch.randn(ranks[name], num_in)
+            tensors[1, name, "B"] = torch.randn(num_out, ranks[name])
+        if name in biased:
+            tensors[1, name, "bias"] = torch.randn(num_out)
+    biases = {(1, name): torch.ones(config.projection_shapes(1)[name][0], device=DEVICE) for name in biased}
+    linear = LinearFactory(torch.device(DEVICE), torch.float32, enable_prepacked_gemm=False)
+    return lay_out(HostAdapter(digest, tensors), config, linear, biases, torch.device(DEVICE))
+
+
+@pytest.fixture
+def adapters(config: DecoderConfig) -> list[LoraWeights]:
+    return [
+        adapter(config, "a", {name: 4 for names in GROUPS.values() for name in names}),
+        adapter(config, "bb", {"q_proj": 3, "v_proj": 19, "up_proj": 1}, ("q_proj",)),
+        adapter(config, "ccc", {"k_proj": 2, "o_proj": 5}),
+        adapter(config, "dddd", {"down_proj": 2}),
+    ]
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_sums_of_adapters_one_by_one(config: DecoderConfig, adapters: list[LoraWeights], is_static: bool) -> None:
+    """The first tokens have no adapter; the second adapter's come to two segments."""
+    grouped = GroupedAdapters(config, CAPACITY, TOKENS, torch.device(DEVICE))
+    bounds = [slice(2, 4), slice(4, 22), slice(22, 23)]
+    groups = [LoraGroup(weights, tokens) for weights, tokens in zip(adapters, bounds, strict=False)]
+    assert grouped.fits(groups)
+    grouped.fill(groups, TOKENS)
+    step = grouped.static if is_static else grouped.step(groups, TOKENS)
+    for name in ("output",) if is_static else ("qkv", "gate_up", "down"):
+        shapes = [config.projection_shapes(1)[projection] for projection in GROUPS[name]]
+        for layer in (0, 1) if is_static else (1,):
+            x = torch.randn(TOKENS, shapes[0][1], device=DEVICE)
+            base = torch.randn(TOKENS, sum(shape[0] for shape in shapes), device=DEVICE)
+            expected, found = base.clone(), base.clone()
+            LoraBatch(tuple(groups)).add(name, layer, x, expected)
+            step.add(name, layer, x, found)
+            assert torch.allclose(found, expected, atol=1e-4)
+            assert torch.equal(found[:2], base[:2])
+
+
+def test_slots_are_kept_while_they_are_used_and_given_away_afterwards(
+    config: DecoderConfig, adapters: list[LoraWeights]
+) -> None:
+    grouped = GroupedAdapters(config, CAPACITY, TOKENS, torch.device(DEVICE))
+
+    def slots(*indices: int) -> list[int]:
+        groups = [LoraGroup(adapters[index], slice(place, place + 1)) for place, index in enumerate(indices)]
+        return grouped.segments(groups)[:, 0].tolist()
+
+    first = slots(0, 1)
+    assert slots(1, 0) == first[::-1]
+    assert len({*first, *slots(2)}) == 3
+    grouped.forget_all_but(["bb", "ccc", "dddd"])
+    assert slots(3) == first[:1], "the slot of the adapter that is gone"
+    assert slots(1) == first[1:]
+    entry = grouped.table[first[0], 1, FUSED.index("down")]
+    assert entry[0] == adapters[3].layers["down", 1].shrink.weight.data_ptr()
+
+
+def test_too_many_ranks_or_scattered_tokens_are_left_to_the_others(
+    config: DecoderConfig, adapters: list[LoraWeights], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grouped = GroupedAdapters(config, CAPACITY, TOKENS, torch.device(DEVICE))
+    assert not grouped.fits([LoraGroup(adapters[0], torch.tensor([0, 2]))])
+    monkeypatch.setattr(lora, "MAX_RANKS", 21)
+    assert grouped.fits([LoraGroup(adapters[0], slice(0, 1))])
+    assert not grouped.fits([LoraGroup(adapters[1], slice(0, 1))])
