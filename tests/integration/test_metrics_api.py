@@ -140,6 +140,17 @@ async def test_discovery_names_every_metric(tmp_path: Path) -> None:
         assert (await found.get("/openapi/v2")).status_code == 404
 
 
+async def test_the_aggregator_that_has_no_group_may_discover_and_read_no_number(tmp_path: Path) -> None:
+    """Else it calls the API stale, and the cluster deletes no namespace any more; also without an API server to ask."""
+    async with world(tmp_path) as found:
+        found.board.show(fleet(3), POOLS)
+        found.cluster.is_down = True
+        assert (await found.get(ROOT, user="system:kube-aggregator")).status_code == 200
+        assert (await found.get(ROOT, user="system:kube-aggregator", name=None)).status_code == 401
+        found.cluster.is_down = False
+        assert (await found.get(DEPTH, user="system:kube-aggregator")).status_code == 403
+
+
 async def test_only_the_api_server_is_believed_and_only_its_users_with_the_right(tmp_path: Path) -> None:
     async with world(tmp_path) as found:
         found.board.show(fleet(3), POOLS)

@@ -15,11 +15,10 @@ MAX_REMEMBERED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked for: a metric of a namespace, or else a path."""
+    """What is asked for."""
 
-    path: str
-    namespace: str = ""
-    metric: str = ""
+    namespace: str
+    metric: str
 
 
 class Access:
@@ -59,15 +58,12 @@ def _review(user: User, question: Question) -> Object:
         "groups": list(user.groups),
         "extra": {name: list(values) for name, values in user.extra.items()},
     }
-    if question.metric:
-        # A metric is read as a list of its values, which is the verb that HPAs are granted.
-        spec["resourceAttributes"] = {
-            "namespace": question.namespace,
-            "verb": "list",
-            "group": GROUP,
-            "version": VERSION,
-            "resource": question.metric,
-        }
-    else:
-        spec["nonResourceAttributes"] = {"path": question.path, "verb": "get"}
+    # A metric is read as a list of its values, which is the verb that HPAs are granted.
+    spec["resourceAttributes"] = {
+        "namespace": question.namespace,
+        "verb": "list",
+        "group": GROUP,
+        "version": VERSION,
+        "resource": question.metric,
+    }
     return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}

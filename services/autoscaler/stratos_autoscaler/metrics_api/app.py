@@ -1,6 +1,9 @@
 """Paths of the metrics API.
 
-Who asks and whether it may is settled before anything else is said; an unknown path tells nothing to strangers either.
+Who asks is settled before anything else is said, an unknown path tells nothing to strangers either, and numbers are for
+those alone that the API server allows.  What there is, every user that the API server names may know: it has decided on
+that itself, and its aggregator asks as a user without any group, whom no rule allows anything.  Refused, it calls the
+whole group stale, and no namespace of the cluster can be deleted to its end.
 """
 
 from __future__ import annotations
@@ -67,14 +70,14 @@ class MetricsApp:
         path = request.url.path.rstrip("/")
         if request.method != "GET":
             return _refuse(HTTPStatus.METHOD_NOT_ALLOWED, "numbers are only read")
+        if path in _DISCOVERY:
+            return JSONResponse(_DISCOVERY[path]())
         question = _question(path)
-        if path not in _DISCOVERY and not question.metric:
+        if question is None:
             return _refuse(HTTPStatus.NOT_FOUND, "there is no such path")
         try:
             if not await self._access.may(user, question):
-                return _refuse(HTTPStatus.FORBIDDEN, f"{user.name} may not read {question.metric or path}")
-            if path in _DISCOVERY:
-                return JSONResponse(_DISCOVERY[path]())
+                return _refuse(HTTPStatus.FORBIDDEN, f"{user.name} may not read {question.metric}")
             return JSONResponse(self._values(question, request.query_params.get("labelSelector", "")))
         except StratosError as error:
             return _refuse(error.http_status, error.message)
@@ -93,12 +96,12 @@ class MetricsApp:
         return documents.value_list(numbers, datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
 
 
-def _question(path: str) -> Question:
-    """``ROOT/namespaces/NAMESPACE/METRIC``, or a path that is no metric."""
+def _question(path: str) -> Question | None:
+    """Of ``ROOT/namespaces/NAMESPACE/METRIC``; ``None`` for a path that is no metric."""
     parts = path.removeprefix(f"{ROOT}/").split("/") if path.startswith(f"{ROOT}/") else []
     if len(parts) == 3 and parts[0] == "namespaces":
-        return Question(path, parts[1], parts[2])
-    return Question(path)
+        return Question(parts[1], parts[2])
+    return None
 
 
 def _refuse(code: int, message: str) -> Response:
