@@ -96,8 +96,8 @@ def _install(release: Release, cluster: ClusterSettings, lost: str, *flags: str)
 def test_point_6_scraped_and_shown(watched: Watched, report: ClusterReport) -> None:
     """Both kinds of discovery find every process with metrics, and no panel but those of a GPU is empty."""
     pods = [pod for release in (watched.model, watched.arithmetic) for pod in release.pods() if _has_metrics(pod)]
-    wait_until("every pod is scraped", lambda: watched.watch.num_up("podmonitor/.*") == len(pods), 120)
-    assert watched.watch.num_up(ANNOTATED) == len(pods)
+    for job in ("podmonitor/.*", ANNOTATED):
+        wait_until(f"{job}: every pod is scraped", lambda job=job: watched.watch.num_up(job) == len(pods), 120)
     with streaming_load(watched.client, watched.model) as load:
         _ask_what_the_load_does_not(watched)
         wait_until("no panel is empty", lambda: not _empty_panels(watched), 240, pause_s=5)
@@ -170,15 +170,19 @@ def _tried(
     watched: Watched, release: Release, name: str, fault: AbstractContextManager[None], *, last: bool = False
 ) -> dict[str, object]:
     """The fault, from no alert to no alert; ``last``: its alerts look back so far that their end is not awaited."""
-    expected = set(ALERTS["faults"][name])
-    wait_until("no alert is raised", lambda: not watched.firing(release), RESOLVED_WITHIN_S)
+    expected, tolerated = set(ALERTS["faults"][name]), set(ALERTS["of_the_machine"])
+
+    def firing() -> set[str]:
+        return watched.firing(release)
+
+    wait_until("no alert is raised", lambda: not firing() - tolerated, RESOLVED_WITHIN_S)
     start = time.monotonic()
     with fault:
-        seen = watch(lambda: watched.firing(release), expected, RAISED_WITHIN_S if expected else 90, QUIET_S)
-    raised_s = time.monotonic() - start
-    assert seen == expected, f"{name}: raised {sorted(seen)}, expected {sorted(expected)}"
+        seen = watch(firing, expected, RAISED_WITHIN_S if expected else 90, QUIET_S)
+    lasted_s = time.monotonic() - start
+    assert seen - tolerated == expected, f"{name}: raised {sorted(seen)}, expected {sorted(expected)}"
     if not last:
-        later = watch(lambda: watched.firing(release), set(), QUIET_S, QUIET_S)
-        assert later <= expected, f"{name}, at its end: {sorted(later)}"
-        wait_until("the alerts are resolved", lambda: not watched.firing(release), RESOLVED_WITHIN_S)
-    return {name: ", ".join(sorted(seen)) or "no alert", f"{name}: lasted, s": raised_s}
+        later = watch(firing, set(), QUIET_S, QUIET_S)
+        assert later <= expected | tolerated, f"{name}, at its end: {sorted(later)}"
+        wait_until("the alerts are resolved", lambda: not firing() - tolerated, RESOLVED_WITHIN_S)
+    return {name: ", ".join(sorted(seen)) or "no alert", f"{name}: lasted, s": lasted_s}

@@ -77,6 +77,7 @@ def _annotated() -> dict[str, Any]:
     address = ["__address__", "__meta_kubernetes_pod_annotation_prometheus_io_port"]
     return {
         "job_name": ANNOTATED,
+        "scrape_interval": "10s",
         "file_sd_configs": [FOUND],
         "relabel_configs": [
             _keep("__meta_kubernetes_pod_annotation_prometheus_io_scrape", "true"),
