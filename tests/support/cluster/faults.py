@@ -20,7 +20,7 @@ from tests.support.cluster.settings import ClusterSettings
 NUM_KILLED = 5
 FLOOD_S, FLOOD_AT_ONCE = 240.0, 24
 FULL_PROMPT, FULL_TOKENS = 3640, 440
-"""Of 4,096 tokens of KV: the prompt is let in, since outputs are expected to be short; this one passes 95 % and stays above."""
+"""Of 4,096 tokens of KV: the prompt is let in, as outputs are expected to be short; this one goes on above 95 %."""
 
 
 @dataclass(frozen=True, slots=True)
