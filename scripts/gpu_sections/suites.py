@@ -30,6 +30,7 @@ SUITES: dict[str, list[str]] = {
     "nccl": ["tests/gpu/test_nccl_on_gpu.py"],
     "units_attention": [f"{KERNEL_UNITS}/test_attention.py", f"{KERNEL_UNITS}/test_layers.py"],
     "units_sampling": [f"{KERNEL_UNITS}/test_sampling.py"],
+    "units_copies": [f"{KERNEL_UNITS}/test_kv_copies.py"],
     "units_runner": [f"{RUNNER_UNITS}/test_gpu_runner.py"],
 }
 REHEARSED: dict[str, list[str]] = {

@@ -35,7 +35,10 @@ RESOLVED_WITHIN_S = 120.0
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
     need("prometheus", "alerts raised by faults")
-    with running_platform(tmp_path_factory.mktemp("platform"), *FLAGS, env=ENV) as running, load(running):
+    with (
+        running_platform(tmp_path_factory.mktemp("platform"), *FLAGS, env=ENV, is_executed=True) as running,
+        load(running),
+    ):
         yield running
 
 

@@ -120,7 +120,9 @@ def drill(tmp_path: Path) -> Iterator[Drill]:
             stores.s3_url,
         )
         try:
-            with running_platform(tmp_path / "data", *REPLICAS, *where, start_timeout_s=300) as platform:
+            with running_platform(
+                tmp_path / "data", *REPLICAS, *where, start_timeout_s=300, is_executed=True
+            ) as platform:
                 yield Drill(platform, stores)
         finally:
             stores.close()

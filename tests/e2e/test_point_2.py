@@ -75,7 +75,7 @@ def test_point_2_tokens_over_an_unreadable_network(
 
 def _local_answers(folder: Path) -> list[dict[str, Any]]:
     """What the same program gets from a platform of this machine."""
-    with running_platform(folder / "data") as platform:
+    with running_platform(folder / "data", is_executed=True) as platform:
         return _run_here(platform.base_url, platform.api_key)
 
 

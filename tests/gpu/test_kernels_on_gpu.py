@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from stratos.common.clock import SystemClock
+from stratos.core.device.checksum import mixed_sum
+from stratos.core.kv import KvGeometry, KvRange
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.attention.triton_paged import Shapes
@@ -157,3 +160,67 @@ def test_the_sampler_gives_the_tokens_of_the_cpu() -> None:
         # logarithm and exponential differ in their last bits between the devices
         assert len(differing) <= 1, json.dumps([str(params[i]) for i in differing])
     assert math.isfinite(float(logits.sum()))
+
+
+def kv_pool(num_blocks: int = 64) -> Any:
+    from stratos.engine.memory.kv_pages import KvPages
+
+    geometry = KvGeometry(num_layers=4, num_kv_heads=8, head_dim=128, block_size=16, element_bytes=2)
+    pages = KvPages(geometry, num_blocks, torch.bfloat16, torch.device("cuda"))
+    pages.tensor.view(torch.int64).random_()
+    return pages
+
+
+def occupy(products: int) -> None:
+    """Enqueue some milliseconds of work each."""
+    square = torch.zeros(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    out = torch.empty_like(square)
+    for _ in range(products):
+        torch.mm(square, square, out=out)
+
+
+@pytest.mark.parametrize("kv_range", [KvRange(0, 512, 0, 4), KvRange(5, 490, 1, 3), KvRange(17, 18, 0, 4)])
+def test_kv_copies_and_their_checksum(kv_range: KvRange) -> None:
+    from stratos.engine.runner.cuda.page_copies import PageCopies
+
+    source, target, table = kv_pool(), kv_pool(), tuple(range(63, 31, -1))
+    payload = source.gather(table, kv_range)
+    run, checksum = PageCopies(source).pack(table, kv_range)
+    assert bytes(run.cpu().numpy()) == bytes(payload)
+    assert checksum == mixed_sum(payload)
+    assert PageCopies(target).unpack(table[::-1], kv_range, run) == checksum
+    assert bytes(target.gather(table[::-1], kv_range)) == bytes(payload)
+    PageCopies(target).scatter(table, kv_range, PageCopies(source).gather(table, kv_range))
+    assert bytes(target.gather(table, kv_range)) == bytes(payload)
+
+
+def test_copies_of_kv_do_not_wait_for_launched_work() -> None:
+    from stratos.engine.runner.cuda.page_copies import PageCopies
+
+    copies, table, kv_range = PageCopies(kv_pool()), tuple(range(32)), KvRange(0, 512, 0, 4)
+    copies.scatter(table, kv_range, copies.gather(table, kv_range))
+    ended = torch.cuda.Event()
+    torch.cuda.synchronize()
+    occupy(products=1000)
+    ended.record()
+    copies.scatter(table, kv_range, copies.gather(table, kv_range))
+    assert not ended.query(), "the step's stream is busy still"
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("is_fenced", [True, False])
+def test_host_swaps_have_a_stream_of_their_own(is_fenced: bool) -> None:
+    from stratos.engine.memory.host_pages import HostPages
+
+    pages = kv_pool()
+    host, stream, before = HostPages(pages, 4, SystemClock()), torch.cuda.Stream(), pages.tensor.clone()
+    occupy(products=50)
+    pages.tensor[1].add_(1)  # launched before: the copy must have it
+    swap = host.start([(1, 0), (2, 3)], [(3, 9)], stream, is_fenced=is_fenced)
+    if not is_fenced:
+        pages.tensor[9].add_(1)  # launched after: it must find the copy
+    assert swap.wait() > 0
+    torch.cuda.synchronize()
+    expected = before[2] + (0 if is_fenced else 1)
+    assert torch.equal(pages.tensor[9].view(torch.int16), expected.view(torch.int16))
+    assert torch.equal(host.slots[0].cuda().view(torch.int16), pages.tensor[1].view(torch.int16))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from stratos.common.errors import DependencyDown, InvalidAdapter, ModelNotFound,
 from stratos.rpc.clients.registry import RegistryClient
 from stratos.rpc.serving.address_file import read_address_file
 from stratos.store.redis import open_redis
+from tests.support import warm_process
 from tests.support.adapter_folders import BASE_DIGEST, WEIGHTS, write_adapter
 from tests.support.record_stores import marked_store
 from tests.support.redis_server import RedisServer
@@ -32,30 +32,27 @@ async def mark(redis_url: str, folder: Path) -> None:
 async def registry(folder: Path, redis_url: str) -> AsyncIterator[RegistryClient]:
     """A process that must end with code 0 on SIGTERM."""
     address_file = folder / "registry.json"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "stratos_lora_registry",
-        env={
-            **os.environ,
-            "STRATOS_LORA_REGISTRY_REDIS_URL": redis_url,
-            "STRATOS_LORA_REGISTRY_OBJECT_STORE__URL": f"file://{folder}/store",
-            "STRATOS_LORA_REGISTRY_ADDRESS_FILE": str(address_file),
-        },
-    )  # fmt: skip
+    env = {
+        **os.environ,
+        "STRATOS_LORA_REGISTRY_REDIS_URL": redis_url,
+        "STRATOS_LORA_REGISTRY_OBJECT_STORE__URL": f"file://{folder}/store",
+        "STRATOS_LORA_REGISTRY_ADDRESS_FILE": str(address_file),
+    }
+    process = await asyncio.to_thread(
+        warm_process.begin, "stratos_lora_registry", env=env, files=warm_process.INHERITED
+    )
     try:
         async with asyncio.timeout(30):
             while (address := read_address_file(address_file)) is None:
-                assert process.returncode is None
+                assert process.poll() is None
                 await asyncio.sleep(0.02)
         client = RegistryClient(address.address)
         yield client
         await client.close()
         process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(10):
-            assert await process.wait() == 0
+        assert await asyncio.to_thread(process.wait, 10) == 0
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        process.kill()
 
 
 async def test_an_adapters_life_through_the_process(redis_url: str, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 
 from stratos.core.placement import WorkerRole
 from stratos.rpc.clients.router import RouterClient
+from tests.support import warm_process
 from tests.support.router_world import (
     ask,
     by_id,
@@ -172,13 +172,9 @@ def _get(url: str) -> str:
         return str(answer.read().decode())
 
 
-async def test_a_process_without_a_usable_discovery_setting_says_what_to_do(tmp_path: Path) -> None:
-    environ = {**os.environ, "STRATOS_ROUTER_DISCOVERY": "etcd://somewhere"}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "stratos_router", env=environ, stderr=asyncio.subprocess.PIPE
-    )
-    _, errors = await process.communicate()
-    assert process.returncode == 1
-    assert b"STRATOS_ROUTER_DISCOVERY" in errors
-    assert b"file:///path/workers.json" in errors
-    assert b"Traceback" not in errors
+def test_a_process_without_a_usable_discovery_setting_says_what_to_do() -> None:
+    done = warm_process.run("stratos_router", env={**os.environ, "STRATOS_ROUTER_DISCOVERY": "etcd://somewhere"})
+    assert done.returncode == 1
+    assert "STRATOS_ROUTER_DISCOVERY" in done.stderr
+    assert "file:///path/workers.json" in done.stderr
+    assert "Traceback" not in done.stderr

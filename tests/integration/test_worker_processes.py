@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from stratos.core.placement import WorkerRole
 from stratos.engine.fake.runner import fake_generate
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.codec.fleet import status_from_pb
+from tests.support import warm_process
 from tests.support.waiting import eventually
 from tests.support.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, World, environment_of, make_settings, open_world
 
@@ -32,13 +31,11 @@ class Process:
     def __init__(self, role: WorkerRole, tmp_path: Path, **overrides: Any) -> None:
         self._address_file = tmp_path / f"{role.value}.json"
         environ = environment_of(make_settings(role, tmp_path, address_file=str(self._address_file), **overrides))
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", f"stratos_{role.value}_worker"], env=os.environ | environ, stderr=subprocess.PIPE
-        )
+        self.popen = warm_process.begin(f"stratos_{role.value}_worker", env=os.environ | environ)
 
     @property
     def is_serving(self) -> bool:
-        assert self.popen.poll() is None, (self.popen.stderr or sys.stderr).read()
+        assert self.popen.poll() is None, self.popen.stdout.read()
         return self._address_file.exists()
 
     @property
@@ -57,8 +54,7 @@ class Process:
         if self.popen.poll() is None:
             self.popen.kill()
         self.popen.wait()
-        if self.popen.stderr is not None:
-            self.popen.stderr.close()
+        self.popen.stdout.close()
 
 
 @pytest.fixture
@@ -138,7 +134,7 @@ async def test_source_is_lost_in_the_middle(tmp_path: Path, world: World, number
         prefill.end()
 
 
-async def test_bad_settings_say_what_to_do(tmp_path: Path) -> None:
+def test_bad_settings_say_what_to_do(tmp_path: Path) -> None:
     for environ, text in (
         (
             {"STRATOS_DECODE_WORKER_RUNNER__MODEL_PATH": str(tmp_path / "none")},
@@ -147,10 +143,7 @@ async def test_bad_settings_say_what_to_do(tmp_path: Path) -> None:
         ({}, "needs a model"),
         ({"STRATOS_DECODE_WORKER_RUNNER__MODEL_PAHT": "x"}, "did you mean STRATOS_DECODE_WORKER_RUNNER__MODEL_PATH"),
     ):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "stratos_decode_worker", env=os.environ | environ, stderr=asyncio.subprocess.PIPE
-        )
-        _, stderr = await process.communicate()
-        assert process.returncode == 1
-        assert text in stderr.decode()
-        assert "Traceback" not in stderr.decode()
+        done = warm_process.run("stratos_decode_worker", env=os.environ | environ)
+        assert done.returncode == 1
+        assert text in done.stderr
+        assert "Traceback" not in done.stderr

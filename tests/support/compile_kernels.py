@@ -9,6 +9,7 @@ serve, so constants and alignments of the compiled variants are those of a GPU.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -23,6 +24,7 @@ from stratos.engine.layers.triton_ops import TritonOps
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.runner.cuda.tables import DeviceTables
 from stratos.engine.triton_kernels import sampling
+from stratos.engine.triton_kernels.kv_copies import copy_kv
 from stratos.engine.triton_kernels.linear import linear
 from tests.support.triton_compile import Compiled, compiled, resources
 
@@ -36,6 +38,8 @@ PRECISIONS = {
     "fp8": (torch.float8_e4m3fn, torch.bfloat16),
 }
 """Of the pages, and of the products."""
+WIDE = {name: re.compile(rf"\b{name}\.global\S*\.v(?:2\.b64|4\.b32)") for name in ("ld", "st")}
+"""Loads and stores of 16 bytes."""
 
 
 def _attention(pages_type: torch.dtype, dtype: torch.dtype, **options: Any) -> TritonPagedAttention:
@@ -80,6 +84,15 @@ def _sampling() -> None:
     sampling.mask(logits, rows, torch.zeros(8, VOCAB // 32, dtype=torch.int32))
 
 
+def _copies() -> None:
+    words = DIM * torch.bfloat16.itemsize // 8
+    pages = torch.zeros(2, LAYERS, 2, KV_HEADS, BLOCK, words, dtype=torch.int64)
+    run, blocks = torch.zeros(2, 2, KV_HEADS, BLOCK, words, dtype=torch.int64), torch.zeros(2, dtype=torch.int32)
+    for is_pack in (True, False):
+        for has_sum in (True, False):
+            copy_kv(pages, blocks, 1, run, layer_begin=1, is_pack=is_pack, has_sum=has_sum)
+
+
 def _report(record: Compiled, config: str) -> list[dict[str, Any]]:
     return [
         {
@@ -88,6 +101,7 @@ def _report(record: Compiled, config: str) -> list[dict[str, Any]]:
             "shared": kernel.metadata.shared,
             "warp_group_products": kernel.asm["ptx"].count("wgmma.mma_async"),
             "async_copies": kernel.asm["ptx"].count("cp.async.cg"),
+            "wide_accesses": [len(WIDE[name].findall(kernel.asm["ptx"])) for name in ("ld", "st")],
             **resources(kernel.asm["cubin"]),
         }
         for name, kernels in record.kernels.items()
@@ -104,6 +118,7 @@ def main() -> None:
             if config == "bf16":
                 _layer(dtype)
                 _sampling()
+                _copies()
         found += _report(record, config)
     print(json.dumps(found))
 

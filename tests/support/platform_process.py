@@ -22,6 +22,7 @@ import psutil
 
 from stratos.cli.local.running import find_platform
 from stratos.cli.status import read_status, status_json
+from tests.support import warm_process
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 40.0
@@ -32,7 +33,7 @@ READY_LINE = "Ctrl-C here stops everything"
 class PlatformProcess:
     """One running ``stratos up`` and what it printed."""
 
-    popen: subprocess.Popen[str]
+    popen: subprocess.Popen[str] | warm_process.WarmProcess
     data_dir: Path
     lines: list[str]
     _reader: threading.Thread
@@ -88,8 +89,7 @@ class PlatformProcess:
 
     def stratos(self, *arguments: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
         """Another ``stratos`` command against this platform."""
-        argv = [sys.executable, "-m", "stratos.cli", *arguments, "--data-dir", str(self.data_dir)]
-        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        done = warm_process.run("stratos.cli", *arguments, "--data-dir", str(self.data_dir), stdin=stdin)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
@@ -106,20 +106,27 @@ class PlatformProcess:
 
 
 def launch_platform(
-    data_dir: Path, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    data_dir: Path,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    is_executed: bool = False,
 ) -> PlatformProcess:
-    """Start ``stratos up``; nothing is waited for."""
-    argv = [sys.executable, "-m", "stratos.cli", "up", "--data-dir", str(data_dir), *arguments]
-    popen = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-        cwd=cwd,
-        start_new_session=True,
-    )
+    """Start ``stratos up``; nothing is waited for.
+
+    Args:
+        data_dir: its data directory.
+        arguments: more of its command line.
+        env: added to the environment of the tests.
+        cwd: folder that it is started in.
+        is_executed: it and its fork server are interpreters of their own, as for a user and wherever ``env`` is for
+            interpreters; else forks with their imports done, which serve the same for seconds of processor time less.
+    """
+    argv = ["stratos.cli", "up", "--data-dir", str(data_dir), *arguments]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+    is_for_interpreters = any(name.startswith("PYTHON") for name in env or {})
+    start = _execute if is_executed or is_for_interpreters else warm_process.begin
+    popen = start(*argv, env=environ, cwd=cwd)
     lines: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:
@@ -133,12 +140,29 @@ def launch_platform(
     return PlatformProcess(popen=popen, data_dir=data_dir, lines=[], _reader=reader, _queue=lines)
 
 
+def _execute(*argv: str, env: Mapping[str, str], cwd: Path | None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+    )
+
+
 @contextmanager
 def running_platform(
-    data_dir: Path, *arguments: str, env: Mapping[str, str] | None = None, start_timeout_s: float = START_TIMEOUT_S
+    data_dir: Path,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    start_timeout_s: float = START_TIMEOUT_S,
+    is_executed: bool = False,
 ) -> Iterator[PlatformProcess]:
     """A platform that serves; ended, by force if need be, at the end."""
-    platform = launch_platform(data_dir, *arguments, env=env)
+    platform = launch_platform(data_dir, *arguments, env=env, is_executed=is_executed)
     try:
         platform.wait_for(READY_LINE, start_timeout_s)
         yield platform

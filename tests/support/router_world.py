@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -29,8 +28,8 @@ from stratos.rpc.codec.fleet import status_to_pb
 from stratos.rpc.serving.process import serve_async
 from stratos_router.service import RouterApp
 from stratos_router.settings import RouterSettings
+from tests.support import warm_process
 from tests.support.fleet_samples import with_free_slots
-from tests.support.module_command import module_command
 from tests.support.terms import make_terms, with_terms
 from tests.support.waiting import eventually
 
@@ -133,17 +132,15 @@ async def service_process(
     environ = {key: value for key, value in os.environ.items() if not key.startswith("STRATOS_")}
     environ |= {prefix + key.upper(): value for key, value in settings.items()}
     environ[f"{prefix}ADDRESS_FILE"] = str(address_file)
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, env=environ)
+    process = await asyncio.to_thread(warm_process.begin, module, env=environ, files=warm_process.INHERITED)
     try:
-        await eventually(lambda: address_file.exists() or process.returncode is not None, timeout_s=30)
+        await eventually(lambda: address_file.exists() or process.poll() is not None, timeout_s=30)
         assert process.returncode is None, f"{module} ended with {process.returncode}"
         yield json.loads(address_file.read_text())
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 20) == expect_code
+        assert await asyncio.to_thread(process.wait, 20) == expect_code
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        process.kill()
 
 
 def finished(placement: Placement, *, num_output_tokens: int | None = None) -> AttemptReport:
@@ -188,13 +185,9 @@ async def until_live(client: RouterClient, *worker_ids: str) -> None:
     await eventually(are_live)
 
 
-def start_worker_process(worker_id: str, role: WorkerRole, port: int = 0) -> tuple[subprocess.Popen[str], str]:
+def start_worker_process(worker_id: str, role: WorkerRole, port: int = 0) -> tuple[warm_process.WarmProcess, str]:
     """A fake worker as a process of its own; returns it and its address."""
-    process = subprocess.Popen(
-        [*module_command("tests.support.router_world"), worker_id, role.value, str(port)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = warm_process.begin("tests.support.router_world", worker_id, role.value, str(port))
     assert process.stdout is not None
     return process, process.stdout.readline().strip()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 TIMEOUT_S = 20.0
 """For what must happen; never waited for in a green run."""
+MAX_PAUSE_S = 0.25
 
 
 async def eventually(
@@ -22,8 +23,10 @@ async def eventually(
     """
     try:
         async with asyncio.timeout(timeout_s):
-            while not await _value(condition):  # noqa: ASYNC110 - conditions of many kinds
-                await asyncio.sleep(poll_s)
+            begun = time.monotonic()
+            while not await _value(condition):
+                await asyncio.sleep(_pause_s(begun, poll_s))
+                begun = time.monotonic()
     except TimeoutError:
         raise AssertionError(f"not within {timeout_s} s: {what}") from None
 
@@ -40,7 +43,14 @@ def wait_until(condition: Callable[[], Any], what: str = "the condition", *, tim
         AssertionError: it was not within ``timeout_s``; names ``what``.
     """
     deadline = time.monotonic() + timeout_s
+    begun = time.monotonic()
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
+        time.sleep(_pause_s(begun, 0.02))
+        begun = time.monotonic()
     return value
+
+
+def _pause_s(begun: float, at_least_s: float) -> float:
+    """Three times as long as looking took: what is waited for needs the processor that looking takes."""
+    return max(at_least_s, min(3 * (time.monotonic() - begun), MAX_PAUSE_S))

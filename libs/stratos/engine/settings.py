@@ -151,6 +151,9 @@ class RunnerConfig:
     """Ablation switch: on a GPU, split long contexts over several programs when few rows decode."""
     enable_triton_sampler: bool = True
     """Ablation switch: on a GPU, sample without sort and without waiting for the device; off is the portable one."""
+    enable_copy_stream: bool = True
+    """Ablation switch: on a GPU, move KV by one kernel per frame, on a stream of its own; off moves it block by block
+    after the steps that are launched."""
     enable_cuda_graphs: bool = True
     """Ablation switch: on a GPU, capture decode steps once and replay them; off launches every kernel again."""
     max_graph_batch: Annotated[int, Ge(1)] = 256

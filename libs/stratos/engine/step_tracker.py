@@ -94,6 +94,7 @@ class LaunchedStep:
             copies=copies,
             swap_outs=tuple((copy.block, copy.slot) for copy in self.swaps.outs),
             swap_ins=tuple((copy.slot, copy.block) for copy in self.swaps.ins),
+            are_swaps_fenced=self.swaps.are_fenced,
         )
 
     @property

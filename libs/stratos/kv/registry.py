@@ -1,4 +1,4 @@
-"""Transports by name: what each needs, and how both of its ends are made.
+"""Transports by name: a table of what each can do, whom it reaches, and how both of its ends are made.
 
 ``inproc`` within one process, ``shm`` on one machine, between machines ``tls`` with mTLS and ``gloo`` without it,
 ``nccl`` between GPU pools.  Rooms for ``cuda_ipc`` (one GPU, or NVLink peers of a node) and ``nixl`` do not exist yet.
@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from stratos.common.tls.contexts import TlsContexts
+from stratos.kv.capabilities import Capabilities, LocalCapabilities, Reach, can_reach, share_fabric
 from stratos.kv.groups.gloo import GlooReceiver, GlooSender
 from stratos.kv.groups.nccl import NcclGroups, has_nccl
 from stratos.kv.groups.ordered import OrderedReceiver, OrderedSender
@@ -50,7 +51,7 @@ class _Parts:
 class _Transport:
     receiver: Callable[[_Parts, str], Receiver]
     sender: Callable[[_Parts, int], Sender]
-    is_within_host: bool = False
+    reach: Reach = Reach.NETWORK
     is_encrypted: bool = True
     """On the network, if it uses one."""
 
@@ -59,12 +60,12 @@ _TRANSPORTS: Mapping[str, _Transport] = {
     "inproc": _Transport(
         receiver=lambda parts, name: InprocReceiver(name, parts.config.staging, parts.shared_hub),
         sender=lambda parts, max_pairs: InprocSender(parts.shared_hub, max_pairs),
-        is_within_host=True,
+        reach=Reach.PROCESS,
     ),
     "shm": _Transport(
         receiver=lambda parts, name: ShmReceiver(name, parts.config.staging, parts.config.shm_directory),
         sender=lambda parts, max_pairs: ShmSender(parts.config.shm_directory, max_pairs),
-        is_within_host=True,
+        reach=Reach.SHARED_MEMORY,
     ),
     "tls": _Transport(
         receiver=lambda parts, name: TlsReceiver(name, parts.config.staging, parts.config.tls, parts.certificate),
@@ -78,15 +79,25 @@ _TRANSPORTS: Mapping[str, _Transport] = {
     "nccl": _Transport(
         receiver=lambda parts, name: OrderedReceiver(name, parts.config.staging, parts.config.nccl, parts.nccl),
         sender=lambda parts, max_pairs: OrderedSender(parts.config.nccl, parts.nccl, max_pairs),
+        reach=Reach.DEVICES,
         is_encrypted=False,
     ),
 }
 TRANSPORTS = tuple(_TRANSPORTS)
 
 
-def is_within_host(name: str) -> bool:
-    """Whether a transport joins processes of one machine alone."""
-    return _of(name).is_within_host
+def reachable_transports(
+    offered: Iterable[str], spoken: Iterable[str], mine: LocalCapabilities, theirs: Capabilities
+) -> list[str]:
+    """Those of ``offered`` that both ends speak and that join them, in the order of preference.
+
+    That is the order of ``offered``; between GPUs of one NVLink fabric what crosses the network comes last.
+    """
+    known = [name for name in offered if name in spoken and name in _TRANSPORTS]
+    found = [name for name in known if can_reach(_TRANSPORTS[name].reach, mine, theirs)]
+    if share_fabric(mine, theirs):
+        found.sort(key=lambda name: _TRANSPORTS[name].reach is Reach.NETWORK)
+    return found
 
 
 def usable_transports(config: TransportConfig, *, has_tls: bool) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ import stat
 from pathlib import Path
 
 from stratos.common.errors import Overloaded, WorkerLost
+from stratos.kv.private_directory import private_directory
 from stratos.kv.receiver import Ring, RingReceiver
 from stratos.kv.sender import CachingSender, checked_payload
 from stratos.kv.settings import StagingConfig
@@ -32,19 +33,6 @@ from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
 _NAME = re.compile(r"kv-[0-9a-f]{32}\.ring")
 _COPY_BYTES = 1024 * 1024
 """Copied at once; the event loop runs other tasks in between."""
-
-
-def private_directory(path: Path) -> Path:
-    """Make ``path`` (mode 0700), or check that it is a directory that only this user can enter.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise ValueError(f"{path} must be a directory of this user with mode 0700; name another one or fix it")
-    return path
 
 
 class _ShmRing(Ring):

@@ -12,6 +12,7 @@ from stratos.common.clock import Clock
 from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.files import TlsFiles
 from stratos.core.placement import WorkerRef
+from stratos.kv.capabilities import find_capabilities
 from stratos.kv.registry import make_receiver, make_sender, usable_transports
 from stratos.kv.settings import TransportConfig
 from stratos.rpc.binding import StartError
@@ -128,7 +129,10 @@ def _context(
     dialer: Dialer,
 ) -> HandoffContext:
     metrics = WorkerMetrics(registry, settings.device_label, settings.observe.max_tenant_series)
-    transports = Transports(_factories(settings.transport, incarnation, dialer.tls))
+    transports = Transports(
+        _factories(settings.transport, incarnation, dialer.tls),
+        find_capabilities(settings.transport.shm_directory, engine.info.device),
+    )
     staging = StagingSlots(settings.handoff.slot_wait_s)
     return HandoffContext(
         me=me,

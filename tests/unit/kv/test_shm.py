@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from stratos.common.errors import Overloaded, WorkerLost
-from stratos.kv import shm
+from stratos.kv.private_directory import private_directory
 from stratos.kv.settings import StagingConfig
 from stratos.kv.shm import ShmReceiver, ShmSender
 
@@ -87,7 +87,7 @@ def test_a_link_to_a_directory_is_refused(directory, tmp_path):
     (tmp_path / "real").mkdir(mode=0o700)
     directory.symlink_to(tmp_path / "real")
     with pytest.raises(ValueError, match="mode 0700"):
-        shm.private_directory(directory)
+        private_directory(directory)
 
 
 @pytest.mark.parametrize("address", ["../secret", "/etc/passwd", "kv-1.ring", "kv-" + "0" * 32 + ".ring/../x"])

@@ -84,6 +84,8 @@ class StepPlan:
     """(block id, host slot): copied before anything of this plan, or of a later one, writes the block."""
     swap_ins: tuple[tuple[int, int], ...] = ()
     """(host slot, block id): copied after ``swap_outs``, and before ``copies`` and rows of this plan read the block."""
+    are_swaps_fenced: bool = False
+    """Until the plan is collected nothing touches the blocks that it swaps: the copies may run beside everything."""
 
     @property
     def num_tokens(self) -> int:

@@ -44,6 +44,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stratos.core.device.facts import NO_DEVICE, DeviceFacts
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.engine.contract.plan import SampleSpec, StepPlan, StepTokens
@@ -76,6 +77,8 @@ class RunnerInfo:
     """Adapters that it holds at once; the default stands for as many as there are."""
     step_weight_bytes: int = 0
     """Weights that every step reads; 0 where nothing is read."""
+    device: DeviceFacts = NO_DEVICE
+    """The GPU that it computes on."""
     overlap: bool = False
     """The next step is planned while this one runs, where ``SchedulerConfig.enable_overlap`` says nothing else."""
 

@@ -64,6 +64,8 @@ class Swaps:
     ins: list[BlockIn] = field(default_factory=list)
     owners: list[Sequence] = field(default_factory=list)
     """Sequences that are swapped out."""
+    are_fenced: bool = False
+    """Until the plan has retired nothing touches the blocks of these copies."""
 
     def __bool__(self) -> bool:
         return bool(self.outs or self.ins)
@@ -275,6 +277,7 @@ class HostTier:
         """What the plan that is being made has to copy."""
         self._plan = None
         swaps, self._next = self._next, Swaps()
+        swaps.are_fenced = self._is_fenced
         return swaps
 
     def retire(self, swaps: Swaps, seconds: float) -> None:

@@ -1,7 +1,8 @@
 """The host tier of the KV pool: blocks in host memory, and copies between them and the device pages.
 
 Layout of a slot is that of a block (``kv_pages``), so a copy is one contiguous run and bit for bit.  On a device with
-memory of its own the slots are pinned, and a copy is one DMA.  Which block goes where is the plan's decision.
+memory of its own the slots are pinned, and a copy is one DMA, on the step's stream (``swap``) or on a stream of its own
+(``start``).  Which block goes where is the plan's decision.
 """
 
 from __future__ import annotations
@@ -13,6 +14,21 @@ import torch
 from stratos.common.clock import Clock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.memory.kv_pages import KvPages, check_memory
+
+
+class HostSwap:
+    """Copies under way, or done."""
+
+    def __init__(self, seconds: float, begin: torch.cuda.Event | None = None, end: torch.cuda.Event | None = None):
+        self._seconds, self._begin, self._end = seconds, begin, end
+
+    def wait(self) -> float:
+        """Seconds that the copies took, by the device's clock where it made them; returns when all are done."""
+        if self._begin is not None and self._end is not None:
+            self._end.synchronize()
+            self._seconds = self._begin.elapsed_time(self._end) / 1e3
+            self._begin = self._end = None
+        return self._seconds
 
 
 class HostPages:
@@ -41,3 +57,35 @@ class HostPages:
         if self._pages.is_cuda:
             torch.cuda.current_stream(self._pages.device).synchronize()
         return self._clock.now() - start
+
+    def start(
+        self,
+        outs: Sequence[tuple[int, int]],
+        ins: Sequence[tuple[int, int]],
+        stream: torch.cuda.Stream | None,
+        *,
+        is_fenced: bool,
+    ) -> HostSwap:
+        """Enqueue what ``swap`` does, on a stream of its own and after all that was launched before.
+
+        Args:
+            outs: (block, slot).
+            ins: (slot, block).
+            stream: of the copies; ``None`` where there is none: then they are done at once.
+            is_fenced: no work that is launched before the copies end touches their blocks; else such work waits.
+        """
+        if stream is None or not (outs or ins):
+            return HostSwap(self.swap(outs, ins))
+        launched = torch.cuda.current_stream(self._pages.device)
+        begin, end = (torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        stream.wait_stream(launched)
+        with torch.cuda.stream(stream):
+            begin.record()
+            for block, slot in outs:
+                self.slots[slot].copy_(self._pages[block], non_blocking=True)
+            for slot, block in ins:
+                self._pages[block].copy_(self.slots[slot], non_blocking=True)
+            end.record()
+        if not is_fenced:
+            launched.wait_event(end)
+        return HostSwap(0.0, begin, end)

@@ -62,7 +62,7 @@ class KvPages:
     @torch.inference_mode()
     def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
         """Read KV in wire layout ``[layers, 2, kv_heads, tokens, head_dim]``; the caller owns the bytes."""
-        shape = self._wire_shape(block_table, kv_range)
+        shape = self.wire_shape(block_table, kv_range)
         run = torch.empty(shape, dtype=self.tensor.dtype)
         for tokens, page in self._pieces(block_table, kv_range):
             run[:, :, :, tokens] = page
@@ -75,7 +75,7 @@ class KvPages:
         Raises:
             ValueError: ``payload`` does not have the size of the range.
         """
-        shape = self._wire_shape(block_table, kv_range)
+        shape = self.wire_shape(block_table, kv_range)
         expected = torch.Size(shape).numel() * self.tensor.element_size()
         if payload.nbytes != expected:
             raise ValueError(f"the payload has {payload.nbytes} bytes, the range needs {expected}")
@@ -87,7 +87,8 @@ class KvPages:
         for tokens, page in self._pieces(block_table, kv_range):
             page.copy_(run[:, :, :, tokens])
 
-    def _wire_shape(self, block_table: Sequence[int], kv_range: KvRange) -> tuple[int, ...]:
+    def wire_shape(self, block_table: Sequence[int], kv_range: KvRange) -> tuple[int, ...]:
+        """``[layers, 2, kv_heads, tokens, head_dim]`` of a range; ``ValueError`` where it is outside of the table."""
         geometry = self.geometry
         if not 0 <= kv_range.token_begin <= kv_range.token_end <= len(block_table) * geometry.block_size:
             raise ValueError(f"the tokens of {kv_range} are outside of the block table")

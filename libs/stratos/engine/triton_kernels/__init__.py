@@ -4,5 +4,6 @@ An import of a module here needs Triton, so the engine does it only where a GPU 
 in Triton's interpreter too, in float32.  A length or a count never selects a variant of a kernel
 (``do_not_specialize``): another value would compile it again in the middle of serving.
 
-Read in this order: ``norms``, ``rope_kv``, ``linear``, ``attention``, ``merging`` (split contexts), ``sampling``.
+Read in this order: ``norms``, ``rope_kv``, ``linear``, ``attention``, ``merging`` (split contexts), ``sampling``,
+``kv_copies``.
 """

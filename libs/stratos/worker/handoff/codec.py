@@ -8,6 +8,7 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.kv.v1 import source_pb2
 from stratos.common.errors import BadRequest
 from stratos.core.kv import KvGeometry, KvRange
+from stratos.kv.capabilities import Capabilities
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from stratos.rpc.codec.fleet import identity_from_pb, identity_to_pb, ref_from_pb, ref_to_pb
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
@@ -31,6 +32,8 @@ from stratos.worker.handoff.records import (
     SourceMessage,
     SourcePhase,
 )
+
+MAX_FACT_CHARS = 128
 
 
 def request_to_pb(message: ReceiverMessage, now_s: float) -> source_pb2.FetchRequest:
@@ -111,6 +114,7 @@ def response_to_pb(message: SourceMessage) -> source_pb2.FetchResponse:
                 ready=source_pb2.Ready(
                     transport=message.transport,
                     source=ref_to_pb(message.source),
+                    capabilities=source_pb2.Capabilities(**dataclasses.asdict(message.capabilities)),
                 )
             )
         case FrameHeader():
@@ -143,6 +147,7 @@ def response_from_pb(message: source_pb2.FetchResponse) -> SourceMessage:
             return Ready(
                 transport=message.ready.transport,
                 source=ref_from_pb(message.ready.source),
+                capabilities=_capabilities_from_pb(message.ready.capabilities),
             )
         case "header":
             return _header_from_pb(message.header)
@@ -195,6 +200,7 @@ def _intent_to_pb(intent: Intent, now_s: float) -> source_pb2.Intent:
         geometry=_geometry_to_pb(intent.geometry),
         receiver=ref_to_pb(intent.receiver),
         transports=intent.transports,
+        capabilities=source_pb2.Capabilities(**dataclasses.asdict(intent.capabilities)),
         terms=terms_to_pb(intent.terms, now_s),
         trace=trace_to_pb(intent.trace),
     )
@@ -212,6 +218,7 @@ def _intent_from_pb(intent: source_pb2.Intent, now_s: float) -> Intent:
         geometry=_geometry_from_pb(intent.geometry),
         receiver=ref_from_pb(intent.receiver),
         transports=tuple(intent.transports),
+        capabilities=_capabilities_from_pb(intent.capabilities),
         terms=terms_from_pb(intent.terms, now_s),
         trace=trace_from_pb(intent.trace),
     )
@@ -239,3 +246,12 @@ def _geometry_from_pb(geometry: common_pb2.KvGeometry) -> KvGeometry:
         tensor_parallel_size=geometry.tensor_parallel_size,
         pipeline_parallel_size=geometry.pipeline_parallel_size,
     )
+
+
+def _capabilities_from_pb(found: source_pb2.Capabilities) -> Capabilities:
+    """Facts of a peer; what it leaves out is unknown."""
+    facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(Capabilities)}
+    for name, value in facts.items():
+        if len(value) > MAX_FACT_CHARS or not value.isascii() or not value.isprintable():
+            raise BadRequest(f"capabilities.{name} must be at most {MAX_FACT_CHARS} printable characters", param=name)
+    return Capabilities(**facts)

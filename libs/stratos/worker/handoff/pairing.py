@@ -1,4 +1,4 @@
-"""May KV move between two workers?  Decided from what both say about themselves, never from versions or hosts.
+"""May KV move between two workers?  Decided from what both say about themselves, never from versions or addresses.
 
 Equal must be: model and adapter digest, KV dtype, rope variant, numerics id, protocol version, and the shape of
 one token's KV.  Block size, page layout and parallel degrees may differ; the sender converts.
@@ -10,7 +10,8 @@ import dataclasses
 
 from stratos.common.errors import IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity
-from stratos.kv.registry import is_within_host
+from stratos.kv.capabilities import Capabilities, LocalCapabilities
+from stratos.kv.registry import reachable_transports
 
 
 def check_pairing(mine: KvIdentity, theirs: KvIdentity, my_shape: KvGeometry, their_shape: KvGeometry) -> None:
@@ -34,18 +35,27 @@ def check_pairing(mine: KvIdentity, theirs: KvIdentity, my_shape: KvGeometry, th
             raise IdentityMismatch(f"KV cannot be handed over: {name} differs")
 
 
-def choose_transport(mine: tuple[str, ...], offered: tuple[str, ...], my_address: str, their_address: str) -> str:
-    """The first offered transport that both speak; ``shm`` only within one host.
+def choose_transport(
+    spoken: tuple[str, ...], offered: tuple[str, ...], mine: LocalCapabilities, theirs: Capabilities
+) -> str:
+    """The first offered transport that both speak and that joins them.
 
     Raises:
         IdentityMismatch: there is none.
     """
-    is_same_host = _host(my_address) == _host(their_address)
-    for transport in offered:
-        if transport in mine and (is_same_host or not is_within_host(transport)):
-            return transport
-    raise IdentityMismatch(f"no common KV transport: here {', '.join(mine)}, there {', '.join(offered)}")
+    found = reachable_transports(offered, spoken, mine, theirs)
+    if not found:
+        raise IdentityMismatch(
+            f"no KV transport joins the two workers: here {', '.join(spoken)}, there {', '.join(offered)}"
+        )
+    return found[0]
 
 
-def _host(address: str) -> str:
-    return address.rpartition(":")[0]
+def check_choice(transport: str, offered: tuple[str, ...], mine: LocalCapabilities, theirs: Capabilities) -> None:
+    """What a source has chosen must have been offered, and join the two by what both say about themselves.
+
+    Raises:
+        IdentityMismatch: it does not: payloads would not arrive.
+    """
+    if transport not in reachable_transports(offered, offered, mine, theirs):
+        raise IdentityMismatch(f"the source chose the KV transport {transport!r}, which does not join the two workers")

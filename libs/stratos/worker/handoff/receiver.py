@@ -135,6 +135,7 @@ class HandoffReceiver:
             geometry=info.geometry,
             receiver=self._context.me(),
             transports=self._context.transports.names,
+            capabilities=self._context.transports.capabilities.facts,
             terms=request.terms,
             trace=trace,
         )

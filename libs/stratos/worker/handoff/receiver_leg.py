@@ -22,6 +22,7 @@ from stratos.core.step_watch import StepWatch
 from stratos.kv.framing import checksum, digest_of
 from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
 from stratos.worker.handoff.context import HandoffContext
+from stratos.worker.handoff.pairing import check_choice
 from stratos.worker.handoff.records import (
     Abort,
     AbortAck,
@@ -169,6 +170,8 @@ class ReceiverLeg:
         context, leg = self._context, self._intent.leg
         if self._source is not None:
             raise WorkerLost("the source said Ready twice")
+        transports = context.transports
+        check_choice(ready.transport, self._intent.transports, transports.capabilities, ready.capabilities)
         try:
             num_tokens = await self._target.reserve()
             receiver = context.transports.receiver(ready.transport)

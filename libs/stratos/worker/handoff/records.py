@@ -10,6 +10,7 @@ from stratos.core.kv import KvGeometry, KvIdentity
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.core.trace import NO_TRACE, TraceContext
+from stratos.kv.capabilities import UNKNOWN, Capabilities
 from stratos.kv.transfer import FrameHeader, TransportOffer
 
 
@@ -38,6 +39,8 @@ class Intent:
     geometry: KvGeometry
     receiver: WorkerRef
     transports: tuple[str, ...]
+    capabilities: Capabilities = UNKNOWN
+    """Of the receiver; nothing is known of one that says none."""
     terms: RequestTerms = DEFAULT_TERMS
     trace: TraceContext = NO_TRACE
 
@@ -107,6 +110,8 @@ class Ready:
 
     transport: str
     source: WorkerRef
+    capabilities: Capabilities = UNKNOWN
+    """Of the source; nothing is known of one that says none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,6 +139,7 @@ class SourceLeg:
             Ready(
                 transport=self._transport,
                 source=self._context.me(),
+                capabilities=self._context.transports.capabilities.facts,
             )
         )
         await self._wait_for(self._grant.done, "Grant")

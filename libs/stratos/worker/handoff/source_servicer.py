@@ -68,9 +68,8 @@ def _check(intent: ReceiverMessage | None, context: HandoffContext) -> tuple[Int
     if not intent.token_ids or max(intent.token_ids) >= info.vocab_size or len(intent.token_ids) > info.max_model_len:
         raise BadRequest("token_ids must be a prompt of this model", param="token_ids")
     check_pairing(info.identity, intent.identity, info.geometry, intent.geometry)
-    transport = choose_transport(
-        context.transports.names, intent.transports, context.me().address, intent.receiver.address
-    )
+    transports = context.transports
+    transport = choose_transport(transports.names, intent.transports, transports.capabilities, intent.capabilities)
     return intent, transport
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stratos.common.errors import IdentityMismatch
 from stratos.core.kv import StagingLedger
+from stratos.kv.capabilities import NOTHING_SHARED, LocalCapabilities
 from stratos.kv.transfer import Receiver, Sender
 
 
@@ -21,8 +22,12 @@ class TransportFactory:
 class Transports:
     """Receivers and senders by name. Belongs to the event loop."""
 
-    def __init__(self, factories: Mapping[str, TransportFactory]) -> None:
+    def __init__(
+        self, factories: Mapping[str, TransportFactory], capabilities: LocalCapabilities = NOTHING_SHARED
+    ) -> None:
         self._factories = dict(factories)
+        self.capabilities = capabilities
+        """What this process can reach."""
         self._receivers: dict[str, Receiver] = {}
         self._senders: dict[str, Sender] = {}
 

@@ -17,6 +17,7 @@ SPILLED_BYTES = 8
 """Two registers, around the loop: the price of a fourth program on a multiprocessor for decode over fp8 pages."""
 ATTENTION_KERNELS = {"_attention_kernel", "exact_merge_kernel", "merge_kernel", "_rope_kv_kernel"}
 KERNELS = ATTENTION_KERNELS | {
+    "_kv_copy_kernel",
     "_linear_kernel",
     "_mask_kernel",
     "_penalty_kernel",
@@ -55,6 +56,14 @@ def test_attention_uses_the_hardware(kernels: list[dict[str, Any]]) -> None:
     variants = [kernel for kernel in kernels if kernel["kernel"] == "_attention_kernel"]
     assert [variant["warp_group_products"] > 0 for variant in variants] == [False, False, True, True]
     assert all(variant["async_copies"] > 0 for variant in variants)
+
+
+def test_copies_of_kv_move_sixteen_bytes_at_a_time(kernels: list[dict[str, Any]], config: str) -> None:
+    if config != "bf16":
+        pytest.skip("they see words, not numbers")
+    variants = [kernel for kernel in kernels if kernel["kernel"] == "_kv_copy_kernel"]
+    assert len(variants) == 4
+    assert all(min(variant["wide_accesses"]) >= 4 for variant in variants)
 
 
 def test_enough_decode_programs_fit_on_a_multiprocessor(kernels: list[dict[str, Any]], config: str) -> None:

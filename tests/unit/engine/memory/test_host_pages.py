@@ -41,6 +41,15 @@ def test_what_leaves_is_read_before_what_comes_is_written() -> None:
     assert torch.equal(pages.tensor[3], before[2])
 
 
+def test_without_a_stream_what_is_started_is_done() -> None:
+    pages, host = make_pages(num_slots=2)
+    before = pages.tensor.clone()
+    out = host.start([(0, 1)], [(1, 3)], None, is_fenced=False)
+    assert torch.equal(pages.tensor[3], before[0])
+    assert out.wait() == out.wait() >= 0
+    assert host.start([], [], None, is_fenced=True).wait() == 0.0
+
+
 def test_no_slots_cost_nothing_and_too_many_are_refused() -> None:
     pages, host = make_pages(num_slots=0)
     assert host.swap([], []) == 0.0

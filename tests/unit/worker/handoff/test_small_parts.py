@@ -7,14 +7,15 @@ import dataclasses
 
 import pytest
 
-from stratos.common.errors import Busy, IdentityMismatch
+from stratos.common.errors import BadRequest, Busy, IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.kv.capabilities import Capabilities, LocalCapabilities
 from stratos.kv.inproc import InprocHub, InprocReceiver
 from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from stratos.worker.handoff.codec import request_from_pb, request_to_pb, response_from_pb, response_to_pb
-from stratos.worker.handoff.pairing import check_pairing, choose_transport
+from stratos.worker.handoff.pairing import check_choice, check_pairing, choose_transport
 from stratos.worker.handoff.records import (
     Abort,
     AbortAck,
@@ -40,6 +41,7 @@ NOW_S = 1000.0
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="default", numerics_id="cpu")
 SHAPE = KvGeometry(num_layers=2, num_kv_heads=1, head_dim=4, block_size=16, element_bytes=0)
 REF = WorkerRef(worker_id="w", incarnation="i", address="127.0.0.1:1", role=WorkerRole.DECODE)
+FACTS = Capabilities(host="boot", shared_memory="1.1", device="GPU-a", fabric="f.1")
 OFFER = TransportOffer(transport="shm", pair="a>b#1", address="x", slot_bytes=4096, num_slots=2)
 
 
@@ -57,12 +59,32 @@ def test_shape_must_be_equal_and_block_size_need_not() -> None:
         check_pairing(IDENTITY, IDENTITY, SHAPE, dataclasses.replace(SHAPE, head_dim=8))
 
 
-def test_shared_memory_only_within_a_host() -> None:
-    both = ("shm", "gloo")
-    assert choose_transport(both, both, "10.0.0.1:1", "10.0.0.1:2") == "shm"
-    assert choose_transport(both, both, "10.0.0.1:1", "10.0.0.2:1") == "gloo"
-    with pytest.raises(IdentityMismatch):
-        choose_transport(("shm",), both, "10.0.0.1:1", "10.0.0.2:1")
+def test_shared_memory_only_where_both_see_it() -> None:
+    both, mine = ("shm", "gloo"), LocalCapabilities(facts=FACTS)
+    assert choose_transport(both, both, mine, FACTS) == "shm"
+    for other in (dataclasses.replace(FACTS, shared_memory="1.2"), Capabilities()):
+        assert choose_transport(both, both, mine, other) == "gloo"
+        with pytest.raises(IdentityMismatch, match="no KV transport joins"):
+            choose_transport(("shm",), both, mine, other)
+
+
+def test_the_choice_of_a_source_is_checked() -> None:
+    mine, offered = LocalCapabilities(facts=FACTS), ("shm", "gloo")
+    check_choice("shm", offered, mine, FACTS)
+    check_choice("gloo", offered, mine, Capabilities())
+    for transport, theirs in (("shm", Capabilities()), ("tls", FACTS), ("", FACTS)):
+        with pytest.raises(IdentityMismatch, match="chose the KV transport"):
+            check_choice(transport, offered, mine, theirs)
+
+
+def test_facts_that_are_missing_are_unknown_and_wild_ones_are_refused() -> None:
+    message = response_to_pb(Ready(transport="shm", source=REF, capabilities=FACTS))
+    for bad in ("x" * 129, "a\nb", "\N{SNOWMAN}"):
+        message.ready.capabilities.device = bad
+        with pytest.raises(BadRequest, match=r"capabilities\.device must be"):
+            response_from_pb(message)
+    message.ready.ClearField("capabilities")
+    assert response_from_pb(message) == Ready(transport="shm", source=REF)
 
 
 async def test_wait_for_a_slot_is_in_order_and_bounded() -> None:
@@ -109,6 +131,7 @@ HEADER = FrameHeader(
             geometry=SHAPE,
             receiver=REF,
             transports=("shm",),
+            capabilities=FACTS,
             terms=make_terms(cache_salt=b"s", arrival_s=NOW_S, deadline_s=NOW_S + 5),
         ),
         Grant(num_skip_tokens=1, slots=(0, 1), offer=OFFER),
@@ -127,7 +150,7 @@ def test_receiver_messages_survive_the_wire(message: ReceiverMessage) -> None:
     "message",
     [
         Progress(phase=SourcePhase.COMPUTING, queue_position=2, engine_step=7),
-        Ready(transport="shm", source=REF),
+        Ready(transport="shm", source=REF, capabilities=FACTS),
         HEADER,
         Sent(leg="l", seq=1),
         Finish(num_frames=2, digest=b"d", queue_ns=1, prefill_ns=2, num_computed_tokens=3, num_cached_tokens=4),

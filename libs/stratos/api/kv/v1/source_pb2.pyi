@@ -60,7 +60,7 @@ class FetchResponse(_message.Message):
     def __init__(self, progress: _Optional[_Union[Progress, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., header: _Optional[_Union[FrameHeader, _Mapping]] = ..., sent: _Optional[_Union[Sent, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., abort_ack: _Optional[_Union[AbortAck, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
 
 class Intent(_message.Message):
-    __slots__ = ("handoff_id", "request_id", "attempt", "leg", "token_ids", "compute", "identity", "geometry", "receiver", "transports", "terms", "trace")
+    __slots__ = ("handoff_id", "request_id", "attempt", "leg", "token_ids", "compute", "identity", "geometry", "receiver", "transports", "terms", "trace", "capabilities")
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class Intent(_message.Message):
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     handoff_id: str
     request_id: str
     attempt: int
@@ -85,15 +86,30 @@ class Intent(_message.Message):
     transports: _containers.RepeatedScalarFieldContainer[str]
     terms: _common_pb2.RequestTerms
     trace: _common_pb2.TraceContext
-    def __init__(self, handoff_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., leg: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., compute: _Optional[bool] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., geometry: _Optional[_Union[_common_pb2.KvGeometry, _Mapping]] = ..., receiver: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ...) -> None: ...
+    capabilities: Capabilities
+    def __init__(self, handoff_id: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., leg: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., compute: _Optional[bool] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., geometry: _Optional[_Union[_common_pb2.KvGeometry, _Mapping]] = ..., receiver: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., transports: _Optional[_Iterable[str]] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., capabilities: _Optional[_Union[Capabilities, _Mapping]] = ...) -> None: ...
+
+class Capabilities(_message.Message):
+    __slots__ = ("host", "shared_memory", "device", "fabric")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    FABRIC_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    shared_memory: str
+    device: str
+    fabric: str
+    def __init__(self, host: _Optional[str] = ..., shared_memory: _Optional[str] = ..., device: _Optional[str] = ..., fabric: _Optional[str] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("transport", "source")
+    __slots__ = ("transport", "source", "capabilities")
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     transport: str
     source: _common_pb2.WorkerRef
-    def __init__(self, transport: _Optional[str] = ..., source: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ...) -> None: ...
+    capabilities: Capabilities
+    def __init__(self, transport: _Optional[str] = ..., source: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., capabilities: _Optional[_Union[Capabilities, _Mapping]] = ...) -> None: ...
 
 class TransportOffer(_message.Message):
     __slots__ = ("transport", "pair", "address", "slot_bytes", "num_slots")

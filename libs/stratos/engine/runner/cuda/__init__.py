@@ -1,4 +1,5 @@
 """The runner on a GPU: decode steps from CUDA graphs, one step ahead of the host.
 
-Read in this order: ``runner``, ``tables`` (inputs that stay on the device), ``graphs``, ``warm_up``.
+Read in this order: ``runner``, ``tables`` (inputs that stay on the device), ``graphs``, ``page_copies``,
+``device_facts``, ``warm_up``.
 """

@@ -11,7 +11,7 @@ It runs on a CPU, too, with the kernels interpreted and nothing captured: so it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -21,11 +21,15 @@ from torch import Tensor
 
 from stratos.common.clock import Clock
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.kv import KvRange
 from stratos.engine.attention.triton_paged import TritonPagedAttention
 from stratos.engine.contract.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.memory.copies import HostCopies, to_device
+from stratos.engine.memory.host_pages import HostSwap
+from stratos.engine.runner.cuda.device_facts import facts_of
 from stratos.engine.runner.cuda.graphs import Capture, CudaCapture, DecodeGraphs, DecodeOutputs
+from stratos.engine.runner.cuda.page_copies import PageCopies
 from stratos.engine.runner.cuda.tables import DeviceTables
 from stratos.engine.runner.cuda.warm_up import warm_up
 from stratos.engine.runner.pooling import pool_rows
@@ -57,6 +61,7 @@ class CudaHandle:
     """Bool [rows or tokens]: the hidden state is not finite."""
     pending: PendingSample | FinishedSample | None = None
     copies: HostCopies | None = None
+    swap: HostSwap | None = None
 
 
 def max_sequences(config: RunnerConfig) -> int:
@@ -70,6 +75,9 @@ class CudaRunner(TorchRunner):
     decoding: DecodeGraphs | None = None
     """``None``: every step runs eagerly."""
     tables: DeviceTables
+    page_copies: PageCopies | None = None
+    """``None``: KV is copied on the stream of the steps, by the portable runner's means."""
+    _swap_stream: torch.cuda.Stream | None = None
 
     @classmethod
     @torch.inference_mode()
@@ -91,9 +99,14 @@ class CudaRunner(TorchRunner):
     def prepare(self, config: RunnerConfig) -> None:
         """Allocate the static buffers and capture the decode steps; once, before the first plan."""
         info, device = self.info, self._device
-        self.info = replace(info, overlap=True)
+        self.info = replace(info, overlap=True, device=facts_of(device))
         assert isinstance(self.attention, TritonPagedAttention)
         self._kernel = self.attention
+        if config.enable_copy_stream:
+            self.page_copies = PageCopies(self.pages)
+            if device.type == "cuda" and self.host.num_slots:
+                # Not that of hand-offs: swaps wait for the steps launched before them.
+                self._swap_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         largest, size = config.max_graph_batch, info.geometry.block_size
         self.tables = DeviceTables(2 * max_sequences(config), largest, -(-info.max_model_len // size), size, device)
         make_sampler = TritonSampler if config.enable_triton_sampler else WaitingSampler
@@ -114,6 +127,8 @@ class CudaRunner(TorchRunner):
     def warm_up(self) -> None:
         """Compile what no captured step compiled; before the pool has an owner."""
         warm_up(self)
+        if self.page_copies is not None:
+            self.page_copies.warm_up()
         self.pages.tensor[0].zero_()
         self.tables.forget_tables()
 
@@ -128,12 +143,12 @@ class CudaRunner(TorchRunner):
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> CudaHandle:  # type: ignore[override]
-        swap_s = self.host.swap(plan.swap_outs, plan.swap_ins)
+        swap = self.host.start(plan.swap_outs, plan.swap_ins, self._swap_stream, is_fenced=plan.are_swaps_fenced)
         if plan.copies:
             self.pages.copy_blocks(plan.copies)
         if self._sorts_adapters:
             plan = sorted_by_adapter(plan)
-        handle = CudaHandle(StepTokens(swap_s=swap_s), [], [row.seq_id for row in plan.rows], [])
+        handle = CudaHandle(StepTokens(), [], [row.seq_id for row in plan.rows], [], swap=swap)
         if not plan.rows:
             return handle
         handle.sampled = [(row.seq_id, row.sample) for row in plan.rows if row.sample]
@@ -207,6 +222,8 @@ class CudaRunner(TorchRunner):
     @torch.inference_mode()
     def collect(self, handle: CudaHandle) -> StepTokens:  # type: ignore[override]
         tokens = handle.tokens
+        if handle.swap is not None:
+            tokens.swap_s = handle.swap.wait()
         if handle.copies is None:
             return tokens
         is_bad, *tensors = handle.copies.wait()
@@ -226,6 +243,19 @@ class CudaRunner(TorchRunner):
                 tokens.errors.setdefault(seq_id, sampled.errors[row])
             if seq_id not in tokens.errors:
                 tokens.tokens.append(SampledToken(seq_id, sampled.token_ids[row], sampled.logprobs.get(row)))
+
+    # -- KV ------------------------------------------------------------------------------------------
+
+    def gather(self, block_table: Sequence[int], kv_range: KvRange) -> memoryview:
+        if self.page_copies is None:
+            return super().gather(block_table, kv_range)
+        return self.page_copies.gather(block_table, kv_range)
+
+    def scatter(self, block_table: Sequence[int], kv_range: KvRange, payload: memoryview) -> None:
+        if self.page_copies is None:
+            super().scatter(block_table, kv_range, payload)
+        else:
+            self.page_copies.scatter(block_table, kv_range, payload)
 
     def abandon(self) -> None:
         if self._device.type == "cuda":

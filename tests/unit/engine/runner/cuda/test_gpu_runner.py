@@ -13,6 +13,7 @@ import torch
 from tests.support.triton_interpreter import DEVICE
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
+from stratos.core.kv import KvRange
 from stratos.core.requests.watermark import Watermark
 from stratos.engine.attention import triton_paged
 from stratos.engine.contract.plan import PromptTargets, StepPlan
@@ -110,6 +111,21 @@ def test_swapped_sequences_go_on_with_their_own_kv(model_path: Path) -> None:
     portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
     pools = {"kv_pool_bytes": 8 * block_bytes, "host_pool_bytes": 40 * block_bytes}
     assert generate(CudaRunner.load(config(model_path, **pools), DEVICE), 1, num_swaps=1, **crowded) == portable
+
+
+def test_kv_is_handed_over_alike_with_the_copy_stream_and_without_it(model_path: Path) -> None:
+    with_stream, without = (
+        CudaRunner.load(config(model_path, enable_copy_stream=is_on), DEVICE) for is_on in (True, False)
+    )
+    assert (with_stream.page_copies is None, without.page_copies is None) == (False, True)
+    with torch.inference_mode():
+        with_stream.pages.tensor.normal_()
+    table, kv_range = (4, 9, 2), KvRange(1, 10, 0, 1)
+    run = with_stream.gather(table, kv_range)
+    without.scatter(table, kv_range, run)
+    assert bytes(without.gather(table, kv_range)) == bytes(run)
+    with_stream.scatter(table[::-1], kv_range, run)
+    assert bytes(with_stream.gather(table[::-1], kv_range)) == bytes(run)
 
 
 def test_blocks_that_left_a_window_are_released_from_tables_of_the_device(tmp_path: Path) -> None:

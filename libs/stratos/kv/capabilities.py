@@ -1,0 +1,108 @@
+"""What a process can reach, and what a transport needs: both ends must have the facts, and they must fit.
+
+A fact that is not known fits nothing, so a peer of another build, which leaves it out, is reached over the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from stratos.core.device.facts import NO_DEVICE, DeviceFacts
+from stratos.kv.private_directory import private_directory
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """Facts that a process tells its peers; an empty one is unknown."""
+
+    host: str = ""
+    """The machine, as it was booted: containers of one machine share it, and nothing else does."""
+    shared_memory: str = ""
+    """The directory of shared memory, by file system and inode: equal where two processes see the same one."""
+    device: str = ""
+    """UUID of the GPU that it computes on."""
+    fabric: str = ""
+    """NVLink domain of that GPU."""
+
+
+UNKNOWN = Capabilities()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalCapabilities:
+    """What this process knows about itself; ``peers`` are GPUs whose memory its own one reaches."""
+
+    facts: Capabilities = UNKNOWN
+    peers: frozenset[str] = frozenset()
+
+
+NOTHING_SHARED = LocalCapabilities()
+
+
+class Reach(enum.Enum):
+    """Which processes a transport joins."""
+
+    PROCESS = "within one process"
+    SHARED_MEMORY = "processes of one host that see one directory of shared memory"
+    DEVICE_MEMORY = "the same, with one GPU or two that reach each other's memory"
+    DEVICES = "processes with a GPU each"
+    NETWORK = "any processes"
+
+
+def can_reach(reach: Reach, mine: LocalCapabilities, theirs: Capabilities) -> bool:
+    """Whether a transport joins this process with another one."""
+    match reach:
+        case Reach.PROCESS:
+            return False  # another process never is this one
+        case Reach.SHARED_MEMORY:
+            return _share_memory(mine.facts, theirs)
+        case Reach.DEVICE_MEMORY:
+            near = {mine.facts.device, *mine.peers} - {""}
+            return _share_memory(mine.facts, theirs) and theirs.device in near
+        case Reach.DEVICES:  # NCCL refuses two ranks on one device
+            return bool(mine.facts.device and theirs.device) and mine.facts.device != theirs.device
+        case Reach.NETWORK:
+            return True
+
+
+def share_fabric(mine: LocalCapabilities, theirs: Capabilities) -> bool:
+    """Both GPUs hang on the same NVLink switches."""
+    return bool(mine.facts.fabric) and mine.facts.fabric == theirs.fabric
+
+
+def find_capabilities(directory: Path, device: DeviceFacts = NO_DEVICE) -> LocalCapabilities:
+    """Of this process.
+
+    Args:
+        directory: of shared memory; made when it is not there.
+        device: that it computes on.
+    """
+    facts = Capabilities(host=_boot_id(), shared_memory=_identity(directory), device=device.uuid, fabric=device.fabric)
+    return LocalCapabilities(facts=facts, peers=frozenset(device.peers))
+
+
+def _share_memory(mine: Capabilities, theirs: Capabilities) -> bool:
+    known = mine.host and mine.shared_memory
+    return bool(known) and (mine.host, mine.shared_memory) == (theirs.host, theirs.shared_memory)
+
+
+def _boot_id() -> str:
+    with contextlib.suppress(OSError):
+        return BOOT_ID.read_text().strip()
+    return ""
+
+
+def _identity(directory: Path) -> str:
+    try:
+        found = private_directory(directory).stat()
+    except (OSError, ValueError) as error:
+        _log.warning("no KV through shared memory: %s", error)
+        return ""
+    return f"{found.st_dev:x}.{found.st_ino:x}"
