@@ -204,3 +204,21 @@ while True:
         print("what was found last stays:", error, flush=True)
     time.sleep(2)
 """
+
+# Ends the process of a pod as a crash does: kubectl deletes with a SIGTERM first, which a service takes as a drain.
+KILL = """
+import json, os, pathlib, sys
+
+uid = json.loads(sys.stdin.readline())
+names = (uid, uid.replace("-", "_"))
+killed = []
+for folder in pathlib.Path("/proc").glob("[0-9]*"):
+    try:
+        is_of_pod = any(name in (folder / "cgroup").read_text() for name in names)
+        if is_of_pod and b"stratos_" in (folder / "cmdline").read_bytes():
+            os.kill(int(folder.name), 9)
+            killed.append(int(folder.name))
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+print(json.dumps(killed))
+"""
