@@ -26,11 +26,12 @@ from stratos.cli.observe.panels import Query
 ROOT = Path(__file__).resolve().parents[1]
 NUM_STEPS = 120
 WINDOW = "30s"
+LOCAL = "a platform under a made load, with a recorded exposition for the panels of a GPU and of a memory's bandwidth"
 _INDEX = """# Dashboards
 
 Drawn by `python -m scripts.draw_dashboards` from the queries of the dashboards in the chart, over {minutes} minutes
-of a platform under a made load ({when}). No Grafana server opened them: colours and places are those of the script.
-Panels without data say so; those of a GPU, and of a memory's bandwidth, are drawn from a recorded exposition.
+of {about} ({when}).
+No Grafana server opened them: colours and places are those of the script. Panels without data say so.
 
 """
 
@@ -53,11 +54,14 @@ def main() -> int:
     parser.add_argument("url", help="of a Prometheus")
     parser.add_argument("--minutes", type=float, default=10.0, help="how much of the past is drawn")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "dashboards", help="folder of the pictures")
+    parser.add_argument("--about", default=LOCAL, help="what was watched, for the page that shows the pictures")
     arguments = parser.parse_args()
     end_s = time.time()
     begin_s = end_s - arguments.minutes * 60
     arguments.out.mkdir(parents=True, exist_ok=True)
-    index = _INDEX.format(minutes=f"{arguments.minutes:g}", when=time.strftime("%Y-%m-%d", time.gmtime(end_s)))
+    index = _INDEX.format(
+        about=arguments.about, minutes=f"{arguments.minutes:g}", when=time.strftime("%Y-%m-%d", time.gmtime(end_s))
+    )
     for page in DASHBOARDS:
         found = {
             panel.title: [s for q in panel.queries for s in read(arguments.url, q, begin_s, end_s)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -15,7 +16,8 @@ import yaml
 
 from stratos.cli.observe.dashboards.pages import DASHBOARDS
 from tests.support.cluster.client import ClientPod, client_pod
-from tests.support.cluster.commands import wait_until
+from tests.support.cluster.commands import run, wait_until
+from tests.support.cluster.crashes import Crasher, crashing
 from tests.support.cluster.documented import run_documented
 from tests.support.cluster.faults import Faults, watch
 from tests.support.cluster.images import provide_extra
@@ -50,9 +52,10 @@ class Watched:
     client: ClientPod
     cluster: ClusterSettings
     lost_node: str
+    crasher: Crasher
 
     def faults(self, release: Release) -> Faults:
-        return Faults(release, self.client, self.cluster, self.lost_node)
+        return Faults(release, self.client, self.cluster, self.lost_node, self.crasher)
 
     def firing(self, release: Release) -> set[str]:
         return self.watch.firing(f"{NAMESPACE}/{release.name}")
@@ -79,8 +82,9 @@ def watched(cluster: ClusterSettings, images: dict[str, float]) -> Iterator[Watc
         with (
             monitoring(kubectl, image, files, avoid=[plan.lost]) as watch_,
             client_pod(kubectl, tools, avoid=[plan.lost]) as client,
+            crashing(tools) as crasher,
         ):
-            yield Watched(model, arithmetic, watch_, client, cluster, plan.lost)
+            yield Watched(model, arithmetic, watch_, client, cluster, plan.lost, crasher)
 
 
 def _install(release: Release, cluster: ClusterSettings, lost: str, *flags: str) -> None:
@@ -96,8 +100,9 @@ def _install(release: Release, cluster: ClusterSettings, lost: str, *flags: str)
 def test_point_6_scraped_and_shown(watched: Watched, report: ClusterReport) -> None:
     """Both kinds of discovery find every process with metrics, and no panel but those of a GPU is empty."""
     pods = [pod for release in (watched.model, watched.arithmetic) for pod in release.pods() if _has_metrics(pod)]
-    wait_until("every pod is scraped", lambda: watched.watch.num_up("podmonitor/.*") == len(pods), 120)
-    assert watched.watch.num_up(ANNOTATED) == len(pods)
+    num_up = watched.watch.num_up
+    wait_until("every pod is found by the PodMonitors", lambda: num_up("podmonitor/.*") == len(pods), 120)
+    wait_until("every pod is found by its annotations", lambda: num_up(ANNOTATED) == len(pods), 120)
     with streaming_load(watched.client, watched.model) as load:
         _ask_what_the_load_does_not(watched)
         wait_until("no panel is empty", lambda: not _empty_panels(watched), 240, pause_s=5)
@@ -148,6 +153,10 @@ def test_point_6_faults_under_load(watched: Watched, report: ClusterReport) -> N
             figures |= _tried(watched, watched.model, name, fault)
         load.wait_streams()
         figures |= load.figures()
+    if report.path is not None:
+        draw = [sys.executable, "-m", "scripts.draw_dashboards", watched.watch.url, "--minutes", "15"]
+        about = "two releases on a cluster, under load and under faults, without a GPU"
+        run([*draw, "--out", str(report.path.with_name("e2e-dashboards")), "--about", about])
     report.add("point 6: alerts of faults under load", has_passed=True, **figures)
 
 
@@ -170,15 +179,19 @@ def _tried(
     watched: Watched, release: Release, name: str, fault: AbstractContextManager[None], *, last: bool = False
 ) -> dict[str, object]:
     """The fault, from no alert to no alert; ``last``: its alerts look back so far that their end is not awaited."""
-    expected = set(ALERTS["faults"][name])
-    wait_until("no alert is raised", lambda: not watched.firing(release), RESOLVED_WITHIN_S)
+    expected, tolerated = set(ALERTS["faults"][name]), set(ALERTS["of_the_machine"])
+
+    def firing() -> set[str]:
+        return watched.firing(release)
+
+    wait_until("no alert is raised", lambda: not firing() - tolerated, RESOLVED_WITHIN_S)
     start = time.monotonic()
     with fault:
-        seen = watch(lambda: watched.firing(release), expected, RAISED_WITHIN_S if expected else 90, QUIET_S)
-    raised_s = time.monotonic() - start
-    assert seen == expected, f"{name}: raised {sorted(seen)}, expected {sorted(expected)}"
+        seen = watch(firing, expected, RAISED_WITHIN_S if expected else 90, QUIET_S)
+    lasted_s = time.monotonic() - start
+    assert seen - tolerated == expected, f"{name}: raised {sorted(seen)}, expected {sorted(expected)}"
     if not last:
-        later = watch(lambda: watched.firing(release), set(), QUIET_S, QUIET_S)
-        assert later <= expected, f"{name}, at its end: {sorted(later)}"
-        wait_until("the alerts are resolved", lambda: not watched.firing(release), RESOLVED_WITHIN_S)
-    return {name: ", ".join(sorted(seen)) or "no alert", f"{name}: lasted, s": raised_s}
+        later = watch(firing, set(), QUIET_S, QUIET_S)
+        assert later <= expected | tolerated, f"{name}, at its end: {sorted(later)}"
+        wait_until("the alerts are resolved", lambda: not firing() - tolerated, RESOLVED_WITHIN_S)
+    return {name: ", ".join(sorted(seen)) or "no alert", f"{name}: lasted, s": lasted_s}

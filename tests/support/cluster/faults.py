@@ -13,6 +13,7 @@ from typing import Any
 from tests.support.cluster import nodes
 from tests.support.cluster.client import ClientPod
 from tests.support.cluster.commands import wait_until
+from tests.support.cluster.crashes import Crasher
 from tests.support.cluster.programs import FLOOD, STREAM
 from tests.support.cluster.release import Release
 from tests.support.cluster.settings import ClusterSettings
@@ -20,7 +21,7 @@ from tests.support.cluster.settings import ClusterSettings
 NUM_KILLED = 5
 FLOOD_S, FLOOD_AT_ONCE = 240.0, 24
 FULL_PROMPT, FULL_TOKENS = 3640, 440
-"""Of 4,096 tokens of KV: the prompt is let in, the output passes 95 % and stays above for a minute."""
+"""Of 4,096 tokens of KV: the prompt is let in, as outputs are expected to be short; this one goes on above 95 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +32,20 @@ class Faults:
     client: ClientPod
     cluster: ClusterSettings
     lost_node: str
+    crasher: Crasher
 
     @contextmanager
     def killed_worker(self) -> Iterator[None]:
-        """Its process ends at once, and a successor comes."""
-        self._kill_worker()
+        """Its process ends at once, and is started again."""
+        self._kill_worker(0)
         yield
         self._wait_serving()
 
     @contextmanager
     def killed_again_and_again(self) -> Iterator[None]:
         """More often than bad luck explains."""
-        for _ in range(NUM_KILLED):
-            self._kill_worker()
+        for number in range(NUM_KILLED):
+            self._kill_worker(number)
             self._wait_serving()
             self._ask_short()
         yield
@@ -91,8 +93,6 @@ class Faults:
     @contextmanager
     def full_pool(self) -> Iterator[None]:
         """One request that grows until the pool has nothing left."""
-        for _ in range(8):
-            self._ask_short()  # outputs are short as a rule, so a little room for one is enough
         body = {"model": "base", "prompt": [7] * FULL_PROMPT, "max_tokens": FULL_TOKENS, "ignore_eos": True}
         with ThreadPoolExecutor(1) as pool:
             task = [self._url(), self.release.api_key(), body | {"stream": True}]
@@ -101,11 +101,15 @@ class Faults:
             events = json.loads(answer.result())["events"]
         assert events[-1] == "[DONE]", events[-1]
 
-    def _kill_worker(self) -> None:
+    def _kill_worker(self, number: int) -> None:
+        """One after the other; returns when the kubelet has seen it."""
         chosen = f"{self.release.selector},app.kubernetes.io/component=decode-worker"
-        pods = self.release.kubectl.items("pods", chosen)
-        name = next(pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"])
-        self.release.kubectl("delete", "pod", name, "--force", "--grace-period=0", timeout_s=60)
+        pods = [
+            pod for pod in self.release.kubectl.items("pods", chosen) if "deletionTimestamp" not in pod["metadata"]
+        ]  # fmt: skip
+        before = sum(self.release.restarts().values())
+        self.crasher.kill(pods[number % len(pods)])
+        wait_until("it is started again", lambda: sum(self.release.restarts().values()) > before, 180)
 
     def _wait_serving(self) -> None:
         wait_until("all pods are ready", lambda: not self.release.unready(), 300)

@@ -13,9 +13,13 @@ import yaml
 
 from tests.support.cluster.commands import Kubectl
 from tests.support.cluster.nodes import avoiding
+from tests.support.cluster.programs import DISCOVER
 from tests.support.prometheus import ask, fetch
 
 NAME, PORT = "prometheus", 9090
+PODS = "/found/pods.json"
+FOUND = {"files": [PODS], "refresh_interval": "5s"}
+"""Every pod of the namespace, with the labels of ``kubernetes_sd_configs: [{role: pod}]``."""
 ANNOTATED = "annotations"
 """A job that finds pods by prometheus.io/scrape and keeps nothing but whether they answered."""
 
@@ -49,7 +53,7 @@ def scrape_configs(kubectl: Kubectl) -> list[dict[str, Any]]:
         for monitor in kubectl.items("podmonitors.monitoring.coreos.com")
         for number, endpoint in enumerate(monitor["spec"]["podMetricsEndpoints"])
     ]
-    return [*jobs, _annotated(kubectl.namespace)]
+    return [*jobs, _annotated()]
 
 
 def _job(monitor: Mapping[str, Any], number: int, endpoint: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,18 +66,19 @@ def _job(monitor: Mapping[str, Any], number: int, endpoint: Mapping[str, Any]) -
         "metrics_path": endpoint["path"],
         "scrape_interval": endpoint["interval"],
         "scrape_timeout": endpoint["interval"],
-        "kubernetes_sd_configs": [_pods(monitor["metadata"]["namespace"])],
+        "file_sd_configs": [FOUND],
         "relabel_configs": [*kept, port, _ended(), *map(_snake_cased, endpoint["relabelings"])],
     }
 
 
-def _annotated(namespace: str) -> dict[str, Any]:
+def _annotated() -> dict[str, Any]:
     """The job that is in use everywhere without an operator."""
     path = "__meta_kubernetes_pod_annotation_prometheus_io_path"
     address = ["__address__", "__meta_kubernetes_pod_annotation_prometheus_io_port"]
     return {
         "job_name": ANNOTATED,
-        "kubernetes_sd_configs": [_pods(namespace)],
+        "scrape_interval": "10s",
+        "file_sd_configs": [FOUND],
         "relabel_configs": [
             _keep("__meta_kubernetes_pod_annotation_prometheus_io_scrape", "true"),
             _ended(),
@@ -84,10 +89,6 @@ def _annotated(namespace: str) -> dict[str, Any]:
         ],
         "metric_relabel_configs": [{"source_labels": ["__name__"], "regex": ".+", "action": "drop"}],
     }  # fmt: skip
-
-
-def _pods(namespace: str) -> dict[str, Any]:
-    return {"role": "pod", "namespaces": {"names": [namespace]}}
 
 
 def _keep(label: str, value: str) -> dict[str, Any]:
@@ -136,26 +137,31 @@ def monitoring(kubectl: Kubectl, image: str, files: Mapping[str, Any], *, avoid:
         {"apiVersion": rbac, "kind": "Role", "metadata": account, "rules": may},
         {"apiVersion": rbac, "kind": "RoleBinding", "metadata": account, "subjects": [subject], "roleRef": role},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": account, "data": content},
-        {"apiVersion": "v1", "kind": "Pod", "metadata": account, "spec": _spec(image, avoid)},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": account, "spec": _spec(kubectl.namespace, image, avoid)},
     )
     kubectl("wait", f"pod/{NAME}", "--for=condition=Ready", "--timeout=120s", timeout_s=130)
     with _forwarded(kubectl) as url:
         yield Monitoring(url)
 
 
-def _spec(image: str, avoid: Sequence[str]) -> dict[str, Any]:
-    container = {
-        "name": NAME, "image": image, "imagePullPolicy": "IfNotPresent",
-        "args": ["--config.file=/etc/watch/prometheus.yaml", "--storage.tsdb.path=/data", "--log.level=warn"],
-        "readinessProbe": {"httpGet": {"path": "/-/ready", "port": PORT}, "periodSeconds": 2},
+def _spec(namespace: str, image: str, avoid: Sequence[str]) -> dict[str, Any]:
+    common = {
+        "image": image, "imagePullPolicy": "IfNotPresent",
         "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
                             "capabilities": {"drop": ["ALL"]}},
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}},
-        "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "watch", "mountPath": "/etc/watch"}],
+        "volumeMounts": [{"name": name, "mountPath": f"/{name}"} for name in ("data", "watch", "found")],
     }  # fmt: skip
+    prometheus = {
+        **common, "name": NAME,
+        "args": ["--config.file=/watch/prometheus.yaml", "--storage.tsdb.path=/data", "--log.level=warn"],
+        "readinessProbe": {"httpGet": {"path": "/-/ready", "port": PORT}, "periodSeconds": 2},
+    }  # fmt: skip
+    discovery = {**common, "name": "discovery", "command": ["python", "-c", DISCOVER, namespace, PODS]}
     return {
-        "serviceAccountName": NAME, "containers": [container], "affinity": avoiding(*avoid),
-        "volumes": [{"name": "data", "emptyDir": {}}, {"name": "watch", "configMap": {"name": NAME}}],
+        "serviceAccountName": NAME, "containers": [prometheus, discovery], "affinity": avoiding(*avoid),
+        "volumes": [{"name": "data", "emptyDir": {}}, {"name": "found", "emptyDir": {}},
+                    {"name": "watch", "configMap": {"name": NAME}}],
         "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001,
                             "seccompProfile": {"type": "RuntimeDefault"}},
     }  # fmt: skip

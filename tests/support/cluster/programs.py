@@ -159,3 +159,66 @@ async def main():
 
 asyncio.run(main())
 """
+
+# What Prometheus' discovery of the role "pod" finds, as a file: Debian's build of Prometheus knows no Kubernetes.
+DISCOVER = r"""
+import json, os, re, ssl, sys, time, urllib.request
+
+namespace, path = sys.argv[1:]
+account = "/var/run/secrets/kubernetes.io/serviceaccount"
+url = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}/api/v1/namespaces/{namespace}/pods"
+trust = ssl.create_default_context(cafile=f"{account}/ca.crt")
+META = "__meta_kubernetes_"
+
+def pods():
+    token = open(f"{account}/token").read()
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    return json.load(urllib.request.urlopen(asked, context=trust, timeout=5))["items"]
+
+def named(kind, entries):
+    return {f"{META}pod_{kind}_{re.sub(r'[^a-zA-Z0-9_]', '_', name)}": value for name, value in entries.items()}
+
+def targets(pod):
+    about, spec, status = pod["metadata"], pod["spec"], pod["status"]
+    labels = {
+        f"{META}namespace": namespace, f"{META}pod_name": about["name"], f"{META}pod_phase": status["phase"],
+        f"{META}pod_node_name": spec.get("nodeName", ""), f"{META}pod_ip": status.get("podIP", ""),
+        **named("label", about.get("labels", {})), **named("annotation", about.get("annotations", {})),
+    }
+    for container in [*spec.get("initContainers", ()), *spec["containers"]]:
+        for port in container.get("ports", ()):
+            found = {
+                f"{META}pod_container_name": container["name"],
+                f"{META}pod_container_port_name": port.get("name", ""),
+                f"{META}pod_container_port_number": str(port["containerPort"]),
+            }
+            yield {"targets": [f"{status['podIP']}:{port['containerPort']}"], "labels": labels | found}
+
+while True:
+    try:
+        found = [target for pod in pods() if pod["status"].get("podIP") for target in targets(pod)]
+        with open(f"{path}.new", "w") as file:
+            json.dump(found, file)
+        os.replace(f"{path}.new", path)
+    except OSError as error:
+        print("what was found last stays:", error, flush=True)
+    time.sleep(2)
+"""
+
+# Ends the process of a pod as a crash does: kubectl deletes with a SIGTERM first, which a service takes as a drain.
+KILL = """
+import json, os, pathlib, sys
+
+uid = json.loads(sys.stdin.readline())
+names = (uid, uid.replace("-", "_"))
+killed = []
+for folder in pathlib.Path("/proc").glob("[0-9]*"):
+    try:
+        is_of_pod = any(name in (folder / "cgroup").read_text() for name in names)
+        if is_of_pod and b"stratos_" in (folder / "cmdline").read_bytes():
+            os.kill(int(folder.name), 9)
+            killed.append(int(folder.name))
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+print(json.dumps(killed))
+"""
