@@ -52,7 +52,7 @@ async def registry(folder: Path, redis_url: str) -> AsyncIterator[RegistryClient
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, 10) == 0
     finally:
-        process.kill()
+        await asyncio.to_thread(process.end)
 
 
 async def test_an_adapters_life_through_the_process(redis_url: str, tmp_path: Path) -> None:

@@ -28,21 +28,19 @@ from tests.support.router_world import (
     write_discovery,
 )
 from tests.support.waiting import eventually
+from tests.support.warm_process import WarmProcess
 
 OUT_WITHIN_S = 3.0
 
 
 @pytest.fixture
-def two_processes() -> Iterator[list[tuple[object, str]]]:
+def two_processes() -> Iterator[list[tuple[WarmProcess, str]]]:
     found = [start_worker_process(f"decode-{index}", WorkerRole.DECODE) for index in range(2)]
     try:
         yield list(found)
     finally:
         for process, _ in found:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+            process.end()
 
 
 def _state(pid: int) -> str:
@@ -97,10 +95,7 @@ async def test_a_killed_process_is_out_at_once_and_a_restart_replaces_it(tmp_pat
             assert new != old
             assert new.endswith(str(again.pid))
         finally:
-            again.kill()
-            again.wait()
-            assert again.stdout is not None
-            again.stdout.close()
+            again.end()
 
 
 async def test_hung_draining_and_not_ready_workers_are_out_while_their_statuses_flow(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ async def service_process(
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, 20) == expect_code
     finally:
-        process.kill()
+        await asyncio.to_thread(process.end)
 
 
 def finished(placement: Placement, *, num_output_tokens: int | None = None) -> AttemptReport:
@@ -187,9 +187,11 @@ async def until_live(client: RouterClient, *worker_ids: str) -> None:
 
 def start_worker_process(worker_id: str, role: WorkerRole, port: int = 0) -> tuple[warm_process.WarmProcess, str]:
     """A fake worker as a process of its own; returns it and its address."""
-    process = warm_process.begin("tests.support.router_world", worker_id, role.value, str(port))
-    assert process.stdout is not None
-    return process, process.stdout.readline().strip()
+    reads, writes = os.pipe()
+    with os.fdopen(reads) as words, os.fdopen(writes), Path(os.devnull).open() as nothing:
+        files = (nothing.fileno(), writes, 2)
+        process = warm_process.begin("tests.support.router_world", worker_id, role.value, str(port), files=files)
+        return process, words.readline().strip()
 
 
 async def _main(worker_id: str, role: str, port: int) -> None:

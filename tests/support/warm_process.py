@@ -17,7 +17,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -27,6 +27,8 @@ from tests.support.warm_server import MAX_PACKET, NUMBER
 
 INHERITED = (0, 1, 2)
 """The standard files of the tests."""
+ENVIRONMENT = dict(os.environ)
+"""Before any test changed it: what the template's imports find, OMP_NUM_THREADS apart."""
 _LOCK = threading.Lock()
 
 
@@ -62,6 +64,11 @@ class WarmProcess:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def end(self) -> None:
+        """It is gone when this returns."""
+        self.kill()
+        self.wait(10)
+
     async def ended(self) -> int:
         """As ``wait``, for one task."""
         if self.poll() is None:
@@ -81,7 +88,10 @@ class WarmProcess:
 
 
 class WarmChild:
-    """One command, like ``asyncio.subprocess.Process``; belongs to the running event loop."""
+    """One command, like ``asyncio.subprocess.Process``; belongs to the running event loop.
+
+    One task alone reads the pipe: another reader would take the news that it waits for.
+    """
 
     def __init__(self, process: WarmProcess) -> None:
         self._process = process
@@ -93,13 +103,15 @@ class WarmChild:
 
     @property
     def returncode(self) -> int | None:
-        return self._process.poll()
+        return self._process.returncode
 
     def send_signal(self, signum: int) -> None:
-        self._process.send_signal(signum)
+        if not self._ended.done():
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
 
     def kill(self) -> None:
-        self._process.kill()
+        self.send_signal(signal.SIGKILL)
 
     async def wait(self) -> int:
         """Any number of tasks may wait."""
@@ -156,7 +168,7 @@ def run(
         try:
             code = process.wait(timeout_s)
         finally:
-            process.kill()
+            process.end()
         texts = [file.seek(0) or file.read().decode() for file in (out, errors)]
     return subprocess.CompletedProcess(argv, code, *texts)
 
@@ -167,11 +179,11 @@ def _template() -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         template = subprocess.Popen(
-            [*module_command("tests.support.warm_server"), str(its.fileno()), str(os.getpid())],
+            [*module_command("tests.support.warm_server"), str(its.fileno())],
             stdin=subprocess.DEVNULL,
             pass_fds=(its.fileno(),),
             start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env={**ENVIRONMENT, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
 
     def end() -> None:

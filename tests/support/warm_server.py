@@ -1,6 +1,9 @@
 """The template of warm processes: imports what the commands of the tests need, then forks into each that is asked for.
 
-``python -m tests.support.warm_server <descriptor of the channel> <pid of the tests>``
+``python -m tests.support.warm_server <descriptor of the channel>``
+
+It ends with its channel, and so with the tests however they end. (A signal at its parent's death would come as soon as
+the thread that began it ends.)
 
 A fork is as good as an interpreter of its own as long as nothing here has begun a thread or used gRPC, and as long as
 what it imports reads its environment when it is used and not when it is imported. Tests that are about the start of
@@ -27,7 +30,6 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from stratos.cli.forking import client, server
-from stratos.rpc.serving.parent import end_with_parent
 
 MAX_PACKET = 128 * 1024
 MAX_FDS = 16
@@ -181,7 +183,6 @@ def _unbuffered(fd: int) -> io.TextIOWrapper:
 def main() -> None:
     """Serve; in a child, be the command."""
     channel = socket.socket(fileno=int(sys.argv[1]))
-    end_with_parent(int(sys.argv[2]))
     gc.disable()
     for module in MODULES:
         importlib.import_module(module)
