@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from gpu_sections.rig import Rig, Work
@@ -34,6 +35,8 @@ def run(rig: Rig) -> None:
         rig.attempt(f"prefill_{tokens}", lambda tokens=tokens: _prefill(rig, tokens, None))
     batch, context = (2, 40) if rig.is_rehearsal else (8, 8192)
     rig.attempt(f"decode_fp8_{batch}x{context}", lambda: _decode(rig, bandwidth, batch, context, is_fp8=True))
+    equal: dict[str, Any] = {"balances_kv": False}
+    rig.attempt(f"decode_equal_parts_{batch}x{context}", lambda: _decode(rig, bandwidth, batch, context, **equal))
     rig.attempt(f"decode_exact_{batch}x{context}", lambda: _decode(rig, bandwidth, batch, context, is_exact=True))
     for batch, context in [(2, 40)] if rig.is_rehearsal else TUNED:
         for shape in DECODE_SHAPES[:1] if rig.is_rehearsal else DECODE_SHAPES:
@@ -81,7 +84,13 @@ class _Bench:
         """One launch per layer."""
         blocks = torch.tensor(query_blocks, dtype=torch.int32, device=self.query.device)
         rows = replace(self.rows, query_blocks=blocks)
-        parts = self.kernel.parts(len(query_blocks)) if is_split else None
+        cut = self.kernel.context_parts
+        if is_split and cut is not None:
+            # as many items as a captured decode step has, those that it does not need included
+            of_rows = np.array([row for row, _ in query_blocks], dtype=np.int32)
+            items = cut.items(of_rows, np.full_like(of_rows, self.context), cut.capacity(len(of_rows)))
+            rows = replace(rows, items=torch.from_numpy(items).to(self.query.device))
+        parts = self.kernel.parts_of(rows) if is_split else None
         scales = self.kernel.kv_scales
 
         pieces: Sequence[ExactSlice | None] = [None]

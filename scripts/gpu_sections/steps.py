@@ -119,7 +119,7 @@ class Bench:
         """Rows take them in turn; 0 is the base model."""
 
     def measure(self, runner: CudaRunner, batch: int, params: SamplingParams, overlap: bool) -> dict[str, Any]:
-        """Wall time of a step, and the device's time of the forward pass alone."""
+        """Wall time of a step, and the device's time of the forward pass alone where the step is a decode step."""
         self._next_id += batch
         warm_up, steps, repeats = (1, 1, 1) if self._rig.is_rehearsal else (WARM_UP, STEPS, 2)
         plans = [self._plan(batch, params, i, overlap and i not in (0, warm_up)) for i in range(warm_up + steps)]
@@ -130,23 +130,26 @@ class Bench:
             enqueue_s = self._run(runner, plans[warm_up:], overlap)
             best = min(best, (time.perf_counter() - begin) / steps)
             enqueued = min(enqueued, enqueue_s / steps)
-        assert runner.decoding is not None
-        graphs, size = runner.decoding, runner.decoding.padded(batch)
-        if self.num_adapters and runner.decoding_adapters is not None:
-            graphs = runner.decoding_adapters
-        with torch.inference_mode():
-            forward = self._rig.event_seconds(lambda: graphs.step(size))
         context = self._context + warm_up + steps / 2
         moved = self._model.reader.step_bytes() + batch * context * self._model.geometry.token_bytes
         return {
             "step_ms": round(best * 1e3, 3),
-            "forward_ms": round(forward * 1e3, 3),
             "enqueue_ms": round(enqueued * 1e3, 3),
             "roofline_ms": round(moved / self._bandwidth * 1e3, 3),
             "mbu": round(moved / self._bandwidth / best, 3),
-            "forward_mbu": round(moved / self._bandwidth / forward, 3),
             "tokens_per_s": round(batch / best, 1),
+            **self._forward(runner, batch, moved),
         }
+
+    def _forward(self, runner: CudaRunner, batch: int, moved: float) -> dict[str, float]:
+        """Of the forward pass alone; nothing where adapters are added one by one, which no decode step does."""
+        graphs = runner.decoding_adapters if self.num_adapters else runner.decoding
+        if graphs is None:
+            return {}
+        size = graphs.padded(batch)
+        with torch.inference_mode():
+            forward = self._rig.event_seconds(lambda: graphs.step(size))
+        return {"forward_ms": round(forward * 1e3, 3), "forward_mbu": round(moved / self._bandwidth / forward, 3)}
 
     def _run(self, runner: CudaRunner, plans: list[StepPlan], overlap: bool) -> float:
         """Steps in the order of the runner's contract; returns seconds of ``launch`` and ``sample`` at the end."""

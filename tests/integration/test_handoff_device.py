@@ -75,6 +75,22 @@ async def test_a_worker_on_another_device_is_reached_in_another_way(
     assert prefill.metric("stratos_kv_transfer_bytes_total", direction="sent", transport="cuda_ipc") == 0
 
 
+async def test_a_device_that_cannot_export_has_prompts_computed_here(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export(*_: object) -> None:
+        raise RuntimeError("no IPC on this system")
+
+    monkeypatch.setattr(SegmentMemory, "export", export)
+    prefill, decode = await start(world)
+    stream = await (await (await world.gateway(decode)).submit(PROMPT, prefill=(prefill,), max_tokens=2)).over()
+    assert stream.error is None
+    assert stream.tokens[0] == expected(2, num_prefilled=0)
+    assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_FALLBACK
+    await prefill.wait_baseline()
+    await decode.wait_baseline()
+
+
 async def test_a_prefill_worker_that_ends_gives_its_memory_back(world: World, device: SegmentMemory) -> None:
     prefill, decode = await start(world)
     stream = await (await (await world.gateway(decode)).submit(PROMPT, prefill=(prefill,), max_tokens=2)).over()

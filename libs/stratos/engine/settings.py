@@ -151,7 +151,8 @@ class RunnerConfig:
     """Ablation switch: on a GPU, split long contexts over several programs when few rows decode."""
     enable_grouped_lora: bool = True
     """Ablation switch: on a GPU, add the adapters of a step by grouped kernels, in captured steps too; off adds one
-    after the other, and runs every step with adapters eagerly. Needs ``enable_sorted_adapters``."""
+    after the other, and runs every step with adapters eagerly, as exact kernels do. Needs
+    ``enable_sorted_adapters``."""
     enable_gemm_choice: bool = False
     """On a GPU, measure at start which kernel is fastest for the matrix products of decode steps of up to 64 rows: the
     framework's libraries or our own. Off until it has been measured on one; it lengthens the start."""

@@ -1,6 +1,8 @@
 """What a process can reach, and what a transport needs: both ends must have the facts, and they must fit.
 
-A fact that is not known fits nothing, so a peer of another build, which leaves it out, is reached over the network.
+A fact that is not known fits nothing, so to a peer that leaves it out KV goes over the network.  The source chooses
+(``can_reach``) and the receiver checks the choice (``may_be_chosen``), less strictly in two cases: which memory the
+source's GPU reaches is for the source to know, and a source of a build before these facts went by addresses.
 """
 
 from __future__ import annotations
@@ -51,13 +53,13 @@ class Reach(enum.Enum):
 
     PROCESS = "within one process"
     SHARED_MEMORY = "processes of one host that see one directory of shared memory"
-    DEVICE_MEMORY = "the same, with one GPU or two that reach each other's memory"
+    DEVICE_MEMORY = "the same, with one GPU or two of which the source's reaches the other's memory"
     DEVICES = "processes with a GPU each"
     NETWORK = "any processes"
 
 
 def can_reach(reach: Reach, mine: LocalCapabilities, theirs: Capabilities) -> bool:
-    """Whether a transport joins this process with another one."""
+    """Whether a transport joins this process, as the source, with another one."""
     match reach:
         case Reach.PROCESS:
             return False  # another process never is this one
@@ -70,6 +72,22 @@ def can_reach(reach: Reach, mine: LocalCapabilities, theirs: Capabilities) -> bo
             return bool(mine.facts.device and theirs.device) and mine.facts.device != theirs.device
         case Reach.NETWORK:
             return True
+
+
+def may_be_chosen(reach: Reach, mine: LocalCapabilities, theirs: Capabilities, *, is_one_host: bool) -> bool:
+    """Whether a source may have chosen a transport to this process, the receiver.
+
+    Args:
+        reach: of the transport.
+        mine: of the receiver.
+        theirs: of the source.
+        is_one_host: the addresses of both have one host; all that is known of a source which says no facts.
+    """
+    if reach is Reach.SHARED_MEMORY and theirs == UNKNOWN:
+        return is_one_host
+    if reach is Reach.DEVICE_MEMORY:  # only the source maps memory, so it must see both GPUs, and the receiver need not
+        return _share_memory(mine.facts, theirs) and bool(mine.facts.device and theirs.device)
+    return can_reach(reach, mine, theirs)
 
 
 def share_fabric(mine: LocalCapabilities, theirs: Capabilities) -> bool:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from stratos.common.tls.contexts import TlsContexts
-from stratos.kv.capabilities import Capabilities, LocalCapabilities, Reach, can_reach, share_fabric
+from stratos.kv.capabilities import Capabilities, LocalCapabilities, Reach, can_reach, may_be_chosen, share_fabric
 from stratos.kv.device.cuda import CudaMemory
-from stratos.kv.device.receiver import DeviceReceiver
+from stratos.kv.device.receiver import DeviceReceiver, check_slots
 from stratos.kv.device.sender import DeviceSender
 from stratos.kv.groups.gloo import GlooReceiver, GlooSender
 from stratos.kv.groups.nccl import NcclGroups, has_nccl
@@ -122,6 +122,11 @@ def reachable_transports(
     return found
 
 
+def is_choice_valid(name: str, mine: LocalCapabilities, theirs: Capabilities, *, is_one_host: bool) -> bool:
+    """Whether a transport that a source chose joins it with this process (``capabilities.may_be_chosen``)."""
+    return name in _TRANSPORTS and may_be_chosen(_TRANSPORTS[name].reach, mine, theirs, is_one_host=is_one_host)
+
+
 def is_on_device(name: str) -> bool:
     """Whether a transport moves payloads between devices, with the checksum that devices compute."""
     return _of(name).is_on_device
@@ -142,6 +147,8 @@ def usable_transports(config: TransportConfig, *, has_tls: bool, has_device_page
         raise ValueError("the KV transport nccl needs a GPU and torch with NCCL; take it out of transport.names")
     if "cuda_ipc" in config.names and not has_device_pages:
         raise ValueError("the KV transport cuda_ipc needs device cuda, engine_process thread and enable_copy_stream")
+    if "cuda_ipc" in config.names:
+        check_slots(config.staging)
     allowed = {"gloo": config.allow_unencrypted_gloo, "nccl": config.allow_unencrypted_nccl}
 
     def is_usable(name: str) -> bool:

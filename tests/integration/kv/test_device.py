@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from stratos.common.errors import Overloaded, WorkerLost
+from stratos.common.errors import Internal, Overloaded, WorkerLost
 from stratos.kv.device import lease
 from stratos.kv.device.cuda import CudaMemory
-from stratos.kv.device.memory import HANDLE_BYTES
+from stratos.kv.device.memory import HANDLE_BYTES, NoDeviceRoomError
 from stratos.kv.registry import is_on_device, usable_transports
-from stratos.kv.settings import TransportConfig
+from stratos.kv.settings import StagingConfig, TransportConfig
 from tests.support.kv_transfer_world import SLOT_BYTES, PeerProcess, World, payload_of
 from tests.support.segment_memory import SEGMENTS, SegmentMemory
 from tests.support.waiting import eventually
@@ -158,11 +158,64 @@ async def test_sockets_of_processes_that_died_are_removed(world):
     assert lease.remove_leftovers(world.directory) == 0, "the living one stays"
 
 
+async def test_a_socket_has_no_name_before_it_listens(world, monkeypatch):
+    really_listen = socket.socket.listen
+
+    def listen(listener, *args):
+        lease.remove_leftovers(world.directory)  # another worker's start
+        really_listen(listener, *args)
+
+    monkeypatch.setattr(socket.socket, "listen", listen)
+    await world.sender().connect(await world.receiver.open_pair("inc-p"))
+
+
+async def test_a_wake_up_without_a_reason_ends_no_lease(world, monkeypatch):
+    pair = await world.sender().connect(await world.receiver.open_pair("inc-p"))
+    wake_ups = []
+
+    def recv(connection, *args):
+        wake_ups.append(args)
+        raise BlockingIOError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket.socket, "recv", recv, raising=False)
+        await pair.close()  # the receiver is woken, and finds nothing to read
+        await eventually(lambda: len(wake_ups) > 1)
+        assert device_of(world).num_allocations == 1
+    await eventually(lambda: device_of(world).num_allocations == 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "refusal"), [(NoDeviceRoomError("full"), Overloaded), (RuntimeError("no IPC on this system"), Internal)]
+)
+async def test_only_a_lack_of_room_passes_with_time(world, monkeypatch, caplog, fault, refusal):
+    def export(*_):
+        raise fault
+
+    monkeypatch.setattr(SegmentMemory, "export", export)
+    for _ in range(2):
+        with pytest.raises(refusal, match=str(fault)):
+            await world.receiver.open_pair("inc-p")
+    assert caplog.text.count("cannot receive KV") == (refusal is Internal)
+
+
+async def test_a_directory_that_is_gone_is_no_lack_of_room(world):
+    receiver = world.receiver
+    moved = world.directory.rename(world.directory.with_name("moved"))
+    with pytest.raises(Internal, match="cannot listen"):
+        await receiver.open_pair("inc-p")
+    moved.rename(world.directory)
+    await world.sender().connect(await receiver.open_pair("inc-p"))
+
+
 def test_it_is_refused_where_it_cannot_run(tmp_path):
     config = TransportConfig(names=("cuda_ipc", "shm"))
     with pytest.raises(ValueError, match="engine_process thread"):
         usable_transports(config, has_tls=False)
     assert usable_transports(config, has_tls=True, has_device_pages=True) == ("cuda_ipc", "shm")
     assert [is_on_device(name) for name in ("cuda_ipc", "shm")] == [True, False]
+    odd = replace(config, staging=StagingConfig(slot_bytes=4100))
+    with pytest.raises(ValueError, match="multiple of 16"):
+        usable_transports(odd, has_tls=True, has_device_pages=True)
     with pytest.raises(RuntimeError, match=r"no CUDA driver|answered"):
         CudaMemory(1 << 20, "GPU-none").export(4096)

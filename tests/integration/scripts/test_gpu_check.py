@@ -77,7 +77,12 @@ def test_interpreted_kernels_are_measured_in_rehearsal(tmp_path: Path) -> None:
     assert all(
         sections["adapters"]["results"][name]["step_ms"] > 0 for name in ("0_of_3", "2_of_3", "2_of_3_one_by_one")
     )
+    # adapters one by one run in no decode step, whose forward pass could be measured alone
+    are_decode_steps = {name: "forward_ms" in result for name, result in sections["adapters"]["results"].items()
+                        if "_of_" in name}  # fmt: skip
+    assert are_decode_steps == {"0_of_3": True, "2_of_3": True, "2_of_3_one_by_one": False}
     assert attention["results"]["decode_2x40"]["us"] > 0
+    assert attention["results"]["decode_equal_parts_2x40"]["us"] > 0
     assert attention["results"]["prefill_24"]["us"] > 0
     sampled = sections["sampling"]["results"]["top_k_top_p_2x300"]
     assert sampled["differing_tokens"] == dict.fromkeys(("split", "one_program_a_row", "sorted_on_device", "host"), 0)

@@ -1,4 +1,4 @@
-"""Which transports join which workers: by facts of both ends, never by addresses; what is unknown fits nothing."""
+"""Which transports join which workers: by facts of both ends; what is unknown fits nothing."""
 
 import dataclasses
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stratos.core.device.facts import DeviceFacts
-from stratos.kv.capabilities import Capabilities, LocalCapabilities, Reach, can_reach, find_capabilities
+from stratos.kv.capabilities import Capabilities, LocalCapabilities, Reach, can_reach, find_capabilities, may_be_chosen
 from stratos.kv.registry import TRANSPORTS, reachable_transports
 
 HERE = Capabilities(host="boot-1", shared_memory="17.2", device="GPU-a", fabric="f.1")
@@ -52,6 +52,28 @@ def test_device_memory_needs_one_gpu_or_a_neighbour() -> None:
     for device, is_near in (("GPU-a", True), ("GPU-b", True), ("GPU-c", False), ("", False)):
         assert can_reach(Reach.DEVICE_MEMORY, MINE, dataclasses.replace(HERE, device=device)) == is_near
     assert not can_reach(Reach.DEVICE_MEMORY, LocalCapabilities(), Capabilities())
+
+
+def test_the_receiver_leaves_to_the_source_which_memory_its_gpu_reaches() -> None:
+    alone = LocalCapabilities(facts=HERE)  # it sees its own GPU only; the source sees both
+    for theirs, is_valid in (
+        (dataclasses.replace(HERE, device="GPU-b"), True),
+        (dataclasses.replace(HERE, device=""), False),
+        (dataclasses.replace(HERE, device="GPU-b", shared_memory="17.3"), False),
+        (dataclasses.replace(HERE, device="GPU-b", host="boot-2"), False),
+        (Capabilities(), False),
+    ):
+        assert may_be_chosen(Reach.DEVICE_MEMORY, alone, theirs, is_one_host=True) == is_valid
+    no_device = LocalCapabilities(facts=dataclasses.replace(HERE, device=""))
+    assert not may_be_chosen(Reach.DEVICE_MEMORY, no_device, HERE, is_one_host=True)
+
+
+def test_a_source_that_says_nothing_shares_memory_by_its_address() -> None:
+    for is_one_host in (True, False):
+        assert may_be_chosen(Reach.SHARED_MEMORY, MINE, Capabilities(), is_one_host=is_one_host) == is_one_host
+        other = dataclasses.replace(HERE, shared_memory="17.3")
+        assert not may_be_chosen(Reach.SHARED_MEMORY, MINE, other, is_one_host=is_one_host)
+        assert may_be_chosen(Reach.NETWORK, MINE, Capabilities(), is_one_host=is_one_host)
 
 
 def test_the_order_is_the_receivers_unless_a_fabric_joins_both() -> None:

@@ -93,6 +93,25 @@ class GroupedAdapters:
                 by_adapter[id(adapter)] = slot
         return [by_adapter[id(adapter)] for adapter in adapters]
 
+    @property
+    def holds_any(self) -> bool:
+        """Adapters are kept here, resident or not."""
+        return bool(self._slots)
+
+    def warm_up(self, dtype: torch.dtype) -> None:
+        """Compile the kernels of every fused layer's shape, for inputs of ``dtype``; adds nothing."""
+        segments = torch.zeros(1, SEGMENT_FIELDS, dtype=torch.int32, device=self._device)
+        step, shapes = StepAdapters(self, segments, 1), set()
+        for (name, layer), ends in self._ends.items():
+            if not ends:
+                continue
+            sizes = self._config.projection_shapes(layer)
+            num_in = next(sizes[projection][1] for projection in GROUPS[name] if projection in sizes)
+            if (num_in, ends) not in shapes:
+                shapes.add((num_in, ends))
+                x, out = (torch.zeros(1, size, dtype=dtype, device=self._device) for size in (num_in, ends[-1]))
+                step.add(name, layer, x, out)
+
     def forget_all_but(self, digests: Sequence[str]) -> None:
         """Let go of adapters that are not resident any more."""
         resident = set(digests)

@@ -26,7 +26,8 @@ LEAST_TOKENS = 1024
 CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES = 400 * MIB, 1 * GIB
 """Of the process: interpreter, torch and its libraries; on a GPU context, kernels and captured graphs."""
 GRAPH_ROW_BYTES = 256 * 1024
-"""Private memory of captured decode steps, by rows of the largest one; the logits that they share come on top."""
+"""Private memory of one set of captured decode steps, by rows of the largest one; the logits that all share come on
+top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,8 @@ class Work:
     kv_watermark: float = 0.90
     """Share of the pool that one request may fill."""
     graph_rows: int = 0
+    num_graph_sets: int = 1
+    """Steps with adapters have graphs of their own."""
     staging_bytes: int = 0
     """Staging memory and the host pool, where they lie in the same memory."""
 
@@ -147,7 +150,7 @@ def _fixed_bytes(need: ModelNeed, room: Room, work: Work, dtype: str) -> dict[st
     element = DTYPE_BYTES[dtype]
     logits = work.num_seqs * need.vocab_size * 4
     activations = work.num_batched_tokens * need.widest * 4 * element + 2 * logits
-    graphs = work.graph_rows * (GRAPH_ROW_BYTES + need.vocab_size * 4)
+    graphs = work.graph_rows * (work.num_graph_sets * GRAPH_ROW_BYTES + need.vocab_size * 4)
     runtime = GPU_RUNTIME_BYTES + graphs if room.is_gpu else CPU_RUNTIME_BYTES
     parts = {"weights": need.weight_bytes(dtype), "run-time and activations": runtime + activations}
     return parts | ({"staging and host pool": work.staging_bytes} if work.staging_bytes else {})

@@ -16,14 +16,13 @@ COLUMNS, STEP = 64, 64
 FLOAT32_STEP = 32
 
 
-@triton.jit(do_not_specialize=["num_pairs"])
+@triton.jit
 def _experts_kernel(
     out,
     x,
     addresses,
     begins,
     order,
-    num_pairs,
     IN: tl.constexpr,
     OUT: tl.constexpr,
     NUM_EXPERTS: tl.constexpr,
@@ -68,6 +67,11 @@ def _experts_kernel(
         tl.store(out + places, acc.to(out.dtype.element_ty), mask=is_pair[:, None] & is_column[None, :])
 
 
+def least_pairs_of_many(num_experts: int) -> int:
+    """Pairs of a token and an expert from which on programs take ``MANY_ROWS``."""
+    return num_experts * MANY_ROWS // 2
+
+
 def experts_linear(
     x: Tensor, addresses: Tensor, begins: Tensor, num_out: int, order: Tensor | None = None, num_chosen: int = 0
 ) -> Tensor:
@@ -89,7 +93,7 @@ def experts_linear(
     out = x.new_empty(num_pairs, num_out)
     if not num_pairs:
         return out
-    rows = MANY_ROWS if num_pairs >= num_experts * MANY_ROWS // 2 else FEW_ROWS
+    rows = MANY_ROWS if num_pairs >= least_pairs_of_many(num_experts) else FEW_ROWS
     # every expert may have one block that is not full
     num_blocks = min(num_pairs, num_pairs // rows + num_experts)
     _experts_kernel[(triton.cdiv(num_out, COLUMNS), num_blocks)](
@@ -98,7 +102,6 @@ def experts_linear(
         addresses,
         begins,
         addresses if order is None else order,
-        num_pairs,
         IN=num_in,
         OUT=num_out,
         NUM_EXPERTS=num_experts,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stratos.core.device.payload import DevicePayload, Payload
-from stratos.kv.device.memory import HANDLE_BYTES
+from stratos.kv.device.memory import HANDLE_BYTES, NoDeviceRoomError
 
 LIBRARY = "libcuda.so.1"
 GRANULARITY_BYTES = 2 << 20
@@ -22,6 +22,7 @@ GRANULARITY_BYTES = 2 << 20
 _LAZY_PEER_ACCESS = 1
 _STREAM_NON_BLOCKING = 1
 _EVENT_BLOCKING_SYNC_NO_TIMING = 3
+_OUT_OF_MEMORY = 2
 
 
 class _Handle(ctypes.Structure):
@@ -34,7 +35,8 @@ class Driver:
     """Calls of ``libcuda`` in the primary context of one device; each may come from any thread.
 
     Raises:
-        RuntimeError: there is no driver or no such device; each call: what the driver answered.
+        RuntimeError: there is no driver or no such device; each call: what the driver answered, as
+            ``NoDeviceRoomError`` if it is out of memory.
     """
 
     def __init__(self, ordinal: int) -> None:
@@ -51,8 +53,12 @@ class Driver:
         """Address of new memory, all zeros: what another process can map must not hold what it may not read."""
         address, size = ctypes.c_uint64(), -(-num_bytes // GRANULARITY_BYTES) * GRANULARITY_BYTES
         self._within("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
-        self._within("cuMemsetD8_v2", address, ctypes.c_ubyte(0), ctypes.c_size_t(size))
-        self._within("cuCtxSynchronize")
+        try:
+            self._within("cuMemsetD8_v2", address, ctypes.c_ubyte(0), ctypes.c_size_t(size))
+            self._within("cuCtxSynchronize")
+        except RuntimeError:
+            self.free(address.value)
+            raise
         return address.value
 
     def free(self, address: int) -> None:
@@ -106,7 +112,8 @@ class Driver:
         if (code := getattr(self._library, name)(*arguments)) != 0:
             text = ctypes.c_char_p()
             self._library.cuGetErrorString(ctypes.c_int(code), ctypes.byref(text))
-            raise RuntimeError(f"{name} answered {code}: {(text.value or b'unknown').decode()}")
+            kind = NoDeviceRoomError if code == _OUT_OF_MEMORY else RuntimeError
+            raise kind(f"{name} answered {code}: {(text.value or b'unknown').decode()}")
 
 
 class _Exported:
@@ -147,8 +154,10 @@ class _Attached:
         self._driver.copy(self._address + offset, source, payload.nbytes, self._stream)
 
     def detach(self) -> None:
-        self._driver.destroy_stream(self._stream)
-        self._driver.close(self._address)
+        try:
+            self._driver.destroy_stream(self._stream)
+        finally:
+            self._driver.close(self._address)
 
 
 class CudaMemory:

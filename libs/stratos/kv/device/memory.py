@@ -10,6 +10,10 @@ HANDLE_BYTES = 64
 """Of an exported allocation, as CUDA has them."""
 
 
+class NoDeviceRoomError(RuntimeError):
+    """Out of memory: another time there may be room."""
+
+
 class ExportedMemory(Protocol):
     """An allocation of this process; given back when the last reference to it is gone."""
 
@@ -44,7 +48,12 @@ class DeviceMemory(Protocol):
         ...
 
     def export(self, num_bytes: int) -> ExportedMemory:
-        """Allocate. Raises ``RuntimeError`` when there is no room."""
+        """Allocate.
+
+        Raises:
+            NoDeviceRoomError: there is no room.
+            RuntimeError: the device cannot export.
+        """
         ...
 
     def attach(self, handle: bytes, num_bytes: int) -> AttachedMemory:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import secrets
 import socket
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stratos.common.background import BackgroundTasks
-from stratos.common.errors import Overloaded
+from stratos.common.errors import Internal, Overloaded
 from stratos.core.device.payload import DevicePayload
 from stratos.kv.device.lease import (
     HELLO_BYTES,
@@ -27,7 +28,7 @@ from stratos.kv.device.lease import (
     encode_grant,
     remove_leftovers,
 )
-from stratos.kv.device.memory import DeviceMemory, ExportedMemory
+from stratos.kv.device.memory import DeviceMemory, ExportedMemory, NoDeviceRoomError
 from stratos.kv.private_directory import private_directory
 from stratos.kv.receiver import Ring, RingReceiver
 from stratos.kv.settings import StagingConfig
@@ -37,6 +38,10 @@ MAX_HANDSHAKES = 64
 """Connections that have not said which pair they are; more are closed at once."""
 CLOSE_TIMEOUT_S = 2.0
 """At the end of the process: memory that a stopped sender still maps then goes with the process."""
+SLOT_ALIGNMENT = 16
+"""Bytes that the kernel which unpacks a slot reads at once: slots begin at multiples."""
+_TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
+"""Of a socket that cannot be made: others do not pass with time."""
 _log = logging.getLogger(__name__)
 
 
@@ -78,9 +83,13 @@ class _DeviceRing(Ring):
 
     def _lease_ended(self, ended: Callable[[str], None]) -> None:
         assert self._lease is not None
-        with contextlib.suppress(BlockingIOError, ConnectionError):
+        try:
             if self._lease.recv(1):
                 return  # a sender says nothing here; it is no end
+        except BlockingIOError:
+            return  # woken without a reason: the sender may still map the memory
+        except ConnectionError:
+            pass  # it died
         self._loop.remove_reader(self._lease.fileno())
         self._lease.close()
         self._lease = None
@@ -104,6 +113,7 @@ class DeviceReceiver(RingReceiver):
         self, incarnation: str, config: StagingConfig, directory: Path, timeout_s: float, memory: DeviceMemory
     ) -> None:
         super().__init__(incarnation, config)
+        check_slots(config)
         self._directory, self._timeout_s, self._device = private_directory(directory), timeout_s, memory
         self._path = self._directory / f"kv-{secrets.token_hex(8)}.sock"
         self._listener: socket.socket | None = None
@@ -111,6 +121,7 @@ class DeviceReceiver(RingReceiver):
         self._handshakes = BackgroundTasks()
         self._rings: dict[bytes, _DeviceRing] = {}
         """By the secret of the offer; of open pairs."""
+        self._has_complained = False
         self._lingering: set[asyncio.Future[None]] = set()
 
     @property
@@ -125,8 +136,10 @@ class DeviceReceiver(RingReceiver):
         size = self._config.slot_bytes * self._config.slots_per_pair
         try:
             memory = await asyncio.to_thread(self._device.export, size)
-        except RuntimeError as error:
+        except NoDeviceRoomError as error:
             raise Overloaded(f"no room for {size / 2**20:.1f} MiB of KV staging on the device: {error}") from error
+        except RuntimeError as error:
+            raise self._broken(f"the device exports no memory: {error}") from error
         secret = secrets.token_bytes(SECRET_BYTES)
         ring = _DeviceRing(pair, memory, self._config.slot_bytes, f"{self._path.name}/{secret.hex()}")
         self._rings[secret] = ring
@@ -154,17 +167,19 @@ class DeviceReceiver(RingReceiver):
     def _listen(self) -> None:
         if self._listener is not None:
             return
-        remove_leftovers(self._directory)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._listener.bind(str(self._path))
-            self._listener.listen()
+            remove_leftovers(self._directory)
+            self._listener = _listen_at(self._path)
         except OSError as error:
-            self._listener.close()
-            self._listener = None
-            raise Overloaded(f"cannot listen on {self._path} for KV transfers: {error}") from error
-        self._listener.setblocking(False)
+            what = f"cannot listen on {self._path} for KV transfers: {error}"
+            raise (Overloaded(what) if error.errno in _TRANSIENT else self._broken(what)) from error
         self._accepting = asyncio.create_task(self._accept_all(self._listener), name="kv-ipc-accept")
+
+    def _broken(self, what: str) -> Internal:
+        if not self._has_complained:
+            _log.error("this worker cannot receive KV over %s, and computes prompts itself: %s", CUDA_IPC, what)
+        self._has_complained = True
+        return Internal(what)
 
     async def _accept_all(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -204,6 +219,27 @@ class DeviceReceiver(RingReceiver):
 
     def _sender_ended(self, pair: str) -> None:
         self._on_broken(pair, "the connection broke: the source's process has ended, or closed the pair")
+
+
+def check_slots(config: StagingConfig) -> None:
+    """Raise ``ValueError`` unless slots of a ring are aligned as kernels read them."""
+    if config.slot_bytes % SLOT_ALIGNMENT:
+        raise ValueError(f"staging.slot_bytes must be a multiple of {SLOT_ALIGNMENT} for {CUDA_IPC}")
+
+
+def _listen_at(path: Path) -> socket.socket:
+    """Listen, and only then take the name: a bound socket that does not listen is removed as a dead process'."""
+    listener, unnamed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path.with_suffix(".new")
+    try:
+        listener.bind(str(unnamed))
+        listener.listen()
+        listener.setblocking(False)
+        unnamed.rename(path)
+    except BaseException:
+        listener.close()
+        unnamed.unlink(missing_ok=True)
+        raise
+    return listener
 
 
 async def _read(connection: socket.socket, num_bytes: int) -> bytes:

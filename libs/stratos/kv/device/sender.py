@@ -55,9 +55,11 @@ class _DevicePair(PairSender):
 
     def _return(self) -> None:
         """In the thread, after all copies."""
-        with contextlib.suppress(RuntimeError):  # a driver that cannot unmap it does so with the process
-            self._memory.detach()
-        self._lease.close()
+        try:
+            with contextlib.suppress(RuntimeError):  # a driver that cannot unmap it does so with the process
+                self._memory.detach()
+        finally:
+            self._lease.close()
 
     def _lost(self) -> WorkerLost:
         return WorkerLost(f"the KV transfer pair {self.offer.pair} has ended")

@@ -1,4 +1,5 @@
-"""May KV move between two workers?  Decided from what both say about themselves, never from versions or addresses.
+"""May KV move between two workers?  Decided from what both say about themselves, never from versions; from addresses
+only if the source says nothing of its host.
 
 Equal must be: model and adapter digest, KV dtype, rope variant, numerics id, protocol version, and the shape of
 one token's KV.  Block size, page layout and parallel degrees may differ; the sender converts.
@@ -11,7 +12,7 @@ import dataclasses
 from stratos.common.errors import IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity
 from stratos.kv.capabilities import Capabilities, LocalCapabilities
-from stratos.kv.registry import reachable_transports
+from stratos.kv.registry import is_choice_valid, reachable_transports
 
 
 def check_pairing(mine: KvIdentity, theirs: KvIdentity, my_shape: KvGeometry, their_shape: KvGeometry) -> None:
@@ -51,11 +52,25 @@ def choose_transport(
     return found[0]
 
 
-def check_choice(transport: str, offered: tuple[str, ...], mine: LocalCapabilities, theirs: Capabilities) -> None:
+def check_choice(
+    transport: str, offered: tuple[str, ...], mine: LocalCapabilities, theirs: Capabilities, *, is_one_host: bool
+) -> None:
     """What a source has chosen must have been offered, and join the two by what both say about themselves.
+
+    Args:
+        transport: the choice.
+        offered: by this worker.
+        mine: of this worker.
+        theirs: of the source.
+        is_one_host: the addresses of both have one host; counts only for a source that says nothing of itself.
 
     Raises:
         IdentityMismatch: it does not: payloads would not arrive.
     """
-    if transport not in reachable_transports(offered, offered, mine, theirs):
+    if transport not in offered or not is_choice_valid(transport, mine, theirs, is_one_host=is_one_host):
         raise IdentityMismatch(f"the source chose the KV transport {transport!r}, which does not join the two workers")
+
+
+def is_one_host(address: str, other: str) -> bool:
+    """Whether two addresses, ``host:port``, have one host."""
+    return address.rpartition(":")[0] == other.rpartition(":")[0]

@@ -2,11 +2,13 @@
 
 Life of a leg
     Intent -> Progress ... -> Ready: take adapter slot, KV blocks, staging slots, in this order, answer Grant (or Busy)
-    -> header: post its receive -> Sent: copy the payload out of the slot, check the copy, scatter the copy, give the
-    credit back -> Finish and full coverage, in either order -> commit -> Ack.
+    -> header: post its receive -> Sent: take the payload, give the credit back
+    -> Finish and full coverage, in either order -> commit -> Ack.
 
-Nothing the source writes later can matter: slots are copied before they are checked, blocks are reserved and
-invisible until the commit, and a leg that ends early puts its slots into quarantine at once.  ``give_up``
+A payload in host memory is copied out of its slot, the copy is checked, then scattered.  One in a device's memory is
+scattered from its slot, and the checksum is that of what was written.  Either way nothing the source writes later can
+matter: only what was checked is covered, blocks are reserved and invisible until the commit, and a leg that ends early
+puts its slots into quarantine at once.  ``give_up``
 then runs in the background: it waits for the source's AbortAck, or leaves the slots to the probing of suspects.
 """
 
@@ -17,14 +19,14 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any
 
-from stratos.common.errors import Busy, Overloaded, StratosError, WorkerLost
+from stratos.common.errors import Busy, Internal, Overloaded, StratosError, WorkerLost
 from stratos.core.device.payload import DevicePayload
 from stratos.core.placement import WorkerRef
 from stratos.core.step_watch import StepWatch
 from stratos.kv.framing import checksum, digest_of
 from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
 from stratos.worker.handoff.context import HandoffContext
-from stratos.worker.handoff.pairing import check_choice
+from stratos.worker.handoff.pairing import check_choice, is_one_host
 from stratos.worker.handoff.records import (
     Abort,
     AbortAck,
@@ -91,6 +93,7 @@ class ReceiverLeg:
 
         Raises:
             TargetRefusedError: no room here; the source was told.
+            Internal: the transport cannot receive here; the source was told.
             WorkerLost: the source broke, hung, or had only a part.
             DamagedFrameError: its data cannot be trusted.
             StratosError: the source refused.
@@ -172,8 +175,8 @@ class ReceiverLeg:
         context, leg = self._context, self._intent.leg
         if self._source is not None:
             raise WorkerLost("the source said Ready twice")
-        transports = context.transports
-        check_choice(ready.transport, self._intent.transports, transports.capabilities, ready.capabilities)
+        mine, near = context.transports.capabilities, is_one_host(context.me().address, ready.source.address)
+        check_choice(ready.transport, self._intent.transports, mine, ready.capabilities, is_one_host=near)
         try:
             num_tokens = await self._target.reserve()
             receiver = context.transports.receiver(ready.transport)
@@ -182,6 +185,8 @@ class ReceiverLeg:
         except StratosError as error:
             self._is_refused = True
             await self._stream.send(NoRoom(reason=error.code))
+            if isinstance(error, Internal) and self._target.reservation is not None:
+                raise  # the transport is broken here: time does not mend it, and the prompt can be computed here
             raise TargetRefusedError(Busy(error.message) if isinstance(error, Overloaded) else error) from error
         self._source, self._receiver, self._offer = ready.source, receiver, offer
         context.peers.leg_opened(ready.source.incarnation)

@@ -68,6 +68,15 @@ def test_host_memory_counts_on_a_cpu_alone() -> None:
     assert (on_gpu.staging_bytes, on_gpu.graph_rows, on_gpu.num_batched_tokens) == (0, config.max_graph_batch, 2048)
 
 
+def test_steps_with_adapters_have_graphs_of_their_own_where_they_are_captured() -> None:
+    def num_sets(**switches: bool) -> int:
+        return work_of(RunnerConfig(**switches), SchedulerConfig(), device="cuda").num_graph_sets
+
+    assert num_sets() == 2
+    for switches in ({"enable_grouped_lora": False}, {"enable_sorted_adapters": False}, {"enable_exact_kernels": True}):
+        assert num_sets(**switches) == 1
+
+
 def test_the_device_decides_what_is_not_set() -> None:
     assert (engine_process_for("cpu"), engine_process_for("cuda")) == ("thread", "process")
     assert [c.value for c in device_choices("cpu", SchedulerConfig())] == ["512", "off", "thread"]

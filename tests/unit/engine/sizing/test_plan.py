@@ -8,7 +8,7 @@ import pytest
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.sizing.need import ModelNeed
-from stratos.engine.sizing.plan import GIB, MIB, EnginePlan, Room, Wishes, Work, plan_engine
+from stratos.engine.sizing.plan import GIB, GRAPH_ROW_BYTES, MIB, EnginePlan, Room, Wishes, Work, plan_engine
 
 SMALL = ModelNeed(
     stored_dtype="bfloat16", num_weights=5_500_000, table_bytes=1 << 20, kv_elements=1536, max_model_len=4096,
@@ -62,6 +62,8 @@ def test_a_gpu_gives_the_pool_all_that_its_utilisation_leaves() -> None:
     used = chosen.kv_pool_bytes + LARGE.weight_bytes("bfloat16")
     assert 0.85 * 80 * GIB < used < 0.9 * 80 * GIB - 1 * GIB
     assert plan_engine(LARGE, GPU, Wishes(memory_share=0.9), Work()).kv_pool_bytes > chosen.kv_pool_bytes
+    two_sets = plan_engine(LARGE, GPU, Wishes(memory_share=0.9), replace(work, num_graph_sets=2))
+    assert chosen.kv_pool_bytes - two_sets.kv_pool_bytes == pytest.approx(256 * GRAPH_ROW_BYTES, abs=MIB * 4)
 
 
 def test_another_process_on_the_gpu_makes_the_pool_smaller() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from stratos.engine.layers.linear import PlainLinear
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
 from stratos.engine.layers.ops import TorchOps
-from stratos.engine.runner.cuda.experts import GroupedExperts
+from stratos.engine.runner.cuda.experts import GroupedExperts, warm_up_experts
 from stratos.engine.triton_kernels import experts
 
 EXPERTS, HIDDEN, INNER, CHOSEN = 5, 36, 12, 2
@@ -44,6 +46,22 @@ def test_all_tokens_may_go_to_the_same_experts(mixture: MixtureOfExperts) -> Non
     grouped = replace(mixture, grouped=GroupedExperts(mixture.experts))
     assert len(mixture.route(x)[1].unique()) == CHOSEN
     assert torch.allclose(grouped(x), mixture(x), atol=1e-5)
+
+
+def test_warming_up_runs_the_shape_for_few_rows_and_that_for_many(
+    mixture: MixtureOfExperts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grouped, sizes = GroupedExperts(mixture.experts), []
+
+    def recorded(x: torch.Tensor, pairs: torch.Tensor, *rest: Any) -> torch.Tensor:
+        sizes.append(len(pairs))
+        return grouped(x, pairs, *rest)
+
+    layers = [SimpleNamespace(mlp=mlp) for mlp in (mixture.experts[0], mixture, replace(mixture, grouped=recorded))]
+    decoder: Any = SimpleNamespace(layers=layers, embedding=torch.ones(3, HIDDEN, device=DEVICE))
+    warm_up_experts(decoder)
+    few, many = sizes
+    assert few < experts.least_pairs_of_many(EXPERTS) <= many
 
 
 def test_packed_biased_or_unaligned_weights_are_left_to_the_others(mixture: MixtureOfExperts) -> None:

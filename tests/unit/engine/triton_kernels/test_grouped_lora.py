@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -87,6 +89,23 @@ def test_slots_are_kept_while_they_are_used_and_given_away_afterwards(
     assert slots(1) == first[1:]
     entry = grouped.table[first[0], 1, FUSED.index("down")]
     assert entry[0] == adapters[3].layers["down", 1].shrink.weight.data_ptr()
+
+
+def test_warming_up_runs_the_kernels_for_every_shape(config: DecoderConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, add = [], lora.add_adapters
+
+    def recorded(out: torch.Tensor, x: torch.Tensor, *rest: Any) -> None:
+        add(out, x, *rest)
+        assert not out.any()
+        shapes.append((x.shape[1], out.shape[1]))
+
+    monkeypatch.setattr(lora, "add_adapters", recorded)
+    GroupedAdapters(config, CAPACITY, TOKENS, torch.device(DEVICE)).warm_up(torch.float32)
+    expected = set()
+    for names in GROUPS.values():
+        parts = [config.projection_shapes(0)[name] for name in names]
+        expected.add((parts[0][1], sum(num_out for num_out, _ in parts)))
+    assert set(shapes) == expected
 
 
 def test_too_many_ranks_or_scattered_tokens_are_left_to_the_others(

@@ -15,7 +15,7 @@ from stratos.kv.inproc import InprocHub, InprocReceiver
 from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from stratos.worker.handoff.codec import request_from_pb, request_to_pb, response_from_pb, response_to_pb
-from stratos.worker.handoff.pairing import check_choice, check_pairing, choose_transport
+from stratos.worker.handoff.pairing import check_choice, check_pairing, choose_transport, is_one_host
 from stratos.worker.handoff.records import (
     Abort,
     AbortAck,
@@ -70,11 +70,14 @@ def test_shared_memory_only_where_both_see_it() -> None:
 
 def test_the_choice_of_a_source_is_checked() -> None:
     mine, offered = LocalCapabilities(facts=FACTS), ("shm", "gloo")
-    check_choice("shm", offered, mine, FACTS)
-    check_choice("gloo", offered, mine, Capabilities())
+    check_choice("shm", offered, mine, FACTS, is_one_host=False)
+    check_choice("gloo", offered, mine, Capabilities(), is_one_host=False)
+    check_choice("shm", offered, mine, Capabilities(), is_one_host=True)
     for transport, theirs in (("shm", Capabilities()), ("tls", FACTS), ("", FACTS)):
         with pytest.raises(IdentityMismatch, match="chose the KV transport"):
-            check_choice(transport, offered, mine, theirs)
+            check_choice(transport, offered, mine, theirs, is_one_host=False)
+    assert is_one_host("10.0.0.1:7000", "10.0.0.1:7001")
+    assert not is_one_host("10.0.0.1:7000", "10.0.0.2:7000")
 
 
 def test_facts_that_are_missing_are_unknown_and_wild_ones_are_refused() -> None:

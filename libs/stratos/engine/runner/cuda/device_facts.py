@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import logging
 from typing import Any
@@ -36,8 +37,10 @@ def _fabric(uuid: str) -> str:
     try:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        found = nvml.c_nvmlGpuFabricInfo_t()
-        nvml.nvmlDeviceGetGpuFabricInfo(nvml.nvmlDeviceGetHandleByUUID(uuid), found)
+        handle, has_versions = nvml.nvmlDeviceGetHandleByUUID(uuid), hasattr(nvml, "c_nvmlGpuFabricInfoV_t")
+        found = nvml.c_nvmlGpuFabricInfoV_t() if has_versions else nvml.c_nvmlGpuFabricInfo_t()
+        ask = nvml.nvmlDeviceGetGpuFabricInfoV if has_versions else nvml.nvmlDeviceGetGpuFabricInfo
+        ask(handle, ctypes.byref(found))  # handed on to C as it is: by value, C would write where the bytes point
     except Exception as error:  # a driver may answer anything: then there is no fabric
         _log.debug("no NVLink fabric is known: %s", error)
         return ""

@@ -15,7 +15,7 @@ from stratos.engine.layers.linear import PlainLinear
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
 from stratos.engine.models.decoder import Decoder
-from stratos.engine.triton_kernels.experts import experts_linear
+from stratos.engine.triton_kernels.experts import experts_linear, least_pairs_of_many
 
 ALIGNMENT_BYTES = 16
 """Of weights: what a load of the kernel takes at once."""
@@ -76,3 +76,13 @@ def group_experts(decoder: Decoder) -> None:
         if isinstance(layer.mlp, MixtureOfExperts) and GroupedExperts.can_take(layer.mlp.experts):
             mlp = replace(layer.mlp, grouped=GroupedExperts(layer.mlp.experts))
             decoder.layers[index] = replace(layer, mlp=mlp)
+
+
+def warm_up_experts(decoder: Decoder) -> None:
+    """Compile the kernel for few rows and for many: which one a step takes depends on its number of tokens."""
+    # layers of a model have experts of one shape
+    mlps = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, MixtureOfExperts) and layer.mlp.grouped]
+    for mlp in mlps[:1]:
+        many = -(-least_pairs_of_many(len(mlp.experts)) // mlp.num_chosen)
+        for num_tokens in (1, many):
+            mlp(decoder.embedding.new_zeros(num_tokens, decoder.embedding.shape[1]))

@@ -33,7 +33,7 @@ from stratos.engine.lora.grouped import GroupedAdapters
 from stratos.engine.memory.copies import HostCopies, to_device
 from stratos.engine.memory.host_pages import HostSwap
 from stratos.engine.runner.cuda.device_facts import facts_of
-from stratos.engine.runner.cuda.experts import group_experts
+from stratos.engine.runner.cuda.experts import group_experts, warm_up_experts
 from stratos.engine.runner.cuda.graphs import Capture, CudaCapture, DecodeGraphs, DecodeOutputs, padded_sizes
 from stratos.engine.runner.cuda.page_copies import PageCopies, bytes_at
 from stratos.engine.runner.cuda.tables import DeviceTables
@@ -126,7 +126,8 @@ class CudaRunner(TorchRunner):
         num_blocks, parts = -(-info.max_model_len // size), self.attention.context_parts
         self.tables = DeviceTables(2 * max_sequences(config), largest, num_blocks, size, device, parts)
         self._gpu_sampler: Any = _sampler(config, info, device)
-        if config.enable_grouped_lora and config.enable_sorted_adapters:
+        # one by one in exact mode: whether the kernels take a step's adapters depends on all of them together
+        if config.enable_grouped_lora and config.enable_sorted_adapters and not self.attention.is_exact:
             self.grouped = GroupedAdapters(self.decoder.config, config.max_resident_adapters, largest, device)
         if info.can_generate and not self.decoder.waits_for_host:
             if device.type == "cuda":
@@ -155,6 +156,9 @@ class CudaRunner(TorchRunner):
     def warm_up(self) -> None:
         """Compile what no captured step compiled; before the pool has an owner."""
         warm_up(self)
+        warm_up_experts(self.decoder)
+        if self.grouped is not None:
+            self.grouped.warm_up(self.decoder.embedding.dtype)
         if self.page_copies is not None:
             self.page_copies.warm_up()
         self.pages.tensor[0].zero_()
@@ -174,6 +178,9 @@ class CudaRunner(TorchRunner):
         swap = self.host.start(plan.swap_outs, plan.swap_ins, self._swap_stream, is_fenced=plan.are_swaps_fenced)
         if plan.copies:
             self.pages.copy_blocks(plan.copies)
+        if self.grouped is not None and self.grouped.holds_any:
+            # in every step: what was evicted frees its memory, whether or not adapters are in use afterwards
+            self.grouped.forget_all_but(self.adapters.digests())
         if self._sorts_adapters:
             plan = sorted_by_adapter(plan)
         handle = CudaHandle(StepTokens(), [], [row.seq_id for row in plan.rows], [], swap=swap)
@@ -220,7 +227,6 @@ class CudaRunner(TorchRunner):
         """Of an eager step."""
         if lora is None or self.grouped is None or not self.grouped.fits(lora.groups):
             return lora
-        self.grouped.forget_all_but(self.adapters.digests())
         return self.grouped.step(lora.groups, num_tokens)
 
     def _launch_decode(self, rows: tuple[PlanRow, ...], groups: list[LoraGroup], handle: CudaHandle) -> None:
@@ -231,7 +237,6 @@ class CudaRunner(TorchRunner):
         if groups:
             assert self.grouped is not None
             assert self.decoding_adapters is not None
-            self.grouped.forget_all_but(self.adapters.digests())
             self.grouped.fill(groups, size)
             graphs = self.decoding_adapters
         outputs = graphs.step(size)

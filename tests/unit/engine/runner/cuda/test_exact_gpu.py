@@ -61,6 +61,7 @@ def logits(path: Path, chunk: int, others: list[list[int]], is_last: bool = Fals
     )  # fmt: skip
     runner = CudaRunner.load(settings, DEVICE)
     assert runner.info.identity.numerics_id.endswith("triton-paged-exact+triton+triton-gemm+exact")
+    assert runner.grouped is None, "what else is in a step would decide whether its adapters are grouped"
     driver = Driver(runner)
     stream = driver.stream(PROMPT)
     beside = [driver.stream(tokens) for tokens in others]

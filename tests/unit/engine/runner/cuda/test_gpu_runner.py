@@ -25,7 +25,7 @@ from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.triton_kernels import sampling
 from tests.support.mixed_requests import PARAMS as PLAIN_PARAMS
 from tests.support.mixed_requests import PROMPT, mixed_requests
-from tests.support.plan_driver import Driver
+from tests.support.plan_driver import FULL, Driver, all_logprobs
 from tests.support.tiny_models import FAMILIES, save_adapter, save_tiny, save_tiny_llama
 
 SHAPE: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -151,6 +151,45 @@ def test_adapters_mix_with_the_base_model_in_every_step(
     gpu = CudaRunner.load(config(model_path, enable_sorted_adapters=is_sorted), DEVICE)
     assert (gpu.decoding_adapters is None) is not is_sorted
     assert generate(gpu, overlap, adapters) == portable
+
+
+def test_captured_steps_follow_the_adapters_of_each_replay_and_let_go_of_evicted_ones(
+    tmp_path: Path, model_path: Path
+) -> None:
+    model = save_tiny_llama(tmp_path / "base", **SHAPE)
+    for index in range(4):
+        save_adapter(tmp_path / str(index), model, rank=2 + index, targets=["q_proj", "down_proj"], seed=index)
+    files = [read_adapter_files(tmp_path / str(index)) for index in range(4)]
+    gpu = CudaRunner.load(config(model_path, max_graph_batch=2, max_resident_adapters=2), DEVICE)
+    capture = Recording()
+    gpu.capture_decodes(2, capture)
+    portable = TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False, max_resident_adapters=2))
+    logprobs = [_of_adapters_in_turn(runner, files[:2]) for runner in (gpu, portable)]
+    assert capture.num_replayed == 3
+    assert torch.allclose(logprobs[0], logprobs[1], atol=1e-3)
+    assert not torch.allclose(logprobs[0][0], logprobs[0][1], atol=1e-2), "the second replay took the other adapter"
+    assert gpu.grouped is not None
+    assert gpu.grouped.holds_any
+    for evicting in files[2:]:
+        gpu.adapters.load(evicting)
+    driver = Driver(gpu)
+    stream = driver.stream(PROMPT[:1])
+    driver.step([(stream, stream.row(1))])
+    assert not gpu.grouped.holds_any, "a step without adapters frees what was evicted"
+
+
+def _of_adapters_in_turn(runner: TorchRunner, adapters: Sequence[AdapterFiles]) -> torch.Tensor:
+    """Log probabilities of decode steps with the first adapter, the second one, and both: [4, vocab]."""
+    for files in adapters:
+        runner.adapters.load(files)
+    driver = Driver(runner)
+    first, second = (driver.stream(PROMPT[:3], params=FULL, adapter=files.digest) for files in adapters)
+    driver.step([(stream, stream.row(2, is_sampling=False)) for stream in (first, second)])
+    found = []
+    for streams in ([first], [second], [second, first]):
+        driver.step([(stream, stream.row(1)) for stream in streams])
+        found += [all_logprobs(stream.sampled[-1]) for stream in streams]
+    return torch.stack(found)
 
 
 def test_mixtures_of_experts_decode_in_captured_steps(tmp_path: Path) -> None:
