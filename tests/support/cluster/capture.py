@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.cluster.client import ClientPod
-from tests.support.cluster.commands import Kubectl
+from tests.support.cluster.node_pods import node_pods
 from tests.support.cluster.programs import CAPTURE, SEARCH
 
 NAMESPACE = "stratos-e2e-capture"
@@ -30,27 +30,11 @@ class Capture:
 @contextmanager
 def capturing(image: str) -> Iterator[Capture]:
     """From here on; the namespace allows what a capture needs."""
-    cluster, kubectl = Kubectl(), Kubectl(NAMESPACE)
-    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
-    try:
-        nodes = [node["metadata"]["name"] for node in cluster.items("nodes")]
-        kubectl.apply(*(_pod(node, image) for node in nodes))
-        for node in nodes:
-            kubectl("wait", f"pod/{node}", "--for=condition=Ready", "--timeout=120s", timeout_s=130)
-        yield Capture(tuple(ClientPod(kubectl, node) for node in nodes))
-    finally:
-        cluster("delete", "namespace", NAMESPACE, "--wait=true", "--timeout=120s", timeout_s=130)
-
-
-def _pod(node: str, image: str) -> dict[str, Any]:
     container = {
-        "name": "capture", "image": image, "imagePullPolicy": "IfNotPresent", "command": ["python", "-c", CAPTURE],
+        "name": "capture", "image": image, "command": ["python", "-c", CAPTURE],
         "securityContext": {"runAsUser": 0, "capabilities": {"add": ["NET_RAW", "NET_ADMIN"]}},
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }  # fmt: skip
-    spec = {
-        "nodeName": node, "hostNetwork": True, "containers": [container], "terminationGracePeriodSeconds": 0,
-        "volumes": [{"name": "tmp", "emptyDir": {}}], "tolerations": [{"operator": "Exists"}],
-    }  # fmt: skip
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": node, "namespace": NAMESPACE}, "spec": spec}
+    spec = {"hostNetwork": True, "volumes": [{"name": "tmp", "emptyDir": {}}]}
+    with node_pods(NAMESPACE, container, spec) as pods:
+        yield Capture(tuple(pods.values()))
