@@ -16,9 +16,9 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from stratos.common.background import BackgroundTasks
 from stratos.common.errors import Internal, Overloaded
 from stratos.core.device.payload import DevicePayload
+from stratos.kv.accepting import Accepting
 from stratos.kv.device.lease import (
     HELLO_BYTES,
     SECRET_BYTES,
@@ -34,8 +34,6 @@ from stratos.kv.receiver import Ring, RingReceiver
 from stratos.kv.settings import StagingConfig
 
 CUDA_IPC = "cuda_ipc"
-MAX_HANDSHAKES = 64
-"""Connections that have not said which pair they are; more are closed at once."""
 CLOSE_TIMEOUT_S = 2.0
 """At the end of the process: memory that a stopped sender still maps then goes with the process."""
 SLOT_ALIGNMENT = 16
@@ -116,9 +114,7 @@ class DeviceReceiver(RingReceiver):
         check_slots(config)
         self._directory, self._timeout_s, self._device = private_directory(directory), timeout_s, memory
         self._path = self._directory / f"kv-{secrets.token_hex(8)}.sock"
-        self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
-        self._handshakes = BackgroundTasks()
+        self._accepting = Accepting("kv-ipc", self._greet)
         self._rings: dict[bytes, _DeviceRing] = {}
         """By the secret of the offer; of open pairs."""
         self._has_complained = False
@@ -154,46 +150,28 @@ class DeviceReceiver(RingReceiver):
 
     async def close(self) -> None:
         await super().close()
-        if self._accepting is not None and self._listener is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
-            self._listener.close()
+        await self._accepting.close()
+        if self._accepting.listener is not None:
             self._path.unlink(missing_ok=True)
-        self._handshakes.cancel()
-        await self._handshakes.close()
         if self._lingering:
             await asyncio.wait(set(self._lingering), timeout=CLOSE_TIMEOUT_S)
 
     def _listen(self) -> None:
-        if self._listener is not None:
+        if self._accepting.listener is not None:
             return
         try:
             remove_leftovers(self._directory)
-            self._listener = _listen_at(self._path)
+            listener = _listen_at(self._path)
         except OSError as error:
             what = f"cannot listen on {self._path} for KV transfers: {error}"
             raise (Overloaded(what) if error.errno in _TRANSIENT else self._broken(what)) from error
-        self._accepting = asyncio.create_task(self._accept_all(self._listener), name="kv-ipc-accept")
+        self._accepting.begin(listener)
 
     def _broken(self, what: str) -> Internal:
         if not self._has_complained:
             _log.error("this worker cannot receive KV over %s, and computes prompts itself: %s", CUDA_IPC, what)
         self._has_complained = True
         return Internal(what)
-
-    async def _accept_all(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                lease, _ = await loop.sock_accept(listener)
-            except OSError as error:  # no file descriptors are left, or the peer has gone again
-                _log.warning("a connection for KV was not accepted: %s", error)
-                await asyncio.sleep(0.1)
-                continue
-            if len(self._handshakes) >= MAX_HANDSHAKES:
-                lease.close()
-                continue
-            self._handshakes.spawn(self._greet(lease), name="kv-ipc-handshake")
 
     async def _greet(self, lease: socket.socket) -> None:
         """Find out which pair a connection belongs to, and lend it that pair's memory."""

@@ -18,17 +18,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from stratos.common.background import BackgroundTasks
 from stratos.common.errors import Overloaded
 from stratos.common.tls.contexts import TlsContexts
+from stratos.kv.accepting import Accepting
 from stratos.kv.blocking import BlockingThreads
 from stratos.kv.receiver import Frame, Ring, RingReceiver
 from stratos.kv.settings import StagingConfig, TlsTransportConfig
 from stratos.kv.tls.wire import FRAME_HEAD, SECRET_BYTES, accept, read_into, tag_of, wake, welcome
 
 _log = logging.getLogger(__name__)
-MAX_HANDSHAKES = 64
-"""Connections that have not said which pair they are; more are closed at once."""
 
 
 class _TlsRing(Ring):
@@ -177,17 +175,16 @@ class TlsReceiver(RingReceiver):
         super().__init__(incarnation, staging)
         self._tls = config
         self._contexts = contexts
-        self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
-        self._handshakes = BackgroundTasks()
+        self._accepting = Accepting("kv-tls", self._greet)
         self._rings: dict[bytes, _TlsRing] = {}
         """By the secret of the offer."""
 
     async def _make_ring(self, pair: str) -> Ring:
-        if self._listener is None:
-            self._listener = _listen(self._tls)
-            self._accepting = asyncio.create_task(self._accept_all(self._listener), name="kv-tls-accept")
-        host, port = self._tls.host, self._listener.getsockname()[1]
+        listener = self._accepting.listener
+        if listener is None:
+            listener = _listen(self._tls)
+            self._accepting.begin(listener)
+        host, port = self._tls.host, listener.getsockname()[1]
         secret = secrets.token_bytes(SECRET_BYTES)
         self._rings[secret] = _TlsRing(pair, f"{host}:{port}", secret, self._config, self._tls.timeout_s)
         return self._rings[secret]
@@ -201,26 +198,7 @@ class TlsReceiver(RingReceiver):
 
     async def close(self) -> None:
         await super().close()
-        if self._accepting is not None and self._listener is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
-            self._listener.close()
-        self._handshakes.cancel()
-        await self._handshakes.close()
-
-    async def _accept_all(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                raw, _ = await loop.sock_accept(listener)
-            except OSError as error:  # no file descriptors are left, or the peer has gone again
-                _log.warning("a connection for KV was not accepted: %s", error)
-                await asyncio.sleep(0.1)
-                continue
-            if len(self._handshakes) >= MAX_HANDSHAKES:
-                raw.close()
-                continue
-            self._handshakes.spawn(self._greet(raw), name="kv-tls-handshake")
+        await self._accepting.close()
 
     async def _greet(self, raw: socket.socket) -> None:
         """Find out which pair a connection belongs to, and hand it over."""
