@@ -136,23 +136,25 @@ async def test_a_call_in_the_queue_of_a_stopped_router_is_placed_by_the_other(tm
 POISON = ask("poison", tenant="a", prompt_digest=b"poison")
 
 
-async def _until_refused(routers: RouterSet) -> None:
+async def _until_convicted(world: World) -> None:
+    """Until the gateway refuses the prompt by itself, and so will tell a router that comes later."""
+
     async def is_refused() -> bool:
         try:
-            placement = await routers.schedule(POISON, timeout_s=10)
-        except PromptRefused:
-            return True
-        routers.report(placement, Outcome.CANCELLED, 0)
+            placement = await world.routers.schedule(POISON, timeout_s=10)
+        except PromptRefused:  # by a router, until the gateway has heard of it
+            return bool(world.registry.get_sample_value("stratos_convicted_refusals_total"))
+        world.routers.report(placement, Outcome.CANCELLED, 0)
         return False
 
-    await eventually(is_refused, "the poison is refused", timeout_s=1.0)
+    await eventually(is_refused, "the gateway refuses the poison", timeout_s=1.0)
 
 
 async def test_requests_and_convictions_go_on_through_the_other_router_and_return(tmp_path: Path) -> None:
     async with two_routers(tmp_path) as (world, first, second):
         async with gateway([first, second], CollectorRegistry()) as convicting:
             await convicting.convict(POISON)
-        await _until_refused(world.routers)
+        await _until_convicted(world)
         assert (await world.schedule("a")).router_address == first
         await world.kill(first)
         assert (await world.schedule("a")).router_address == second
