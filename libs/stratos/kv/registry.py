@@ -14,6 +14,7 @@ from stratos.common.tls.contexts import TlsContexts
 from stratos.kv.capabilities import Capabilities, LocalCapabilities, Reach, can_reach, may_be_chosen, share_fabric
 from stratos.kv.device.cuda import CudaMemory
 from stratos.kv.device.receiver import DeviceReceiver, check_slots
+from stratos.kv.device.rings import staging_of
 from stratos.kv.device.sender import DeviceSender
 from stratos.kv.device.trial import find_fault
 from stratos.kv.groups.gloo import GlooReceiver, GlooSender
@@ -77,7 +78,7 @@ class _Transport:
 _TRANSPORTS: Mapping[str, _Transport] = {
     "cuda_ipc": _Transport(
         receiver=lambda parts, name: DeviceReceiver(
-            name, parts.config.staging, parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory
+            name, staging_of(parts.config), parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory
         ),
         sender=lambda parts, max_pairs: DeviceSender(
             parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory, max_pairs

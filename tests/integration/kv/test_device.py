@@ -14,6 +14,7 @@ from stratos.kv import registry
 from stratos.kv.device import lease
 from stratos.kv.device.cuda import CudaMemory
 from stratos.kv.device.memory import HANDLE_BYTES, NoDeviceRoomError
+from stratos.kv.device.rings import most_rings, planned_bytes, whole_blocks
 from stratos.kv.device.trial import find_fault
 from stratos.kv.registry import is_on_device, usable_transports
 from stratos.kv.settings import StagingConfig, TransportConfig
@@ -122,19 +123,32 @@ async def _wait(world, offer):
     return await link.wait(0)
 
 
-async def test_too_much_memory_that_lingers_stops_new_pairs(world):
-    async with PeerProcess.start(world) as zombie:
-        for number in range(2):
-            await remote(world, zombie, f"inc-{number}")
-        zombie.signal(signal.SIGSTOP)
-        await eventually(lambda: zombie.state == "T")
-        for number in range(2):
-            world.receiver.end_incarnation(f"inc-{number}")
+async def test_memory_is_taken_for_as_many_rings_as_are_planned_and_no_more(world):
+    staging = world.settings.staging
+    planned = planned_bytes(replace(world.settings, names=("cuda_ipc",)))
+    assert planned == most_rings(staging.max_pairs) * whole_blocks(staging.slot_bytes * staging.slots_per_pair)
+    async with PeerProcess.start(world) as first, PeerProcess.start(world) as second:
+        for zombie in (first, second):
+            for number in range(2):
+                await remote(world, zombie, f"inc-{number}")
+            zombie.signal(signal.SIGSTOP)
+            await eventually(lambda process=zombie: process.state == "T")
+            for number in range(2):
+                world.receiver.end_incarnation(f"inc-{number}")
+        assert device_of(world).num_allocations * whole_blocks(1) == planned
         with pytest.raises(Overloaded, match="senders that do not end"):
             await world.receiver.open_pair("inc-2")
-        zombie.signal(signal.SIGKILL)
-        await eventually(lambda: world.receiver.num_lingering == 0)
+        second.signal(signal.SIGKILL)
+        await eventually(lambda: world.receiver.num_lingering == 2)
         await world.receiver.open_pair("inc-2")
+        assert device_of(world).num_allocations == 3
+
+
+def test_rings_are_planned_where_the_transport_is_on():
+    config = TransportConfig(names=("cuda_ipc", "shm"), staging=StagingConfig(slot_bytes=3 << 20, slots_per_pair=3))
+    assert planned_bytes(config) == 2 * 8 * (10 << 20), "9 MiB in whole blocks of 2 MiB, for 8 sources, twice"
+    assert planned_bytes(replace(config, staging=replace(config.staging, max_pairs=2))) == 2 * 2 * (10 << 20)
+    assert planned_bytes(replace(config, names=("shm",))) == 0
 
 
 async def test_what_is_read_keeps_its_memory(world):

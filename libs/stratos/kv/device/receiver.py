@@ -2,7 +2,8 @@
 
 As in shared memory a payload is in its slot when the source says ``Sent``; it is read there, by a kernel that adds up
 the checksum of what it writes.  The pair breaks when its sender's process ends.  Memory of a pair that has ended
-lingers until its sender has unmapped it; with as many lingering as there may be pairs, none is opened.
+lingers until its sender has unmapped it; with as many rings as the plan of the device's memory has (``rings``), no
+other one is made.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import errno
 import logging
 import secrets
 import socket
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from stratos.kv.device.lease import (
     remove_leftovers,
 )
 from stratos.kv.device.memory import DeviceMemory, ExportedMemory, NoDeviceRoomError
+from stratos.kv.device.rings import most_rings
 from stratos.kv.private_directory import private_directory
 from stratos.kv.receiver import Ring, RingReceiver
 from stratos.kv.settings import StagingConfig
@@ -118,6 +121,8 @@ class DeviceReceiver(RingReceiver):
         self._accepting = Accepting("kv-ipc", self._greet)
         self._rings: dict[bytes, _DeviceRing] = {}
         """By the secret of the offer; of open pairs."""
+        self._memories: weakref.WeakSet[ExportedMemory] = weakref.WeakSet()
+        """Of open pairs, and of ended ones that are still mapped or read."""
         self._lingering: set[asyncio.Future[None]] = set()
 
     @property
@@ -126,7 +131,7 @@ class DeviceReceiver(RingReceiver):
         return len(self._lingering)
 
     async def _make_ring(self, pair: str) -> Ring:
-        if len(self._lingering) >= self._config.max_pairs:
+        if len(self._memories) >= most_rings(self._config.max_pairs):
             raise Overloaded("senders that do not end hold too much memory of ended KV transfer pairs")
         self._listen()
         size = self._config.slot_bytes * self._config.slots_per_pair
@@ -136,6 +141,7 @@ class DeviceReceiver(RingReceiver):
             raise Overloaded(f"no room for {size / 2**20:.1f} MiB of KV staging on the device: {error}") from error
         except RuntimeError as error:
             raise Internal(f"the device exports no memory: {error}") from error
+        self._memories.add(memory)
         secret = secrets.token_bytes(SECRET_BYTES)
         ring = _DeviceRing(pair, memory, self._config.slot_bytes, f"{self._path.name}/{secret.hex()}")
         self._rings[secret] = ring
