@@ -265,7 +265,10 @@ async def test_a_device_that_maps_nothing_is_told_from_memory_that_is_gone(world
 
 
 def test_a_trial_at_start_takes_nothing_and_finds_what_cannot_work(tmp_path, monkeypatch):
-    device = SegmentMemory(tmp_path / "device")
+    device, left = SegmentMemory(tmp_path / "device"), tmp_path / "staging" / SOCKET.replace(".sock", ".new")
+    left.parent.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(left))
     assert find_fault(device, tmp_path / "staging") == ""
     assert (device.num_allocations, list((tmp_path / "staging").iterdir())) == (0, [])
     assert "cannot listen" in find_fault(device, tmp_path / ("x" * 100) / "staging")
