@@ -12,7 +12,7 @@ from stratos.common.errors import Internal, Overloaded, WorkerLost
 from stratos.kv.device import lease
 from stratos.kv.device.cuda import CudaMemory
 from stratos.kv.device.memory import HANDLE_BYTES, NoDeviceRoomError
-from stratos.kv.registry import is_on_device, usable_transports
+from stratos.kv.registry import port_transports, usable_transports
 from stratos.kv.settings import StagingConfig, TransportConfig
 from tests.support.kv_transfer_world import SLOT_BYTES, PeerProcess, World, payload_of
 from tests.support.segment_memory import SEGMENTS, SegmentMemory
@@ -92,9 +92,9 @@ async def test_memory_that_a_stopped_sender_maps_is_kept_until_it_goes_on(world)
         await eventually(lambda: zombie.state == "T")
         world.receiver.end_incarnation("inc-1")
         await asyncio.sleep(0)
-        assert (world.receiver.num_lingering, device_of(world).num_allocations) == (1, 1)
+        assert (world.transport_rings.num_lingering, device_of(world).num_allocations) == (1, 1)
         zombie.signal(signal.SIGCONT)
-        await eventually(lambda: world.receiver.num_lingering == 0)
+        await eventually(lambda: world.transport_rings.num_lingering == 0)
         assert (device_of(world).num_allocations, device_of(world).freed_too_early) == (0, [])
 
 
@@ -106,7 +106,7 @@ async def test_memory_of_a_killed_sender_is_free_at_once_and_its_pair_broken(wor
         doomed.signal(signal.SIGKILL)
         with pytest.raises(WorkerLost, match="broke"):
             await waiting
-        assert (world.receiver.num_lingering, device_of(world).num_allocations) == (0, 0)
+        assert (world.transport_rings.num_lingering, device_of(world).num_allocations) == (0, 0)
         assert (await world.receiver.open_pair("inc-1")).pair != offer.pair
 
 
@@ -130,7 +130,7 @@ async def test_too_much_memory_that_lingers_stops_new_pairs(world):
         with pytest.raises(Overloaded, match="senders that do not end"):
             await world.receiver.open_pair("inc-2")
         zombie.signal(signal.SIGKILL)
-        await eventually(lambda: world.receiver.num_lingering == 0)
+        await eventually(lambda: world.transport_rings.num_lingering == 0)
         await world.receiver.open_pair("inc-2")
 
 
@@ -138,9 +138,9 @@ async def test_what_is_read_keeps_its_memory(world):
     link = await world.link()
     payload = payload_of(0, SLOT_BYTES)
     await link.send(link.post(0, link.slots[0], payload), payload)
-    span = await world.receiver.wait(link.name, link.leg, 0, timeout_s=5.0)
+    span = world.rings.by_pair[link.name].payload(link.slots[0], SLOT_BYTES)
     world.receiver.end_incarnation("inc-p")
-    await eventually(lambda: world.receiver.num_lingering == 0)
+    await eventually(lambda: world.transport_rings.num_lingering == 0)
     assert device_of(world).num_allocations == 1
     assert bytes(span.to_host()) == payload
     del span
@@ -210,10 +210,11 @@ async def test_a_directory_that_is_gone_is_no_lack_of_room(world):
 
 def test_it_is_refused_where_it_cannot_run(tmp_path):
     config = TransportConfig(names=("cuda_ipc", "shm"))
-    with pytest.raises(ValueError, match="engine_process thread"):
+    with pytest.raises(ValueError, match="needs device cuda"):
         usable_transports(config, has_tls=False)
     assert usable_transports(config, has_tls=True, has_device_pages=True) == ("cuda_ipc", "shm")
-    assert [is_on_device(name) for name in ("cuda_ipc", "shm")] == [True, False]
+    parts = port_transports(config, device="GPU-a")
+    assert [parts[name].is_on_device for name in ("cuda_ipc", "shm")] == [True, False]
     odd = replace(config, staging=StagingConfig(slot_bytes=4100))
     with pytest.raises(ValueError, match="multiple of 16"):
         usable_transports(odd, has_tls=True, has_device_pages=True)
