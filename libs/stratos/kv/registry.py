@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -13,18 +14,22 @@ from stratos.common.tls.contexts import TlsContexts
 from stratos.kv.capabilities import Capabilities, LocalCapabilities, Reach, can_reach, may_be_chosen, share_fabric
 from stratos.kv.device.cuda import CudaMemory
 from stratos.kv.device.receiver import DeviceRings, check_slots
+from stratos.kv.device.rings import staging_of
 from stratos.kv.device.sender import DeviceSender
+from stratos.kv.device.trial import find_fault
 from stratos.kv.groups.gloo import GlooRings, GlooSender
 from stratos.kv.groups.nccl import NcclGroups, has_nccl
 from stratos.kv.groups.ordered import OrderedRings, OrderedSender
 from stratos.kv.inproc import InprocHub, InprocRings, InprocSender
 from stratos.kv.port.local import PortTransport
 from stratos.kv.receiver import RingReceiver, Rings
-from stratos.kv.settings import TransportConfig
+from stratos.kv.settings import StagingConfig, TransportConfig
 from stratos.kv.shm import ShmRings, ShmSender
 from stratos.kv.tls.receiver import TlsRings
 from stratos.kv.tls.sender import TlsSender
 from stratos.kv.transfer import Receiver, Sender
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +73,23 @@ class _Transport:
     """On the network, if it uses one."""
     is_on_device: bool = False
     """Slots are in a device's memory: payloads need not pass through the host's."""
+    staging: Callable[[TransportConfig], StagingConfig] = lambda config: config.staging
+    fault: Callable[[_Parts], str] = lambda _: ""
+    """Tries it at start: why it cannot work in this process, or nothing."""
 
 
 _TRANSPORTS: Mapping[str, _Transport] = {
     "cuda_ipc": _Transport(
         rings=lambda parts: DeviceRings(
-            parts.config.staging, parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory
+            staging_of(parts.config), parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory
         ),
         sender=lambda parts, max_pairs: DeviceSender(
             parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory, max_pairs
         ),
         reach=Reach.DEVICE_MEMORY,
         is_on_device=True,
+        staging=staging_of,
+        fault=lambda parts: find_fault(parts.memory, parts.config.shm_directory),
     ),
     "inproc": _Transport(
         rings=lambda parts: InprocRings(parts.config.staging, parts.shared_hub),
@@ -165,6 +175,47 @@ def usable_transports(config: TransportConfig, *, has_tls: bool, has_device_page
     raise ValueError("the KV transport tls needs mTLS; set the certificate, or add shm or gloo")
 
 
+def find_faults(config: TransportConfig, *, device: str = "") -> dict[str, str]:
+    """Why transports that ``config`` names cannot work in this process, as far as a trial finds out. Blocks.
+
+    Args:
+        config: of all transports.
+        device: UUID of this process' GPU.
+    """
+    parts, found = _Parts(config=config, hub=None, tls=None, device=device), {}
+    for name in config.names:
+        try:
+            found[name] = _of(name).fault(parts)
+        except ValueError as error:
+            found[name] = str(error)
+    return {name: fault for name, fault in found.items() if fault}
+
+
+def working_transports(names: Iterable[str], faults: Mapping[str, str]) -> tuple[str, ...]:
+    """Those of ``names`` that a trial has found to work; the others are logged.
+
+    Args:
+        names: as ``usable_transports`` has them.
+        faults: what ``find_faults`` found.
+
+    Raises:
+        ValueError: none does.
+    """
+    named = tuple(names)
+    broken = {name: faults[name] for name in named if name in faults}
+    for name, fault in broken.items():
+        _log.warning("no KV over %s, the next transport is taken: %s", name, fault)
+    if len(broken) == len(named):
+        whys = "; ".join(f"{name}: {fault}" for name, fault in broken.items())
+        raise ValueError(f"no KV transport works here, add another one ({whys})")
+    return tuple(name for name in named if name not in broken)
+
+
+def staging_for(name: str, config: TransportConfig) -> StagingConfig:
+    """Slots of a transport."""
+    return _of(name).staging(config)
+
+
 def make_receiver(
     name: str,
     incarnation: str,
@@ -187,7 +238,9 @@ def make_receiver(
     Raises:
         ValueError: an unknown name, no hub for ``inproc``, no certificate for ``tls``, or no GPU for ``cuda_ipc``.
     """
-    return RingReceiver(name, incarnation, config.staging, make_rings(name, config, hub=hub, tls=tls, device=device))
+    return RingReceiver(
+        name, incarnation, staging_for(name, config), make_rings(name, config, hub=hub, tls=tls, device=device)
+    )
 
 
 def make_rings(

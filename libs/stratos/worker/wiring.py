@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
 from stratos.kv.capabilities import find_capabilities
-from stratos.kv.registry import usable_transports
+from stratos.kv.registry import usable_transports, working_transports
 from stratos.kv.settings import TransportConfig
 from stratos.rpc.binding import StartError
 from stratos.rpc.clients.dialer import Dialer
@@ -131,7 +131,7 @@ def _context(
         _names(settings.transport, engine, has_tls=dialer.tls is not None),
         engine.data_port,
         incarnation,
-        settings.transport.staging,
+        settings.transport,
         find_capabilities(settings.transport.shm_directory, engine.info.device),
     )
     staging = StagingSlots(settings.handoff.slot_wait_s)
@@ -154,6 +154,7 @@ def _context(
 
 def _names(config: TransportConfig, engine: EngineClient, *, has_tls: bool) -> tuple[str, ...]:
     try:
-        return usable_transports(config, has_tls=has_tls, has_device_pages=engine.has_device_pages)
+        names = usable_transports(config, has_tls=has_tls, has_device_pages=engine.has_device_pages)
+        return working_transports(names, engine.data_port.faults)
     except ValueError as error:
         raise StartError(f"TRANSPORT__NAMES: {error}") from None

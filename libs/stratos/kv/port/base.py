@@ -17,7 +17,7 @@ here waits for a step of the engine.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -102,6 +102,9 @@ PortListener = Callable[[PortEvent], None]
 class DataPort(ABC):
     """See the module. Belongs to one event loop; all calls raise ``WorkerLost`` once the engine's process has ended."""
 
+    faults: Mapping[str, str]
+    """Transports that a trial has found not to work in that process, and why."""
+
     def __init__(self) -> None:
         self._listeners: list[PortListener] = []
 
@@ -128,17 +131,17 @@ class DataPort(ABC):
         """Expect a frame, whose header the worker has checked; what breaks the transport's own rules ends the pair."""
 
     @abstractmethod
-    async def receive(self, pair: str, key: RequestKey, header: FrameHeader) -> int:
+    async def receive(self, pair: str, key: RequestKey, header: FrameHeader) -> int | None:
         """Take a frame that has arrived, and write it into the blocks that a request has reserved.
 
         A payload in host memory is copied out of its slot first, and the copy is written only if its checksum is the
         header's.  One in a device's memory is written from its slot.
 
         Returns:
-            Checksum of what was, or would have been, written: the frame is good if it is the header's.
+            Checksum of what was, or would have been, written: the frame is good if it is the header's. ``None`` if the
+            pair has ended, which is not this engine's fault as all errors are.
 
         Raises:
-            WorkerLost: the pair has ended.
             KeyError, ValueError: the pages refuse.
         """
 

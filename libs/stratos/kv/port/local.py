@@ -43,10 +43,14 @@ class LocalPort(DataPort):
     Args:
         transports: by name.
         pages: of the engine.
+        faults: why some of the transports do not work here.
     """
 
-    def __init__(self, transports: Mapping[str, PortTransport], pages: Pages) -> None:
+    def __init__(
+        self, transports: Mapping[str, PortTransport], pages: Pages, faults: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__()
+        self.faults = faults or {}
         self._transports, self._pages = dict(transports), pages
         self._makers: dict[str, Rings] = {}
         self._senders: dict[str, Sender] = {}
@@ -85,9 +89,9 @@ class LocalPort(DataPort):
         except Internal as error:
             self._on_broken(pair, error.message)
 
-    async def receive(self, pair: str, key: RequestKey, header: FrameHeader) -> int:
+    async def receive(self, pair: str, key: RequestKey, header: FrameHeader) -> int | None:
         if pair not in self._rings:
-            raise WorkerLost(f"the KV transfer pair {pair} has ended")
+            return None
         slot = self._rings[pair][1].payload(header.slot, header.num_bytes)
         if isinstance(slot, DevicePayload):
             assert self._pages.device_pages is not None, "such a transport was not offered"

@@ -68,7 +68,8 @@ class EngineServer:
         """Serve until the worker closes the stream; raises what killed the step loop."""
         self._engine.subscribe(self._tell_step)
         self._engine.data_port.subscribe(self._tell_event)
-        self._tell(Started(self._engine.info, self._engine.has_device_pages))
+        engine = self._engine
+        self._tell(Started(engine.info, engine.has_device_pages, dict(engine.data_port.faults)))
         parts = (self._answer(), self._watch(), self._engine.wait_failed(), self._broken)
         jobs = {asyncio.ensure_future(part) for part in parts}
         done, pending = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)

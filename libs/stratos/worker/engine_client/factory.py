@@ -19,7 +19,8 @@ from stratos.engine.sizing.fit import work_of
 from stratos.engine.sizing.machine import read_machine
 from stratos.engine.sizing.plan import EnginePlan, Work
 from stratos.engine.sizing.report import choices_block, machine_line
-from stratos.kv.registry import port_transports
+from stratos.kv.device.rings import planned_bytes
+from stratos.kv.registry import find_faults, port_transports
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.settings import WorkerSettings
 
@@ -36,8 +37,9 @@ def make_thread_engine(settings: WorkerSettings) -> ThreadEngine:
 def drive_engine(engine: EngineCore, settings: WorkerSettings) -> ThreadEngine:
     """A client with the transports that the settings name, in this process."""
     tls = None if settings.tls is None else TlsContexts(TlsFiles(settings.tls))
-    transports = port_transports(settings.transport, tls=tls, device=engine.info.device.uuid)
-    return ThreadEngine(engine, transports=transports)
+    config, device = settings.transport, engine.info.device.uuid
+    faults = find_faults(config, device=device)
+    return ThreadEngine(engine, transports=port_transports(config, tls=tls, device=device), faults=faults)
 
 
 def make_engine(settings: WorkerSettings) -> EngineCore:
@@ -58,7 +60,8 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
     read_json(config.model_folder() / "config.json")  # a wrong path is told before torch takes its seconds to load
     staging = settings.transport.staging
     staging_bytes = STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
-    work = work_of(config, settings.scheduler, device=settings.device, staging_bytes=staging_bytes)
+    rings = planned_bytes(settings.transport)
+    work = work_of(config, settings.scheduler, device=settings.device, staging_bytes=staging_bytes, ring_bytes=rings)
     if settings.device == "cuda" and not config.attention_window:
         return _cuda_runner(settings, work)
     with _without_collections():

@@ -145,6 +145,7 @@ class ProcessEngine(EngineClient):
                 self._status = message.status
             if isinstance(message, Started):
                 self.info, self.has_device_pages = message.info, message.has_device_pages
+                self._port.faults = message.port_faults
                 return
 
     async def close(self) -> None:

@@ -41,8 +41,9 @@ class RemotePort(DataPort):
     def post(self, pair: str, header: FrameHeader) -> None:
         self._post(f"{PORT}post", pair, header)
 
-    async def receive(self, pair: str, key: RequestKey, header: FrameHeader) -> int:
-        return int(await self._call(f"{PORT}receive", pair, key, header))
+    async def receive(self, pair: str, key: RequestKey, header: FrameHeader) -> int | None:
+        check: int | None = await self._call(f"{PORT}receive", pair, key, header)
+        return check
 
     def end_ring(self, pair: str) -> None:
         self._post(f"{PORT}end_ring", pair)

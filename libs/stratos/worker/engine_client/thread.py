@@ -39,14 +39,20 @@ class ThreadEngine(EngineClient):
         engine: is stepped.
         clock: says how long the loop waits and works.
         transports: of the data port.
+        faults: why some of them do not work here.
     """
 
     def __init__(
-        self, engine: EngineCore, clock: Clock | None = None, transports: Mapping[str, PortTransport] | None = None
+        self,
+        engine: EngineCore,
+        clock: Clock | None = None,
+        *,
+        transports: Mapping[str, PortTransport] | None = None,
+        faults: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         self.has_device_pages = engine.runner.has_device_pages
-        self.data_port = LocalPort(transports or {}, self)
+        self.data_port = LocalPort(transports or {}, self, faults)
         self._clock = clock or SystemClock()
         self._idle_s = self._work_s = 0.0
         self.info = engine.info

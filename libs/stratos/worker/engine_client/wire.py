@@ -101,6 +101,7 @@ class Call(msgspec.Struct, frozen=True, tag=True):
 class Started(msgspec.Struct, frozen=True, tag=True):
     info: RunnerInfo
     has_device_pages: bool
+    port_faults: dict[str, str]
 
 
 class StartFailed(msgspec.Struct, frozen=True, tag=True):

@@ -74,13 +74,14 @@ class HandoffTarget:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                return await port.receive(pair, self._record.key, header)
+                found = await port.receive(pair, self._record.key, header)
         except TimeoutError:
             raise TargetRefusedError(WorkerLost("the engine of this worker does not answer")) from None
-        except WorkerLost:
-            raise
         except StratosError as error:
             raise TargetRefusedError(error) from error
+        if found is None:
+            raise WorkerLost(f"the KV transfer pair {pair} has ended")
+        return found
 
     async def commit(self, source: WorkerRef, finish: Finish, transfer_s: float) -> None:
         """Make the blocks visible; the request joins the batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from stratos.common.errors import IdentityMismatch
@@ -11,8 +12,11 @@ from stratos.kv.port.base import DataPort
 from stratos.kv.port.receiving import PortRings
 from stratos.kv.port.sending import PortSender
 from stratos.kv.receiver import RingReceiver
-from stratos.kv.settings import StagingConfig
+from stratos.kv.registry import staging_for
+from stratos.kv.settings import TransportConfig
 from stratos.kv.transfer import Receiver
+
+_log = logging.getLogger(__name__)
 
 
 class Transports:
@@ -22,7 +26,7 @@ class Transports:
         names: of the transports, best first.
         port: has their memory and connections.
         incarnation: of this process.
-        staging: size of the slots.
+        config: of all transports.
         capabilities: what this process can reach.
     """
 
@@ -31,23 +35,41 @@ class Transports:
         names: Iterable[str],
         port: DataPort,
         incarnation: str,
-        staging: StagingConfig,
+        config: TransportConfig,
         capabilities: LocalCapabilities = NOTHING_SHARED,
     ) -> None:
-        self.names = tuple(names)
-        """Transports this worker speaks, best first."""
+        self._names = tuple(names)
         self.port = port
         self.capabilities = capabilities
-        self._incarnation, self._staging = incarnation, staging
+        self._incarnation, self._config = incarnation, config
+        self._left_out: set[tuple[str, str]] = set()
+        """Transports that do not work here, each with the device they do not reach; "" for all."""
         self._receivers: dict[str, Receiver] = {}
         self._senders: dict[str, PortSender] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Transports this worker speaks, best first."""
+        return self.names_for("")
+
+    def names_for(self, device: str) -> tuple[str, ...]:
+        """Those for a peer that computes on ``device``; all of them where none is left that works."""
+        found = (name for name in self._names if not self._left_out & {(name, ""), (name, device)})
+        return tuple(found) or self._names
+
+    def leave_out(self, name: str, why: str, device: str = "") -> None:
+        """A transport has shown that it does not work here: speak it no more, to peers on ``device`` or at all."""
+        if (name, device) not in self._left_out:
+            _log.error("no more KV over %s%s: %s", name, f" with device {device}" if device else "", why)
+            self._left_out.add((name, device))
 
     def receiver(self, name: str) -> Receiver:
         """The receiving end of a transport. Raises ``IdentityMismatch`` for one this worker does not speak."""
         self._expect(name)
         if name not in self._receivers:
             rings = PortRings(name, self.port)
-            self._receivers[name] = RingReceiver(name, self._incarnation, self._staging, rings)
+            staging = staging_for(name, self._config)
+            self._receivers[name] = RingReceiver(name, self._incarnation, staging, rings)
         return self._receivers[name]
 
     def sender(self, name: str) -> PortSender:
