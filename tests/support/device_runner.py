@@ -46,6 +46,12 @@ class DeviceFakeRunner(FakeRunner):
         raise AssertionError("KV came through host memory")
 
 
+def use_host_memory(patch: pytest.MonkeyPatch) -> None:
+    """From now on KV may pass through host memory as well."""
+    for name in ("gather", "scatter"):
+        patch.setattr(DeviceFakeRunner, name, getattr(FakeRunner, name))
+
+
 def use_devices(patch: pytest.MonkeyPatch, folder: Path) -> SegmentMemory:
     """From now on workers of this process compute on the device, and their transport ``cuda_ipc`` moves its memory."""
     patch.setattr(factory, "FakeRunner", DeviceFakeRunner)

@@ -26,6 +26,7 @@ from tests.support import warm_process
 from tests.support.certificates import CertificateFolder
 from tests.support.ordered_gloo import OrderedGloo
 from tests.support.segment_memory import SEGMENTS, SegmentMemory, receiver_over, sender_over
+from tests.support.waiting import eventually
 
 SLOT_BYTES = 64 * 1024
 LONG_S = 30.0
@@ -113,7 +114,9 @@ class World:
         if self.transport == SEGMENTS:
             gc.collect()
             device = SegmentMemory(self.directory.parent / "device")
-            assert (device.num_allocations, device.freed_too_early) == (0, [])
+            # the thread that made an allocation may keep it for a moment
+            await eventually(lambda: not device.num_allocations, "every ring is freed")
+            assert device.freed_too_early == []
 
 
 class Link:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,9 @@ from stratos.common.tls.contexts import TlsContexts
 from stratos.kv.capabilities import Capabilities, LocalCapabilities, Reach, can_reach, may_be_chosen, share_fabric
 from stratos.kv.device.cuda import CudaMemory
 from stratos.kv.device.receiver import DeviceReceiver, check_slots
+from stratos.kv.device.rings import staging_of
 from stratos.kv.device.sender import DeviceSender
+from stratos.kv.device.trial import find_fault
 from stratos.kv.groups.gloo import GlooReceiver, GlooSender
 from stratos.kv.groups.nccl import NcclGroups, has_nccl
 from stratos.kv.groups.ordered import OrderedReceiver, OrderedSender
@@ -23,6 +26,8 @@ from stratos.kv.shm import ShmReceiver, ShmSender
 from stratos.kv.tls.receiver import TlsReceiver
 from stratos.kv.tls.sender import TlsSender
 from stratos.kv.transfer import Receiver, Sender
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +71,21 @@ class _Transport:
     """On the network, if it uses one."""
     is_on_device: bool = False
     """Slots are in a device's memory: payloads need not pass through the host's."""
+    fault: Callable[[_Parts], str] = lambda _: ""
+    """Tries it at start: why it cannot work in this process, or nothing."""
 
 
 _TRANSPORTS: Mapping[str, _Transport] = {
     "cuda_ipc": _Transport(
         receiver=lambda parts, name: DeviceReceiver(
-            name, parts.config.staging, parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory
+            name, staging_of(parts.config), parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory
         ),
         sender=lambda parts, max_pairs: DeviceSender(
             parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory, max_pairs
         ),
         reach=Reach.DEVICE_MEMORY,
         is_on_device=True,
+        fault=lambda parts: find_fault(parts.memory, parts.config.shm_directory),
     ),
     "inproc": _Transport(
         receiver=lambda parts, name: InprocReceiver(name, parts.config.staging, parts.shared_hub),
@@ -164,6 +172,33 @@ def usable_transports(config: TransportConfig, *, has_tls: bool, has_device_page
             "gloo and nccl neither encrypt nor authenticate; add tls, or set allow_unencrypted_gloo (or _nccl)"
         )
     raise ValueError("the KV transport tls needs mTLS; set the certificate, or add shm or gloo")
+
+
+def working_transports(names: Iterable[str], config: TransportConfig, *, device: str = "") -> tuple[str, ...]:
+    """Those of ``names`` that a trial finds to work in this process; the others are logged. Blocks.
+
+    Args:
+        names: as ``usable_transports`` has them.
+        config: of all transports.
+        device: UUID of this process' GPU.
+
+    Raises:
+        ValueError: none does.
+    """
+    parts, found, faults = _Parts(config=config, hub=None, tls=None, device=device), [], []
+    for name in names:
+        try:
+            fault = _of(name).fault(parts)
+        except ValueError as error:
+            fault = str(error)
+        if fault:
+            faults.append(f"{name}: {fault}")
+            _log.warning("no KV over %s, the next transport is taken: %s", name, fault)
+        else:
+            found.append(name)
+    if not found:
+        raise ValueError(f"no KV transport works here, add another one ({'; '.join(faults)})")
+    return tuple(found)
 
 
 def make_receiver(

@@ -88,6 +88,7 @@ class Receiver(ABC):
 
         Raises:
             Overloaded: no memory for a ring, or too many pairs and none of them is idle.
+            Internal: this transport makes no ring in this process, now or later.
         """
 
     @abstractmethod
@@ -203,6 +204,7 @@ class Sender(ABC):
         Raises:
             ValueError: the offer is of another transport, or malformed.
             WorkerLost: nothing is there.
+            Internal: the receiver is there, and its memory cannot be used from this process, now or later.
         """
 
     @abstractmethod

@@ -13,7 +13,7 @@ from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.files import TlsFiles
 from stratos.core.placement import WorkerRef
 from stratos.kv.capabilities import find_capabilities
-from stratos.kv.registry import make_receiver, make_sender, usable_transports
+from stratos.kv.registry import make_receiver, make_sender, usable_transports, working_transports
 from stratos.kv.settings import TransportConfig
 from stratos.rpc.binding import StartError
 from stratos.rpc.clients.dialer import Dialer
@@ -157,6 +157,7 @@ def _factories(
     tls, device = None if files is None else TlsContexts(files), engine.info.device.uuid
     try:
         names = usable_transports(config, has_tls=tls is not None, has_device_pages=engine.device_pages is not None)
+        names = working_transports(names, config, device=device)
     except ValueError as error:
         raise StartError(f"TRANSPORT__NAMES: {error}") from None
     return {

@@ -2,7 +2,8 @@
 
 As in shared memory a payload is in its slot when the source says ``Sent``; it is read there, by a kernel that adds up
 the checksum of what it writes.  The pair breaks when its sender's process ends.  Memory of a pair that has ended
-lingers until its sender has unmapped it; with as many lingering as there may be pairs, none is opened.
+lingers until its sender has unmapped it; with as many rings as the plan of the device's memory has (``rings``), no
+other one is made.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import errno
 import logging
 import secrets
 import socket
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,9 +28,11 @@ from stratos.kv.device.lease import (
     check_user,
     decode_hello,
     encode_grant,
+    listen_at,
     remove_leftovers,
 )
 from stratos.kv.device.memory import DeviceMemory, ExportedMemory, NoDeviceRoomError
+from stratos.kv.device.rings import most_rings
 from stratos.kv.private_directory import private_directory
 from stratos.kv.receiver import Ring, RingReceiver
 from stratos.kv.settings import StagingConfig
@@ -117,7 +121,8 @@ class DeviceReceiver(RingReceiver):
         self._accepting = Accepting("kv-ipc", self._greet)
         self._rings: dict[bytes, _DeviceRing] = {}
         """By the secret of the offer; of open pairs."""
-        self._has_complained = False
+        self._memories: weakref.WeakSet[ExportedMemory] = weakref.WeakSet()
+        """Of open pairs, and of ended ones that are still mapped or read."""
         self._lingering: set[asyncio.Future[None]] = set()
 
     @property
@@ -126,7 +131,7 @@ class DeviceReceiver(RingReceiver):
         return len(self._lingering)
 
     async def _make_ring(self, pair: str) -> Ring:
-        if len(self._lingering) >= self._config.max_pairs:
+        if len(self._memories) >= most_rings(self._config.max_pairs):
             raise Overloaded("senders that do not end hold too much memory of ended KV transfer pairs")
         self._listen()
         size = self._config.slot_bytes * self._config.slots_per_pair
@@ -135,7 +140,8 @@ class DeviceReceiver(RingReceiver):
         except NoDeviceRoomError as error:
             raise Overloaded(f"no room for {size / 2**20:.1f} MiB of KV staging on the device: {error}") from error
         except RuntimeError as error:
-            raise self._broken(f"the device exports no memory: {error}") from error
+            raise Internal(f"the device exports no memory: {error}") from error
+        self._memories.add(memory)
         secret = secrets.token_bytes(SECRET_BYTES)
         ring = _DeviceRing(pair, memory, self._config.slot_bytes, f"{self._path.name}/{secret.hex()}")
         self._rings[secret] = ring
@@ -161,17 +167,11 @@ class DeviceReceiver(RingReceiver):
             return
         try:
             remove_leftovers(self._directory)
-            listener = _listen_at(self._path)
+            listener = listen_at(self._path)
         except OSError as error:
             what = f"cannot listen on {self._path} for KV transfers: {error}"
-            raise (Overloaded(what) if error.errno in _TRANSIENT else self._broken(what)) from error
+            raise (Overloaded if error.errno in _TRANSIENT else Internal)(what) from error
         self._accepting.begin(listener)
-
-    def _broken(self, what: str) -> Internal:
-        if not self._has_complained:
-            _log.error("this worker cannot receive KV over %s, and computes prompts itself: %s", CUDA_IPC, what)
-        self._has_complained = True
-        return Internal(what)
 
     async def _greet(self, lease: socket.socket) -> None:
         """Find out which pair a connection belongs to, and lend it that pair's memory."""
@@ -203,21 +203,6 @@ def check_slots(config: StagingConfig) -> None:
     """Raise ``ValueError`` unless slots of a ring are aligned as kernels read them."""
     if config.slot_bytes % SLOT_ALIGNMENT:
         raise ValueError(f"staging.slot_bytes must be a multiple of {SLOT_ALIGNMENT} for {CUDA_IPC}")
-
-
-def _listen_at(path: Path) -> socket.socket:
-    """Listen, and only then take the name: a bound socket that does not listen is removed as a dead process'."""
-    listener, unnamed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path.with_suffix(".new")
-    try:
-        listener.bind(str(unnamed))
-        listener.listen()
-        listener.setblocking(False)
-        unnamed.rename(path)
-    except BaseException:
-        listener.close()
-        unnamed.unlink(missing_ok=True)
-        raise
-    return listener
 
 
 async def _read(connection: socket.socket, num_bytes: int) -> bytes:

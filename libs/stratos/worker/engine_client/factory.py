@@ -17,6 +17,7 @@ from stratos.engine.sizing.fit import work_of
 from stratos.engine.sizing.machine import read_machine
 from stratos.engine.sizing.plan import EnginePlan, Work
 from stratos.engine.sizing.report import choices_block, machine_line
+from stratos.kv.device.rings import planned_bytes
 from stratos.worker.settings import WorkerSettings
 
 STAGING_PAIRS = 4
@@ -42,7 +43,8 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
     read_json(config.model_folder() / "config.json")  # a wrong path is told before torch takes its seconds to load
     staging = settings.transport.staging
     staging_bytes = STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
-    work = work_of(config, settings.scheduler, device=settings.device, staging_bytes=staging_bytes)
+    rings = planned_bytes(settings.transport)
+    work = work_of(config, settings.scheduler, device=settings.device, staging_bytes=staging_bytes, ring_bytes=rings)
     if settings.device == "cuda" and not config.attention_window:
         return _cuda_runner(settings, work)
     with _without_collections():

@@ -186,7 +186,9 @@ class ReceiverLeg:
             self._is_refused = True
             await self._stream.send(NoRoom(reason=error.code))
             if isinstance(error, Internal) and self._target.reservation is not None:
-                raise  # the transport is broken here: time does not mend it, and the prompt can be computed here
+                # The transport is broken here: time does not mend it, and this prompt can be computed here.
+                context.transports.leave_out(ready.transport, error.message)
+                raise
             raise TargetRefusedError(Busy(error.message) if isinstance(error, Overloaded) else error) from error
         self._source, self._receiver, self._offer = ready.source, receiver, offer
         context.peers.leg_opened(ready.source.incarnation)

@@ -156,6 +156,10 @@ class SourceLeg:
             return await self._context.transports.sender(self._transport).connect(grant.offer), grant
         except ValueError as error:
             raise BadRequest(f"the receiver's transport offer cannot be used: {error}") from error
+        except Internal as error:  # it never will: the next hand-off takes another transport
+            device = self._intent.capabilities.device
+            self._context.transports.leave_out(self._transport, error.message, device)
+            raise
 
     async def _send_all(self, job: PrefillProgress, sender: PairSender, grant: Grant) -> float:
         """Send [skip, wanted) as it gets computed; returns when the last token was computed."""

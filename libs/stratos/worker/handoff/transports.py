@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ from stratos.common.errors import IdentityMismatch
 from stratos.core.kv import StagingLedger
 from stratos.kv.capabilities import NOTHING_SHARED, LocalCapabilities
 from stratos.kv.transfer import Receiver, Sender
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +31,26 @@ class Transports:
         self._factories = dict(factories)
         self.capabilities = capabilities
         """What this process can reach."""
+        self._left_out: set[tuple[str, str]] = set()
+        """Transports that do not work here, each with the device they do not reach; "" for all."""
         self._receivers: dict[str, Receiver] = {}
         self._senders: dict[str, Sender] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
         """Transports this worker speaks, best first."""
-        return tuple(self._factories)
+        return self.names_for("")
+
+    def names_for(self, device: str) -> tuple[str, ...]:
+        """Those for a peer that computes on ``device``; all of them where none is left that works."""
+        found = (name for name in self._factories if not self._left_out & {(name, ""), (name, device)})
+        return tuple(found) or tuple(self._factories)
+
+    def leave_out(self, name: str, why: str, device: str = "") -> None:
+        """A transport has shown that it does not work here: speak it no more, to peers on ``device`` or at all."""
+        if (name, device) not in self._left_out:
+            _log.error("no more KV over %s%s: %s", name, f" with device {device}" if device else "", why)
+            self._left_out.add((name, device))
 
     def receiver(self, name: str) -> Receiver:
         """The receiving end of a transport. Raises ``IdentityMismatch`` for one this worker does not speak."""

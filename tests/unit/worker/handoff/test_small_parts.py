@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,7 @@ from stratos.worker.handoff.records import (
     SourcePhase,
 )
 from stratos.worker.handoff.staging_slots import StagingSlots
+from stratos.worker.handoff.transports import TransportFactory, Transports
 from tests.support.terms import make_terms
 
 NOW_S = 1000.0
@@ -78,6 +80,40 @@ def test_the_choice_of_a_source_is_checked() -> None:
             check_choice(transport, offered, mine, theirs, is_one_host=False)
     assert is_one_host("10.0.0.1:7000", "10.0.0.1:7001")
     assert not is_one_host("10.0.0.1:7000", "10.0.0.2:7000")
+
+
+@pytest.mark.parametrize("transport", ["nccl", "cuda_ipc"])
+def test_a_source_that_says_nothing_of_its_device_may_choose_none_between_devices(transport: str) -> None:
+    mine = LocalCapabilities(facts=dataclasses.replace(FACTS, device="GPU-a"), peers=frozenset({"GPU-b"}))
+    neighbour = dataclasses.replace(FACTS, device="GPU-b")
+    check_choice(transport, (transport, "gloo"), mine, neighbour, is_one_host=False)
+    for is_near in (False, True):
+        with pytest.raises(IdentityMismatch, match=f"'{transport}', and says nothing of its host and device"):
+            check_choice(transport, (transport, "gloo"), mine, Capabilities(), is_one_host=is_near)
+        with pytest.raises(IdentityMismatch, match="does not join"):
+            check_choice(
+                transport, (transport, "gloo"), mine, dataclasses.replace(FACTS, device=""), is_one_host=is_near
+            )
+    with pytest.raises(IdentityMismatch, match="was not offered"):
+        check_choice(transport, ("gloo",), mine, neighbour, is_one_host=True)
+
+
+def test_a_transport_that_has_shown_not_to_work_is_spoken_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    def never() -> Any:
+        raise AssertionError("nothing is made")
+
+    names = ("cuda_ipc", "shm", "gloo")
+    transports = Transports({name: TransportFactory(receiver=never, sender=never) for name in names})
+    for _ in range(2):
+        transports.leave_out("cuda_ipc", "it maps nothing", "GPU-b")
+    assert caplog.text.count("it maps nothing") == 1
+    assert transports.names == transports.names_for("GPU-a") == names
+    assert transports.names_for("GPU-b") == names[1:]
+    transports.leave_out("cuda_ipc", "no IPC")
+    assert transports.names == transports.names_for("GPU-a") == names[1:]
+    transports.leave_out("shm", "no room")
+    transports.leave_out("gloo", "no network")
+    assert transports.names == names, "none works, so none is worse than another"
 
 
 def test_facts_that_are_missing_are_unknown_and_wild_ones_are_refused() -> None:

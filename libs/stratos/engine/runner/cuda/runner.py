@@ -128,7 +128,7 @@ class CudaRunner(TorchRunner):
             2 * max_sequences(config), largest, num_blocks, size, device, parts, self.block_tables
         )
         self._gpu_sampler: Any = _sampler(config, info, device)
-        # one by one in exact mode: whether the kernels take a step's adapters depends on all of them together
+        # one by one in exact mode, whose products all have one shape
         if config.enable_grouped_lora and config.enable_sorted_adapters and not self.attention.is_exact:
             self.grouped = GroupedAdapters(self.decoder.config, config.max_resident_adapters, largest, device)
         if info.can_generate and not self.decoder.waits_for_host:
@@ -212,7 +212,7 @@ class CudaRunner(TorchRunner):
         )
 
     def _decode_adapters(self, rows: tuple[PlanRow, ...]) -> list[LoraGroup] | None:
-        """The adapters of a decode step, none of the base model; ``None`` where they must be added eagerly."""
+        """The adapters of a decode step, none of the base model; ``None``: one of them must be added eagerly."""
         groups = []
         # rows are sorted by adapter, where anything here is not None
         for digest, members in itertools.groupby(range(len(rows)), lambda index: rows[index].adapter_digest):
@@ -223,13 +223,12 @@ class CudaRunner(TorchRunner):
                 return None
             places = list(members)
             groups.append(LoraGroup(weights, slice(places[0], places[-1] + 1)))
-        if groups and (self.grouped is None or not self.grouped.fits(groups)):
-            return None
-        return groups
+        is_captured = self.grouped is not None and all(self.grouped.fits(group) for group in groups)
+        return groups if is_captured or not groups else None
 
     def _step_adapters(self, lora: LoraBatch | None, num_tokens: int) -> StepLora | None:
         """Of an eager step."""
-        if lora is None or self.grouped is None or not self.grouped.fits(lora.groups):
+        if lora is None or self.grouped is None:
             return lora
         return self.grouped.step(lora.groups, num_tokens)
 

@@ -17,6 +17,7 @@ from stratos.core.kv import KvRange
 from stratos.core.requests.watermark import Watermark
 from stratos.engine.attention import triton_paged
 from stratos.engine.contract.plan import PromptTargets, StepPlan
+from stratos.engine.lora.grouped import GroupedAdapters
 from stratos.engine.runner.cuda.graphs import DecodeGraphs, DecodeOutputs, padded_sizes
 from stratos.engine.runner.cuda.runner import CudaRunner
 from stratos.engine.runner.cuda.sequence_rows import SequenceRows
@@ -176,6 +177,23 @@ def test_captured_steps_follow_the_adapters_of_each_replay_and_let_go_of_evicted
     stream = driver.stream(PROMPT[:1])
     driver.step([(stream, stream.row(1))])
     assert not gpu.grouped.holds_any, "a step without adapters frees what was evicted"
+
+
+def test_a_step_with_an_adapter_of_too_many_ranks_runs_eagerly_and_the_others_are_captured(
+    tmp_path: Path, model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_tiny_llama(tmp_path / "base", **SHAPE)
+    for index in range(2):
+        save_adapter(tmp_path / str(index), model, rank=2 + index, targets=["q_proj"], seed=index)
+    files = [read_adapter_files(tmp_path / str(index)) for index in range(2)]
+    monkeypatch.setattr(GroupedAdapters, "fits", lambda _, group: group.weights.max_ranks <= 2)
+    gpu = CudaRunner.load(config(model_path, max_graph_batch=2, max_resident_adapters=2), DEVICE)
+    capture = Recording()
+    gpu.capture_decodes(2, capture)
+    portable = TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False, max_resident_adapters=2))
+    logprobs = [_of_adapters_in_turn(runner, files) for runner in (gpu, portable)]
+    assert capture.num_replayed == 1
+    assert torch.allclose(logprobs[0], logprobs[1], atol=1e-3)
 
 
 def _of_adapters_in_turn(runner: TorchRunner, adapters: Sequence[AdapterFiles]) -> torch.Tensor:
