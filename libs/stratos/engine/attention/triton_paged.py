@@ -154,7 +154,7 @@ class TritonPagedAttention(AttentionBackend):
                 np.array([row.begin for row in rows], dtype=np.int32),
                 np.array([row.num_tokens for row in rows], dtype=np.int32),
                 contexts_,
-                self._slots(rows),
+                self._slots(rows, tables),
                 tables,
                 np.array(decode, dtype=np.int32).reshape(-1, 2),
                 np.array(prefill, dtype=np.int32).reshape(-1, 2),
@@ -207,13 +207,14 @@ class TritonPagedAttention(AttentionBackend):
             acc, stats = acc.new_empty(size * self._dim), stats.new_empty(size * 2)
         return ExactSlice(begin, end - begin, first_token, num_tokens, num_parts, acc, stats)
 
-    def _slots(self, rows: list[RowSpan]) -> np.ndarray:
-        size = self._block_size
-        slots = []
-        for row in rows:
-            positions = np.arange(row.start, row.context)
-            slots.append(np.asarray(row.block_table, dtype=np.int32)[positions // size] * size + positions % size)
-        return np.concatenate(slots).astype(np.int32)
+    def _slots(self, rows: list[RowSpan], tables: np.ndarray) -> np.ndarray:
+        """Of all tokens, int32: rows of 2 tokens at 5 and 1 at 9 are rows 0, 0, 1 at positions 5, 6, 9."""
+        counts = np.array([row.num_tokens for row in rows])
+        shifts = np.array([row.start - row.begin for row in rows])
+        positions = np.arange(counts.sum()) + np.repeat(shifts, counts)
+        blocks = tables[np.repeat(np.arange(len(rows)), counts), positions // self._block_size]
+        slots: np.ndarray = (blocks * self._block_size + positions % self._block_size).astype(np.int32)
+        return slots
 
     def forward(
         self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: TritonMetadata

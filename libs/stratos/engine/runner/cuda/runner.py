@@ -124,7 +124,9 @@ class CudaRunner(TorchRunner):
         if config.enable_grouped_experts and not self.attention.is_exact:
             group_experts(self.decoder)
         num_blocks, parts = -(-info.max_model_len // size), self.attention.context_parts
-        self.tables = DeviceTables(2 * max_sequences(config), largest, num_blocks, size, device, parts)
+        self.tables = DeviceTables(
+            2 * max_sequences(config), largest, num_blocks, size, device, parts, self.block_tables
+        )
         self._gpu_sampler: Any = _sampler(config, info, device)
         # one by one in exact mode, whose products all have one shape
         if config.enable_grouped_lora and config.enable_sorted_adapters and not self.attention.is_exact:
@@ -175,6 +177,8 @@ class CudaRunner(TorchRunner):
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> CudaHandle:  # type: ignore[override]
+        self.block_tables.apply(plan)
+        self.tables.note_changes(plan.rows)
         swap = self.host.start(plan.swap_outs, plan.swap_ins, self._swap_stream, is_fenced=plan.are_swaps_fenced)
         if plan.copies:
             self.pages.copy_blocks(plan.copies)
@@ -250,7 +254,7 @@ class CudaRunner(TorchRunner):
         info = self.info
         continued = {row.seq_id: 0 for row in plan.rows if row.continues}
         inputs = build_step_inputs(
-            plan, info.vocab_size, info.max_model_len, self.adapters.touch, self._device, continued
+            plan, info.vocab_size, info.max_model_len, self.adapters.touch, self._device, self.block_tables, continued
         )
         handle.ends = [(span.begin, span.begin + span.num_tokens) for span in inputs.spans]
         self.tables.continue_rows(plan.rows, [end - 1 for _, end in handle.ends], inputs.token_ids)

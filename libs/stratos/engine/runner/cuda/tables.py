@@ -16,9 +16,12 @@ from torch import Tensor
 
 from stratos.engine.attention.context_parts import ITEM_FIELDS, ContextParts
 from stratos.engine.attention.triton_paged import TritonMetadata, TritonPagedAttention
+from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import PREVIOUS_TOKEN, PlanRow
 from stratos.engine.memory.copies import pack_to_device, to_device
 from stratos.engine.runner.cuda.sequence_rows import SequenceRows
+
+_NO_ENTRIES = np.zeros(0, dtype=np.int32)
 
 
 class DeviceTables:
@@ -31,6 +34,7 @@ class DeviceTables:
         block_size: tokens per KV block.
         device: where they are.
         context_parts: how contexts of decode rows are cut, where that depends on their lengths.
+        kept: the host's block tables, which hold every plan before it is filled in here.
     """
 
     def __init__(
@@ -41,7 +45,9 @@ class DeviceTables:
         block_size: int,
         device: torch.device,
         context_parts: ContextParts | None = None,
+        kept: KeptTables | None = None,
     ) -> None:
+        self._kept = KeptTables() if kept is None else kept
         self._context_parts = context_parts
         self._capacity, self._block_size, self._device = capacity, block_size, device
         self.rows = SequenceRows(capacity)
@@ -77,23 +83,24 @@ class DeviceTables:
         inputs = np.zeros((5, size), dtype=np.int32)
         # padding: rows beyond ``capacity``, a context of 0, and slot -1, which no kernel writes
         inputs[0], inputs[4] = np.arange(self._capacity, self._capacity + size), -1
-        entries: list[int] = []
-        values: list[int] = []
+        entries, values = [_NO_ENTRIES], [_NO_ENTRIES]
         for index, (row, place) in enumerate(zip(rows, places, strict=True)):
             block, offset = divmod(row.start, self._block_size)
-            slot = row.block_table[block] * self._block_size + offset
+            table = self._kept.of(row.seq_id)
+            slot = int(table[block]) * self._block_size + offset
             inputs[:, index] = place, row.token_ids[0], row.start, row.start + 1, slot
             # entries beyond the model's context are never read; written, they would land in the next row of the table
-            first, changed = self.rows.table_changes(place, row.block_table[: self._width])
+            num_entries = min(len(table), self._width)
+            first = self.rows.send(place, num_entries)
             # only entries that changed travel: a decode step adds one about every ``block_size`` tokens
-            begin = place * self._width + first
-            entries += range(begin, begin + len(changed))
-            values += changed
+            if first < num_entries:
+                begin = place * self._width
+                entries.append(np.arange(begin + first, begin + num_entries, dtype=np.int32))
+                values.append(table[first:num_entries])
         sent, places_, values_, items = pack_to_device(
-            [inputs, np.array(entries, dtype=np.int32), np.array(values, dtype=np.int32), self._cut(inputs)],
-            self._device,
+            [inputs, np.concatenate(entries), np.concatenate(values), self._cut(inputs)], self._device
         )
-        if entries:
+        if len(values_):
             self.block_tables.view(-1).index_copy_(0, places_.long(), values_)
         self._items[: len(items)].copy_(items)
         return self._place_inputs(sent, size)
@@ -151,6 +158,12 @@ class DeviceTables:
             places = to_device(np.array([end for end, _ in pairs], dtype=np.int64), self._device)
             previous = self.last_tokens.index_select(0, self.rows_of([seq_id for _, seq_id in pairs]))
             token_ids.index_copy_(0, places, previous)
+
+    def note_changes(self, rows: Sequence[PlanRow]) -> None:
+        """A plan was applied to the host's tables, whatever kind of step it is."""
+        for row in rows:
+            if row.block_table:
+                self.rows.changed(row.seq_id, row.table_begin)
 
     def forget_tables(self) -> None:
         """After a step that broke off: the next step sends every block table in full."""

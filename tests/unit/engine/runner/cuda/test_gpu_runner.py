@@ -237,7 +237,7 @@ def test_tokens_are_the_same_with_the_baselines_of_the_switches(model_path: Path
 def test_warming_up_runs_every_stage_and_leaves_nothing(gpu: CudaRunner) -> None:
     gpu.warm_up()
     assert not gpu.pages.tensor.any()
-    assert gpu.tables.rows.table_changes(0, (0,)) == (0, (0,))
+    assert gpu.tables.rows.send(0, 1) == 0
 
 
 @pytest.mark.parametrize("chunk", [1, 9])
@@ -340,13 +340,14 @@ def test_rows_are_stable_and_the_longest_unused_one_is_given_away() -> None:
     rows = SequenceRows(4)
     first = rows.place([10, 11])
     assert rows.place([11, 10]) == first[::-1]
-    assert rows.table_changes(first[0], (5, 6)) == (0, (5, 6))
-    assert rows.table_changes(first[0], (5, 6, 7)) == (2, (7,))
-    assert rows.table_changes(first[0], (5, 8, 7)) == (0, (5, 8, 7))
+    assert [rows.send(first[0], count) for count in (2, 2, 3)] == [0, 2, 2]
+    rows.changed(10, 1)
+    rows.changed(99, 0)
+    assert [rows.send(row, 3) for row in first] == [1, 0]
     rows.place([12, 13])
     rows.place([10, 12])
     assert rows.place([14, 15]) == [first[1], rows.place([15])[0]]
-    assert rows.table_changes(first[1], (1,)) == (0, (1,))
+    assert rows.send(first[1], 1) == 0
     with pytest.raises(ValueError, match="hold 2"):
         rows.place([1, 2, 3])
 
