@@ -14,6 +14,7 @@ from stratos.kv import registry
 from stratos.kv.device import lease
 from stratos.kv.device.cuda import CudaMemory
 from stratos.kv.device.memory import HANDLE_BYTES, NoDeviceRoomError
+from stratos.kv.device.receiver import DeviceRings
 from stratos.kv.device.rings import most_rings, planned_bytes, whole_blocks
 from stratos.kv.device.trial import find_fault
 from stratos.kv.registry import port_transports, usable_transports
@@ -142,6 +143,16 @@ async def test_memory_is_taken_for_as_many_rings_as_are_planned_and_no_more(worl
         await eventually(lambda: world.transport_rings.num_lingering == 2)
         await world.receiver.open_pair("inc-2")
         assert device_of(world).num_allocations == 3
+
+
+async def test_rings_that_are_made_at_the_same_time_count_as_well(tmp_path):
+    staging = StagingConfig(slot_bytes=4096, slots_per_pair=2, max_pairs=2)
+    rings = DeviceRings(staging, tmp_path / "staging", 5.0, SegmentMemory(tmp_path / "device"))
+    made = await asyncio.gather(*(rings.make(f"pair-{number}") for number in range(6)), return_exceptions=True)
+    assert [isinstance(one, Overloaded) for one in made] == [False] * 4 + [True] * 2
+    for ring in made[:4]:
+        ring.close()
+    await rings.close()
 
 
 def test_rings_are_planned_where_the_transport_is_on():
