@@ -26,6 +26,7 @@ VARIANTS: dict[str, tuple[dict[str, bool], bool, SamplingParams]] = {
     "graphs_off": ({"enable_cuda_graphs": False}, True, GREEDY),
     "fused_ops_off": ({"enable_fused_ops": False}, True, GREEDY),
     "gemm_choice_on": ({"enable_gemm_choice": True}, True, GREEDY),
+    "prepare_kernel_on": ({"enable_prepare_kernel": True}, True, GREEDY),
     "split_kv_off": ({"enable_split_kv": False}, True, GREEDY),
     "balanced_kv_off": ({"enable_balanced_kv": False}, True, GREEDY),
     "sampled": ({}, True, SAMPLED),

@@ -17,6 +17,7 @@ import torch
 
 from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import RowSpan
+from stratos.engine.attention.context_parts import ContextParts
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.attention.triton_paged import TritonPagedAttention
 from stratos.engine.layers.rotary import RopeRows
@@ -104,6 +105,10 @@ def _sampling() -> None:
     sampling.mask(logits, rows, torch.zeros(8, VOCAB // 32, dtype=torch.int32))
 
 
+def _decode_inputs() -> None:
+    DeviceTables(1024, max(BATCHES), 512, BLOCK, CPU, ContextParts(66, 32, 64), has_kernel=True).prepare(max(BATCHES))
+
+
 def _copies() -> None:
     words = DIM * torch.bfloat16.itemsize // 8
     pages = torch.zeros(2, LAYERS, 2, KV_HEADS, BLOCK, words, dtype=torch.int64)
@@ -138,6 +143,7 @@ def main() -> None:
             if config == "bf16":
                 _layer(dtype)
                 _sampling()
+                _decode_inputs()
                 _copies()
         found += _report(record, config)
     print(json.dumps(found))

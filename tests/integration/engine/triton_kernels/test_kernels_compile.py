@@ -18,6 +18,7 @@ SPILLED_BYTES = 8
 ATTENTION_KERNELS = {"_attention_kernel", "exact_merge_kernel", "merge_items_kernel", "merge_kernel", "_rope_kv_kernel"}
 KERNELS = ATTENTION_KERNELS | {
     "_choose_kernel",
+    "_decode_inputs_kernel",
     "_expand_kernel",
     "_experts_kernel",
     "_levels_kernel",
