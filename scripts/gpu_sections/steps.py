@@ -27,6 +27,12 @@ VARIANTS: dict[str, tuple[dict[str, bool], bool, SamplingParams]] = {
     "fused_ops_off": ({"enable_fused_ops": False}, True, GREEDY),
     "gemm_choice_on": ({"enable_gemm_choice": True}, True, GREEDY),
     "prepare_kernel_on": ({"enable_prepare_kernel": True}, True, GREEDY),
+    "dependent_launch_on": ({"enable_dependent_launch": True}, True, GREEDY),
+    "gemm_choice_and_dependent_launch_on": (
+        {"enable_gemm_choice": True, "enable_dependent_launch": True},
+        True,
+        GREEDY,
+    ),
     "split_kv_off": ({"enable_split_kv": False}, True, GREEDY),
     "balanced_kv_off": ({"enable_balanced_kv": False}, True, GREEDY),
     "sampled": ({}, True, SAMPLED),
