@@ -185,6 +185,7 @@ class Bench:
 
     def _plan(self, batch: int, params: SamplingParams, step: int, continues: bool) -> StepPlan:
         start = self._context + step
+        num_known = (start - 1) // BLOCK + 1 if step else 0  # the first plan brings whole tables, as an engine's does
         rows = []
         for index in range(batch):
             spec = SampleSpec(
@@ -201,7 +202,8 @@ class Bench:
                 seq_id=self._next_id + index,
                 token_ids=(PREVIOUS_TOKEN if continues else index % 90,),
                 start=start,
-                block_table=self._tables[index][: start // BLOCK + 1],
+                block_table=self._tables[index][num_known : start // BLOCK + 1],
+                table_begin=num_known,
                 sample=spec,
                 adapter_digest=adapter_name(index % self.num_adapters) if self.num_adapters else "",
                 continues=continues,
