@@ -35,9 +35,12 @@ async def world(tmp_path: Path, device: SegmentMemory) -> AsyncIterator[World]:
     assert (device.num_allocations, device.freed_too_early) == (0, [])
 
 
-async def start(world: World) -> tuple[Worker, Worker]:
+async def start(world: World, engine_program: str = "") -> tuple[Worker, Worker]:
     small = NAMES | {"staging": {"slot_bytes": 4096, "slots_per_pair": 4}}
-    workers = [await world.start(role, transport=small) for role in (WorkerRole.PREFILL, WorkerRole.DECODE)]
+    workers = [
+        await world.start(role, engine_program=engine_program, transport=small)
+        for role in (WorkerRole.PREFILL, WorkerRole.DECODE)
+    ]
     return workers[0], workers[1]
 
 
@@ -59,6 +62,20 @@ async def test_kv_goes_from_device_to_device_and_damage_is_healed(world: World, 
     failures = decode.metric("stratos_kv_integrity_failures_total", cause="checksum")
     assert failures == len(faults)
     assert prefill.metric("stratos_kv_transfer_bytes_total", direction="sent", transport="cuda_ipc") >= 8 * 299
+    await prefill.wait_baseline()
+    await decode.wait_baseline()
+
+
+async def test_engines_in_processes_of_their_own_hand_kv_from_device_to_device(
+    world: World, device: SegmentMemory
+) -> None:
+    prefill, decode = await start(world, "tests.support.device_runner")
+    stream = await (await (await world.gateway(decode)).submit(PROMPT, prefill=(prefill,), max_tokens=4)).over()
+    assert stream.error is None
+    assert stream.tokens[0] == expected(4)
+    assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_HANDOFF
+    assert prefill.metric("stratos_kv_transfer_bytes_total", direction="sent", transport="cuda_ipc") >= 8 * 299
+    assert device.num_allocations == 1
     await prefill.wait_baseline()
     await decode.wait_baseline()
 

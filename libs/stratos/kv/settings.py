@@ -89,7 +89,7 @@ class TransportConfig:
     names: Annotated[tuple[Literal["cuda_ipc", "shm", "tls", "gloo", "nccl"], ...], MinLen(1)] = ("shm", "tls", "gloo")
     """KV transports, best first; shm is for workers of one host, tls needs mTLS, and with mTLS gloo is left out. nccl
     needs a GPU in every worker; cuda_ipc needs workers of one host, on one GPU or on two that reach each other's
-    memory, engine_process "thread", and staging.slot_bytes a multiple of 16. Neither has run on a GPU yet."""
+    memory, and staging.slot_bytes a multiple of 16. Neither has run on a GPU yet."""
     allow_unencrypted_gloo: bool = False
     """With mTLS on, take gloo too: KV is then readable on the network, and any process there may send some."""
     allow_unencrypted_nccl: bool = False

@@ -16,7 +16,7 @@ from stratos.kv.device.cuda import CudaMemory
 from stratos.kv.device.memory import HANDLE_BYTES, NoDeviceRoomError
 from stratos.kv.device.rings import most_rings, planned_bytes, whole_blocks
 from stratos.kv.device.trial import find_fault
-from stratos.kv.registry import is_on_device, usable_transports
+from stratos.kv.registry import port_transports, usable_transports
 from stratos.kv.settings import StagingConfig, TransportConfig
 from tests.support.kv_transfer_world import SLOT_BYTES, PeerProcess, World, payload_of
 from tests.support.segment_memory import SEGMENTS, SegmentMemory
@@ -96,9 +96,9 @@ async def test_memory_that_a_stopped_sender_maps_is_kept_until_it_goes_on(world)
         await eventually(lambda: zombie.state == "T")
         world.receiver.end_incarnation("inc-1")
         await asyncio.sleep(0)
-        assert (world.receiver.num_lingering, device_of(world).num_allocations) == (1, 1)
+        assert (world.transport_rings.num_lingering, device_of(world).num_allocations) == (1, 1)
         zombie.signal(signal.SIGCONT)
-        await eventually(lambda: world.receiver.num_lingering == 0)
+        await eventually(lambda: world.transport_rings.num_lingering == 0)
         assert (device_of(world).num_allocations, device_of(world).freed_too_early) == (0, [])
 
 
@@ -110,7 +110,7 @@ async def test_memory_of_a_killed_sender_is_free_at_once_and_its_pair_broken(wor
         doomed.signal(signal.SIGKILL)
         with pytest.raises(WorkerLost, match="broke"):
             await waiting
-        assert (world.receiver.num_lingering, device_of(world).num_allocations) == (0, 0)
+        assert (world.transport_rings.num_lingering, device_of(world).num_allocations) == (0, 0)
         assert (await world.receiver.open_pair("inc-1")).pair != offer.pair
 
 
@@ -139,7 +139,7 @@ async def test_memory_is_taken_for_as_many_rings_as_are_planned_and_no_more(worl
         with pytest.raises(Overloaded, match="senders that do not end"):
             await world.receiver.open_pair("inc-2")
         second.signal(signal.SIGKILL)
-        await eventually(lambda: world.receiver.num_lingering == 2)
+        await eventually(lambda: world.transport_rings.num_lingering == 2)
         await world.receiver.open_pair("inc-2")
         assert device_of(world).num_allocations == 3
 
@@ -155,9 +155,9 @@ async def test_what_is_read_keeps_its_memory(world):
     link = await world.link()
     payload = payload_of(0, SLOT_BYTES)
     await link.send(link.post(0, link.slots[0], payload), payload)
-    span = await world.receiver.wait(link.name, link.leg, 0, timeout_s=5.0)
+    span = world.rings.by_pair[link.name].payload(link.slots[0], SLOT_BYTES)
     world.receiver.end_incarnation("inc-p")
-    await eventually(lambda: world.receiver.num_lingering == 0)
+    await eventually(lambda: world.transport_rings.num_lingering == 0)
     assert device_of(world).num_allocations == 1
     assert bytes(span.to_host()) == payload
     del span
@@ -284,23 +284,28 @@ def test_a_transport_that_does_not_work_here_is_left_out_at_start(tmp_path, monk
         raise RuntimeError("no IPC")
 
     monkeypatch.setattr(registry, "CudaMemory", lambda *_: SegmentMemory(tmp_path / "device"))
-    config = TransportConfig(shm_directory=tmp_path / "staging")
     names = ("cuda_ipc", "shm", "gloo")
-    assert registry.working_transports(names, config, device="GPU-a") == names
-    assert registry.working_transports(names, config) == names[1:], "no GPU is known"
+    config = TransportConfig(shm_directory=tmp_path / "staging", names=names)
+
+    def working(names, device="GPU-a"):
+        return registry.working_transports(names, registry.find_faults(config, device=device))
+
+    assert working(names) == names
+    assert working(names, device="") == names[1:], "no GPU is known"
     monkeypatch.setattr(SegmentMemory, "export", cannot)
-    assert registry.working_transports(names, config, device="GPU-a") == names[1:]
+    assert working(names) == names[1:]
     assert "no KV over cuda_ipc, the next transport is taken: the device exports no memory: no IPC" in caplog.text
     with pytest.raises(ValueError, match=r"no KV transport works here, add another one \(cuda_ipc: .*no IPC\)"):
-        registry.working_transports(names[:1], config, device="GPU-a")
+        working(names[:1])
 
 
 def test_it_is_refused_where_it_cannot_run(tmp_path):
     config = TransportConfig(names=("cuda_ipc", "shm"))
-    with pytest.raises(ValueError, match="engine_process thread"):
+    with pytest.raises(ValueError, match="needs device cuda"):
         usable_transports(config, has_tls=False)
     assert usable_transports(config, has_tls=True, has_device_pages=True) == ("cuda_ipc", "shm")
-    assert [is_on_device(name) for name in ("cuda_ipc", "shm")] == [True, False]
+    parts = port_transports(config, device="GPU-a")
+    assert [parts[name].is_on_device for name in ("cuda_ipc", "shm")] == [True, False]
     odd = replace(config, staging=StagingConfig(slot_bytes=4100))
     with pytest.raises(ValueError, match="multiple of 16"):
         usable_transports(odd, has_tls=True, has_device_pages=True)

@@ -34,7 +34,7 @@ from stratos.kv.device.lease import (
 from stratos.kv.device.memory import DeviceMemory, ExportedMemory, NoDeviceRoomError
 from stratos.kv.device.rings import most_rings
 from stratos.kv.private_directory import private_directory
-from stratos.kv.receiver import Ring, RingReceiver
+from stratos.kv.receiver import OnArrived, OnBroken, Ring, Rings
 from stratos.kv.settings import StagingConfig
 
 CUDA_IPC = "cuda_ipc"
@@ -58,22 +58,20 @@ class _DeviceRing(Ring):
         """No other process maps the memory, and none will."""
         self._is_closed = False
 
-    def view(self, slot: int) -> memoryview:
-        return self.payload(slot, self._slot_bytes).to_host()
+    def start(self, on_arrived: OnArrived, on_broken: OnBroken) -> None:
+        self._on_broken = on_broken
 
     def payload(self, slot: int, num_bytes: int) -> DevicePayload:
         assert self._memory is not None, "a pair that has ended is asked for nothing"
         return self._memory.span(slot * self._slot_bytes, num_bytes)
 
-    def lend(
-        self, lease: socket.socket, grant: Callable[[ExportedMemory], Grant], ended: Callable[[str], None]
-    ) -> None:
+    def lend(self, lease: socket.socket, grant: Callable[[ExportedMemory], Grant]) -> None:
         """Give the handle to a sender, the first one only."""
         if self._is_closed or self._lease is not None or self._memory is None:
             raise ConnectionError("the pair has ended, or has a sender already")
         lease.send(encode_grant(grant(self._memory)))  # less than any socket's buffer
         self._lease = lease
-        self._loop.add_reader(lease.fileno(), self._lease_ended, ended)
+        self._loop.add_reader(lease.fileno(), self._lease_ended)
 
     def close(self) -> None:
         self._is_closed = True
@@ -83,7 +81,7 @@ class _DeviceRing(Ring):
             with contextlib.suppress(OSError):  # the sender has closed it at the same time
                 self._lease.shutdown(socket.SHUT_WR)
 
-    def _lease_ended(self, ended: Callable[[str], None]) -> None:
+    def _lease_ended(self) -> None:
         assert self._lease is not None
         try:
             if self._lease.recv(1):
@@ -98,7 +96,8 @@ class _DeviceRing(Ring):
         was_closed, self._is_closed = self._is_closed, True
         self._give_back()
         if not was_closed:
-            ended(self.pair)
+            why = "the connection broke: the source's process has ended, or closed the pair"
+            self._on_broken(self.pair, why)
 
     def _give_back(self) -> None:
         self._memory = None  # spans that are read keep it
@@ -106,16 +105,12 @@ class _DeviceRing(Ring):
             self.returned.set_result(None)
 
 
-class DeviceReceiver(RingReceiver):
-    """Receives into memory of ``memory``'s device, from processes that share ``directory``."""
+class DeviceRings(Rings):
+    """Memory of ``memory``'s device, for processes that share ``directory``."""
 
-    transport = CUDA_IPC
-
-    def __init__(
-        self, incarnation: str, config: StagingConfig, directory: Path, timeout_s: float, memory: DeviceMemory
-    ) -> None:
-        super().__init__(incarnation, config)
+    def __init__(self, config: StagingConfig, directory: Path, timeout_s: float, memory: DeviceMemory) -> None:
         check_slots(config)
+        self._config = config
         self._directory, self._timeout_s, self._device = private_directory(directory), timeout_s, memory
         self._path = self._directory / f"kv-{secrets.token_hex(8)}.sock"
         self._accepting = Accepting("kv-ipc", self._greet)
@@ -130,7 +125,7 @@ class DeviceReceiver(RingReceiver):
         """Rings of ended pairs that a sender may still map."""
         return len(self._lingering)
 
-    async def _make_ring(self, pair: str) -> Ring:
+    async def make(self, pair: str) -> Ring:
         if len(self._memories) >= most_rings(self._config.max_pairs):
             raise Overloaded("senders that do not end hold too much memory of ended KV transfer pairs")
         self._listen()
@@ -147,7 +142,7 @@ class DeviceReceiver(RingReceiver):
         self._rings[secret] = ring
         return ring
 
-    def _ended(self, ring: Ring) -> None:
+    def forget(self, ring: Ring) -> None:
         assert isinstance(ring, _DeviceRing)
         self._rings = {secret: known for secret, known in self._rings.items() if known is not ring}
         if not ring.returned.done():
@@ -155,7 +150,6 @@ class DeviceReceiver(RingReceiver):
             ring.returned.add_done_callback(self._lingering.discard)
 
     async def close(self) -> None:
-        await super().close()
         await self._accepting.close()
         if self._accepting.listener is not None:
             self._path.unlink(missing_ok=True)
@@ -183,7 +177,7 @@ class DeviceReceiver(RingReceiver):
             ring = self._rings.get(secret)
             if ring is None:
                 raise ConnectionError("it names no pair of this process")
-            ring.lend(lease, self._grant, self._sender_ended)
+            ring.lend(lease, self._grant)
         except (OSError, TimeoutError) as error:
             _log.info("a connection for KV was refused: %s", error)
             lease.close()
@@ -194,9 +188,6 @@ class DeviceReceiver(RingReceiver):
     def _grant(self, memory: ExportedMemory) -> Grant:
         size = self._config.slot_bytes * self._config.slots_per_pair
         return Grant(size, self._device.device, memory.handle)
-
-    def _sender_ended(self, pair: str) -> None:
-        self._on_broken(pair, "the connection broke: the source's process has ended, or closed the pair")
 
 
 def check_slots(config: StagingConfig) -> None:

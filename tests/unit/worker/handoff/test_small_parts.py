@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -12,9 +11,11 @@ from stratos.common.errors import BadRequest, Busy, IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.kv.capabilities import Capabilities, LocalCapabilities
-from stratos.kv.inproc import InprocHub, InprocReceiver
-from stratos.kv.settings import StagingConfig
+from stratos.kv.inproc import InprocHub, InprocRings
+from stratos.kv.receiver import RingReceiver
+from stratos.kv.settings import StagingConfig, TransportConfig
 from stratos.kv.transfer import FrameHeader, TransportOffer
+from stratos.worker.engine_client.remote_port import RemotePort
 from stratos.worker.handoff.codec import request_from_pb, request_to_pb, response_from_pb, response_to_pb
 from stratos.worker.handoff.pairing import check_choice, check_pairing, choose_transport, is_one_host
 from stratos.worker.handoff.records import (
@@ -36,7 +37,7 @@ from stratos.worker.handoff.records import (
     SourcePhase,
 )
 from stratos.worker.handoff.staging_slots import StagingSlots
-from stratos.worker.handoff.transports import TransportFactory, Transports
+from stratos.worker.handoff.transports import Transports
 from tests.support.terms import make_terms
 
 NOW_S = 1000.0
@@ -99,11 +100,11 @@ def test_a_source_that_says_nothing_of_its_device_may_choose_none_between_device
 
 
 def test_a_transport_that_has_shown_not_to_work_is_spoken_no_more(caplog: pytest.LogCaptureFixture) -> None:
-    def never() -> Any:
+    def never(*_: object) -> None:
         raise AssertionError("nothing is made")
 
     names = ("cuda_ipc", "shm", "gloo")
-    transports = Transports({name: TransportFactory(receiver=never, sender=never) for name in names})
+    transports = Transports(names, RemotePort(never, never), "inc-d", TransportConfig())  # type: ignore[arg-type]
     for _ in range(2):
         transports.leave_out("cuda_ipc", "it maps nothing", "GPU-b")
     assert caplog.text.count("it maps nothing") == 1
@@ -127,7 +128,8 @@ def test_facts_that_are_missing_are_unknown_and_wild_ones_are_refused() -> None:
 
 
 async def test_wait_for_a_slot_is_in_order_and_bounded() -> None:
-    receiver = InprocReceiver("d", StagingConfig(slot_bytes=64, slots_per_pair=1), InprocHub())
+    config = StagingConfig(slot_bytes=64, slots_per_pair=1)
+    receiver = RingReceiver("inproc", "d", config, InprocRings(config, InprocHub()))
     staging = StagingSlots(5.0)
     offer, slots = await staging.allocate(receiver, "p", 1, "a")
     waiting = [asyncio.create_task(staging.allocate(receiver, "p", 1, leg)) for leg in ("b", "c")]
