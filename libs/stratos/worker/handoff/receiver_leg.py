@@ -309,7 +309,10 @@ class ReceiverLeg:
                     receiver.post(offer.pair, header)
                 case Sent() as sent:
                     receiver.notify_sent(offer.pair, sent.leg, sent.seq)
-                case AbortAck() | Refused() | None:
+                case AbortAck() | None:
+                    return True
+                case Refused() as refused:
+                    self._is_pair_lost = isinstance(refused.error, WorkerLost)
                     return True
 
     async def _settle_pending(self) -> None:
