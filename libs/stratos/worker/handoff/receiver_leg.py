@@ -174,6 +174,7 @@ class ReceiverLeg:
         mine, near = context.transports.capabilities, is_one_host(context.me().address, ready.source.address)
         check_choice(ready.transport, self._intent.transports, mine, ready.capabilities, is_one_host=near)
         try:
+            await context.transports.prepare(ready.transport)
             num_tokens = await self._target.reserve()
             receiver = context.transports.receiver(ready.transport)
             num_slots = context.config.num_slots

@@ -160,8 +160,13 @@ class SourceLeg:
         grant = self._grant.result()
         if not 0 <= grant.num_skip_tokens <= len(self._intent.token_ids):
             raise BadRequest("Grant.num_skip_tokens is outside of the prompt", param="num_skip_tokens")
+        transports = self._context.transports
+        await transports.prepare(self._transport)
         try:
-            return await self._context.transports.sender(self._transport).connect(grant.offer), grant
+            async with asyncio.timeout(self._context.config.receiver_timeout_s):
+                return await transports.sender(self._transport).connect(grant.offer), grant
+        except TimeoutError:
+            raise WorkerLost("the pair of the hand-off was not connected in time") from None
         except ValueError as error:
             raise BadRequest(f"the receiver's transport offer cannot be used: {error}") from error
         except Internal as error:  # it never will: the next hand-off takes another transport
