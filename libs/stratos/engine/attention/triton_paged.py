@@ -81,6 +81,7 @@ class TritonPagedAttention(AttentionBackend):
         is_exact: results independent of batch and chunk, slower at long contexts.
         splits_kv: split long contexts over programs where few rows decode.
         balances_kv: split each context by its own length, however many rows decode; needs ``splits_kv``.
+        has_pdl: kernels are launched as ``dependent_launch`` says; in exact mode only that which writes KV.
         shapes: of programs; chosen by type and head size when absent.
     """
 
@@ -97,13 +98,14 @@ class TritonPagedAttention(AttentionBackend):
         is_exact: bool = False,
         splits_kv: bool = True,
         balances_kv: bool = True,
+        has_pdl: bool = False,
         shapes: Shapes | None = None,
     ) -> None:
         geometry = pages.geometry
         self._num_heads, self._kv_heads, self._dim = num_heads, geometry.num_kv_heads, geometry.head_dim
         self._block_size, self._device = geometry.block_size, pages.tensor.device
         self._windows, self.is_exact, self.kv_scales = tuple(windows), is_exact, kv_scales
-        self._splits_kv = splits_kv
+        self._splits_kv, self._has_pdl = splits_kv, has_pdl
         self.is_invariant_by_design = is_exact
         self.name = f"{self.name}{'-exact' if is_exact else ''}{'-fp8' if kv_scales is not None else ''}"
         self._layer_pages = [pages.tensor[:, layer] for layer in range(geometry.num_layers)]
@@ -230,6 +232,7 @@ class TritonPagedAttention(AttentionBackend):
             pages,
             self._num_heads,
             scales,
+            has_pdl=self._has_pdl,
         )
         out = torch.empty_like(query)
         if metadata.decode is not None:
@@ -264,6 +267,7 @@ class TritonPagedAttention(AttentionBackend):
             parts=parts,
             kv_scales=scales,
             exact=exact,
+            has_pdl=self._has_pdl and exact is None,
         )
 
     def parts_of(self, rows: AttentionRows) -> Parts | None:

@@ -63,6 +63,8 @@ class CudaHandle:
     sampled: list[tuple[int, SampleSpec]]
     logits: Tensor | None = None
     """float32 [sampled rows, vocab]."""
+    places: Tensor | None = None
+    """int64 [sampled rows]: their rows of the tables, until the next step is launched; ``None``: to be looked up."""
     is_bad: Tensor | None = None
     """Bool [rows or tokens]: the hidden state is not finite."""
     pending: PendingSample | FinishedSample | None = None
@@ -125,7 +127,14 @@ class CudaRunner(TorchRunner):
             group_experts(self.decoder)
         num_blocks, parts = -(-info.max_model_len // size), self.attention.context_parts
         self.tables = DeviceTables(
-            2 * max_sequences(config), largest, num_blocks, size, device, parts, self.block_tables
+            2 * max_sequences(config),
+            largest,
+            num_blocks,
+            size,
+            device,
+            parts,
+            self.block_tables,
+            has_kernel=config.enable_prepare_kernel,
         )
         self._gpu_sampler: Any = _sampler(config, info, device)
         # one by one in exact mode, whose products all have one shape
@@ -169,6 +178,7 @@ class CudaRunner(TorchRunner):
     def _decode(self, size: int, lora: StepLora | None = None) -> DecodeOutputs:
         """The work of a decode step over static buffers: what graphs capture."""
         tables = self.tables
+        tables.prepare(size)
         metadata = tables.metadata(self._kernel, size)
         hidden = self.decoder.forward(tables.token_ids[:size], tables.positions[:size], self.attention, metadata, lora)
         return DecodeOutputs(self.decoder.logits(hidden, self._logits[:size]), _is_bad(hidden))
@@ -236,7 +246,7 @@ class CudaRunner(TorchRunner):
         graphs = self.decoding
         assert graphs is not None
         size = graphs.padded(len(rows))
-        self.tables.fill(rows, size)
+        places = self.tables.fill(rows, size)
         if groups:
             assert self.grouped is not None
             assert self.decoding_adapters is not None
@@ -245,7 +255,7 @@ class CudaRunner(TorchRunner):
         outputs = graphs.step(size)
         handle.is_bad, handle.ends = outputs.is_bad[: len(rows)], [(i, i + 1) for i in range(len(rows))]
         if len(handle.sampled) == len(rows):
-            handle.logits = outputs.logits[: len(rows)]
+            handle.logits, handle.places = outputs.logits[: len(rows)], places[: len(rows)]
         elif handle.sampled:
             chosen = [index for index, row in enumerate(rows) if row.sample]
             handle.logits = outputs.logits.index_select(0, to_device(np.array(chosen, dtype=np.int64), self._device))
@@ -279,8 +289,10 @@ class CudaRunner(TorchRunner):
             rows = [complete.get(seq_id, spec) for seq_id, spec in handle.sampled]
             by_row = {i: masks[seq] for i, (seq, _) in enumerate(handle.sampled) if seq in masks} if masks else None
             handle.pending = self._gpu_sampler.start(handle.logits, rows, by_row)
-            index = self.tables.rows_of([seq_id for seq_id, _ in handle.sampled])
-            self.tables.keep_tokens(index, handle.pending.token_ids)
+            places = handle.places
+            if places is None:
+                places = self.tables.rows_of([seq_id for seq_id, _ in handle.sampled])
+            self.tables.keep_tokens(places, handle.pending.token_ids)
             tensors = handle.pending.tensors()
             handle.logits = None
         if handle.is_bad is not None:

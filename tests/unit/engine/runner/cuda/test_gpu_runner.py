@@ -234,6 +234,15 @@ def test_tokens_are_the_same_with_the_baselines_of_the_switches(model_path: Path
     assert generate(CudaRunner.load(baseline, DEVICE), 1) == portable
 
 
+def test_tokens_are_the_same_with_one_kernel_for_the_inputs_of_a_captured_step(model_path: Path) -> None:
+    portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
+    capture = Recording()
+    runner = CudaRunner.load(config(model_path, enable_prepare_kernel=True, enable_grouped_lora=False), DEVICE)
+    runner.capture_decodes(8, capture)
+    assert generate(runner, 1) == portable
+    assert capture.num_replayed > 2
+
+
 def test_warming_up_runs_every_stage_and_leaves_nothing(gpu: CudaRunner) -> None:
     gpu.warm_up()
     assert not gpu.pages.tensor.any()
