@@ -111,10 +111,12 @@ class Transports:
 
     async def close(self) -> None:
         """End all pairs; the port itself is closed with its engine, also where that answers no call any more."""
-        ends = (*self._senders.values(), *self._receivers.values())
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await asyncio.gather(*(end.close() for end in ends))
+                for sender in self._senders.values():
+                    await sender.close()
+                for receiver in self._receivers.values():
+                    await receiver.close()
 
     def _expect(self, name: str) -> None:
         if name not in self.names:
