@@ -14,6 +14,7 @@ from stratos.kv import registry
 from stratos.kv.device import lease
 from stratos.kv.device.cuda import CudaMemory
 from stratos.kv.device.memory import HANDLE_BYTES, NoDeviceRoomError
+from stratos.kv.device.receiver import DeviceRings
 from stratos.kv.device.rings import most_rings, planned_bytes, whole_blocks
 from stratos.kv.device.trial import find_fault
 from stratos.kv.registry import port_transports, usable_transports
@@ -144,6 +145,16 @@ async def test_memory_is_taken_for_as_many_rings_as_are_planned_and_no_more(worl
         assert device_of(world).num_allocations == 3
 
 
+async def test_rings_that_are_made_at_the_same_time_count_as_well(tmp_path):
+    staging = StagingConfig(slot_bytes=4096, slots_per_pair=2, max_pairs=2)
+    rings = DeviceRings(staging, tmp_path / "staging", 5.0, SegmentMemory(tmp_path / "device"))
+    made = await asyncio.gather(*(rings.make(f"pair-{number}") for number in range(6)), return_exceptions=True)
+    assert [isinstance(one, Overloaded) for one in made] == [False] * 4 + [True] * 2
+    for ring in made[:4]:
+        ring.close()
+    await rings.close()
+
+
 def test_rings_are_planned_where_the_transport_is_on():
     config = TransportConfig(names=("cuda_ipc", "shm"), staging=StagingConfig(slot_bytes=3 << 20, slots_per_pair=3))
     assert planned_bytes(config) == 2 * 8 * (10 << 20), "9 MiB in whole blocks of 2 MiB, for 8 sources, twice"
@@ -265,7 +276,10 @@ async def test_a_device_that_maps_nothing_is_told_from_memory_that_is_gone(world
 
 
 def test_a_trial_at_start_takes_nothing_and_finds_what_cannot_work(tmp_path, monkeypatch):
-    device = SegmentMemory(tmp_path / "device")
+    device, left = SegmentMemory(tmp_path / "device"), tmp_path / "staging" / SOCKET.replace(".sock", ".new")
+    left.parent.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(left))
     assert find_fault(device, tmp_path / "staging") == ""
     assert (device.num_allocations, list((tmp_path / "staging").iterdir())) == (0, [])
     assert "cannot listen" in find_fault(device, tmp_path / ("x" * 100) / "staging")

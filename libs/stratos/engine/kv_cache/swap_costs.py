@@ -15,7 +15,7 @@ from stratos.common.clock import Clock
 SMOOTHING = 0.2
 """Weight of the newest measurement in a rate."""
 FORGET_S = 30.0
-"""Where copies do not pay, one plan in so many seconds copies all the same, to measure them."""
+"""Where copies do not pay, some are made all the same once in so many seconds, to measure them."""
 MIN_PREFILL_TOKENS = 16
 """Steps with fewer prompt tokens measure the fixed cost of a step rather than prefill."""
 

@@ -118,6 +118,7 @@ class DeviceRings(Rings):
         """By the secret of the offer; of open pairs."""
         self._memories: weakref.WeakSet[ExportedMemory] = weakref.WeakSet()
         """Of open pairs, and of ended ones that are still mapped or read."""
+        self._num_exporting = 0
         self._lingering: set[asyncio.Future[None]] = set()
 
     @property
@@ -126,16 +127,19 @@ class DeviceRings(Rings):
         return len(self._lingering)
 
     async def make(self, pair: str) -> Ring:
-        if len(self._memories) >= most_rings(self._config.max_pairs):
+        if len(self._memories) + self._num_exporting >= most_rings(self._config.max_pairs):
             raise Overloaded("senders that do not end hold too much memory of ended KV transfer pairs")
         self._listen()
         size = self._config.slot_bytes * self._config.slots_per_pair
+        self._num_exporting += 1  # a caller that gave up has ended nothing: the next one may come beside it
         try:
             memory = await asyncio.to_thread(self._device.export, size)
         except NoDeviceRoomError as error:
             raise Overloaded(f"no room for {size / 2**20:.1f} MiB of KV staging on the device: {error}") from error
         except RuntimeError as error:
             raise Internal(f"the device exports no memory: {error}") from error
+        finally:
+            self._num_exporting -= 1
         self._memories.add(memory)
         secret = secrets.token_bytes(SECRET_BYTES)
         ring = _DeviceRing(pair, memory, self._config.slot_bytes, f"{self._path.name}/{secret.hex()}")

@@ -1,11 +1,14 @@
-"""Tries once, at start, what a receiver over exported memory needs: a peer then never chooses it in vain."""
+"""Tries once, at start, what a receiver over exported memory needs: a peer then never chooses it in vain.
+
+Sockets that processes left in the directory when they died are removed here, too.
+"""
 
 from __future__ import annotations
 
 import secrets
 from pathlib import Path
 
-from stratos.kv.device.lease import listen_at
+from stratos.kv.device.lease import listen_at, remove_leftovers
 from stratos.kv.device.memory import DeviceMemory, NoDeviceRoomError
 from stratos.kv.private_directory import private_directory
 
@@ -18,6 +21,7 @@ def find_fault(memory: DeviceMemory, directory: Path) -> str:
     """
     path = private_directory(directory) / f"kv-{secrets.token_hex(8)}.sock"
     try:
+        remove_leftovers(path.parent)
         listen_at(path).close()
     except OSError as error:
         return f"cannot listen in {directory}: {error}"
