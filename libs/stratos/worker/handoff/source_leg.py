@@ -153,8 +153,13 @@ class SourceLeg:
         grant = self._grant.result()
         if not 0 <= grant.num_skip_tokens <= len(self._intent.token_ids):
             raise BadRequest("Grant.num_skip_tokens is outside of the prompt", param="num_skip_tokens")
+        sender = self._context.transports.sender(self._transport)
         try:
-            return await self._context.transports.sender(self._transport).connect(grant.offer), grant
+            # The receiver takes a source that connects for one that waits: only this bounds an engine that hangs.
+            async with asyncio.timeout(self._context.config.frame_timeout_s):
+                return await sender.connect(grant.offer), grant
+        except TimeoutError:
+            raise WorkerLost("the engine of this worker does not answer") from None
         except ValueError as error:
             raise BadRequest(f"the receiver's transport offer cannot be used: {error}") from error
         except Internal as error:  # it never will: the next hand-off takes another transport
