@@ -25,7 +25,7 @@ def _world(transport, tmp_path, **options):
     return World(transport, directory, **options)
 
 
-@pytest.fixture(params=[*TRANSPORTS, "shm in the engine's process", "gloo in the engine's process"])
+@pytest.fixture(params=[*TRANSPORTS, "shm in the engine's process"])
 async def world(request, tmp_path):
     name, _, is_moved = request.param.partition(" in ")
     made = _world(name, tmp_path, gloo_timeout_s=2.0)

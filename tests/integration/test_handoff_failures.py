@@ -13,6 +13,7 @@ import pytest
 
 from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import BadRequest, StratosError, WorkerLost
+from stratos.core.kv import StagingLedger
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.fake.runner import fake_generate
 from tests.support.kv_faults import Fault
@@ -83,7 +84,7 @@ async def test_frame_that_never_completes(world: World) -> None:
 async def test_an_engine_that_never_connects_holds_up_neither_the_request_nor_its_workers_end(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prefill = await world.start(WorkerRole.PREFILL, handoff={"frame_timeout_s": 0.3})
+    prefill = await world.start(WorkerRole.PREFILL, handoff={"receiver_timeout_s": 0.3})
     decode = await world.start(WorkerRole.DECODE)
 
     async def never(*_: object) -> None:
@@ -99,6 +100,22 @@ async def test_an_engine_that_never_connects_holds_up_neither_the_request_nor_it
     prefill.stop.set()
     async with asyncio.timeout(5):
         await prefill.exit_code
+
+
+async def test_a_frame_that_leaves_after_its_leg_meets_slots_that_are_not_read_any_more(world: World) -> None:
+    prefill = await world.start(WorkerRole.PREFILL, handoff={"receiver_timeout_s": 0.3})
+    decode = await world.start(WorkerRole.DECODE, handoff={"frame_timeout_s": 0.3})
+    plan = prefill.inject("shm", {0: Fault.HANG})
+    gateway = await world.gateway(decode)
+    stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
+    assert stream.tokens[0] == COMPUTED_HERE
+    await decode.wait_baseline()
+    assert decode.process.opened.context.transports.ledger() == StagingLedger(), "the pair has ended with its frame"
+    plan.released.set()
+    again = await (await gateway.submit(PROMPT[1:], request_id="again", prefill=(prefill,))).over()
+    assert again.error is None
+    await prefill.wait_baseline()
+    await decode.wait_baseline()
 
 
 @pytest.mark.parametrize("method", ["receive", "commit"])

@@ -126,9 +126,10 @@ WEIGHTS = {"prefill_weight": PREFILL_WEIGHT, "decode_weight": DECODE_WEIGHT}
 
 
 async def test_hand_offs_between_engine_processes_give_equal_tokens(world: World) -> None:
-    source = await world.start(WorkerRole.PREFILL, engine_process="process", transport=MANY_FRAMES)
-    target = await world.start(WorkerRole.DECODE, engine_process="process", transport=MANY_FRAMES)
-    mixed = await world.start(WorkerRole.DECODE, worker_id="decode-1", transport=MANY_FRAMES)
+    parts = {"transport": MANY_FRAMES, "fake": {"num_blocks": 300}}  # room for three prompts at once
+    source = await world.start(WorkerRole.PREFILL, engine_process="process", **parts)
+    target = await world.start(WorkerRole.DECODE, engine_process="process", **parts)
+    mixed = await world.start(WorkerRole.DECODE, worker_id="decode-1", **parts)
     for number, worker in enumerate((target, mixed)):
         gateway = await world.gateway(worker)
         streams = [
@@ -137,6 +138,7 @@ async def test_hand_offs_between_engine_processes_give_equal_tokens(world: World
         ]
         for cut, stream in zip((0, 1, 400), streams, strict=True):
             await stream.over()
+            assert stream.error is None
             assert stream.tokens[0] == fake_generate(LONG_PROMPT[cut:], 4, **WEIGHTS)
             assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_HANDOFF
     received = target.metric("stratos_kv_transfer_bytes_total", direction="received", transport="shm")
@@ -165,6 +167,31 @@ async def test_a_kill_in_the_middle_of_frames_leaves_nothing_and_changes_no_toke
         assert stream.tokens.get(0, []) == []
     await eventually(killed.exit_code.done, "the end of its worker")
     await survivor.wait_baseline()
+
+
+@pytest.mark.parametrize("victim", ["source", "target"])
+async def test_a_hang_in_the_middle_of_frames_ends_the_hand_off_in_bounded_time(world: World, victim: str) -> None:
+    short = {"frame_timeout_s": 0.5, "receiver_timeout_s": 0.5, "stall_timeout_s": 0.5}
+    parts = {"engine_process": "process", "transport": MANY_FRAMES, "handoff": short}
+    source = await world.start(WorkerRole.PREFILL, fake={"token_s": 0.002}, **parts)
+    target = await world.start(WorkerRole.DECODE, **parts)
+    gateway = await world.gateway(target)
+    stream = await gateway.submit(LONG_PROMPT, prefill=(source,))
+    got = {"direction": "received", "transport": "shm"}
+    await eventually(lambda: target.metric("stratos_kv_transfer_bytes_total", **got), "a first frame")
+    engine = engine_of(source if victim == "source" else target)
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        await stream.over()
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    if victim == "source":
+        assert stream.error is None
+        assert len(stream.tokens[0]) == 4
+    else:
+        assert stream.error.code == "worker_lost"
+    await source.wait_baseline()
+    await target.wait_baseline()
 
 
 async def test_a_hand_off_survives_the_engine_of_its_source(world: World) -> None:

@@ -32,6 +32,7 @@ from stratos.worker.service import WorkerProcess, make_client
 from stratos.worker.settings import WorkerSettings
 from stratos_decode_worker.settings import DecodeWorkerSettings
 from stratos_prefill_worker.settings import PrefillWorkerSettings
+from tests.support import warm_process
 from tests.support.engine_clients import fork
 from tests.support.kv_faults import Fault, FaultPlan, FaultySender
 from tests.support.terms import pop_terms_pb
@@ -151,6 +152,8 @@ class World:
     ) -> Worker:
         """``engine_program`` is a module of the tests whose process has the engine."""
         settings = make_settings(role, self._tmp_path, **overrides)
+        if engine_program:  # the template's imports are no part of a start
+            await asyncio.to_thread(warm_process.run, "json.tool", stdin="{}")
         stop = asyncio.Event()
         process = WorkerProcess(
             role,

@@ -117,6 +117,10 @@ class DataPort(ABC):
             listener(event)
 
     @abstractmethod
+    async def prepare(self, transport: str) -> None:
+        """Make both ends of a transport, as the calls that need them do too; it may import torch for seconds."""
+
+    @abstractmethod
     async def open_ring(self, transport: str, pair: str) -> OpenedRing:
         """Make the slots of a pair; ``end_ring`` takes effect also while this runs.
 

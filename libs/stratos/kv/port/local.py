@@ -63,6 +63,11 @@ class LocalPort(DataPort):
         self._packed: dict[str, Payload] = {}
         self._ending = BackgroundTasks()
 
+    async def prepare(self, transport: str) -> None:
+        known = self._transport(transport)
+        await self._made(self._makers, transport, known.rings)
+        await self._made(self._senders, transport, known.sender)
+
     # -- receiving ---------------------------------------------------------------------------------
 
     async def open_ring(self, transport: str, pair: str) -> OpenedRing:

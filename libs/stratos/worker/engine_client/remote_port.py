@@ -34,6 +34,9 @@ class RemotePort(DataPort):
         """The engine's process is gone, and all pairs with it."""
         self._publish(RingBroken(pair="", why=why))
 
+    async def prepare(self, transport: str) -> None:
+        await self._call(f"{PORT}prepare", transport)
+
     async def open_ring(self, transport: str, pair: str) -> OpenedRing:
         opened: OpenedRing = await self._call(f"{PORT}open_ring", transport, pair)
         return opened

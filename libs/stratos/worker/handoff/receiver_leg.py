@@ -174,6 +174,7 @@ class ReceiverLeg:
         mine, near = context.transports.capabilities, is_one_host(context.me().address, ready.source.address)
         check_choice(ready.transport, self._intent.transports, mine, ready.capabilities, is_one_host=near)
         try:
+            await context.transports.prepare(ready.transport)
             num_tokens = await self._target.reserve()
             receiver = context.transports.receiver(ready.transport)
             num_slots = context.config.num_slots
@@ -309,7 +310,10 @@ class ReceiverLeg:
                     receiver.post(offer.pair, header)
                 case Sent() as sent:
                     receiver.notify_sent(offer.pair, sent.leg, sent.seq)
-                case AbortAck() | Refused() | None:
+                case AbortAck() | None:
+                    return True
+                case Refused() as refused:
+                    self._is_pair_lost = isinstance(refused.error, WorkerLost)
                     return True
 
     async def _settle_pending(self) -> None:

@@ -97,17 +97,24 @@ class SourceLeg:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # the first one's error is raised by ``run``
-        if self._sending is not None:
-            # The payload is a copy: the blocks are free already while the frame is completed.
-            await asyncio.wait({self._sending}, timeout=self._context.config.receiver_timeout_s)
-            self._sending.cancel()
-            await asyncio.wait({self._sending})
-            if not self._sending.cancelled():
-                self._sending.exception()
+        is_complete = await self._complete_frame()
         self._context.transports.port.drop(self._intent.leg)
+        if not is_complete:  # it may leave later, so its slot must not be taken for settled
+            raise WorkerLost("a frame that was announced did not leave in time")
         if self._abort_reason is not None:
             with suppress(WorkerLost):  # a receiver that did not wait asks for the slots in its own way
                 await self._stream.send(AbortAck())
+
+    async def _complete_frame(self) -> bool:
+        """Let the frame that is under way leave; the payload is a copy, so its blocks are free already."""
+        if self._sending is None:
+            return True
+        done, _ = await asyncio.wait({self._sending}, timeout=self._context.config.receiver_timeout_s)
+        self._sending.cancel()
+        await asyncio.wait({self._sending})
+        if not self._sending.cancelled():
+            self._sending.exception()
+        return bool(done)
 
     # -- the work ----------------------------------------------------------------------------------
 
@@ -153,13 +160,13 @@ class SourceLeg:
         grant = self._grant.result()
         if not 0 <= grant.num_skip_tokens <= len(self._intent.token_ids):
             raise BadRequest("Grant.num_skip_tokens is outside of the prompt", param="num_skip_tokens")
-        sender = self._context.transports.sender(self._transport)
+        transports = self._context.transports
+        await transports.prepare(self._transport)
         try:
-            # The receiver takes a source that connects for one that waits: only this bounds an engine that hangs.
-            async with asyncio.timeout(self._context.config.frame_timeout_s):
-                return await sender.connect(grant.offer), grant
+            async with asyncio.timeout(self._context.config.receiver_timeout_s):
+                return await transports.sender(self._transport).connect(grant.offer), grant
         except TimeoutError:
-            raise WorkerLost("the engine of this worker does not answer") from None
+            raise WorkerLost("the pair of the hand-off was not connected in time") from None
         except ValueError as error:
             raise BadRequest(f"the receiver's transport offer cannot be used: {error}") from error
         except Internal as error:  # it never will: the next hand-off takes another transport

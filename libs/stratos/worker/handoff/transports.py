@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 
-from stratos.common.errors import IdentityMismatch
+from stratos.common.errors import IdentityMismatch, WorkerLost
 from stratos.core.kv import StagingLedger
 from stratos.kv.capabilities import NOTHING_SHARED, LocalCapabilities
 from stratos.kv.port.base import DataPort
@@ -17,6 +19,9 @@ from stratos.kv.settings import TransportConfig
 from stratos.kv.transfer import Receiver
 
 _log = logging.getLogger(__name__)
+CLOSE_TIMEOUT_S = 5.0
+PREPARE_TIMEOUT_S = 30.0
+"""An import of torch on a busy machine."""
 
 
 class Transports:
@@ -44,6 +49,7 @@ class Transports:
         self._incarnation, self._config = incarnation, config
         self._left_out: set[tuple[str, str]] = set()
         """Transports that do not work here, each with the device they do not reach; "" for all."""
+        self._prepared: set[str] = set()
         self._receivers: dict[str, Receiver] = {}
         self._senders: dict[str, PortSender] = {}
 
@@ -62,6 +68,21 @@ class Transports:
         if (name, device) not in self._left_out:
             _log.error("no more KV over %s%s: %s", name, f" with device {device}" if device else "", why)
             self._left_out.add((name, device))
+
+    async def prepare(self, name: str) -> None:
+        """Have the port make both ends before their first use, whose deadlines are not for that.
+
+        Raises:
+            WorkerLost: the engine does not answer.
+        """
+        if name in self._prepared:
+            return
+        try:
+            async with asyncio.timeout(PREPARE_TIMEOUT_S):
+                await self.port.prepare(name)
+        except TimeoutError:
+            raise WorkerLost("the engine of this worker does not answer") from None
+        self._prepared.add(name)
 
     def receiver(self, name: str) -> Receiver:
         """The receiving end of a transport, also of one that was left out: a leg may have begun before that.
@@ -92,11 +113,13 @@ class Transports:
         return sum((receiver.ledger() for receiver in self._receivers.values()), StagingLedger())
 
     async def close(self) -> None:
-        """End all pairs; the port itself is closed with its engine."""
-        for sender in self._senders.values():
-            await sender.close()
-        for receiver in self._receivers.values():
-            await receiver.close()
+        """End all pairs; the port itself is closed with its engine, also where that answers no call any more."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                for sender in self._senders.values():
+                    await sender.close()
+                for receiver in self._receivers.values():
+                    await receiver.close()
 
     def _expect(self, name: str) -> None:
         if name not in self._names:
