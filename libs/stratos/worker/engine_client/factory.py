@@ -20,6 +20,7 @@ from stratos.engine.sizing.machine import read_machine
 from stratos.engine.sizing.plan import EnginePlan, Work
 from stratos.engine.sizing.report import choices_block, machine_line
 from stratos.kv.device.rings import planned_bytes
+from stratos.kv.port.local import PortTransport
 from stratos.kv.registry import find_faults, port_transports
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.settings import WorkerSettings
@@ -36,10 +37,15 @@ def make_thread_engine(settings: WorkerSettings) -> ThreadEngine:
 
 def drive_engine(engine: EngineCore, settings: WorkerSettings) -> ThreadEngine:
     """A client with the transports that the settings name, in this process."""
+    device = engine.info.device.uuid
+    faults = find_faults(settings.transport, device=device)
+    return ThreadEngine(engine, transports=transports_of(settings, device=device), faults=faults)
+
+
+def transports_of(settings: WorkerSettings, *, device: str) -> dict[str, PortTransport]:
+    """What a data port of this process may be asked for; ``device`` is the UUID of its GPU."""
     tls = None if settings.tls is None else TlsContexts(TlsFiles(settings.tls))
-    config, device = settings.transport, engine.info.device.uuid
-    faults = find_faults(config, device=device)
-    return ThreadEngine(engine, transports=port_transports(config, tls=tls, device=device), faults=faults)
+    return port_transports(settings.transport, tls=tls, device=device)
 
 
 def make_engine(settings: WorkerSettings) -> EngineCore:

@@ -7,15 +7,19 @@ result is published when the real time has caught up.  A call that comes before 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from stratos.common.clock import Clock, FakeClock
 from stratos.common.errors import WorkerLost
+from stratos.core.kv import KvRange
+from stratos.core.requests.records import RequestKey
 from stratos.engine.contract.plan import StepPlan
 from stratos.engine.contract.results import EngineStatus, StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
+from stratos.kv.port.local import LocalPort, PortTransport
 from stratos.sim.runner import StepCosts
 from stratos.worker.engine_client.base import STOPPED, EngineClient
 
@@ -52,10 +56,22 @@ class SimulatedEngine(EngineClient):
         costs: how long a step takes.
         scheduler: of the engine.
         clock: real time.
+        transports: of the data port.
     """
 
-    def __init__(self, config: FakeConfig, costs: StepCosts, scheduler: SchedulerConfig, clock: Clock) -> None:
+    has_device_pages = False
+    device_pages = None
+
+    def __init__(
+        self,
+        config: FakeConfig,
+        costs: StepCosts,
+        scheduler: SchedulerConfig,
+        clock: Clock,
+        transports: Mapping[str, PortTransport] | None = None,
+    ) -> None:
         super().__init__()
+        self.data_port = LocalPort(transports or {}, self)
         self._clock = clock
         self._engine_clock = FakeClock(start=clock.now())
         self._engine = EngineCore(TimedRunner(config, costs, self._engine_clock), scheduler, self._engine_clock)
@@ -73,6 +89,7 @@ class SimulatedEngine(EngineClient):
 
     async def close(self) -> None:
         self._is_open = False
+        await self.data_port.close()
         if self._timer is not None:
             self._timer.cancel()
         self._failed.cancel()
@@ -82,6 +99,13 @@ class SimulatedEngine(EngineClient):
 
     async def wait_failed(self) -> None:
         await asyncio.shield(self._failed)
+
+    async def gather(self, leg: str, kv_range: KvRange) -> memoryview:
+        payload: memoryview = await self._call("gather", leg, kv_range)
+        return payload
+
+    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
+        await self._call("scatter", key, kv_range, payload)
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         if not self._is_open:

@@ -24,6 +24,7 @@ from stratos.rpc.serving.service import Service
 from stratos.rpc.settings import env_name_of
 from stratos.worker.adapter_cache import open_adapter_store
 from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.engine_client.factory import transports_of
 from stratos.worker.service import WorkerProcess
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.simulated.engine import SimulatedEngine
@@ -75,7 +76,8 @@ class SimulatedFleet(Service):
         worker.address = join_address(settings.advertise_host or host, port)
 
     def _make_engine(self, config: FakeConfig, settings: WorkerSettings) -> EngineClient:
-        return SimulatedEngine(config, self._settings.costs, settings.scheduler, self._clock)
+        transports = transports_of(settings, device="")
+        return SimulatedEngine(config, self._settings.costs, settings.scheduler, self._clock, transports)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """Root tasks of all workers."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stratos.common.clock import SystemClock
 from stratos.common.errors import WorkerLost
+from stratos.core.kv import KvRange
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import StepResult
 from stratos.engine.fake.runner import FakeConfig, fake_generate
 from stratos.engine.settings import SchedulerConfig
+from stratos.kv.registry import port_transports
+from stratos.kv.settings import TransportConfig
 from stratos.sim.runner import StepCosts
 from stratos.worker.simulated.engine import SimulatedEngine
+from tests.support.port_ends import STAGING, write_kv
 from tests.support.terms import make_terms
 from tests.support.waiting import eventually
 
@@ -51,6 +56,21 @@ async def test_tokens_are_the_fake_engines_and_steps_take_their_time() -> None:
     assert engine.status().slow_step_s >= 0.99 * STEP_S  # what the engine's own clock says
     await eventually(lambda: not engine.status().is_computing)
     await engine.close()
+
+
+async def test_kv_is_written_through_its_data_port(tmp_path: Path) -> None:
+    config = TransportConfig(names=("shm",), shm_directory=tmp_path / "shm", staging=STAGING)
+    costs = StepCosts(step_s=0.0, prompt_token_s=0.0, sequence_s=0.0)
+    engine = SimulatedEngine(FakeConfig(), costs, SchedulerConfig(), SystemClock(), port_transports(config))
+    await engine.start()
+    assert await engine.reserve(request()) is not None
+    kv_range = KvRange(0, len(PROMPT) - 1, 0, 1)
+    await write_kv(engine.data_port, tmp_path / "shm", request().key, kv_range, bytes(8 * kv_range.num_cells))
+    await engine.commit(request().key)
+    with pytest.raises(KeyError):
+        await engine.data_port.pack("shm", "unknown", kv_range)
+    await engine.close()
+    assert not list((tmp_path / "shm").iterdir())
 
 
 async def test_a_prompt_takes_longer_than_a_token() -> None:
