@@ -121,6 +121,31 @@ async def test_a_device_without_ipc_is_reached_by_the_next_transport(
     await decode.wait_baseline()
 
 
+async def test_hand_offs_that_began_before_their_transport_failed_are_computed_here(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their sources have chosen it already."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no IPC on this system")
+
+    use_host_memory(monkeypatch)
+    prefill, decode = await start(world)
+    monkeypatch.setattr(SegmentMemory, "export", fail)
+    gateway = await world.gateway(decode)
+    prompts = [[(k + token) % 4096 for token in PROMPT] for k in range(4)]
+    streams = [
+        await gateway.submit(prompt, request_id=f"r{k}", prefill=(prefill,), max_tokens=2)
+        for k, prompt in enumerate(prompts)
+    ]
+    for prompt, stream in zip(prompts, streams, strict=True):
+        assert (await stream.over()).error is None
+        is_handed_over = stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_HANDOFF
+        assert stream.tokens[0] == expected(2, num_prefilled=None if is_handed_over else 0, prompt=prompt)
+    await prefill.wait_baseline()
+    await decode.wait_baseline()
+
+
 async def test_a_prefill_worker_that_ends_gives_its_memory_back(world: World, device: SegmentMemory) -> None:
     prefill, decode = await start(world)
     stream = await (await (await world.gateway(decode)).submit(PROMPT, prefill=(prefill,), max_tokens=2)).over()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import gc
 import time
@@ -78,6 +79,27 @@ async def test_frame_that_never_completes(world: World) -> None:
     plan.released.set()
     await prefill.wait_baseline()
     await decode.wait_baseline()
+
+
+async def test_an_engine_that_never_connects_holds_up_neither_the_request_nor_its_workers_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefill = await world.start(WorkerRole.PREFILL, handoff={"receiver_timeout_s": 0.3})
+    decode = await world.start(WorkerRole.DECODE)
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(prefill.process.opened.context.transports.port, "connect", never)
+    gateway = await world.gateway(decode)
+    stream = await (await gateway.submit(PROMPT, prefill=(prefill,))).over()
+    assert stream.tokens[0] == COMPUTED_HERE
+    assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_FALLBACK
+    await prefill.wait_baseline()
+    await decode.wait_baseline()
+    prefill.stop.set()
+    async with asyncio.timeout(5):
+        await prefill.exit_code
 
 
 async def test_a_frame_that_leaves_after_its_leg_meets_slots_that_are_not_read_any_more(world: World) -> None:

@@ -57,7 +57,10 @@ class Ring(ABC):
 
     @abstractmethod
     def close(self) -> asyncio.Future[Any] | None:
-        """Drop the memory, at once; views that others still hold stay valid. Returns what ends later, if anything."""
+        """Drop the memory, at once; views that others still hold stay valid. Returns what ends later, if anything.
+
+        May come without ``start``: the pair ended while its ring was made.
+        """
 
 
 OnArrived = Callable[[str, Frame], None]

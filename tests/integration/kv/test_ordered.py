@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,16 @@ async def test_a_frame_that_is_announced_and_not_sent_ends_the_pair_at_once(worl
         raise RuntimeError("the stream broke")
     with pytest.raises(WorkerLost, match="has ended"), link.sender.announcing(replace(header, seq=1)):
         pass
+
+
+async def test_a_frame_that_cannot_be_sent_ends_the_pair_at_once(world: World) -> None:
+    link = await world.link(want=4)
+    payload = payload_of(0, 100)
+    for slot, error in ((99, ValueError), (link.slots[0], WorkerLost)):  # a receiver gave a credit that it has not
+        began_s = time.monotonic()
+        with pytest.raises(error), link.sender.announcing(header_of(link.leg, 0, slot, payload)) as announced:
+            await link.sender.send(announced, payload)
+        assert time.monotonic() - began_s < 1.0, "it waits for a number that will not come"
 
 
 def test_without_a_gpu_nccl_is_refused_by_name() -> None:

@@ -79,6 +79,7 @@ class _GlooRing(Ring):
         self._backlog: list[Frame] = []
         """Announced before the sender had joined; at most one frame per slot."""
         self._closed = False
+        self._joining: asyncio.Task[None] | None = None
         self._store = HostedStore(gloo)
         self.address = self._store.address
         self._threads = BlockingThreads(f"kv-gloo-{self._store.port}", config.slots_per_pair + 1)
@@ -100,7 +101,8 @@ class _GlooRing(Ring):
 
     def close(self) -> asyncio.Future[None]:
         self._closed = True
-        self._joining.cancel()
+        if self._joining is not None:
+            self._joining.cancel()
         group, self._group = self._group, None
         self._store.close()
         if group is not None:

@@ -67,6 +67,7 @@ class _OrderedRing(Ring):
         self._next = 0
         self._gap: asyncio.TimerHandle | None = None
         self._closed = False
+        self._joining: asyncio.Task[None] | None = None
         self._store = HostedStore(config)
         self.address = self._store.address
         self._threads = BlockingThreads(f"kv-{maker.name}-{self._store.port}", 1)
@@ -92,7 +93,8 @@ class _OrderedRing(Ring):
 
     def close(self) -> asyncio.Future[Any]:
         self._closed = True
-        self._joining.cancel()
+        if self._joining is not None:
+            self._joining.cancel()
         self._store.close()
         if self._gap is not None:
             self._gap.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,7 +55,12 @@ class PortPair:
             WorkerLost: the pair has ended.
         """
         self._unsent.discard(header.pair_seq)
-        await self._port.send(self.offer.transport, self.offer.pair, header)
+        try:
+            await self._port.send(self.offer.transport, self.offer.pair, header)
+        except Exception:
+            if self._is_ordered:
+                self._end()  # frames of other legs would wait for this number, here and at the receiver
+            raise
 
     async def close(self) -> None:
         self._end()
@@ -72,5 +78,14 @@ class PortSender(PairCache[PortPair]):
         super().__init__(max_pairs)
         self.transport, self._port = transport, port
 
+    async def close(self) -> None:
+        # An engine that hangs never answers, and is ended only after this: what it connects later ends with its port.
+        for attempt in self._connecting.values():
+            attempt.cancel()
+        await super().close()
+
     async def _connect(self, offer: TransportOffer) -> PortPair:
-        return PortPair(offer, self._port, is_ordered=await self._port.connect(offer))
+        try:
+            return PortPair(offer, self._port, is_ordered=await self._port.connect(offer))
+        except asyncio.CancelledError:  # by ``close``; callers that wait were not cancelled
+            raise WorkerLost("this sender is closed") from None

@@ -40,6 +40,7 @@ class _TlsRing(Ring):
         self._memory = memoryview(bytearray(config.slot_bytes * config.slots_per_pair))
         self._loop = asyncio.get_running_loop()
         self._threads = BlockingThreads(f"kv-tls {pair}", 1)
+        self._dialled: asyncio.TimerHandle | None = None
         self._timers: dict[bytes, asyncio.TimerHandle] = {}
         # What follows is shared with the thread, under the condition.
         self._changed = threading.Condition()
@@ -70,7 +71,8 @@ class _TlsRing(Ring):
             self._changed.notify_all()
 
     def close(self) -> asyncio.Future[None]:
-        self._dialled.cancel()
+        if self._dialled is not None:
+            self._dialled.cancel()
         for timer in self._timers.values():
             timer.cancel()
         with self._changed:
@@ -97,6 +99,7 @@ class _TlsRing(Ring):
 
     def adopt(self, connection: ssl.SSLSocket) -> None:
         """Read this connection, after the one of before has ended."""
+        assert self._dialled is not None, "its address is known from start on"
         is_first = not self._dialled.cancelled()
         self._dialled.cancel()
         with self._changed:

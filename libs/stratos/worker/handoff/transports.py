@@ -85,7 +85,10 @@ class Transports:
         self._prepared.add(name)
 
     def receiver(self, name: str) -> Receiver:
-        """The receiving end of a transport. Raises ``IdentityMismatch`` for one this worker does not speak."""
+        """The receiving end of a transport, also of one that was left out: a leg may have begun before that.
+
+        Raises ``IdentityMismatch`` for one this worker does not speak.
+        """
         self._expect(name)
         if name not in self._receivers:
             rings = PortRings(name, self.port)
@@ -94,7 +97,7 @@ class Transports:
         return self._receivers[name]
 
     def sender(self, name: str) -> PortSender:
-        """The sending end of a transport. Raises ``IdentityMismatch`` for one this worker does not speak."""
+        """The sending end of a transport. Raises as ``receiver``."""
         self._expect(name)
         if name not in self._senders:
             self._senders[name] = PortSender(name, self.port)
@@ -119,7 +122,7 @@ class Transports:
                     await receiver.close()
 
     def _expect(self, name: str) -> None:
-        if name not in self.names:
+        if name not in self._names:
             raise IdentityMismatch(
-                f"this worker does not speak the KV transport {name!r}, only {', '.join(self.names)}"
+                f"this worker does not speak the KV transport {name!r}, only {', '.join(self._names)}"
             )
