@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -125,6 +126,15 @@ async def test_workers_of_another_platform_and_strangers_open_no_pair(world: Wor
         await world.sender().connect(guess)
     await _exchange(world, await world.link(), 0, 2)
     await sender.close()
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:99999", "a..b:80", "127.0.0.1:8\u00b2"])
+async def test_an_address_that_is_none_leaves_no_thread(world: World, place: str) -> None:
+    offer = await world.receiver.open_pair("inc-p")
+    malformed = dataclasses.replace(offer, address=f"{place}/{'00' * 16}")
+    with pytest.raises(ValueError, match=r"not host:port|label"):
+        await world.sender().connect(malformed)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("kv-tls to")]
 
 
 async def test_a_receiver_that_is_no_worker_gets_no_payload(world: World) -> None:

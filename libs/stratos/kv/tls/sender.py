@@ -123,9 +123,11 @@ class TlsSender(CachingSender):
         threads = BlockingThreads(f"kv-tls to {offer.pair}", 1)
         try:
             await threads.submit(line.open)
-        except OSError as error:
+        except Exception as error:
             await asyncio.shield(threads.close())
-            raise WorkerLost(f"cannot connect the KV transfer pair {offer.pair}: {error}") from error
+            if isinstance(error, OSError):
+                raise WorkerLost(f"cannot connect the KV transfer pair {offer.pair}: {error}") from error
+            raise  # ValueError: a host that is no name
         return _TlsPair(offer, line, threads)
 
 
@@ -133,6 +135,7 @@ def _parse(address: str) -> tuple[str, int, bytes]:
     """Host, port and secret of an offer's ``host:port/secret``. Raises ``ValueError``."""
     place, _, text = address.rpartition("/")
     host, _, port = place.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or len(text) != 2 * SECRET_BYTES:
+    is_port = port.isascii() and port.isdigit() and int(port[:6]) <= 65535
+    if not host or not is_port or len(text) != 2 * SECRET_BYTES:
         raise ValueError(f"{place!r} is not host:port, with a secret after it")
     return host, int(port), bytes.fromhex(text)
