@@ -8,7 +8,7 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from gpu_sections.rig import Rig, Work
-from stratos.engine.layers.product_choice import ON_A_GPU, OWN, Product
+from stratos.engine.layers.product_choice import Product, on_a_gpu, own_products
 from stratos.engine.triton_kernels.few_rows import MAX_ROWS
 
 SHAPES = {
@@ -53,7 +53,7 @@ def _candidates(rig: Rig, out_features: int, in_features: int) -> dict[str, dict
     size = out_features * in_features * rig.dtype.itemsize
     copies = max(1, 2 if rig.is_rehearsal else COPY_BYTES // size)
     weights = [torch.randn(out_features, in_features, dtype=rig.dtype, device=rig.device) for _ in range(copies)]
-    others = OWN if rig.is_rehearsal else ON_A_GPU
+    others = own_products() if rig.is_rehearsal else on_a_gpu()
     candidates: dict[str, Product] = {"framework": torch.nn.functional.linear, **others}
     found: dict[str, dict[str, float | str]] = {}
     for rows in BATCHES[:1] if rig.is_rehearsal else [rows for rows in BATCHES if rows <= MAX_ROWS]:

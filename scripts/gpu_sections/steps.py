@@ -26,6 +26,13 @@ VARIANTS: dict[str, tuple[dict[str, bool], bool, SamplingParams]] = {
     "graphs_off": ({"enable_cuda_graphs": False}, True, GREEDY),
     "fused_ops_off": ({"enable_fused_ops": False}, True, GREEDY),
     "gemm_choice_on": ({"enable_gemm_choice": True}, True, GREEDY),
+    "prepare_kernel_on": ({"enable_prepare_kernel": True}, True, GREEDY),
+    "dependent_launch_on": ({"enable_dependent_launch": True}, True, GREEDY),
+    "gemm_choice_and_dependent_launch_on": (
+        {"enable_gemm_choice": True, "enable_dependent_launch": True},
+        True,
+        GREEDY,
+    ),
     "split_kv_off": ({"enable_split_kv": False}, True, GREEDY),
     "balanced_kv_off": ({"enable_balanced_kv": False}, True, GREEDY),
     "sampled": ({}, True, SAMPLED),
@@ -178,6 +185,7 @@ class Bench:
 
     def _plan(self, batch: int, params: SamplingParams, step: int, continues: bool) -> StepPlan:
         start = self._context + step
+        num_known = (start - 1) // BLOCK + 1 if step else 0  # the first plan brings whole tables, as an engine's does
         rows = []
         for index in range(batch):
             spec = SampleSpec(
@@ -194,7 +202,8 @@ class Bench:
                 seq_id=self._next_id + index,
                 token_ids=(PREVIOUS_TOKEN if continues else index % 90,),
                 start=start,
-                block_table=self._tables[index][: start // BLOCK + 1],
+                block_table=self._tables[index][num_known : start // BLOCK + 1],
+                table_begin=num_known,
                 sample=spec,
                 adapter_digest=adapter_name(index % self.num_adapters) if self.num_adapters else "",
                 continues=continues,

@@ -16,7 +16,17 @@ from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import FINISHED_EARLY, fake_generate, fake_kv
 from stratos.worker.engine_client.base import EngineClient
-from tests.support.engine_clients import TIMEOUT_S, Start, ended, events, expected, make_adapter, make_request
+from tests.support.engine_clients import (
+    TIMEOUT_S,
+    Start,
+    ended,
+    events,
+    expected,
+    kv_directory,
+    make_adapter,
+    make_request,
+)
+from tests.support.port_ends import move_kv, read_kv, write_kv
 from tests.support.waiting import eventually
 
 
@@ -64,7 +74,11 @@ async def test_errors_arrive_as_what_they_are(start: Start) -> None:
     with pytest.raises(BadRequest) as twice:
         await client.add(make_request([1], "runs"))
     assert twice.value.param == "request_id"
-    for call in (client.commit(RequestKey("x", 0)), client.grant("x"), client.gather("x", KvRange(0, 1, 0, 1))):
+    for call in (
+        client.commit(RequestKey("x", 0)),
+        client.grant("x"),
+        client.data_port.pack("shm", "x", KvRange(0, 1, 0, 1)),
+    ):
         with pytest.raises(KeyError):
             await call
     client.abort(RequestKey("runs", 0))
@@ -106,10 +120,9 @@ async def test_a_hand_off_moves_the_kv(start: Start, n: int) -> None:
     await source.grant("leg")
     await eventually(lambda: events(computed)[-1].kind is PrefillEventKind.DONE)
     for begin, end in ((0, 10), (10, 29)):
-        payload = await source.gather("leg", KvRange(begin, end, 0, 1))
-        await target.scatter(request.key, KvRange(begin, end, 0, 1), payload)
+        await move_kv(source.data_port, target.data_port, "leg", request.key, KvRange(begin, end, 0, 1))
     with pytest.raises(ValueError, match="payload"):
-        await target.scatter(request.key, KvRange(0, 4, 0, 1), memoryview(bytes(31)))
+        await write_kv(target.data_port, kv_directory(), request.key, KvRange(0, 4, 0, 1), bytes(31))
     await target.commit(request.key)
     await source.release_prefill("leg")
     await eventually(lambda: ended(outputs) and all(len(t) == 8 for t in outputs.tokens.values()))
@@ -136,12 +149,13 @@ async def test_large_payloads_keep_their_bytes_after_the_job_is_gone(start: Star
     await client.grant("leg")
     await eventually(lambda: events(outputs)[-1].kind is PrefillEventKind.DONE)
     cuts = [(0, num_tokens), (5, 6), (num_tokens // 2, num_tokens)]
-    payloads = await asyncio.gather(*(client.gather("leg", KvRange(begin, end, 0, 1)) for begin, end in cuts))
+    port, folder = client.data_port, kv_directory()
+    payloads = [await read_kv(port, folder, "leg", KvRange(begin, end, 0, 1)) for begin, end in cuts]
     await client.release_prefill("leg")
     await client.add(make_request(range(2000), max_tokens=1))
     await eventually(lambda: ended(outputs))
     for (begin, end), payload in zip(cuts, payloads, strict=True):
-        assert array("q", bytes(payload)).tolist() == [fake_kv(1, tokens[p], p) for p in range(begin, end)]
+        assert array("q", payload).tolist() == [fake_kv(1, tokens[p], p) for p in range(begin, end)]
 
 
 async def test_adapters_are_loaded_pinned_and_shown(start: Start) -> None:

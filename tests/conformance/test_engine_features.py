@@ -28,10 +28,12 @@ from tests.support.engine_clients import (
     ended,
     events,
     expected,
+    kv_directory,
     make_adapter,
     make_request,
 )
 from tests.support.paths import BASE_MODEL
+from tests.support.port_ends import read_kv, write_kv
 from tests.support.terms import with_terms
 from tests.support.waiting import eventually
 
@@ -91,7 +93,7 @@ async def test_an_engine_without_a_tokenizer_refuses_grammars_and_goes_on(start:
     with pytest.raises(BadRequest):
         await client.add(request)
     await client.reserve(request)
-    await client.scatter(request.key, KvRange(0, 2, 0, 1), memoryview(bytes(16)))
+    await write_kv(client.data_port, kv_directory(), request.key, KvRange(0, 2, 0, 1), bytes(16))
     with pytest.raises(BadRequest):
         await client.commit(request.key)
     assert client.status().blocks.allocated == 0
@@ -223,7 +225,7 @@ async def test_a_job_without_compute_serves_what_is_there_and_a_bad_one_fails_al
     await client.grant("cached")
     await eventually(lambda: len(events(outputs)) == 2)
     assert [event.num_tokens for event in events(outputs)] == [8, 8]
-    payload = array("q", bytes(await client.gather("cached", KvRange(0, 8, 0, 1))))
+    payload = array("q", await read_kv(client.data_port, kv_directory(), "cached", KvRange(0, 8, 0, 1)))
     assert payload.tolist() == [fake_kv(1, t, t) for t in range(8)]
     await client.release_prefill("cached")
     await client.add_prefill(PrefillJob(leg="bad", token_ids=(1, RAISE_TOKEN, 3)))

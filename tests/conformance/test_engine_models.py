@@ -18,12 +18,14 @@ from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
 from stratos.core.requests.watermark import Watermark
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.kv.settings import TransportConfig
 from stratos.worker.config import AdapterCacheConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.service import make_client
 from stratos.worker.settings import WorkerSettings
 from tests.support.engine_clients import Outputs, ended, events, make_request
 from tests.support.paths import MODELS
+from tests.support.port_ends import STAGING, move_kv
 from tests.support.shipped_model import shipped_tokenizer
 from tests.support.terms import with_terms
 from tests.support.waiting import eventually
@@ -61,6 +63,7 @@ def settings_of(kind: str, tmp_path: Path) -> WorkerSettings:
         ),
         scheduler=SchedulerConfig(max_num_batched_tokens=16),
         adapter_cache=AdapterCacheConfig(directory=tmp_path / kind),
+        transport=TransportConfig(names=("shm",), shm_directory=tmp_path / "shm", staging=STAGING),
     )
 
 
@@ -161,8 +164,8 @@ async def _move_kv(source: Side, target: Side, name: str) -> None:
     layers = target.client.info.geometry.num_layers
     for begin, end in ((0, 5), (5, num_tokens)):
         for layer in range(layers):
-            payload = await source.client.gather(name, KvRange(begin, end, layer, layer + 1))
-            await target.client.scatter(request.key, KvRange(begin, end, layer, layer + 1), payload)
+            kv_range = KvRange(begin, end, layer, layer + 1)
+            await move_kv(source.client.data_port, target.client.data_port, name, request.key, kv_range)
     await target.client.commit(request.key)
     await source.client.release_prefill(name)
     await eventually(lambda: name in ended(target.outputs))

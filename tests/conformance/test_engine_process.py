@@ -19,7 +19,10 @@ from stratos.common.errors import InvalidCheckpoint, WorkerLost
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.engine.settings import RunnerConfig
+from stratos.kv.port.base import PortEvent, RingBroken
+from stratos.kv.port.receiving import PortRings
 from stratos.worker.engine_client import process as process_engine
+from stratos.worker.engine_client.base import STOPPED
 from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.service import make_client as client_of_settings
 from stratos.worker.settings import WorkerSettings
@@ -33,10 +36,12 @@ from tests.support.engine_clients import (
     ended,
     events,
     expected,
+    kv_directory,
     make_client,
     make_request,
 )
 from tests.support.paths import ROOT
+from tests.support.port_ends import move_kv, read_kv
 from tests.support.waiting import eventually
 
 FAKE: dict[str, Any] = {"overlap": True}
@@ -114,7 +119,6 @@ async def test_a_kill_is_told_by_the_name_of_the_signal(start: Callable[..., Any
     for call in calls:
         with pytest.raises(WorkerLost):
             await call
-    assert client.num_lent_bytes == 0
 
 
 async def test_a_hang_shows_as_a_step_counter_that_stands_still(start: Callable[..., Any]) -> None:
@@ -138,45 +142,44 @@ async def test_a_hang_shows_as_a_step_counter_that_stands_still(start: Callable[
     assert await waiting == 0
 
 
-async def test_payloads_share_the_arena_and_wait_for_each_other(start: Callable[..., Any]) -> None:
-    client, outputs = await start({"num_blocks": 300}, arena_bytes=16 * 1024)
-    tokens = tuple(range(1000))
+async def test_an_order_whose_caller_gave_up_leaves_nothing(start: Callable[..., Any]) -> None:
+    """The engine hangs while a pair is opened and a frame is packed; both callers are gone when it goes on."""
+    client, _ = await start()
+    os.kill(client.pid, signal.SIGSTOP)
+    rings = PortRings("shm", client.data_port)
+    calls = [
+        asyncio.create_task(rings.make("inc-p>inc-d#1")),
+        asyncio.create_task(client.data_port.pack("shm", "unknown", KvRange(0, 1, 0, 1))),
+    ]
+    await eventually(lambda: client.num_open_calls == 2)
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    client.data_port.drop("unknown")
+    os.kill(client.pid, signal.SIGCONT)
+    opened = await client.data_port.open_ring("shm", "inc-p>inc-d#2")
+    names = [path.name for path in kv_directory().iterdir()]
+    assert names == [opened.address], "the first pair's file is gone"
+    client.data_port.end_ring("inc-p>inc-d#2")
+    await client.match((1, 2), "", b"")
+    assert not list(kv_directory().iterdir())
+
+
+async def test_frames_of_the_port_wait_for_no_step(start: Callable[..., Any]) -> None:
+    client, outputs = await start({"step_s": 0.0})
+    tokens = tuple(range(100))
     await client.add_prefill(PrefillJob(leg="leg", token_ids=tokens))
     await eventually(lambda: events(outputs))
     await client.grant("leg")
     await eventually(lambda: len(events(outputs)) == 2)
-    with pytest.raises(ValueError, match="does not fit"):
-        await client.gather("leg", KvRange(0, 1000, 0, 16))
-    held = [await client.gather("leg", KvRange(0, 1000, 0, 1)) for _ in range(2)]
-    waiting = asyncio.create_task(client.gather("leg", KvRange(500, 1000, 0, 1)))
-    given_up = asyncio.create_task(client.gather("leg", KvRange(500, 1000, 0, 1)))
-    await asyncio.sleep(0.05)
-    assert not waiting.done(), "two payloads fill the arena"
-    given_up.cancel()
-    right = bytes(held[0])
-    held.pop()
-    assert bytes(await asyncio.wait_for(waiting, TIMEOUT_S)) == right[4000:]
-    assert bytes(held[0]) == right
-    del waiting, held
-    with pytest.raises(KeyError):
-        await client.gather("unknown", KvRange(0, 10, 0, 1))
-    gc.collect()
-    await eventually(lambda: client.num_lent_bytes == 0)
-
-
-async def test_who_gives_up_waiting_for_a_copy_does_not_free_its_place(start: Callable[..., Any]) -> None:
-    client, _ = await start()
-    request = make_request(range(3000))
-    await client.reserve(request)
-    os.kill(client.pid, signal.SIGSTOP)
-    task = asyncio.create_task(client.scatter(request.key, KvRange(0, 2000, 0, 1), memoryview(bytes(16_000))))
-    await eventually(lambda: client.num_open_calls)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert client.num_lent_bytes == 16_000
-    os.kill(client.pid, signal.SIGCONT)
-    await eventually(lambda: client.num_lent_bytes == 0)
+    slow, _ = await start({"step_s": 30.0})
+    reserving = make_request(range(101))
+    assert await slow.reserve(reserving) is not None
+    await slow.add(make_request([1, 2, 3], "slow"))
+    await eventually(lambda: slow.status().is_computing)
+    async with asyncio.timeout(TIMEOUT_S):
+        await move_kv(client.data_port, slow.data_port, "leg", reserving.key, KvRange(0, 100, 0, 1))
+    os.kill(slow.pid, signal.SIGKILL)
 
 
 async def test_nothing_is_left_behind(start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,19 +206,24 @@ async def _life(end: signal.Signals | None) -> int:
     await eventually(lambda: events(outputs))
     await client.grant("leg")
     await eventually(lambda: len(events(outputs)) == 2)
-    payload = await client.gather("leg", KvRange(0, 3, 0, 1))
+    port, pair = client.data_port, "inc-p>inc-d#1"
+    payload = await read_kv(port, kv_directory(), "leg", KvRange(0, 3, 0, 1))
+    opened = await port.open_ring("shm", pair)
+    if end is signal.SIGKILL:
+        (kv_directory() / opened.address).unlink()  # as a sender does that maps it; else it waits for the next start
+    broken: list[PortEvent] = []
+    port.subscribe(broken.append)
     if end is not None:
         os.kill(client.pid, end)
     if end is signal.SIGKILL:
         with pytest.raises(RuntimeError, match="SIGKILL"):
             await client.wait_failed()
     await client.close()
-    assert payload.nbytes == 24, "a payload outlives the engine"
-    assert len(bytes(payload)) == 24
-    pid = client.pid
-    del payload
-    await asyncio.sleep(0)  # its place is given back in the loop
-    return pid
+    assert len(payload) == 24
+    assert broken == [RingBroken(pair="", why=STOPPED)], "all pairs end with the engine's process"
+    with pytest.raises(WorkerLost):
+        await port.pack("shm", "leg", KvRange(0, 3, 0, 1))
+    return client.pid
 
 
 async def test_the_engine_ends_with_its_worker() -> None:

@@ -6,7 +6,6 @@ import signal
 import pytest
 
 from stratos.common.errors import WorkerLost
-from stratos.core.device.payload import host_view
 from stratos.core.kv import StagingLedger
 from stratos.kv.framing import checksum
 from tests.support.kv_faults import Fault, FaultPlan, FaultySender
@@ -26,9 +25,12 @@ def _world(transport, tmp_path, **options):
     return World(transport, directory, **options)
 
 
-@pytest.fixture(params=TRANSPORTS)
+@pytest.fixture(params=[*TRANSPORTS, "shm in the engine's process", "gloo in the engine's process"])
 async def world(request, tmp_path):
-    made = _world(request.param, tmp_path, gloo_timeout_s=2.0)
+    name, _, is_moved = request.param.partition(" in ")
+    made = _world(name, tmp_path, gloo_timeout_s=2.0)
+    if is_moved:
+        await made.move_port()
     yield made
     await made.close()
 
@@ -151,7 +153,7 @@ class _RemoteLink:
         return header
 
     async def wait(self, seq, timeout_s=LONG_S):
-        return host_view(await self.receiver.wait(self.name, self.leg, seq, timeout_s=timeout_s))
+        return await self.world.take(self.name, self.leg, seq, timeout_s)
 
 
 async def _remote_link(world, peer, source):

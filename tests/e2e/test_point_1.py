@@ -178,7 +178,13 @@ def _install_beside(second: Release, cluster: ClusterSettings) -> float:
     flags = [*cluster.small_arguments(), *declared]
     second.helm("install", CHART, *flags, "--wait", "--timeout", "15m")
     wait_until("the second release is ready", lambda: not second.unready())
+    wait_until("the declaration is applied", lambda: not _unfinished_jobs(second))  # helm waits for no job but hooks
     return time.monotonic() - start
+
+
+def _unfinished_jobs(release: Release) -> list[str]:
+    jobs = release.kubectl.items("jobs", release.selector)
+    return [job["metadata"]["name"] for job in jobs if not job["status"].get("succeeded")]
 
 
 def _declared_by_admins_alone(release: Release, cluster: ClusterSettings) -> None:

@@ -15,7 +15,7 @@ from tests.support.cluster.disturbed import SERVICES, Disturbed, disturbed_names
 from tests.support.cluster.documented import run_documented
 from tests.support.cluster.old_version import OldVersion, old_version
 from tests.support.cluster.report import ClusterReport
-from tests.support.cluster.settings import ClusterSettings
+from tests.support.cluster.settings import FIXED_SIZES, ClusterSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 UPGRADED, SUPPLIED = "stratos-e2e-4-upgrade", "stratos-e2e-4-secrets"
@@ -39,8 +39,9 @@ def test_point_4_rolling_upgrade(cluster: ClusterSettings, report: ClusterReport
 
 
 def _install_old(found: Disturbed, old: OldVersion) -> None:
-    flags = [*shlex.split(found.environment["HELM_ARGS"]), "--set", f"image.tag={old.tag}"]
-    found.release.helm("install", str(old.chart), *flags, "--wait", "--timeout", "15m")
+    flags = shlex.split(found.environment["HELM_ARGS"])
+    flags.remove(FIXED_SIZES)  # that chart has no others
+    found.release.helm("install", str(old.chart), *flags, f"--set=image.tag={old.tag}", "--wait", "--timeout", "15m")
     wait_until("all old pods are ready", lambda: not found.release.unready(), 300)
 
 

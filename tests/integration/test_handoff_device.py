@@ -12,7 +12,7 @@ import pytest
 from stratos.api.worker.v1 import decode_pb2
 from stratos.core.placement import WorkerRole
 from stratos.engine.fake.runner import fake_generate
-from tests.support.device_runner import use_devices
+from tests.support.device_runner import use_devices, use_host_memory
 from tests.support.kv_faults import Fault
 from tests.support.segment_memory import SegmentMemory
 from tests.support.waiting import eventually
@@ -35,15 +35,18 @@ async def world(tmp_path: Path, device: SegmentMemory) -> AsyncIterator[World]:
     assert (device.num_allocations, device.freed_too_early) == (0, [])
 
 
-async def start(world: World) -> tuple[Worker, Worker]:
+async def start(world: World, engine_program: str = "") -> tuple[Worker, Worker]:
     small = NAMES | {"staging": {"slot_bytes": 4096, "slots_per_pair": 4}}
-    workers = [await world.start(role, transport=small) for role in (WorkerRole.PREFILL, WorkerRole.DECODE)]
+    workers = [
+        await world.start(role, engine_program=engine_program, transport=small)
+        for role in (WorkerRole.PREFILL, WorkerRole.DECODE)
+    ]
     return workers[0], workers[1]
 
 
-def expected(count: int, num_prefilled: int | None = None) -> list[int]:
+def expected(count: int, num_prefilled: int | None = None, prompt: list[int] = PROMPT) -> list[int]:
     return fake_generate(
-        PROMPT, count, prefill_weight=PREFILL_WEIGHT, decode_weight=DECODE_WEIGHT, num_prefilled=num_prefilled
+        prompt, count, prefill_weight=PREFILL_WEIGHT, decode_weight=DECODE_WEIGHT, num_prefilled=num_prefilled
     )
 
 
@@ -63,6 +66,20 @@ async def test_kv_goes_from_device_to_device_and_damage_is_healed(world: World, 
     await decode.wait_baseline()
 
 
+async def test_engines_in_processes_of_their_own_hand_kv_from_device_to_device(
+    world: World, device: SegmentMemory
+) -> None:
+    prefill, decode = await start(world, "tests.support.device_runner")
+    stream = await (await (await world.gateway(decode)).submit(PROMPT, prefill=(prefill,), max_tokens=4)).over()
+    assert stream.error is None
+    assert stream.tokens[0] == expected(4)
+    assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_HANDOFF
+    assert prefill.metric("stratos_kv_transfer_bytes_total", direction="sent", transport="cuda_ipc") >= 8 * 299
+    assert device.num_allocations == 1
+    await prefill.wait_baseline()
+    await decode.wait_baseline()
+
+
 async def test_a_worker_on_another_device_is_reached_in_another_way(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,18 +92,31 @@ async def test_a_worker_on_another_device_is_reached_in_another_way(
     assert prefill.metric("stratos_kv_transfer_bytes_total", direction="sent", transport="cuda_ipc") == 0
 
 
-async def test_a_device_that_cannot_export_has_prompts_computed_here(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("call", "at_start"), [("export", True), ("export", False), ("attach", False)])
+async def test_a_device_without_ipc_is_reached_by_the_next_transport(
+    world: World, monkeypatch: pytest.MonkeyPatch, call: str, at_start: bool
 ) -> None:
-    def export(*_: object) -> None:
+    """What a worker's start cannot find out costs one prompt, which is computed here."""
+
+    def fail(*_: object) -> None:
         raise RuntimeError("no IPC on this system")
 
-    monkeypatch.setattr(SegmentMemory, "export", export)
+    def sent(transport: str) -> float:
+        return prefill.metric("stratos_kv_transfer_bytes_total", direction="sent", transport=transport)
+
+    use_host_memory(monkeypatch)
+    if at_start:
+        monkeypatch.setattr(SegmentMemory, call, fail)
     prefill, decode = await start(world)
-    stream = await (await (await world.gateway(decode)).submit(PROMPT, prefill=(prefill,), max_tokens=2)).over()
-    assert stream.error is None
-    assert stream.tokens[0] == expected(2, num_prefilled=0)
-    assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_LOCAL_FALLBACK
+    monkeypatch.setattr(SegmentMemory, call, fail)
+    gateway = await world.gateway(decode)
+    for prompt, is_known in ((PROMPT, at_start), (PROMPT[::-1], True)):
+        stream = await (await gateway.submit(prompt, prefill=(prefill,), max_tokens=2)).over()
+        assert stream.error is None
+        assert stream.tokens[0] == expected(2, num_prefilled=None if is_known else 0, prompt=prompt)
+        path = "HANDOFF" if is_known else "LOCAL_FALLBACK"
+        assert stream.receipt.prefill_path == getattr(decode_pb2, f"PREFILL_PATH_{path}")
+        assert (sent("cuda_ipc"), sent("shm") > 0) == (0, is_known)
     await prefill.wait_baseline()
     await decode.wait_baseline()
 

@@ -79,7 +79,7 @@ async def test_frame_that_never_completes(world: World) -> None:
     await decode.wait_baseline()
 
 
-@pytest.mark.parametrize("method", ["scatter", "commit"])
+@pytest.mark.parametrize("method", ["receive", "commit"])
 @pytest.mark.parametrize("error", [BadRequest("the grammar does not allow it"), WorkerLost("the engine has stopped")])
 async def test_what_the_own_engine_refuses_is_not_blamed_on_a_source(
     world: World, monkeypatch: pytest.MonkeyPatch, method: str, error: StratosError
@@ -91,7 +91,7 @@ async def test_what_the_own_engine_refuses_is_not_blamed_on_a_source(
     async def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(context.engine, method, refuse)
+    monkeypatch.setattr(context.transports.port if method == "receive" else context.engine, method, refuse)
     gateway = await world.gateway(decode)
     stream = await (await gateway.submit(PROMPT, prefill=(prefill, other))).over()
     assert stream.error.code == error.code

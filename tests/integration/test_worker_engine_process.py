@@ -120,6 +120,53 @@ async def _until_serving(worker: Worker, wanted: bool) -> None:
             await asyncio.sleep(0.05)
 
 
+MANY_FRAMES = {"names": ["shm"], "staging": {"slot_bytes": 4096, "slots_per_pair": 4}}
+LONG_PROMPT = [(7 * i) % 4096 for i in range(900)]
+WEIGHTS = {"prefill_weight": PREFILL_WEIGHT, "decode_weight": DECODE_WEIGHT}
+
+
+async def test_hand_offs_between_engine_processes_give_equal_tokens(world: World) -> None:
+    source = await world.start(WorkerRole.PREFILL, engine_process="process", transport=MANY_FRAMES)
+    target = await world.start(WorkerRole.DECODE, engine_process="process", transport=MANY_FRAMES)
+    mixed = await world.start(WorkerRole.DECODE, worker_id="decode-1", transport=MANY_FRAMES)
+    for number, worker in enumerate((target, mixed)):
+        gateway = await world.gateway(worker)
+        streams = [
+            await gateway.submit(LONG_PROMPT[cut:], request_id=f"r{number}-{cut}", prefill=(source,))
+            for cut in (0, 1, 400)
+        ]
+        for cut, stream in zip((0, 1, 400), streams, strict=True):
+            await stream.over()
+            assert stream.tokens[0] == fake_generate(LONG_PROMPT[cut:], 4, **WEIGHTS)
+            assert stream.receipt.prefill_path == decode_pb2.PREFILL_PATH_HANDOFF
+    received = target.metric("stratos_kv_transfer_bytes_total", direction="received", transport="shm")
+    assert received >= 8 * 899
+    for worker in (source, target, mixed):
+        await worker.wait_baseline()
+
+
+@pytest.mark.parametrize("victim", ["source", "target"])
+async def test_a_kill_in_the_middle_of_frames_leaves_nothing_and_changes_no_token(world: World, victim: str) -> None:
+    slow = {"token_s": 0.002}  # a chunk of 64 tokens every 130 ms: frames are under way for as long as it computes
+    source = await world.start(WorkerRole.PREFILL, engine_process="process", fake=slow, transport=MANY_FRAMES)
+    target = await world.start(WorkerRole.DECODE, engine_process="process", transport=MANY_FRAMES)
+    gateway = await world.gateway(target)
+    stream = await gateway.submit(LONG_PROMPT, prefill=(source,))
+    got = {"direction": "received", "transport": "shm"}
+    await eventually(lambda: target.metric("stratos_kv_transfer_bytes_total", **got), "a first frame")
+    killed, survivor = (source, target) if victim == "source" else (target, source)
+    os.kill(engine_of(killed), signal.SIGKILL)
+    await stream.over()
+    if victim == "source":
+        assert stream.error is None
+        assert len(stream.tokens[0]) == 4
+    else:
+        assert stream.error.code == "worker_lost"
+        assert stream.tokens.get(0, []) == []
+    await eventually(killed.exit_code.done, "the end of its worker")
+    await survivor.wait_baseline()
+
+
 async def test_a_hand_off_survives_the_engine_of_its_source(world: World) -> None:
     source = await world.start(WorkerRole.PREFILL, engine_process="process", fake={"token_s": 0.002})
     target = await world.start(WorkerRole.DECODE, engine_process="process")

@@ -17,6 +17,7 @@ import torch
 
 from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import RowSpan
+from stratos.engine.attention.context_parts import ContextParts
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.attention.triton_paged import TritonPagedAttention
 from stratos.engine.layers.rotary import RopeRows
@@ -88,6 +89,18 @@ def _layer(dtype: torch.dtype) -> None:
     linear(x, torch.zeros(HIDDEN, HIDDEN, dtype=dtype), None)
 
 
+def _dependent_launches(dtype: torch.dtype) -> None:
+    """The small kernels of a decode layer, attention in items and in equal parts, and a product in shares."""
+    ops, x, weight = TritonOps(has_pdl=True), torch.zeros(2, HIDDEN, dtype=dtype), torch.ones(HIDDEN, dtype=dtype)
+    ops.add_rms_norm(x, x.clone(), weight, 1e-6)
+    ops.silu_mul(torch.zeros(2, 2 * 14336, dtype=dtype))
+    few_rows_linear(x, torch.zeros(HIDDEN, HIDDEN, dtype=dtype), None, SHAPES[2], has_pdl=True)
+    for balances_kv in (True, False):
+        attention = _attention(dtype, dtype, balances_kv=balances_kv, has_pdl=True)
+        tables = DeviceTables(128, 8, 64, BLOCK, CPU, attention.context_parts)
+        _forward(attention, dtype, 8, tables.metadata(attention, 8), norm=False)
+
+
 def _adapters(dtype: torch.dtype) -> None:
     table, segments = torch.zeros(8, LAYERS, 4, lora.ENTRY, dtype=torch.int64), torch.zeros(2, 4, dtype=torch.int32)
     x, ends = torch.zeros(2, HIDDEN, dtype=dtype), (HEADS * DIM, (HEADS + KV_HEADS) * DIM, (HEADS + 2 * KV_HEADS) * DIM)
@@ -104,6 +117,10 @@ def _sampling() -> None:
     sampling.mask(logits, rows, torch.zeros(8, VOCAB // 32, dtype=torch.int32))
 
 
+def _decode_inputs() -> None:
+    DeviceTables(1024, max(BATCHES), 512, BLOCK, CPU, ContextParts(66, 32, 64), has_kernel=True).prepare(max(BATCHES))
+
+
 def _copies() -> None:
     words = DIM * torch.bfloat16.itemsize // 8
     pages = torch.zeros(2, LAYERS, 2, KV_HEADS, BLOCK, words, dtype=torch.int64)
@@ -111,6 +128,12 @@ def _copies() -> None:
     for is_pack in (True, False):
         for has_sum in (True, False):
             copy_kv(pages, blocks, 1, run, layer_begin=1, is_pack=is_pack, has_sum=has_sum)
+
+
+def _grid_controls(ptx: str) -> list[str]:
+    """Instructions of dependent launch in their order, and where the first access to memory comes."""
+    found = re.findall(r"griddepcontrol\.\w+|(?:ld|st|red|atom|cp\.async)\S*\.(?:global|cg|ca)\S*", ptx)
+    return ["access" if not name.startswith("griddep") else name for name in found][:3]
 
 
 def _report(record: Compiled, config: str) -> list[dict[str, Any]]:
@@ -121,6 +144,8 @@ def _report(record: Compiled, config: str) -> list[dict[str, Any]]:
             "shared": kernel.metadata.shared,
             "warp_group_products": kernel.asm["ptx"].count("wgmma.mma_async"),
             "async_copies": kernel.asm["ptx"].count("cp.async.cg"),
+            "launch_pdl": kernel.metadata.launch_pdl,
+            "grid_controls": _grid_controls(kernel.asm["ptx"]),
             "wide_accesses": [len(WIDE[name].findall(kernel.asm["ptx"])) for name in ("ld", "st")],
             **resources(kernel.asm["cubin"]),
         }
@@ -138,6 +163,8 @@ def main() -> None:
             if config == "bf16":
                 _layer(dtype)
                 _sampling()
+                _decode_inputs()
+                _dependent_launches(dtype)
                 _copies()
         found += _report(record, config)
     print(json.dumps(found))

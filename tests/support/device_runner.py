@@ -1,4 +1,7 @@
-"""The hand-computable engine with pages in the memory of a device that files play, for hand-offs between workers."""
+"""The hand-computable engine with pages in the memory of a device that files play, for hand-offs between workers.
+
+Run as a program it is the engine process of such a worker; the device is the folder beside its shared memory.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,9 @@ from stratos.core.kv import KvRange
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.kv import registry
 from stratos.worker.engine_client import factory
+from stratos.worker.engine_client.child import make_from_settings, run_engine_process
+from stratos.worker.engine_client.thread import ThreadEngine
+from stratos.worker.settings import WorkerSettings
 from tests.support.segment_memory import SegmentMemory, span_of
 
 
@@ -46,8 +52,24 @@ class DeviceFakeRunner(FakeRunner):
         raise AssertionError("KV came through host memory")
 
 
+def use_host_memory(patch: pytest.MonkeyPatch) -> None:
+    """From now on KV may pass through host memory as well."""
+    for name in ("gather", "scatter"):
+        patch.setattr(DeviceFakeRunner, name, getattr(FakeRunner, name))
+
+
 def use_devices(patch: pytest.MonkeyPatch, folder: Path) -> SegmentMemory:
     """From now on workers of this process compute on the device, and their transport ``cuda_ipc`` moves its memory."""
     patch.setattr(factory, "FakeRunner", DeviceFakeRunner)
     patch.setattr(registry, "CudaMemory", lambda ordinal, device: SegmentMemory(folder))
     return SegmentMemory(folder)
+
+
+def _make(settings: bytes) -> ThreadEngine:
+    directory = WorkerSettings.model_validate_json(settings).transport.shm_directory
+    use_devices(pytest.MonkeyPatch(), directory.parent / "device")  # for as long as this process lives
+    return make_from_settings(settings)
+
+
+if __name__ == "__main__":
+    run_engine_process(_make)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import socket
@@ -9,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from stratos.core.files.adapter_files import AdapterFiles
@@ -19,12 +22,15 @@ from stratos.engine.contract.results import PrefillEvent, StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
+from stratos.kv.registry import port_transports
+from stratos.kv.settings import TransportConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.child import run_engine_process
 from stratos.worker.engine_client.process import EngineChild, ProcessEngine
 from stratos.worker.engine_client.thread import ThreadEngine
 from tests.support import warm_process
 from tests.support.module_command import module_command
+from tests.support.port_ends import STAGING
 from tests.support.terms import make_terms
 
 TIMEOUT_S = 20.0
@@ -67,22 +73,32 @@ class SuddenRunner(FakeRunner):
             raise ValueError(f"shapes came as {files.shapes}")
 
 
-def make_fake(settings: bytes) -> EngineCore:
+@functools.cache
+def kv_directory() -> Path:
+    """Where the data ports of these clients and their tests meet."""
+    folder = TemporaryDirectory(prefix="stratos-kv-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+def make_fake(settings: bytes) -> ThreadEngine:
     """An engine from JSON: ``fake`` and ``scheduler`` hold the fields of the two configurations."""
     values = json.loads(settings)
     fake = values["fake"]
     if "model_path" in fake:
         fake["model_path"] = Path(fake["model_path"])
-    return EngineCore(SuddenRunner(FakeConfig(**fake)), SchedulerConfig(**values["scheduler"]))
+    engine = EngineCore(SuddenRunner(FakeConfig(**fake)), SchedulerConfig(**values["scheduler"]))
+    config = TransportConfig(names=("shm",), shm_directory=Path(values["directory"]), staging=STAGING)
+    return ThreadEngine(engine, transports=port_transports(config))
 
 
 def make_client(
     kind: str, fake: dict[str, Any], scheduler: dict[str, Any], *, is_executed: bool = False, **options: Any
 ) -> EngineClient:
     """A client that is not started yet; the process of one is a fork unless it is to be ``is_executed``."""
-    settings = json.dumps({"fake": fake, "scheduler": scheduler}).encode()
+    settings = json.dumps({"fake": fake, "scheduler": scheduler, "directory": str(kv_directory())}).encode()
     if kind == "thread":
-        return ThreadEngine(make_fake(settings))
+        return make_fake(settings)
     if is_executed:
         return ProcessEngine(settings, command=module_command(MODULE), **options)
     return ProcessEngine(settings, command=(MODULE,), launch=fork, **options)

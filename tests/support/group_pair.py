@@ -16,7 +16,8 @@ from typing import Any
 from stratos.core.kv import KvRange
 from stratos.kv.framing import checksum
 from stratos.kv.groups.nccl import NcclGroups
-from stratos.kv.groups.ordered import OrderedReceiver, OrderedSender
+from stratos.kv.groups.ordered import OrderedRings, OrderedSender
+from stratos.kv.receiver import RingReceiver
 from stratos.kv.settings import GlooConfig, NcclConfig, StagingConfig
 from stratos.kv.transfer import FrameHeader, TransportOffer
 from tests.support.ordered_gloo import OrderedGloo
@@ -42,7 +43,7 @@ def frames() -> list[tuple[FrameHeader, bytes]]:
 
 async def receive(config: Any, maker: Any) -> None:
     staging = StagingConfig(slot_bytes=max(SIZES), slots_per_pair=len(SIZES))
-    receiver = OrderedReceiver("inc-d", staging, config, maker)
+    receiver = RingReceiver(maker.name, "inc-d", staging, OrderedRings(staging, config, maker))
     offer = await receiver.open_pair("inc-p")
     slots: list[int] = []
     while len(slots) < len(SIZES):
@@ -51,7 +52,9 @@ async def receive(config: Any, maker: Any) -> None:
     for header, _ in frames():
         receiver.post(offer.pair, header)
     for header, payload in frames():
-        assert bytes(await receiver.wait(offer.pair, LEG, header.seq, timeout_s=TIMEOUT_S)) == payload
+        got = await receiver.wait(offer.pair, LEG, header.seq, timeout_s=TIMEOUT_S)
+        assert isinstance(got, memoryview)
+        assert bytes(got) == payload
     print("all frames are right", flush=True)
     await receiver.close()
 
@@ -60,8 +63,7 @@ async def send(config: Any, maker: Any, offer: TransportOffer) -> None:
     sender = OrderedSender(config, maker)
     pair = await sender.connect(offer)
     for header, payload in frames():
-        with pair.announcing(header) as announced:
-            await pair.send(announced, payload)
+        await pair.send(header, payload)
     print("all frames have left", flush=True)
     sys.stdin.readline()  # a group ends with its first end: not before the other one has everything
     await sender.close()

@@ -26,8 +26,9 @@ from stratos.engine.runner.cuda.device_facts import facts_of
 from stratos.engine.runner.cuda.page_copies import PageCopies, bytes_at
 from stratos.kv.device.cuda import CudaMemory
 from stratos.kv.device.memory import DeviceMemory
-from stratos.kv.device.receiver import DeviceReceiver
+from stratos.kv.device.receiver import CUDA_IPC, DeviceRings
 from stratos.kv.device.sender import DeviceSender
+from stratos.kv.receiver import RingReceiver
 from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
 from tests.support.module_command import module_command
@@ -117,7 +118,8 @@ class _Pages:
         )
         directory = Path(options["directory"])
         staging = StagingConfig(slot_bytes=options["slot_bytes"], slots_per_pair=4)
-        self.receiver = DeviceReceiver("inc-d", staging, directory, TIMEOUT_S, memory_of(directory))
+        rings = DeviceRings(staging, directory, TIMEOUT_S, memory_of(directory))
+        self.receiver = RingReceiver(CUDA_IPC, "inc-d", staging, rings)
 
     async def offer(self) -> TransportOffer:
         offer = await self.receiver.open_pair("inc-p")

@@ -60,7 +60,7 @@ class FaultPlan:
 
 class _FaultyPair(PairSender):
     def __init__(self, inner: PairSender, plan: FaultPlan) -> None:
-        self.offer = inner.offer
+        self.offer, self.is_ordered = inner.offer, inner.is_ordered
         self._inner = inner
         self._plan = plan
         self._held: list[tuple[FrameHeader, bytes]] = []
@@ -127,6 +127,10 @@ class FaultySender(Sender):
         """See ``Sender.connect``."""
         inner = await self._inner.connect(offer)
         return self._pairs.setdefault(offer.pair, _FaultyPair(inner, self._plan))
+
+    def find(self, pair: str) -> PairSender | None:
+        """See ``Sender.find``."""
+        return self._pairs.get(pair)
 
     async def close_pair(self, pair: str) -> None:
         """See ``Sender.close_pair``."""

@@ -5,31 +5,20 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 
 from stratos.common.errors import StratosError
-from stratos.common.tls.contexts import TlsContexts
-from stratos.common.tls.identity import PeerRole
 from stratos.core.kv import KvRange
-from stratos.kv.settings import GlooConfig, TlsTransportConfig, TransportConfig
+from stratos.kv.inproc import InprocHub
 from stratos.kv.transfer import FrameHeader, TransportOffer
-from tests.support.certificates import CertificateFolder
 from tests.support.kv_faults import Fault, FaultPlan, FaultySender
-from tests.support.kv_transfer_world import payload_of, sender_of
+from tests.support.kv_transfer_world import payload_of
+from tests.support.port_process import transport_of
 
 
 def _sender(options):
-    settings = TransportConfig(
-        shm_directory=Path(options["directory"]),
-        gloo=GlooConfig(timeout_s=options["gloo_timeout_s"]),
-        tls=TlsTransportConfig(timeout_s=options["gloo_timeout_s"]),
-    )
     faults = {int(number): Fault(name) for name, number in options["faults"].items()}
     plan = FaultPlan(faults=faults, die=lambda: os.kill(os.getpid(), signal.SIGKILL))
-    tls = None
-    if options["certificates"]:
-        tls = TlsContexts(CertificateFolder(Path(options["certificates"])).files(PeerRole.PREFILL_WORKER))
-    return FaultySender(sender_of(options["transport"], settings, tls=tls), plan)
+    return FaultySender(transport_of(options, InprocHub()).sender(), plan)
 
 
 async def _obey(sender, pairs, order):

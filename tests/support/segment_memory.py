@@ -17,12 +17,12 @@ import numpy as np
 
 from stratos.core.device.payload import DevicePayload, Payload
 from stratos.kv.device.memory import HANDLE_BYTES
-from stratos.kv.device.receiver import DeviceReceiver
+from stratos.kv.device.receiver import CUDA_IPC, DeviceRings
 from stratos.kv.device.sender import DeviceSender
 from stratos.kv.settings import StagingConfig
 
-SEGMENTS = "ipc-segments"
-"""Name of the transport in tests."""
+SEGMENTS = CUDA_IPC
+"""The transport that tests give this memory."""
 
 
 class Exported:
@@ -87,8 +87,8 @@ class SegmentMemory:
         return [path.name for path in self.folder.iterdir() if path.suffix == ".freed-too-early"]
 
 
-def receiver_over(directory: Path, staging: StagingConfig, timeout_s: float) -> DeviceReceiver:
-    return DeviceReceiver("inc-d", staging, directory, timeout_s, SegmentMemory(directory.parent / "device"))
+def rings_over(directory: Path, staging: StagingConfig, timeout_s: float) -> DeviceRings:
+    return DeviceRings(staging, directory, timeout_s, SegmentMemory(directory.parent / "device"))
 
 
 def sender_over(directory: Path, timeout_s: float) -> DeviceSender:

@@ -17,6 +17,7 @@ from stratos.core.ledger.usage import UsageCount
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
+from stratos.kv.port.local import LocalPort
 from stratos.rpc.clients.channel import channel, wait_serving
 from stratos.rpc.codec import generation
 from stratos.rpc.codec.fleet import ref_to_pb
@@ -25,12 +26,13 @@ from stratos.rpc.serving.process import serve_async
 from stratos.rpc.settings import env_name_of, settings_of
 from stratos.worker.adapter_cache import open_adapter_store
 from stratos.worker.engine_client.base import EngineClient
-from stratos.worker.engine_client.factory import make_engine
-from stratos.worker.engine_client.thread import ThreadEngine
+from stratos.worker.engine_client.factory import drive_engine, make_engine
+from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.service import WorkerProcess, make_client
 from stratos.worker.settings import WorkerSettings
 from stratos_decode_worker.settings import DecodeWorkerSettings
 from stratos_prefill_worker.settings import PrefillWorkerSettings
+from tests.support.engine_clients import fork
 from tests.support.kv_faults import Fault, FaultPlan, FaultySender
 from tests.support.terms import pop_terms_pb
 from tests.support.waiting import eventually
@@ -73,8 +75,9 @@ class Worker:
     def inject(self, transport: str, faults: dict[int, Fault]) -> FaultPlan:
         """Let frames that this worker sends from now on suffer ``faults``."""
         plan = FaultPlan(faults=faults)
-        transports = self.process.opened.context.transports
-        transports._senders[transport] = FaultySender(transports.sender(transport), plan)
+        port = self.process.opened.context.transports.port
+        assert isinstance(port, LocalPort), "faults of another process' port are its own"
+        port._senders[transport] = FaultySender(port.sender(transport), plan)
         return plan
 
     def metric(self, name: str, **labels: str) -> float:
@@ -120,11 +123,15 @@ def _make_engine(settings: WorkerSettings, change_fake: Callable[[FakeConfig], F
     return engine
 
 
-def _make_client(settings: WorkerSettings, change_fake: Callable[[FakeConfig], FakeConfig] | None) -> EngineClient:
+def _make_client(
+    settings: WorkerSettings, change_fake: Callable[[FakeConfig], FakeConfig] | None, program: str
+) -> EngineClient:
+    if program:
+        return ProcessEngine(settings.model_dump_json().encode(), command=(program,), launch=fork)
     if settings.has_engine_process:
         assert change_fake is None, "the engine is made elsewhere"
         return make_client(settings)
-    return ThreadEngine(_make_engine(settings, change_fake))
+    return drive_engine(_make_engine(settings, change_fake), settings)
 
 
 class World:
@@ -135,14 +142,20 @@ class World:
         self._stack = stack
 
     async def start(
-        self, role: WorkerRole, change_fake: Callable[[FakeConfig], FakeConfig] | None = None, **overrides: Any
+        self,
+        role: WorkerRole,
+        change_fake: Callable[[FakeConfig], FakeConfig] | None = None,
+        *,
+        engine_program: str = "",
+        **overrides: Any,
     ) -> Worker:
+        """``engine_program`` is a module of the tests whose process has the engine."""
         settings = make_settings(role, self._tmp_path, **overrides)
         stop = asyncio.Event()
         process = WorkerProcess(
             role,
             settings,
-            make_engine=lambda s: _make_client(s, change_fake),
+            make_engine=lambda s: _make_client(s, change_fake, engine_program),
             make_store=open_adapter_store,
         )
         worker = Worker(process, stop, asyncio.create_task(serve_async(process, settings, stop=stop)))

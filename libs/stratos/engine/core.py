@@ -69,7 +69,7 @@ class EngineCore:
         overlap = runner.info.overlap if config.enable_overlap is None else config.enable_overlap
         if not config.enable_kv_cache:
             overlap = False  # what is computed again must be known
-        self._kv = KvCache.make(runner.info, config, is_fenced=overlap)
+        self._kv = KvCache.make(runner.info, config, clock, is_fenced=overlap)
         self._blocks = self._kv.blocks
         self._scheduler = Scheduler(config, self._kv, clock)
         self._context = EngineContext(

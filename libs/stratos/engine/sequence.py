@@ -82,6 +82,8 @@ class Sequence:
     """Blocks of the table that were offered to the prefix cache."""
     num_released: int = 0
     """Entries of the table that are ``RELEASED``: no token sees those blocks again."""
+    num_planned_blocks: int = 0
+    """Entries of the table that plans have carried: the runner keeps them."""
     swapped: SwappedState | None = None
     """Its KV in host memory, while it waits without blocks."""
     awaits_copy: bool = False

@@ -156,6 +156,12 @@ class RunnerConfig:
     enable_gemm_choice: bool = False
     """On a GPU, measure at start which kernel is fastest for the matrix products of decode steps of up to 64 rows: the
     framework's libraries or our own. Off until it has been measured on one; it lengthens the start."""
+    enable_prepare_kernel: bool = False
+    """On a GPU, make the inputs of a decode step by one kernel within the captured step, from one copy of what the host
+    sends, instead of some fifteen small kernels before it. Off until it has been measured on one."""
+    enable_dependent_launch: bool = False
+    """On a GPU of compute capability 9.0 or more, launch small kernels and attention of a layer while the kernel
+    before them still runs (programmatic dependent launch). Off until it has been measured on one."""
     enable_grouped_experts: bool = True
     """Ablation switch: on a GPU, all experts of a layer by one product, routed on the device, in captured steps too;
     off asks the host and runs one expert after the other."""

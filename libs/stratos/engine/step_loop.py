@@ -163,7 +163,7 @@ class StepLoop:
             wanted = [(launched.sequence, launched.count) for launched in step.rows if launched.is_current]
             again = self._tracker.enter(step.number, wanted, result)
         tokens = StepTokens()
-        if again.copies or again.swaps:
+        if again.copies or again.swaps or again.ended:
             tokens = self._run_now(dataclasses.replace(again.plan, rows=()))
         for launched in again.rows:
             self._run_alone(step.number, launched, tokens)

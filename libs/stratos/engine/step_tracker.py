@@ -73,6 +73,8 @@ class LaunchedStep:
     rows: list[LaunchedRow]
     copies: list[BlockCopy]
     swaps: Swaps = field(default_factory=Swaps)
+    ended: tuple[int, ...] = ()
+    """Tables that the runner may forget."""
     handle: Any = None
     began_s: float = 0.0
     masks: PendingMasks | None = None
@@ -94,6 +96,7 @@ class LaunchedStep:
             copies=copies,
             swap_outs=tuple((copy.block, copy.slot) for copy in self.swaps.outs),
             swap_ins=tuple((copy.slot, copy.block) for copy in self.swaps.ins),
+            ended=self.ended,
             are_swaps_fenced=self.swaps.are_fenced,
         )
 
@@ -151,13 +154,19 @@ class StepTracker:
         for launched in rows:
             launched.count_in(number)
         copies = self.requests.drain_copies(number, has_rows=bool(rows))
-        return LaunchedStep(number, rows, copies, self._kv.tier.drain_swaps())
+        step = LaunchedStep(number, rows, copies, self._kv.tier.drain_swaps())
+        if step:  # else there is no plan that could say it
+            step.ended = self._kv.tables.drain_ended()
+        return step
 
     def withdraw(self, step: LaunchedStep) -> None:
         """Take a plan back that no runner works on: its rows are not in flight, its copies are still to be done."""
         self._kv.fences.retire(step.number)
         for launched in step.rows:
             launched.count_out()
+            if launched.is_current:
+                self._kv.tables.plan_again(launched.sequence)
+        self._kv.tables.return_ended(step.ended)
         self.requests.return_copies(step.copies)
         self._kv.tier.withdraw(step.swaps)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stratos.common.errors import WorkerLost
 from stratos.core.device.payload import Payload
-from stratos.kv.receiver import Ring, RingReceiver
+from stratos.kv.receiver import Ring, Rings
 from stratos.kv.sender import CachingSender, checked_payload
 from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
@@ -28,23 +28,20 @@ class _InprocRing(Ring):
         self._memory = memoryview(bytearray(config.slot_bytes * config.slots_per_pair))
         hub.rings[pair] = self._memory
 
-    def view(self, slot: int) -> memoryview:
-        return self._memory[slot * self._slot_bytes : (slot + 1) * self._slot_bytes]
+    def payload(self, slot: int, num_bytes: int) -> memoryview:
+        return self._memory[slot * self._slot_bytes :][:num_bytes].toreadonly()
 
     def close(self) -> None:
         self._hub.rings.pop(self.address, None)
 
 
-class InprocReceiver(RingReceiver):
-    """Receives from senders that share its hub."""
+class InprocRings(Rings):
+    """Reached by senders that share the hub."""
 
-    transport = "inproc"
+    def __init__(self, config: StagingConfig, hub: InprocHub) -> None:
+        self._config, self._hub = config, hub
 
-    def __init__(self, incarnation: str, config: StagingConfig, hub: InprocHub) -> None:
-        super().__init__(incarnation, config)
-        self._hub = hub
-
-    async def _make_ring(self, pair: str) -> Ring:
+    async def make(self, pair: str) -> Ring:
         return _InprocRing(self._hub, pair, self._config)
 
 

@@ -1,6 +1,6 @@
 """What every receiver has in common: pairs, their slot ledgers, announced frames and their waiters.
 
-A transport brings a ``Ring``: the memory of one pair and its way of completing frames.
+A transport brings ``Rings``, which make a ``Ring`` for each pair: its memory and its way of completing frames.
 
 ``rings that complete on Sent`` (inproc, shm, cuda_ipc): the payload is in the slot when the source says so.
 ``rings with posted receives`` (gloo, tls): the ring calls ``on_arrived`` itself; a quarantined slot with a posted
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from stratos.core.device.payload import Payload
 from stratos.core.kv import StagingLedger
 from stratos.kv.settings import StagingConfig
 from stratos.kv.staging import SlotLedger, SlotState
-from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
+from stratos.kv.transfer import FrameHeader, Receiver, StagedPayload, TransportOffer
 
 
 @dataclass(slots=True, eq=False)
@@ -45,19 +45,44 @@ class Ring(ABC):
     address: str
     completes_on_sent: bool = True
 
-    @abstractmethod
-    def view(self, slot: int) -> memoryview: ...
+    def start(self, on_arrived: OnArrived, on_broken: OnBroken) -> None:  # noqa: B027
+        """The pair is known from here on: frames may be reported."""
 
-    def payload(self, slot: int, num_bytes: int) -> Payload:
-        """What is in a slot, where it lies."""
-        return self.view(slot)[:num_bytes].toreadonly()
+    @abstractmethod
+    def payload(self, slot: int, num_bytes: int) -> Payload | StagedPayload:
+        """What is in a slot, where it lies, read-only."""
 
     def post(self, frame: Frame) -> None:  # noqa: B027
-        ...
+        """Expect a frame. Raises ``Internal`` when that breaks the transport's own rules."""
 
     @abstractmethod
     def close(self) -> asyncio.Future[Any] | None:
         """Drop the memory, at once; views that others still hold stay valid. Returns what ends later, if anything."""
+
+
+OnArrived = Callable[[str, Frame], None]
+"""Of a pair: the payload of a frame is complete."""
+OnBroken = Callable[[str, str], None]
+"""A pair has ended, and why."""
+
+
+class Rings(ABC):
+    """Makes the rings of one transport, in the process that has their memory."""
+
+    @abstractmethod
+    async def make(self, pair: str) -> Ring:
+        """The memory of a new pair.
+
+        Raises:
+            Overloaded: there is none now.
+            Internal: there never is, in this process.
+        """
+
+    def forget(self, ring: Ring) -> None:  # noqa: B027
+        """The pair of this ring has ended."""
+
+    async def close(self) -> None:  # noqa: B027
+        """All rings are closed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,29 +107,28 @@ class _Pair:
 
 
 class RingReceiver(Receiver):
-    """``Receiver`` over one ``Ring`` per pair."""
+    """``Receiver`` over one ``Ring`` per pair.
 
-    def __init__(self, incarnation: str, config: StagingConfig) -> None:
+    Args:
+        transport: its name.
+        incarnation: of the receiving process.
+        config: number and size of slots.
+        rings: make the memory; closed with this receiver.
+    """
+
+    def __init__(self, transport: str, incarnation: str, config: StagingConfig, rings: Rings) -> None:
         if config.slot_bytes < 1 or config.max_pairs < 1:
             raise ValueError("slot_bytes and max_pairs must be positive")
+        self.transport = transport
         self._incarnation = incarnation
         self._config = config
+        self._rings = rings
         self._pairs: dict[str, _Pair] = {}
         self._by_source: dict[str, str] = {}
         self._generation = 0
         self._opening = asyncio.Lock()
         self._closing = BackgroundTasks()
         self._closed = False
-
-    @abstractmethod
-    async def _make_ring(self, pair: str) -> Ring:
-        """Make the memory of a new pair. Raises ``Overloaded`` when there is none."""
-
-    def _opened(self, ring: Ring) -> None:
-        """The pair of a new ring is known from here on: it may call ``_on_arrived`` and ``_on_broken``."""
-
-    def _ended(self, ring: Ring) -> None:
-        """The pair of this ring has ended."""
 
     async def open_pair(self, source_incarnation: str) -> TransportOffer:
         async with self._opening:
@@ -141,7 +165,7 @@ class RingReceiver(Receiver):
             frame.fail("the hand-off was given up")
         found.ring.post(frame)
 
-    async def wait(self, pair: str, leg: str, seq: int, *, timeout_s: float) -> Payload:
+    async def wait(self, pair: str, leg: str, seq: int, *, timeout_s: float) -> Payload | StagedPayload:
         found = self._require(pair)
         frame = found.find(leg, seq)
         if frame is None:
@@ -211,6 +235,7 @@ class RingReceiver(Receiver):
             for pair in list(self._pairs.values()):
                 self._end_pair(pair, "the receiver closed")
             await self._closing.close()
+            await self._rings.close()
 
     def _on_arrived(self, pair: str, frame: Frame) -> None:
         """For rings with posted receives: the payload of a frame is complete."""
@@ -237,7 +262,7 @@ class RingReceiver(Receiver):
         self._generation += 1
         name = f"{source}>{self._incarnation}#{self._generation}"
         slots = SlotLedger(config.slots_per_pair)
-        ring = await self._make_ring(name)
+        ring = await self._rings.make(name)
         offer = TransportOffer(
             transport=self.transport,
             pair=name,
@@ -247,7 +272,7 @@ class RingReceiver(Receiver):
         )
         self._pairs[name] = _Pair(source, offer, ring, slots)
         self._by_source[source] = name
-        self._opened(ring)
+        ring.start(self._on_arrived, self._on_broken)
         return offer
 
     def _make_room(self) -> None:
@@ -265,7 +290,7 @@ class RingReceiver(Receiver):
         for frame in pair.frames.values():
             if not frame.arrived:
                 frame.fail(why)
-        self._ended(pair.ring)
+        self._rings.forget(pair.ring)
         closing = pair.ring.close()
         if closing is not None and not closing.done():
             self._closing.own(closing)

@@ -6,23 +6,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from stratos.common.tls.contexts import TlsContexts
 from stratos.kv.capabilities import Capabilities, LocalCapabilities, Reach, can_reach, may_be_chosen, share_fabric
 from stratos.kv.device.cuda import CudaMemory
-from stratos.kv.device.receiver import DeviceReceiver, check_slots
+from stratos.kv.device.receiver import DeviceRings, check_slots
+from stratos.kv.device.rings import staging_of
 from stratos.kv.device.sender import DeviceSender
-from stratos.kv.groups.gloo import GlooReceiver, GlooSender
+from stratos.kv.device.trial import find_fault
+from stratos.kv.groups.gloo import GlooRings, GlooSender
 from stratos.kv.groups.nccl import NcclGroups, has_nccl
-from stratos.kv.groups.ordered import OrderedReceiver, OrderedSender
-from stratos.kv.inproc import InprocHub, InprocReceiver, InprocSender
-from stratos.kv.settings import TransportConfig
-from stratos.kv.shm import ShmReceiver, ShmSender
-from stratos.kv.tls.receiver import TlsReceiver
+from stratos.kv.groups.ordered import OrderedRings, OrderedSender
+from stratos.kv.inproc import InprocHub, InprocRings, InprocSender
+from stratos.kv.port.local import PortTransport
+from stratos.kv.receiver import RingReceiver, Rings
+from stratos.kv.settings import StagingConfig, TransportConfig
+from stratos.kv.shm import ShmRings, ShmSender
+from stratos.kv.tls.receiver import TlsRings
 from stratos.kv.tls.sender import TlsSender
 from stratos.kv.transfer import Receiver, Sender
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,53 +66,60 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Transport:
-    receiver: Callable[[_Parts, str], Receiver]
+    rings: Callable[[_Parts], Rings]
     sender: Callable[[_Parts, int], Sender]
     reach: Reach = Reach.NETWORK
     is_encrypted: bool = True
     """On the network, if it uses one."""
     is_on_device: bool = False
     """Slots are in a device's memory: payloads need not pass through the host's."""
+    staging: Callable[[TransportConfig], StagingConfig] = lambda config: config.staging
+    fault: Callable[[_Parts], str] = lambda _: ""
+    """Tries it at start: why it cannot work in this process, or nothing."""
 
 
 _TRANSPORTS: Mapping[str, _Transport] = {
     "cuda_ipc": _Transport(
-        receiver=lambda parts, name: DeviceReceiver(
-            name, parts.config.staging, parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory
+        rings=lambda parts: DeviceRings(
+            staging_of(parts.config), parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory
         ),
         sender=lambda parts, max_pairs: DeviceSender(
             parts.config.shm_directory, parts.config.cuda_ipc.timeout_s, parts.memory, max_pairs
         ),
         reach=Reach.DEVICE_MEMORY,
         is_on_device=True,
+        staging=staging_of,
+        fault=lambda parts: find_fault(parts.memory, parts.config.shm_directory),
     ),
     "inproc": _Transport(
-        receiver=lambda parts, name: InprocReceiver(name, parts.config.staging, parts.shared_hub),
+        rings=lambda parts: InprocRings(parts.config.staging, parts.shared_hub),
         sender=lambda parts, max_pairs: InprocSender(parts.shared_hub, max_pairs),
         reach=Reach.PROCESS,
     ),
     "shm": _Transport(
-        receiver=lambda parts, name: ShmReceiver(name, parts.config.staging, parts.config.shm_directory),
+        rings=lambda parts: ShmRings(parts.config.staging, parts.config.shm_directory),
         sender=lambda parts, max_pairs: ShmSender(parts.config.shm_directory, max_pairs),
         reach=Reach.SHARED_MEMORY,
     ),
     "tls": _Transport(
-        receiver=lambda parts, name: TlsReceiver(name, parts.config.staging, parts.config.tls, parts.certificate),
+        rings=lambda parts: TlsRings(parts.config.staging, parts.config.tls, parts.certificate),
         sender=lambda parts, max_pairs: TlsSender(parts.config.tls, parts.certificate, max_pairs),
     ),
     "gloo": _Transport(
-        receiver=lambda parts, name: GlooReceiver(name, parts.config.staging, parts.config.gloo),
+        rings=lambda parts: GlooRings(parts.config.staging, parts.config.gloo),
         sender=lambda parts, max_pairs: GlooSender(parts.config.gloo, max_pairs),
         is_encrypted=False,
     ),
     "nccl": _Transport(
-        receiver=lambda parts, name: OrderedReceiver(name, parts.config.staging, parts.config.nccl, parts.nccl),
+        rings=lambda parts: OrderedRings(parts.config.staging, parts.config.nccl, parts.nccl),
         sender=lambda parts, max_pairs: OrderedSender(parts.config.nccl, parts.nccl, max_pairs),
         reach=Reach.DEVICES,
         is_encrypted=False,
     ),
 }
 TRANSPORTS = tuple(_TRANSPORTS)
+PORT_PAIRS = 1024
+"""The worker closes pairs that it has too many of; a port never does so itself."""
 
 
 def reachable_transports(
@@ -127,11 +141,6 @@ def is_choice_valid(name: str, mine: LocalCapabilities, theirs: Capabilities, *,
     return name in _TRANSPORTS and may_be_chosen(_TRANSPORTS[name].reach, mine, theirs, is_one_host=is_one_host)
 
 
-def is_on_device(name: str) -> bool:
-    """Whether a transport moves payloads between devices, with the checksum that devices compute."""
-    return _of(name).is_on_device
-
-
 def usable_transports(config: TransportConfig, *, has_tls: bool, has_device_pages: bool = False) -> tuple[str, ...]:
     """The transports that a process may use, best first.
 
@@ -146,7 +155,7 @@ def usable_transports(config: TransportConfig, *, has_tls: bool, has_device_page
     if "nccl" in config.names and not has_nccl():
         raise ValueError("the KV transport nccl needs a GPU and torch with NCCL; take it out of transport.names")
     if "cuda_ipc" in config.names and not has_device_pages:
-        raise ValueError("the KV transport cuda_ipc needs device cuda, engine_process thread and enable_copy_stream")
+        raise ValueError("the KV transport cuda_ipc needs device cuda and enable_copy_stream")
     if "cuda_ipc" in config.names:
         check_slots(config.staging)
     allowed = {"gloo": config.allow_unencrypted_gloo, "nccl": config.allow_unencrypted_nccl}
@@ -166,6 +175,47 @@ def usable_transports(config: TransportConfig, *, has_tls: bool, has_device_page
     raise ValueError("the KV transport tls needs mTLS; set the certificate, or add shm or gloo")
 
 
+def find_faults(config: TransportConfig, *, device: str = "") -> dict[str, str]:
+    """Why transports that ``config`` names cannot work in this process, as far as a trial finds out. Blocks.
+
+    Args:
+        config: of all transports.
+        device: UUID of this process' GPU.
+    """
+    parts, found = _Parts(config=config, hub=None, tls=None, device=device), {}
+    for name in config.names:
+        try:
+            found[name] = _of(name).fault(parts)
+        except ValueError as error:
+            found[name] = str(error)
+    return {name: fault for name, fault in found.items() if fault}
+
+
+def working_transports(names: Iterable[str], faults: Mapping[str, str]) -> tuple[str, ...]:
+    """Those of ``names`` that a trial has found to work; the others are logged.
+
+    Args:
+        names: as ``usable_transports`` has them.
+        faults: what ``find_faults`` found.
+
+    Raises:
+        ValueError: none does.
+    """
+    named = tuple(names)
+    broken = {name: faults[name] for name in named if name in faults}
+    for name, fault in broken.items():
+        _log.warning("no KV over %s, the next transport is taken: %s", name, fault)
+    if len(broken) == len(named):
+        whys = "; ".join(f"{name}: {fault}" for name, fault in broken.items())
+        raise ValueError(f"no KV transport works here, add another one ({whys})")
+    return tuple(name for name in named if name not in broken)
+
+
+def staging_for(name: str, config: TransportConfig) -> StagingConfig:
+    """Slots of a transport."""
+    return _of(name).staging(config)
+
+
 def make_receiver(
     name: str,
     incarnation: str,
@@ -175,7 +225,7 @@ def make_receiver(
     tls: TlsContexts | None = None,
     device: str = "",
 ) -> Receiver:
-    """The receiver of a transport.
+    """The receiver of a transport whose slots are in this process' memory and reached without a data port.
 
     Args:
         name: one of ``TRANSPORTS``.
@@ -188,7 +238,21 @@ def make_receiver(
     Raises:
         ValueError: an unknown name, no hub for ``inproc``, no certificate for ``tls``, or no GPU for ``cuda_ipc``.
     """
-    return _of(name).receiver(_Parts(config=config, hub=hub, tls=tls, device=device), incarnation)
+    return RingReceiver(
+        name, incarnation, staging_for(name, config), make_rings(name, config, hub=hub, tls=tls, device=device)
+    )
+
+
+def make_rings(
+    name: str,
+    config: TransportConfig,
+    *,
+    hub: InprocHub | None = None,
+    tls: TlsContexts | None = None,
+    device: str = "",
+) -> Rings:
+    """The rings of a transport. Raises ``ValueError`` as ``make_receiver``."""
+    return _of(name).rings(_Parts(config=config, hub=hub, tls=tls, device=device))
 
 
 def make_sender(
@@ -202,6 +266,22 @@ def make_sender(
 ) -> Sender:
     """The sender of a transport. Raises ``ValueError`` as ``make_receiver``."""
     return _of(name).sender(_Parts(config=config, hub=hub, tls=tls, device=device), max_pairs)
+
+
+def port_transports(
+    config: TransportConfig, *, tls: TlsContexts | None = None, device: str = ""
+) -> dict[str, PortTransport]:
+    """Both ends of every transport that ``config`` names, as a data port makes them on first use."""
+    parts = _Parts(config=config, hub=None, tls=tls, device=device)
+
+    def of(known: _Transport) -> PortTransport:
+        return PortTransport(
+            rings=lambda: known.rings(parts),
+            sender=lambda: known.sender(parts, PORT_PAIRS),
+            is_on_device=known.is_on_device,
+        )
+
+    return {name: of(_of(name)) for name in config.names}
 
 
 def _of(name: str) -> _Transport:

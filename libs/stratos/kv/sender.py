@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from typing import Any, Generic, Protocol, TypeVar
 
 from stratos.common.errors import WorkerLost
 from stratos.core.device.payload import DevicePayload, Payload
@@ -30,28 +31,40 @@ def fitting_payload(offer: TransportOffer, header: FrameHeader, payload: Payload
     return data
 
 
+class _Pair(Protocol):
+    offer: TransportOffer
+
+    async def close(self) -> None: ...
+
+
+PairT = TypeVar("PairT", bound=_Pair)
+
+
 def _base_of(pair: str) -> str:
     """The pair's name without its generation."""
     return pair.rpartition("#")[0]
 
 
-class CachingSender(Sender):
-    """``Sender`` that connects each pair once; beyond ``max_pairs`` the least recently connected one is closed."""
+class PairCache(ABC, Generic[PairT]):
+    """Connects each pair once; beyond ``max_pairs`` the least recently connected one is closed."""
+
+    transport: str
 
     def __init__(self, max_pairs: int = 64) -> None:
         if max_pairs < 1:
             raise ValueError("max_pairs must be positive")
         self._max_pairs = max_pairs
-        self._pairs: dict[str, PairSender] = {}
+        self._pairs: dict[str, PairT] = {}
         """Least recently connected first."""
-        self._connecting: dict[str, asyncio.Task[PairSender]] = {}
+        self._connecting: dict[str, asyncio.Task[PairT]] = {}
         self._closed = False
 
     @abstractmethod
-    async def _connect(self, offer: TransportOffer) -> PairSender:
+    async def _connect(self, offer: TransportOffer) -> PairT:
         """Attach to the receiver. Raises ``WorkerLost`` when it is not there."""
 
-    async def connect(self, offer: TransportOffer) -> PairSender:
+    async def connect(self, offer: TransportOffer) -> PairT:
+        """As ``Sender.connect``."""
         _check_offer(offer, self.transport)
         known = self._pairs.get(offer.pair)
         if known is not None:
@@ -63,8 +76,13 @@ class CachingSender(Sender):
         task = self._connecting.get(offer.pair)
         if task is None:
             task = asyncio.create_task(self._attach(offer), name=f"kv-connect {offer.pair}")
+            task.add_done_callback(_mark_seen)  # all who waited may have given up
             self._connecting[offer.pair] = task
         return await asyncio.shield(task)
+
+    def find(self, pair: str) -> PairT | None:
+        """A pair that is connected."""
+        return self._pairs.get(pair)
 
     async def close_pair(self, pair: str) -> None:
         known = self._pairs.pop(pair, None)
@@ -77,7 +95,7 @@ class CachingSender(Sender):
         for pair in list(self._pairs):
             await self.close_pair(pair)
 
-    async def _attach(self, offer: TransportOffer) -> PairSender:
+    async def _attach(self, offer: TransportOffer) -> PairT:
         try:
             if self._closed:
                 raise WorkerLost("this sender is closed")
@@ -90,6 +108,15 @@ class CachingSender(Sender):
         for pair in stale:
             await self.close_pair(pair)
         return made
+
+
+def _mark_seen(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+class CachingSender(PairCache[PairSender], Sender):
+    """``Sender`` whose pairs are cached."""
 
 
 def _check_offer(offer: TransportOffer, transport: str) -> None:

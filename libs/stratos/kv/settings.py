@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingConfig:
-    """Size of the staging memory; at most ``slot_bytes * slots_per_pair * max_pairs``, taken lazily."""
+    """Size of the staging memory of a transport; at most ``slot_bytes * slots_per_pair * max_pairs``, taken lazily."""
 
     slot_bytes: Annotated[int, Ge(4096)] = 1024 * 1024
     """Largest frame; a prompt chunk above it becomes several frames. Larger slots mean later overlap."""
@@ -63,6 +63,9 @@ class CudaIpcConfig:
     """GPU of this process, as CUDA numbers those that it sees."""
     timeout_s: Annotated[float, Gt(0)] = 10.0
     """Bounds the exchange of handles."""
+    max_pairs: Annotated[int, Ge(1)] = 8
+    """Sources at once, if staging.max_pairs is not less. The plan of the GPU's memory leaves room for twice as many
+    rings of slot_bytes * slots_per_pair each: ended pairs keep theirs until their sources have unmapped it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ class TransportConfig:
     names: Annotated[tuple[Literal["cuda_ipc", "shm", "tls", "gloo", "nccl"], ...], MinLen(1)] = ("shm", "tls", "gloo")
     """KV transports, best first; shm is for workers of one host, tls needs mTLS, and with mTLS gloo is left out. nccl
     needs a GPU in every worker; cuda_ipc needs workers of one host, on one GPU or on two that reach each other's
-    memory, engine_process "thread", and staging.slot_bytes a multiple of 16. Neither has run on a GPU yet."""
+    memory, and staging.slot_bytes a multiple of 16. Neither has run on a GPU yet."""
     allow_unencrypted_gloo: bool = False
     """With mTLS on, take gloo too: KV is then readable on the network, and any process there may send some."""
     allow_unencrypted_nccl: bool = False

@@ -23,10 +23,12 @@ import secrets
 import stat
 from pathlib import Path
 
+import numpy as np
+
 from stratos.common.errors import Overloaded, WorkerLost
 from stratos.core.device.payload import Payload
 from stratos.kv.private_directory import private_directory
-from stratos.kv.receiver import Ring, RingReceiver
+from stratos.kv.receiver import Ring, Rings
 from stratos.kv.sender import CachingSender, checked_payload
 from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
@@ -42,13 +44,13 @@ class _ShmRing(Ring):
         self._fd, self._path = _create(directory, slot_bytes * num_slots)
         self.address = self._path.name
         try:
-            self._memory = memoryview(mmap.mmap(self._fd, slot_bytes * num_slots))
+            self._memory = memoryview(mmap.mmap(self._fd, slot_bytes * num_slots)).toreadonly()
         except OSError as err:
             self.close()
             raise _no_ring(directory, slot_bytes * num_slots, err) from err
 
-    def view(self, slot: int) -> memoryview:
-        return self._memory[slot * self._slot_bytes : (slot + 1) * self._slot_bytes]
+    def payload(self, slot: int, num_bytes: int) -> memoryview:
+        return self._memory[slot * self._slot_bytes :][:num_bytes]
 
     def close(self) -> None:
         # The mapping ends with the last view: a reader may still hold one.
@@ -56,27 +58,26 @@ class _ShmRing(Ring):
         os.close(self._fd)
 
 
-class ShmReceiver(RingReceiver):
-    """Receives through files in ``directory``, which both ends must be able to reach."""
+class ShmRings(Rings):
+    """Files in ``directory``, which both ends must be able to reach."""
 
-    transport = "shm"
-
-    def __init__(self, incarnation: str, config: StagingConfig, directory: Path) -> None:
-        super().__init__(incarnation, config)
+    def __init__(self, config: StagingConfig, directory: Path) -> None:
+        self._config = config
         self._directory = private_directory(directory)
         remove_leftovers(self._directory)
 
-    async def _make_ring(self, pair: str) -> Ring:
+    async def make(self, pair: str) -> Ring:
         return _ShmRing(self._directory, self._config.slot_bytes, self._config.slots_per_pair)
 
 
 class _ShmPair(PairSender):
     def __init__(self, offer: TransportOffer, memory: memoryview) -> None:
         self.offer = offer
-        self._memory: memoryview | None = memory
+        self._memory: np.ndarray | None = np.frombuffer(memory, dtype=np.uint8)
 
     async def send(self, header: FrameHeader, payload: Payload | bytes | bytearray) -> None:
-        data = checked_payload(self.offer, header, payload)
+        # Copied by numpy, which gives the interpreter lock away: the steps of an engine may need it.
+        data = np.frombuffer(checked_payload(self.offer, header, payload), dtype=np.uint8)
         base = header.slot * self.offer.slot_bytes
         for begin in range(0, data.nbytes, _COPY_BYTES):
             if begin:
@@ -84,7 +85,7 @@ class _ShmPair(PairSender):
             if self._memory is None:
                 raise WorkerLost(f"the KV transfer pair {self.offer.pair} is closed")
             part = data[begin : begin + _COPY_BYTES]
-            self._memory[base + begin : base + begin + part.nbytes] = part
+            np.copyto(self._memory[base + begin : base + begin + part.nbytes], part)
 
     async def close(self) -> None:
         self._memory = None

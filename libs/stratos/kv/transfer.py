@@ -24,9 +24,8 @@ as scattered.
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stratos.core.device.payload import Payload
@@ -70,8 +69,17 @@ class TransportOffer:
     num_slots: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedPayload:
+    """A payload in a slot that only a data port reaches."""
+
+    pair: str
+    slot: int
+    nbytes: int
+
+
 class Receiver(ABC):
-    """Receiving end of one transport in one worker process; owns the staging rings.
+    """Receiving end of one transport: who may write which slot of which pair's ring.
 
     A pair may end at any time (its source is gone, the transport broke).  From then on ``open_pair`` makes another
     one; for the old name ``allocate_slots`` returns ``[]``, ``post`` and ``wait`` raise ``WorkerLost``, and
@@ -88,6 +96,7 @@ class Receiver(ABC):
 
         Raises:
             Overloaded: no memory for a ring, or too many pairs and none of them is idle.
+            Internal: this transport makes no ring in this process, now or later.
         """
 
     @abstractmethod
@@ -111,7 +120,7 @@ class Receiver(ABC):
         """
 
     @abstractmethod
-    async def wait(self, pair: str, leg: str, seq: int, *, timeout_s: float) -> Payload:
+    async def wait(self, pair: str, leg: str, seq: int, *, timeout_s: float) -> Payload | StagedPayload:
         """The payload of a posted frame, read-only, in its slot: valid until the slot is given back.
 
         Where the slots are in a device's memory, so is the payload; its checksum is then of the other kind.
@@ -163,14 +172,8 @@ class PairSender(ABC):
 
     offer: TransportOffer
 
-    @contextlib.contextmanager
-    def announcing(self, header: FrameHeader) -> Iterator[FrameHeader]:
-        """Surrounds the announcement of a frame and its ``send``; the header that is yielded is the one to announce.
-
-        Raises:
-            WorkerLost: the pair has ended.
-        """
-        yield header
+    is_ordered: bool = False
+    """Frames leave by ``pair_seq``, without a gap."""
 
     @abstractmethod
     async def send(self, header: FrameHeader, payload: Payload | bytes | bytearray) -> None:
@@ -203,7 +206,12 @@ class Sender(ABC):
         Raises:
             ValueError: the offer is of another transport, or malformed.
             WorkerLost: nothing is there.
+            Internal: the receiver is there, and its memory cannot be used from this process, now or later.
         """
+
+    @abstractmethod
+    def find(self, pair: str) -> PairSender | None:
+        """The sender of a pair that is connected."""
 
     @abstractmethod
     async def close_pair(self, pair: str) -> None:

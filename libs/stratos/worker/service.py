@@ -37,10 +37,9 @@ from stratos.worker.decode.servicer import DecodeServicer
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.embed.servicer import EmbedServicer
 from stratos.worker.engine_client.base import EngineClient
-from stratos.worker.engine_client.factory import make_engine
+from stratos.worker.engine_client.factory import make_thread_engine
 from stratos.worker.engine_client.own_thread import run_in_own_thread
 from stratos.worker.engine_client.process import ProcessEngine
-from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.handoff.source_servicer import SourceServicer
 from stratos.worker.self_check import SelfCheck
 from stratos.worker.settings import WorkerSettings
@@ -48,8 +47,6 @@ from stratos.worker.status import StatusFeed, StatusServicer, StatusVersions
 from stratos.worker.warm_up import warm_up_engine
 from stratos.worker.wiring import OpenWorker, wire_worker
 
-FRAMES_IN_FLIGHT = 64
-"""Frames of KV between a worker and its engine process at once; more wait."""
 PROBE_INTERVAL_S = 1.0
 FLUSH_S = 1.0
 """Time that handed-back streams get to leave, taken from the drain's own time."""
@@ -273,9 +270,8 @@ class WorkerProcess(Service):
 def make_client(settings: WorkerSettings) -> EngineClient:
     """The engine client that the settings name; a process of its own makes its engine in ``start``."""
     if settings.has_engine_process:
-        arena_bytes = FRAMES_IN_FLIGHT * settings.transport.staging.slot_bytes
-        return ProcessEngine(settings.model_dump_json().encode(), arena_bytes=arena_bytes)
-    return ThreadEngine(make_engine(settings))
+        return ProcessEngine(settings.model_dump_json().encode())
+    return make_thread_engine(settings)
 
 
 def worker_service(role: WorkerRole, settings: WorkerSettings) -> WorkerProcess:

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import Clock
-from stratos.common.tls.contexts import TlsContexts
-from stratos.common.tls.files import TlsFiles
 from stratos.core.placement import WorkerRef
 from stratos.kv.capabilities import find_capabilities
-from stratos.kv.registry import make_receiver, make_sender, usable_transports
+from stratos.kv.registry import usable_transports, working_transports
 from stratos.kv.settings import TransportConfig
 from stratos.rpc.binding import StartError
 from stratos.rpc.clients.dialer import Dialer
@@ -32,7 +30,7 @@ from stratos.worker.handoff.receiver import HandoffReceiver
 from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.staging_slots import StagingSlots
-from stratos.worker.handoff.transports import TransportFactory, Transports
+from stratos.worker.handoff.transports import Transports
 from stratos.worker.meters.meters import Meters, open_meters
 from stratos.worker.metrics import WorkerMetrics
 from stratos.worker.settings import WorkerSettings
@@ -130,7 +128,10 @@ def _context(
 ) -> HandoffContext:
     metrics = WorkerMetrics(registry, settings.device_label, settings.observe.max_tenant_series)
     transports = Transports(
-        _factories(settings.transport, incarnation, dialer.tls, engine),
+        _names(settings.transport, engine, has_tls=dialer.tls is not None),
+        engine.data_port,
+        incarnation,
+        settings.transport,
         find_capabilities(settings.transport.shm_directory, engine.info.device),
     )
     staging = StagingSlots(settings.handoff.slot_wait_s)
@@ -151,18 +152,9 @@ def _context(
     )
 
 
-def _factories(
-    config: TransportConfig, incarnation: str, files: TlsFiles | None, engine: EngineClient
-) -> dict[str, TransportFactory]:
-    tls, device = None if files is None else TlsContexts(files), engine.info.device.uuid
+def _names(config: TransportConfig, engine: EngineClient, *, has_tls: bool) -> tuple[str, ...]:
     try:
-        names = usable_transports(config, has_tls=tls is not None, has_device_pages=engine.device_pages is not None)
+        names = usable_transports(config, has_tls=has_tls, has_device_pages=engine.has_device_pages)
+        return working_transports(names, engine.data_port.faults)
     except ValueError as error:
         raise StartError(f"TRANSPORT__NAMES: {error}") from None
-    return {
-        name: TransportFactory(
-            receiver=lambda name=name: make_receiver(name, incarnation, config, tls=tls, device=device),  # type: ignore[misc]
-            sender=lambda name=name: make_sender(name, config, tls=tls, device=device),  # type: ignore[misc]
-        )
-        for name in names
-    }

@@ -6,17 +6,17 @@ import subprocess
 import sys
 
 from stratos.kv.settings import StagingConfig
-from stratos.kv.shm import ShmReceiver
+from stratos.kv.shm import ShmRings
 
 CONFIG = StagingConfig(slot_bytes=8192, slots_per_pair=2)
 OWNER = """
 import asyncio, sys
 from pathlib import Path
 from stratos.kv.settings import StagingConfig
-from stratos.kv.shm import ShmReceiver
+from stratos.kv.shm import ShmRings
 async def main():
-    receiver = ShmReceiver("inc-x", StagingConfig(slot_bytes=8192, slots_per_pair=2), Path(sys.argv[1]))
-    print((await receiver.open_pair("inc-p")).address, flush=True)
+    ring = await ShmRings(StagingConfig(slot_bytes=8192, slots_per_pair=2), Path(sys.argv[1])).make("inc-p>inc-x#1")
+    print(ring.address, flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
 """
@@ -35,7 +35,7 @@ async def test_leftovers_of_dead_receivers_are_removed_and_those_of_living_ones_
         assert dead.wait() == -signal.SIGKILL
         (directory / "something-else").write_text("not ours")
         assert {path.name for path in directory.iterdir()} == {dead_name, living_name, "something-else"}
-        ShmReceiver("inc-d", CONFIG, directory)
+        ShmRings(CONFIG, directory)
         assert {path.name for path in directory.iterdir()} == {living_name, "something-else"}
     finally:
         for owner in (dead, living):

@@ -136,8 +136,7 @@ async def test_a_receiver_that_is_no_worker_gets_no_payload(world: World) -> Non
 
 
 async def test_a_pair_lives_on_through_new_keys_certificates_and_cas(world: World) -> None:
-    settings = dataclasses.replace(world.settings, tls=TlsTransportConfig(rekey_bytes=3 * SLOT_BYTES))
-    world.settings = settings
+    world.options["tls"] = {"rekey_bytes": 3 * SLOT_BYTES}
     offer = await world.receiver.open_pair("inc-p")
     place, _, secret = offer.address.rpartition("/")
     relay = Relay(place)

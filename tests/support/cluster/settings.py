@@ -12,11 +12,10 @@ from tests.support.paths import ROOT
 
 SMALL = "deploy/helm/one-node.values.yaml"
 # A point whose subject is not scaling counts on the pods that its values name, and is not alone in the cluster.
-_FIXED_SIZES = [
-    "--set",
-    "gateway.autoscaling.mode=none,prefillWorker.autoscaling.mode=none,decodeWorker.autoscaling.mode=none,"
-    "autoscaling.metricsApi.create=false",
-]
+FIXED_SIZES = (
+    "--set=gateway.autoscaling.mode=none,prefillWorker.autoscaling.mode=none,decodeWorker.autoscaling.mode=none,"
+    "autoscaling.metricsApi.create=false"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class ClusterSettings:
         """Flags of helm install and upgrade for what is special about the cluster."""
         files = [part for path in self.values for part in ("-f", str(path))]
         registry = ["--set", f"image.registry={self.registry}"] if self.registry else []
-        return [*(_FIXED_SIZES if has_fixed_sizes else []), *registry, *files]
+        return [*([FIXED_SIZES] if has_fixed_sizes else []), *registry, *files]
 
     def small_arguments(self) -> list[str]:
         """The same, for one of everything with the images of this run."""

@@ -13,6 +13,7 @@ from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
+from tests.support.audited_runner import audited_engine
 from tests.support.engine_driver import assert_at_rest, make_request
 from tests.support.examples import examples
 
@@ -60,7 +61,7 @@ class EngineMachine(RuleBasedStateMachine):
         )
         fake = FakeConfig(worker_weight=TARGET_WEIGHT, num_blocks=num_blocks, block_size=4, overlap=self.overlap)
         fake = dataclasses.replace(fake, num_host_blocks=num_host_blocks)
-        self.target = EngineCore(FakeRunner(fake), config)
+        self.target, self.target_runner = audited_engine(fake, config)
         self.requests, self.tokens, self.ended = {}, {}, {}
         self.legs, self.reserved = {}, {}
 
@@ -173,6 +174,7 @@ class EngineMachine(RuleBasedStateMachine):
         if hasattr(self, "target"):
             self.target.verify()
             self.source.verify()
+            assert not self.target_runner.differences
 
     def teardown(self):
         if not hasattr(self, "target"):

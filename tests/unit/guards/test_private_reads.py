@@ -19,7 +19,6 @@ EXEMPT = {
     ("tests/support/triton_interpreter.py", "_get_np_dtype"): "mends Triton's interpreter, which has no hook for it",
     ("tests/support/triton_interpreter.py", "_LangPatchScope"): "mends Triton's interpreter, which has no hook for it",
     ("tests/support/worker_world.py", "_senders"): "puts a faulty sender in the place of a sound one",
-    ("tests/support/kv_transfer_world.py", "_pairs"): "looks at staging memory in every state, also freed slots",
     ("tests/unit/cli/data/test_folder.py", "_locks"): "drops the locks as the kernel does when a process is killed",
     ("tests/unit/worker/test_metrics.py", "_blocks"): "loses a block, which no public name allows",
     ("tests/unit/worker/test_metrics.py", "_free"): "loses a block, which no public name allows",

@@ -10,7 +10,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from stratos.common.errors import WorkerLost
 from stratos.core.kv import KvRange
-from stratos.kv.inproc import InprocHub, InprocReceiver, InprocSender
+from stratos.kv.inproc import InprocHub, InprocRings, InprocSender
+from stratos.kv.receiver import RingReceiver
 from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader
 from tests.support.examples import examples
@@ -48,7 +49,8 @@ class HandOffs(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         hub = InprocHub()
         config = StagingConfig(slot_bytes=16, slots_per_pair=NUM_SLOTS)
-        self.receiver, self.sender = InprocReceiver("inc-d", config, hub), InprocSender(hub)
+        self.receiver = RingReceiver("inproc", "inc-d", config, InprocRings(config, hub))
+        self.sender = InprocSender(hub)
         self.every_leg = []
         self.pairs = {}
         """Senders by pair name, also of pairs that ended."""

@@ -10,10 +10,15 @@ import pytest
 
 from stratos.common.errors import Overloaded, WorkerLost
 from stratos.kv.private_directory import private_directory
+from stratos.kv.receiver import RingReceiver
 from stratos.kv.settings import StagingConfig
-from stratos.kv.shm import ShmReceiver, ShmSender
+from stratos.kv.shm import ShmRings, ShmSender
 
 CONFIG = StagingConfig(slot_bytes=8192, slots_per_pair=2)
+
+
+def receiver_in(directory, config=CONFIG):
+    return RingReceiver("shm", "inc-d", config, ShmRings(config, directory))
 
 
 @pytest.fixture
@@ -22,7 +27,7 @@ def directory(tmp_path):
 
 
 async def test_a_staging_file_is_private_and_fully_allocated_and_unlinked_once_attached(directory):
-    receiver, sender = ShmReceiver("inc-d", CONFIG, directory), ShmSender(directory)
+    receiver, sender = receiver_in(directory), ShmSender(directory)
     offer = await receiver.open_pair("inc-p")
     found = (directory / offer.address).stat()
     assert stat.S_IMODE(found.st_mode) == 0o600
@@ -38,7 +43,7 @@ async def test_a_staging_file_is_private_and_fully_allocated_and_unlinked_once_a
 
 
 async def test_closing_removes_a_file_that_nobody_attached(directory):
-    receiver = ShmReceiver("inc-d", CONFIG, directory)
+    receiver = receiver_in(directory)
     await receiver.open_pair("inc-p")
     await receiver.close()
     assert list(directory.iterdir()) == []
@@ -48,7 +53,7 @@ async def test_no_space_is_an_error_that_says_what_to_do(directory, monkeypatch)
     def full(fd, offset, length):
         raise OSError(28, "No space left on device")
 
-    receiver = ShmReceiver("inc-d", CONFIG, directory)
+    receiver = receiver_in(directory)
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(Overloaded, match=r"no room for 0\.0 MiB of KV staging in .* lower slot_bytes"):
         await receiver.open_pair("inc-p")
@@ -60,7 +65,7 @@ async def test_no_space_is_an_error_that_says_what_to_do(directory, monkeypatch)
 
 async def test_a_real_limit_of_the_system_shows_at_creation(directory):
     """The kernel refuses the allocation itself: no SIGBUS later."""
-    receiver = ShmReceiver("inc-d", replace(CONFIG, slot_bytes=1 << 20), directory)
+    receiver = receiver_in(directory, replace(CONFIG, slot_bytes=1 << 20))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
@@ -78,7 +83,7 @@ async def test_a_real_limit_of_the_system_shows_at_creation(directory):
 def test_a_directory_that_others_can_enter_is_refused(directory, mode):
     directory.mkdir()
     directory.chmod(mode)
-    for make in (lambda: ShmReceiver("inc-d", CONFIG, directory), lambda: ShmSender(directory)):
+    for make in (lambda: ShmRings(CONFIG, directory), lambda: ShmSender(directory)):
         with pytest.raises(ValueError, match="mode 0700"):
             make()
 
@@ -92,7 +97,7 @@ def test_a_link_to_a_directory_is_refused(directory, tmp_path):
 
 @pytest.mark.parametrize("address", ["../secret", "/etc/passwd", "kv-1.ring", "kv-" + "0" * 32 + ".ring/../x"])
 async def test_an_address_cannot_lead_out_of_the_directory(directory, address):
-    receiver, sender = ShmReceiver("inc-d", CONFIG, directory), ShmSender(directory)
+    receiver, sender = receiver_in(directory), ShmSender(directory)
     offer = await receiver.open_pair("inc-p")
     with pytest.raises(ValueError, match="not the name of a staging file"):
         await sender.connect(replace(offer, address=address))
@@ -100,7 +105,7 @@ async def test_an_address_cannot_lead_out_of_the_directory(directory, address):
 
 
 async def test_files_that_are_not_what_the_offer_says_are_refused(directory):
-    receiver, sender = ShmReceiver("inc-d", CONFIG, directory), ShmSender(directory)
+    receiver, sender = receiver_in(directory), ShmSender(directory)
     offer = await receiver.open_pair("inc-p")
     with pytest.raises(ValueError, match="its offer says"):
         await sender.connect(replace(offer, num_slots=3))

@@ -10,10 +10,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.layers.rotary import RopeRows
+
+BlockTable = tuple[int, ...] | np.ndarray
+"""Block ids of a sequence from its first position on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class RowSpan:
     num_tokens: int
     start: int
     """Absolute position of the first token."""
-    block_table: tuple[int, ...]
+    block_table: BlockTable
 
     @property
     def context(self) -> int:

@@ -68,11 +68,11 @@ class NativePagedAttention(AttentionBackend):
         """What ``prepare`` returns, before the library has filled in its plan."""
         num_tokens, threads = rows[-1].begin + rows[-1].num_tokens, torch.get_num_threads()
         facts = np.empty((len(rows), 4), dtype=np.int64)
-        tables: list[int] = []
+        num_entries = 0
         for index, row in enumerate(rows):
-            facts[index] = row.begin, row.num_tokens, row.start, len(tables)
-            tables.extend(row.block_table)
-        flat = np.array(tables, dtype=np.int64)
+            facts[index] = row.begin, row.num_tokens, row.start, num_entries
+            num_entries += len(row.block_table)
+        flat = np.concatenate([row.block_table for row in rows], dtype=np.int64)
         slots = np.empty(num_tokens, dtype=np.int64)
         items = np.empty(num_tokens * self._kv_heads * _ITEM_FIELDS, dtype=np.int64)
         if self._scratch.numel() < threads * self._scratch_bytes:

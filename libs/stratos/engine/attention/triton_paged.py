@@ -81,6 +81,7 @@ class TritonPagedAttention(AttentionBackend):
         is_exact: results independent of batch and chunk, slower at long contexts.
         splits_kv: split long contexts over programs where few rows decode.
         balances_kv: split each context by its own length, however many rows decode; needs ``splits_kv``.
+        has_pdl: kernels are launched as ``dependent_launch`` says; in exact mode only that which writes KV.
         shapes: of programs; chosen by type and head size when absent.
     """
 
@@ -97,13 +98,14 @@ class TritonPagedAttention(AttentionBackend):
         is_exact: bool = False,
         splits_kv: bool = True,
         balances_kv: bool = True,
+        has_pdl: bool = False,
         shapes: Shapes | None = None,
     ) -> None:
         geometry = pages.geometry
         self._num_heads, self._kv_heads, self._dim = num_heads, geometry.num_kv_heads, geometry.head_dim
         self._block_size, self._device = geometry.block_size, pages.tensor.device
         self._windows, self.is_exact, self.kv_scales = tuple(windows), is_exact, kv_scales
-        self._splits_kv = splits_kv
+        self._splits_kv, self._has_pdl = splits_kv, has_pdl
         self.is_invariant_by_design = is_exact
         self.name = f"{self.name}{'-exact' if is_exact else ''}{'-fp8' if kv_scales is not None else ''}"
         self._layer_pages = [pages.tensor[:, layer] for layer in range(geometry.num_layers)]
@@ -154,7 +156,7 @@ class TritonPagedAttention(AttentionBackend):
                 np.array([row.begin for row in rows], dtype=np.int32),
                 np.array([row.num_tokens for row in rows], dtype=np.int32),
                 contexts_,
-                self._slots(rows),
+                self._slots(rows, tables),
                 tables,
                 np.array(decode, dtype=np.int32).reshape(-1, 2),
                 np.array(prefill, dtype=np.int32).reshape(-1, 2),
@@ -207,13 +209,14 @@ class TritonPagedAttention(AttentionBackend):
             acc, stats = acc.new_empty(size * self._dim), stats.new_empty(size * 2)
         return ExactSlice(begin, end - begin, first_token, num_tokens, num_parts, acc, stats)
 
-    def _slots(self, rows: list[RowSpan]) -> np.ndarray:
-        size = self._block_size
-        slots = []
-        for row in rows:
-            positions = np.arange(row.start, row.context)
-            slots.append(np.asarray(row.block_table, dtype=np.int32)[positions // size] * size + positions % size)
-        return np.concatenate(slots).astype(np.int32)
+    def _slots(self, rows: list[RowSpan], tables: np.ndarray) -> np.ndarray:
+        """Of all tokens, int32: rows of 2 tokens at 5 and 1 at 9 are rows 0, 0, 1 at positions 5, 6, 9."""
+        counts = np.array([row.num_tokens for row in rows])
+        shifts = np.array([row.start - row.begin for row in rows])
+        positions = np.arange(counts.sum()) + np.repeat(shifts, counts)
+        blocks = tables[np.repeat(np.arange(len(rows)), counts), positions // self._block_size]
+        slots: np.ndarray = (blocks * self._block_size + positions % self._block_size).astype(np.int32)
+        return slots
 
     def forward(
         self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: TritonMetadata
@@ -229,6 +232,7 @@ class TritonPagedAttention(AttentionBackend):
             pages,
             self._num_heads,
             scales,
+            has_pdl=self._has_pdl,
         )
         out = torch.empty_like(query)
         if metadata.decode is not None:
@@ -263,6 +267,7 @@ class TritonPagedAttention(AttentionBackend):
             parts=parts,
             kv_scales=scales,
             exact=exact,
+            has_pdl=self._has_pdl and exact is None,
         )
 
     def parts_of(self, rows: AttentionRows) -> Parts | None:

@@ -57,8 +57,11 @@ class PlanRow:
     start: int
     """Absolute position of the first of them; KV of everything before is in the cache."""
     block_table: tuple[int, ...]
-    """Block ids that cover positions ``0 .. start + len(token_ids)``. Where every layer's window is bounded, blocks
-    wholly outside of the window of the row's first token may be any valid id, and hold anything finite."""
+    """Entries of the block table from ``table_begin`` on. With those before them, which the runner keeps
+    (``kept_tables``), they cover positions ``0 .. start + len(token_ids)``. Where every layer's window is bounded,
+    blocks wholly outside of the window of the row's first token may be any valid id, and hold anything finite."""
+    table_begin: int = 0
+    """Entries that rows of the sequence in earlier plans brought; 0 is the whole table, for any runner."""
     adapter_digest: str = ""
     """Empty for the base model."""
     sample: SampleSpec | None = None
@@ -84,6 +87,8 @@ class StepPlan:
     """(block id, host slot): copied before anything of this plan, or of a later one, writes the block."""
     swap_ins: tuple[tuple[int, int], ...] = ()
     """(host slot, block id): copied after ``swap_outs``, and before ``copies`` and rows of this plan read the block."""
+    ended: tuple[int, ...] = ()
+    """seq_ids whose tables end before this plan, though it may have a row that begins one again."""
     are_swaps_fenced: bool = False
     """Until the plan is collected nothing touches the blocks that it swaps: the copies may run beside everything."""
 

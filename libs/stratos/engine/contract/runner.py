@@ -13,6 +13,9 @@ the token that plan k samples from a buffer of the device; if plan k has no toke
 failed) the row runs harmlessly with any token.  ``sample k+1`` comes after ``collect k``: by then every token
 of plan k is known to the host, so grammar masks and penalties are complete however far ahead the forward pass is.
 
+Block tables.  A plan carries the entries that no plan before it carried, and a runner that reads them keeps the rest
+(``kept_tables``), from the plan's launch on.  After a plan was taken back its sequences' next rows begin at entry 0.
+
 Who owns which buffers.  A plan is immutable and the runner may keep it.  Input buffers of a launched plan belong to
 the runner until its ``collect`` returns: two sets in rotation suffice.  What ``collect`` returns belongs to the caller.
 Blocks of a launched plan, copies included, are given to no other sequence before the plan is collected; blocks that

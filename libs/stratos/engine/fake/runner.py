@@ -35,6 +35,7 @@ from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.files.model_files import read_model_files
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.requests.records import PositionLogprobs, TokenLogprob
+from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import PlanRow, PooledRow, SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.contract.runner import Runner, RunnerInfo
 from stratos.engine.fake.pooling import EMBEDDING_SIZE, fake_pool
@@ -93,6 +94,8 @@ class _Handle:
     specs: Mapping[int, SampleSpec] = field(default_factory=dict)
     masks: Mapping[int, Sequence[int]] = field(default_factory=dict)
     is_sampled: bool = False
+    tables: dict[int, list[int]] = field(default_factory=dict)
+    """Block tables by seq_id, as they were when the plan was launched."""
     token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """By seq_id, placeholders filled in."""
     tokens: StepTokens = field(default_factory=StepTokens)
@@ -165,6 +168,7 @@ class FakeRunner(Runner):
         self._pages = memoryview(bytearray(config.num_blocks * config.block_size * KV_BYTES)).cast("q")
         self._host = memoryview(bytearray(max(config.num_host_blocks, 1) * config.block_size * KV_BYTES)).cast("q")
         self._adapters: dict[str, None] = {}
+        self.block_tables = KeptTables()
         self._pending: deque[_Handle] = deque()
         self._previous: dict[int, int] = {}
         self.info = RunnerInfo(
@@ -210,7 +214,8 @@ class FakeRunner(Runner):
         """Copy blocks, write KV of all rows."""
         if plan.step == self.config.fail_at_step:
             raise RuntimeError(FINISHED_EARLY)
-        handle = _Handle(plan)
+        self.block_tables.apply(plan)
+        handle = _Handle(plan, tables={row.seq_id: self.block_tables.of(row.seq_id).tolist() for row in plan.rows})
         if self.config.overlap:
             assert len(self._pending) < 2, "more plans are launched than the contract allows"
             self._pending.append(handle)
@@ -233,7 +238,7 @@ class FakeRunner(Runner):
             token_ids = (*known, self._previous.get(row.seq_id, 0)) if row.continues else known
             handle.token_ids[row.seq_id] = token_ids
             for position, token in enumerate(token_ids, row.start):
-                slot = self._slot(row.block_table, position)
+                slot = self._slot(handle.tables[row.seq_id], position)
                 self._pages[slot] = fake_kv(self.config.worker_weight, token, position)
 
     def _swap(self, handle: _Handle) -> None:
@@ -263,15 +268,15 @@ class FakeRunner(Runner):
                 continue
             if row.sample is not None:
                 spec = handle.specs.get(row.seq_id, row.sample)
-                handle.tokens.tokens.append(self._sample_row(row, spec, handle.masks.get(row.seq_id)))
+                handle.tokens.tokens.append(self._sample_row(handle, row, spec))
             if row.pool is not None:
-                handle.tokens.pooled.append(self._pool_row(row))
+                handle.tokens.pooled.append(self._pool_row(row, handle.tables[row.seq_id]))
         self._previous = {token.seq_id: token.token_id for token in handle.tokens.tokens}
 
-    def _sample_row(self, row: PlanRow, spec: SampleSpec, mask: Sequence[int] | None = None) -> SampledToken:
-        end = row.start + len(row.token_ids)
+    def _sample_row(self, handle: _Handle, row: PlanRow, spec: SampleSpec) -> SampledToken:
+        table, mask, end = handle.tables[row.seq_id], handle.masks.get(row.seq_id), row.start + len(row.token_ids)
         seen = visible(end, self.config.window, self.config.num_sinks)
-        total = sum(self._pages[self._slot(row.block_table, position)] for position in seen)
+        total = sum(self._pages[self._slot(table, position)] for position in seen)
         term = 31 * self.config.worker_weight + adapter_term(row.adapter_digest)
         token = (total + term) % self.config.vocab_size
         banned = {*self.config.eos_token_ids, *spec.params.stop_token_ids}
@@ -287,9 +292,9 @@ class FakeRunner(Runner):
             logprobs = PositionLogprobs(sampled, (sampled,) if spec.params.num_logprobs else ())
         return SampledToken(row.seq_id, token, logprobs)
 
-    def _pool_row(self, row: PlanRow) -> PooledRow:
+    def _pool_row(self, row: PlanRow, table: list[int]) -> PooledRow:
         def kv_at(position: int) -> int:
-            return self._pages[self._slot(row.block_table, position)]
+            return self._pages[self._slot(table, position)]
 
         return fake_pool(row, kv_at, adapter_term(row.adapter_digest))
 

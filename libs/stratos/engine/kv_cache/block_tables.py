@@ -8,12 +8,13 @@ part of a cached prefix that no token sees any more, and releases blocks as its 
 All examples below have blocks of 4 tokens and a window of 10: the token at position 40 sees positions 31 to 40, which
 are in blocks 7 to 10, so blocks 0 to 6 are not needed any more.
 
-Owns no state: the block manager owns blocks, ``KvAdmission`` decides on admission.
+Of the tables it owns what a runner knows of them: plans carry the entries that are new, and which tables ended.  The
+block manager owns blocks, ``KvAdmission`` decides on admission.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stratos.engine.kv_cache.admission import KvAdmission
 from stratos.engine.kv_cache.block_manager import BlockManager
@@ -46,6 +47,10 @@ class BlockTables:
     admission: KvAdmission
     fences: StepFences
     window: KvWindow | None = None
+    _planned: set[int] = field(default_factory=set)
+    """seq_ids of which a runner may keep a table, also where the plan that carried it was taken back."""
+    _ended: list[int] = field(default_factory=list)
+    """Those of them that no plan builds on any more."""
 
     def window_of(self, sequence: Sequence) -> KvWindow | None:
         """The window, where the sequence may give up what it has passed."""
@@ -148,16 +153,50 @@ class BlockTables:
         passed = sequence.block_table[begin:end]
         sequence.block_table[begin:end] = [RELEASED] * len(passed)
         sequence.num_released += len(passed)
+        # what stands for the released blocks changes, too, so all entries from the gap on are sent again
+        sequence.num_planned_blocks = min(sequence.num_planned_blocks, window.num_head_blocks)
         self.fences.release(passed, sequence.last_plan)
 
-    def plan_table(self, sequence: Sequence, num_tokens: int) -> tuple[int, ...]:
-        """Block ids that cover ``num_tokens``; a held one stands for those released, on which no kernel relies."""
-        table = sequence.block_table[: self.blocks.blocks_for(num_tokens)]
-        if sequence.num_released:
-            begin = 0 if self.window is None else self.window.num_head_blocks
-            end = begin + sequence.num_released  # the first held block after the gap
-            table[begin:end] = [table[end]] * (end - begin)
-        return tuple(table)
+    # -- what plans carry ----------------------------------------------------------------------------
+
+    def plan_table(self, sequence: Sequence, num_tokens: int) -> tuple[int, tuple[int, ...]]:
+        """The table that covers ``num_tokens``, as far as no plan has carried it: where it begins, and block ids.
+
+        A held block stands for those released, on which no kernel relies. The entries count as carried from now on.
+        """
+        end = self.blocks.blocks_for(num_tokens)
+        begin = min(sequence.num_planned_blocks, end)
+        table = sequence.block_table[begin:end]
+        gap = 0 if self.window is None else self.window.num_head_blocks
+        gap_end = gap + sequence.num_released  # the first held block after the gap
+        if sequence.num_released and begin < gap_end:
+            first = max(gap, begin)
+            table[first - begin : gap_end - begin] = [sequence.block_table[gap_end]] * (gap_end - first)
+        sequence.num_planned_blocks = end
+        if begin == 0:
+            self._planned.add(sequence.seq_id)
+        return begin, tuple(table)
+
+    def plan_again(self, sequence: Sequence) -> None:
+        """A plan that carried entries was taken back: the next one carries the whole table."""
+        sequence.num_planned_blocks = 0
+
+    def end(self, sequence: Sequence) -> None:
+        """The sequence gives its blocks up."""
+        if sequence.seq_id in self._planned:
+            self._planned.remove(sequence.seq_id)
+            self._ended.append(sequence.seq_id)
+        sequence.block_table, sequence.num_released, sequence.num_planned_blocks = [], 0, 0
+
+    def drain_ended(self) -> tuple[int, ...]:
+        """For the next plan: tables that a runner may forget."""
+        ended = tuple(self._ended)
+        self._ended.clear()
+        return ended
+
+    def return_ended(self, ended: tuple[int, ...]) -> None:
+        """The plan was taken back: the next one says it again."""
+        self._ended[:0] = ended
 
     def could_come_back(self, sequence: Sequence) -> bool:
         """Alone in the pool, the sequence could start from its first token again."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from stratos.common.clock import Clock
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.admission import KvAdmission
 from stratos.engine.kv_cache.block_manager import BlockManager
@@ -38,7 +39,7 @@ class KvCache:
         return max(self.blocks.forget(hashes), self.tier.forget(hashes))
 
     @classmethod
-    def make(cls, info: RunnerInfo, config: SchedulerConfig, *, is_fenced: bool) -> KvCache:
+    def make(cls, info: RunnerInfo, config: SchedulerConfig, clock: Clock, *, is_fenced: bool) -> KvCache:
         """The cache of an engine; ``is_fenced``: steps are in flight while the next one is planned.
 
         Raises:
@@ -51,7 +52,7 @@ class KvCache:
             enable_prefix_cache=shares_prefixes,
             max_cache_changes=config.max_cache_changes,
         )
-        tier, window = make_tier(info, config, blocks, is_fenced=is_fenced), make_window(info, config)
+        tier, window = make_tier(info, config, blocks, clock, is_fenced=is_fenced), make_window(info, config)
         admission = KvAdmission(
             blocks,
             watermark=config.kv_watermark,

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
 
+from stratos.common.clock import Clock
 from stratos.engine.contract.results import HostTierStatus
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.block_manager import BlockManager
@@ -329,9 +330,11 @@ class HostTier:
             self._blocks.cache.insert(block_hash, block)
 
 
-def make_tier(info: RunnerInfo, config: SchedulerConfig, blocks: BlockManager, *, is_fenced: bool) -> HostTier:
+def make_tier(
+    info: RunnerInfo, config: SchedulerConfig, blocks: BlockManager, clock: Clock, *, is_fenced: bool
+) -> HostTier:
     """The tier of an engine, as its settings say."""
-    costs = SwapCosts(block_bytes=info.geometry.token_bytes * blocks.block_size, block_size=blocks.block_size)
+    costs = SwapCosts(info.geometry.token_bytes * blocks.block_size, blocks.block_size, clock)
     is_paged = config.enable_kv_cache and config.kv_allocation == "paged"
     num_slots = info.num_host_blocks if config.enable_host_tier and is_paged else 0
     return HostTier(blocks, num_slots, costs, is_fenced=is_fenced, always=not config.enable_swap_costs)

@@ -1,16 +1,21 @@
 """Whether moving KV between device and host is cheaper than computing it again, from what was measured.
 
 Owns two rates, updated while the engine runs: bytes/s of copies between the tiers, and tokens/s of prefill.  Until
-both are known the answer is to move: the first copies measure the one, the first prompts the other.  Knows no blocks,
-no torch and no clock.
+both are known the answer is to move: the first copies measure the one, the first prompts the other.
+
+A rate that was not measured for ``FORGET_S`` is unknown again.  Else one slow measurement, as the first copies into
+fresh memory or one beside a busy device, would end all copies, and with them all measurements, for good.
+Knows no blocks and no torch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from stratos.common.clock import Clock
 
 SMOOTHING = 0.2
 """Weight of the newest measurement in a rate."""
+FORGET_S = 30.0
+"""Where copies do not pay, some are made all the same once in so many seconds, to measure them."""
 MIN_PREFILL_TOKENS = 16
 """Steps with fewer prompt tokens measure the fixed cost of a step rather than prefill."""
 
@@ -27,23 +32,53 @@ def is_move_cheaper(
     return num_moves * num_bytes / bytes_per_s < num_tokens / tokens_per_s
 
 
-@dataclass(slots=True)
-class SwapCosts:
-    """Rates of one engine."""
+class _Rate:
+    """Units per second, as far as it was measured lately."""
 
-    block_bytes: int
-    block_size: int
-    bytes_per_s: float | None = None
-    tokens_per_s: float | None = None
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._value, self._measured_s = clock, 0.0, float("-inf")
+
+    @property
+    def value(self) -> float | None:
+        return self._value if self._clock.now() - self._measured_s < FORGET_S else None
+
+    def observe(self, measured: float) -> None:
+        known = self.value
+        self._value = measured if known is None else (1 - SMOOTHING) * known + SMOOTHING * measured
+        self._measured_s = self._clock.now()
+
+
+class SwapCosts:
+    """Rates of one engine.
+
+    Args:
+        block_bytes: of KV in a block.
+        block_size: tokens of a block.
+        clock: of the engine.
+    """
+
+    def __init__(self, block_bytes: int, block_size: int, clock: Clock) -> None:
+        self.block_bytes, self.block_size = block_bytes, block_size
+        self._copies, self._prefill = _Rate(clock), _Rate(clock)
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Of copies between the tiers; ``None`` is unknown."""
+        return self._copies.value
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of prefill; ``None`` is unknown."""
+        return self._prefill.value
 
     def observe_copies(self, num_blocks: int, seconds: float) -> None:
         if num_blocks and seconds > 0:
-            self.bytes_per_s = _blend(self.bytes_per_s, num_blocks * self.block_bytes / seconds)
+            self._copies.observe(num_blocks * self.block_bytes / seconds)
 
     def observe_prefill(self, num_prompt_tokens: int, num_tokens: int, seconds: float) -> None:
         """A step ran ``num_tokens``, of them ``num_prompt_tokens`` in rows of several; mostly decodes say nothing."""
         if num_prompt_tokens >= max(MIN_PREFILL_TOKENS, num_tokens / 2) and seconds > 0:
-            self.tokens_per_s = _blend(self.tokens_per_s, num_tokens / seconds)
+            self._prefill.observe(num_tokens / seconds)
 
     def is_swap_worth(self, num_tokens: int, num_blocks: int | None = None) -> bool:
         """Swap a sequence's blocks, by default all, out and in again, rather than compute its tokens again."""
@@ -60,7 +95,3 @@ class SwapCosts:
     def _is_worth(self, num_tokens: int, num_moves: int, num_blocks: int | None = None) -> bool:
         num_bytes = (num_blocks or -(-num_tokens // self.block_size)) * self.block_bytes
         return is_move_cheaper(num_bytes, num_tokens, self.bytes_per_s, self.tokens_per_s, num_moves)
-
-
-def _blend(rate: float | None, measured: float) -> float:
-    return measured if rate is None else (1 - SMOOTHING) * rate + SMOOTHING * measured

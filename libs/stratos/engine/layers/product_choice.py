@@ -39,17 +39,25 @@ def _by_cublaslt(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 FRAMEWORK = "framework"
-OWN: dict[str, Product] = {
-    f"few-rows-{s.columns}-{s.step}-{s.shares}": partial(few_rows_linear, shape=s) for s in SHAPES
-}
-ON_A_GPU: dict[str, Product] = {"cublaslt": _by_cublaslt, **OWN}
+
+
+def own_products(*, has_pdl: bool = False) -> dict[str, Product]:
+    """Shapes of our own kernel, by name; ``has_pdl``: launched as ``dependent_launch`` says."""
+    return {
+        f"few-rows-{s.columns}-{s.step}-{s.shares}": partial(few_rows_linear, shape=s, has_pdl=has_pdl) for s in SHAPES
+    }
+
+
+def on_a_gpu(*, has_pdl: bool = False) -> dict[str, Product]:
+    """Candidates by name."""
+    return {"cublaslt": _by_cublaslt, **own_products(has_pdl=has_pdl)}
 
 
 @dataclass(slots=True)
 class ProductChoice:
     """The table of one model."""
 
-    candidates: dict[str, Product] = field(default_factory=lambda: ON_A_GPU)
+    candidates: dict[str, Product] = field(default_factory=on_a_gpu)
     chosen: dict[tuple[int, int, int], str] = field(default_factory=dict)
     """(rows, outputs, inputs) -> name of a candidate; absent: the framework's."""
 
@@ -98,10 +106,10 @@ class MeasuredLinear(PlainLinear):
 class MeasuredLinearFactory(LinearFactory):
     """Builds every linear layer of one model over one table; keeps the layers until they are measured."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, device: torch.device, dtype: torch.dtype, *, has_pdl: bool = False) -> None:
         super().__init__(device, dtype, enable_prepacked_gemm=False)
         self.kernel_name = "measured-gemm"
-        self.choice = ProductChoice()
+        self.choice = ProductChoice(on_a_gpu(has_pdl=has_pdl))
 
     def plain(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         return MeasuredLinear(weight, bias, self.choice)

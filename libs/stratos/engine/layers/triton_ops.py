@@ -9,16 +9,19 @@ from stratos.engine.triton_kernels import norms
 
 
 class TritonOps(LayerOps):
-    """One pass over memory per operation, on a GPU."""
+    """One pass over memory per operation, on a GPU; ``has_pdl``: launched as ``dependent_launch`` says."""
 
     name = "triton"
     is_invariant_by_design = True
 
+    def __init__(self, *, has_pdl: bool = False) -> None:
+        self._has_pdl = has_pdl
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return norms.rms_norm(x.contiguous(), weight, eps)
+        return norms.rms_norm(x.contiguous(), weight, eps, has_pdl=self._has_pdl)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return norms.rms_norm(x.contiguous(), weight, eps, residual)
+        return norms.rms_norm(x.contiguous(), weight, eps, residual, has_pdl=self._has_pdl)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        return norms.silu_mul(gate_up.contiguous())
+        return norms.silu_mul(gate_up.contiguous(), has_pdl=self._has_pdl)

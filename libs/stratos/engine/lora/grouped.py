@@ -13,6 +13,7 @@ written by a copy in the order of the steps, so steps launched before still see 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from stratos.engine.checkpoint.config import DecoderConfig
 from stratos.engine.layers.linear import Linear
-from stratos.engine.lora.batch import LoraGroup
+from stratos.engine.lora.batch import LoraBatch, LoraGroup, StepLora
 from stratos.engine.lora.weights import GROUPS, LoraLayer, LoraWeights
 from stratos.engine.memory.copies import to_device
 from stratos.engine.triton_kernels import lora
@@ -50,16 +51,18 @@ class GroupedAdapters:
         )
         """Of captured decode steps; filled by ``fill``."""
 
-    def fits(self, groups: Sequence[LoraGroup]) -> bool:
-        """The kernels can take these: their tokens lie together, and there are not too many ranks."""
-        return all(
-            isinstance(group.tokens, slice) and all(_num_ranks(part) <= lora.MAX_RANKS for part in _layers(group))
-            for group in groups
-        )
+    def fits(self, group: LoraGroup) -> bool:
+        """The kernels can take this adapter: its tokens lie together, and it has not too many ranks."""
+        return isinstance(group.tokens, slice) and group.weights.max_ranks <= lora.MAX_RANKS
 
-    def step(self, groups: Sequence[LoraGroup], num_tokens: int) -> StepAdapters:
-        """Adapters of an eager step."""
-        return StepAdapters(self, to_device(self.segments(groups), self._device), num_tokens)
+    def step(self, groups: Sequence[LoraGroup], num_tokens: int) -> StepLora:
+        """Adapters of an eager step; those that the kernels cannot take are added one by one beside the others."""
+        fitting = [group for group in groups if self.fits(group)]
+        others = LoraBatch(tuple(group for group in groups if not self.fits(group)))
+        if not fitting:
+            return others
+        together = StepAdapters(self, to_device(self.segments(fitting), self._device), num_tokens)
+        return MixedAdapters(together, others) if others.groups else together
 
     def fill(self, groups: Sequence[LoraGroup], size: int) -> None:
         """Enqueue the segments of a captured decode step of ``size`` rows, and entries that the table lacks."""
@@ -145,23 +148,28 @@ class StepAdapters:
             lora.add_adapters(out, x.contiguous(), table, segments, ends, self._shrunk)
 
 
+@dataclass(frozen=True, slots=True)
+class MixedAdapters:
+    """Adapters of one step, some by the kernels and some one by one: each token has one adapter at most."""
+
+    together: StepAdapters
+    others: LoraBatch
+
+    def add(self, fused: str, layer: int, x: Tensor, out: Tensor) -> None:
+        """As of ``StepLora``."""
+        self.together.add(fused, layer, x, out)
+        self.others.add(fused, layer, x, out)
+
+
 def _ends(config: DecoderConfig, name: str, layer: int) -> tuple[int, ...]:
     sizes = {projection: shape[0] for projection, shape in config.projection_shapes(layer).items()}
     return tuple(np.cumsum([sizes[projection] for projection in GROUPS[name] if projection in sizes]).tolist())
 
 
-def _layers(group: LoraGroup) -> list[LoraLayer]:
-    return list(group.weights.layers.values())
-
-
-def _num_ranks(part: LoraLayer) -> int:
-    return max((target.ranks.stop for target in part.targets), default=0)
-
-
 def _entry(part: LoraLayer, ends: tuple[int, ...]) -> np.ndarray:
     entry = np.zeros(lora.ENTRY, dtype=np.int64)
     if part.shrink is not None:
-        entry[:2] = _weight(part.shrink).data_ptr(), _num_ranks(part)
+        entry[:2] = _weight(part.shrink).data_ptr(), part.num_ranks
     if part.bias is not None:
         entry[2] = part.bias.data_ptr()
     for target in part.targets:

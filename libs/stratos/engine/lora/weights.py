@@ -8,7 +8,7 @@ bias of the adapter replaces the base model's, so their difference is added.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -48,6 +48,11 @@ class LoraLayer:
     bias: Tensor | None = None
     """[out_features] of the fused layer: the adapter's bias less the base model's, 0 where it has none."""
 
+    @property
+    def num_ranks(self) -> int:
+        """Of all targets together."""
+        return max((target.ranks.stop for target in self.targets), default=0)
+
     def add_to(self, x: Tensor, out: Tensor) -> None:
         """Add ``B(A(x))`` and the bias into ``out``, in place; a row's result depends on that row alone."""
         if self.shrink is not None:
@@ -63,6 +68,11 @@ class LoraWeights:
     digest: str
     layers: dict[tuple[str, int], LoraLayer]
     """(fused layer, layer index) -> its part; absent where the adapter has no target."""
+    max_ranks: int = field(init=False)
+    """Of all targets of one fused layer together, the largest."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "max_ranks", max((part.num_ranks for part in self.layers.values()), default=0))
 
 
 def lay_out(

@@ -20,6 +20,12 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
 
 
+def copy_to_device(array: np.ndarray, target: Tensor) -> None:
+    """Enqueue a copy into memory of the device, from pinned memory where it is a GPU."""
+    host = torch.from_numpy(array)
+    target.copy_(host.pin_memory() if target.is_cuda else host, non_blocking=True)
+
+
 def pack_to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
     """Enqueue one copy for several arrays of one type; the results are views of it, each aligned."""
     dtype = arrays[0].dtype

@@ -176,11 +176,13 @@ class GenerationTable:
             state.num_cached_tokens = start if state.num_cached_tokens is None else state.num_cached_tokens
         continues = start + count > len(sequence.tokens)
         known = sequence.tokens[start : start + count]
+        table_begin, block_table = self._kv.tables.plan_table(sequence, start + count)
         return PlanRow(
             seq_id=sequence.seq_id,
             token_ids=(*known, PREVIOUS_TOKEN) if continues else tuple(known),
             start=start,
-            block_table=self._kv.tables.plan_table(sequence, start + count),
+            block_table=block_table,
+            table_begin=table_begin,
             adapter_digest=sequence.terms.adapter.digest,
             sample=_sample_spec(sequence, state) if state and count == sequence.remaining else None,
             pool=embedding.pooling(is_last_chunk=count == sequence.remaining) if embedding else None,

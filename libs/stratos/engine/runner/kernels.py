@@ -22,6 +22,8 @@ from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
 from stratos.engine.settings import RunnerConfig
 
+PDL_CAPABILITY = (9, 0)
+"""Of a GPU with programmatic dependent launch: Hopper and later."""
 _log = logging.getLogger(__name__)
 
 
@@ -41,6 +43,8 @@ class Kernels:
     """Of Triton's attention."""
     has_fp8_kv: bool = False
     """Of Triton's attention."""
+    has_pdl: bool = False
+    """Triton's kernels of a layer are launched while the one before still runs."""
 
     def linear(self, config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> LinearFactory:
         """What builds the linear layers."""
@@ -51,7 +55,7 @@ class Kernels:
         if self.is_triton and config.enable_gemm_choice:
             from stratos.engine.layers.product_choice import MeasuredLinearFactory
 
-            return MeasuredLinearFactory(device, dtype)
+            return MeasuredLinearFactory(device, dtype, has_pdl=self.has_pdl)
         return LinearFactory(
             device,
             dtype,
@@ -82,6 +86,7 @@ class Kernels:
                 is_exact=self.is_exact,
                 splits_kv=self.splits_kv,
                 balances_kv=self.balances_kv,
+                has_pdl=self.has_pdl,
             )
         if self.library is not None and pages.geometry.head_dim <= MAX_HEAD_DIM:
             return NativePagedAttention(self.library, pages, num_heads, windows)
@@ -98,7 +103,8 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
     """
     has_fp8_kv = config.kv_dtype == "fp8"
     if config.enable_triton_kernels:
-        ops: LayerOps = _triton_ops() if config.enable_fused_ops else TorchOps()
+        has_pdl = config.enable_dependent_launch and _can_launch_early(device)
+        ops: LayerOps = _triton_ops(has_pdl) if config.enable_fused_ops else TorchOps()
         return Kernels(
             ops,
             None,
@@ -107,6 +113,7 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
             splits_kv=config.enable_split_kv,
             balances_kv=config.enable_balanced_kv,
             has_fp8_kv=has_fp8_kv,
+            has_pdl=has_pdl,
         )
     if has_fp8_kv:
         raise InvalidCheckpoint("kv_dtype fp8 needs the kernels of a GPU: set device to cuda, or kv_dtype to auto")
@@ -118,12 +125,20 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
     return Kernels(ops, library, is_exact)
 
 
-def _triton_ops() -> LayerOps:
+def _can_launch_early(device: torch.device) -> bool:
+    """The device has programmatic dependent launch."""
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= PDL_CAPABILITY:
+        return True
+    _log.warning("enable_dependent_launch has no effect on %s", device)
+    return False
+
+
+def _triton_ops(has_pdl: bool) -> LayerOps:
     try:
         from stratos.engine.layers.triton_ops import TritonOps
     except ImportError as error:
         raise InvalidCheckpoint("a GPU needs Triton: install the extra stratosserve[gpu]") from error
-    return TritonOps()
+    return TritonOps(has_pdl=has_pdl)
 
 
 def _library(name: str) -> NativeLibrary | None:

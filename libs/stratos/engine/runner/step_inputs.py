@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stratos.engine.attention.backend import RowSpan
+from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import ADAPTER_GONE, NO_SUCH_ID, PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
 from stratos.engine.lora.batch import LoraBatch, LoraGroup
 from stratos.engine.lora.weights import LoraWeights
@@ -46,14 +47,25 @@ def build_step_inputs(
     max_model_len: int,
     find_adapter: FindAdapter,
     device: torch.device,
+    tables: KeptTables,
     previous: Mapping[int, int] = MappingProxyType({}),
 ) -> StepInputs:
-    """Lay the rows of a plan out flat, in plan order; ``previous``: tokens that the plan before sampled, by seq_id."""
+    """Lay the rows of a plan out flat, in plan order.
+
+    Args:
+        plan: applied to ``tables``.
+        vocab_size: tokens outside of it are reported.
+        max_model_len: positions beyond it are reported.
+        find_adapter: by digest.
+        device: of the tensors.
+        tables: of the plan's sequences; spans view them.
+        previous: tokens that the plan before sampled, by seq_id.
+    """
     errors: dict[int, str] = {}
     spans, begin = [], 0
     # rows of 3, 1 and 2 tokens lie at 0, 3 and 4 of the flat batch; their last tokens at 2, 3 and 5
     for row in plan.rows:
-        spans.append(RowSpan(begin, len(row.token_ids), row.start, row.block_table))
+        spans.append(RowSpan(begin, len(row.token_ids), row.start, tables.of(row.seq_id)))
         begin += len(row.token_ids)
     token_ids = np.fromiter((t for row in plan.rows for t in row.token_ids), dtype=np.int64, count=begin)
     for row, span in zip(plan.rows, spans, strict=True):

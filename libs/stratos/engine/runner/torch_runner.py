@@ -25,6 +25,7 @@ from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.checkpoint.config import DecoderConfig, parse_decoder_config
 from stratos.engine.checkpoint.loader import CheckpointReader
+from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.contract.runner import Runner, RunnerInfo
 from stratos.engine.layers.thread_scope import one_thread
@@ -90,6 +91,7 @@ class TorchRunner(Runner):
         self.forward: Forward = LayeredForward(decoder, attention)
         self.host, self._device = host, pages.tensor.device
         self._sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
+        self.block_tables = KeptTables()
         self._previous: dict[int, int] = {}
         """Tokens of the plan sampled last, by seq_id: rows of the next plan may continue with them."""
 
@@ -195,6 +197,7 @@ class TorchRunner(Runner):
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> StepHandle:
+        self.block_tables.apply(plan)
         swap_s = self.host.swap(plan.swap_outs, plan.swap_ins)
         if plan.copies:
             self.pages.copy_blocks(plan.copies)
@@ -210,7 +213,13 @@ class TorchRunner(Runner):
         if self._sorts_adapters:
             plan = sorted_by_adapter(plan)
         inputs = build_step_inputs(
-            plan, info.vocab_size, info.max_model_len, self.adapters.touch, self._device, self._previous
+            plan,
+            info.vocab_size,
+            info.max_model_len,
+            self.adapters.touch,
+            self._device,
+            self.block_tables,
+            self._previous,
         )
         result = self.forward.run(inputs)
         errors = dict(inputs.errors)

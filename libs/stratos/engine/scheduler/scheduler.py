@@ -101,7 +101,7 @@ class Scheduler:
     def free_blocks(self, sequence: Sequence) -> None:
         """Release the blocks of a sequence; it would start from its first token again."""
         self._kv.fences.release(sequence.held_blocks, sequence.last_plan)
-        sequence.block_table, sequence.num_released = [], 0
+        self._tables.end(sequence)
         sequence.epoch += 1
         sequence.num_computed = sequence.num_in_flight = sequence.num_unknown = 0
         sequence.num_hashed = 0

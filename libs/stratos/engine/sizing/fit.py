@@ -27,8 +27,18 @@ def cpu_room(machine: Machine, num_sharers: int = 1, taken_bytes: int = 0) -> Ro
     )
 
 
-def work_of(config: RunnerConfig, scheduler: SchedulerConfig, *, device: str, staging_bytes: int = 0) -> Work:
-    """What an engine of these settings does at once; staging lies in host memory, which a GPU's pool does not share."""
+def work_of(
+    config: RunnerConfig, scheduler: SchedulerConfig, *, device: str, staging_bytes: int = 0, ring_bytes: int = 0
+) -> Work:
+    """What an engine of these settings does at once.
+
+    Args:
+        config: of the model.
+        scheduler: of the steps.
+        device: "cpu" or "cuda".
+        staging_bytes: of KV transports in host memory, which a GPU's pool does not share.
+        ring_bytes: of KV transports in the GPU's memory.
+    """
     is_gpu = device == "cuda"
     captures_adapters = config.enable_grouped_lora and config.enable_sorted_adapters and not config.enable_exact_kernels
     return Work(
@@ -37,7 +47,7 @@ def work_of(config: RunnerConfig, scheduler: SchedulerConfig, *, device: str, st
         kv_watermark=scheduler.kv_watermark,
         graph_rows=config.max_graph_batch if is_gpu and config.enable_cuda_graphs else 0,
         num_graph_sets=2 if captures_adapters else 1,
-        staging_bytes=0 if is_gpu else staging_bytes + config.host_pool_bytes,
+        staging_bytes=ring_bytes if is_gpu else staging_bytes + config.host_pool_bytes,
     )
 
 

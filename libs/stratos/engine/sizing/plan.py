@@ -1,7 +1,7 @@
 """Chooses type, KV pool and context of one engine, or refuses with the numbers: pure.
 
     memory that is free, less that of the other workers here
-      - weights - run-time, activations and graphs - staging and host pool = what is left
+      - weights - run-time, activations and graphs - staging and host pool = what is left (a GPU: rings of ``cuda_ipc``)
       x share (CPU), or up to gpu_memory_utilization of the device         = the largest KV pool
     the pool is what the batch is expected to use, at least one whole context; on a GPU all that is left
 
@@ -25,6 +25,7 @@ LEAST_TOKENS = 1024
 """A pool chosen here holds a sequence of so many tokens, or the engine does not start."""
 CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES = 400 * MIB, 1 * GIB
 """Of the process: interpreter, torch and its libraries; on a GPU context, kernels and captured graphs."""
+STAGING_RINGS = "KV rings"
 GRAPH_ROW_BYTES = 256 * 1024
 """Private memory of one set of captured decode steps, by rows of the largest one; the logits that all share come on
 top."""
@@ -74,7 +75,7 @@ class Work:
     num_graph_sets: int = 1
     """Steps with adapters have graphs of their own."""
     staging_bytes: int = 0
-    """Staging memory and the host pool, where they lie in the same memory."""
+    """Staging memory, and the host pool, as far as they lie in the memory of ``Room``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ def plan_engine(need: ModelNeed, room: Room, wishes: Wishes, work: Work) -> Engi
             Choice("dtype", dtype, why_dtype),
             Choice("weights", size(need.weight_bytes(dtype)), "copies for the products included"),
             Choice("KV pool", size(pool), f"{pool // token_bytes:,} tokens of {size(token_bytes)}; {why_pool}"),
+            *_staging_choice(room, work),
             Choice("context", f"{longest:,}", why_len),
         ),
     )
@@ -153,7 +155,15 @@ def _fixed_bytes(need: ModelNeed, room: Room, work: Work, dtype: str) -> dict[st
     graphs = work.graph_rows * (work.num_graph_sets * GRAPH_ROW_BYTES + need.vocab_size * 4)
     runtime = GPU_RUNTIME_BYTES + graphs if room.is_gpu else CPU_RUNTIME_BYTES
     parts = {"weights": need.weight_bytes(dtype), "run-time and activations": runtime + activations}
-    return parts | ({"staging and host pool": work.staging_bytes} if work.staging_bytes else {})
+    name = STAGING_RINGS if room.is_gpu else "staging and host pool"
+    return parts | ({name: work.staging_bytes} if work.staging_bytes else {})
+
+
+def _staging_choice(room: Room, work: Work) -> tuple[Choice, ...]:
+    if not (room.is_gpu and work.staging_bytes):
+        return ()
+    why = "all that may be open or not yet unmapped; set cuda_ipc.max_pairs and staging.slots_per_pair"
+    return (Choice(STAGING_RINGS, size(work.staging_bytes), why),)
 
 
 def _choose_pool(
@@ -197,6 +207,8 @@ def _refusal(parts: dict[str, int], room: Room, dtype: str) -> str:
     changes = ["lower kv_pool_bytes or max_model_len"]
     if dtype == "float32":
         changes.append("set dtype to bfloat16 or float16")
+    if STAGING_RINGS in parts:
+        changes.append("lower cuda_ipc.max_pairs or staging.slots_per_pair")
     if room.num_sharers > 1:
         changes.append("start fewer workers")
     changes.append("raise the container's limit" if room.limited_by != "memory" else "take a smaller model")

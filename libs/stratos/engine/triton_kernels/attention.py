@@ -23,6 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stratos.engine.triton_kernels.dependent_launch import launch_options, wait_for_previous
 from stratos.engine.triton_kernels.merging import exact_merge_kernel, merge_items_kernel, merge_kernel
 
 LOG2_E = 1.4426950408889634
@@ -179,11 +180,14 @@ def _attention_kernel(
     EXACT_SPLIT: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
+    HAS_PDL: tl.constexpr,
 ):
     """Grid (query blocks, KV heads, parts), or (items, KV heads, 1) where ``query_blocks`` holds items.
 
     ``EXACT_SPLIT``: tokens of a part, or 0 for equal parts.
     """
+    if HAS_PDL:
+        wait_for_previous()
     IS_EXACT: tl.constexpr = EXACT_SPLIT > 0
     block, kv_head, part = first_block + tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if HAS_ITEMS:
@@ -293,6 +297,7 @@ def attend(
     parts: Parts | None = None,
     kv_scales: Tensor | None = None,
     exact: ExactSlice | None = None,
+    has_pdl: bool = False,
 ) -> None:
     """Attend causally over the pages.
 
@@ -307,7 +312,9 @@ def attend(
         parts: split every context; rows must have one query each.
         kv_scales: float32 [2, kv_heads] for pages in fp8.
         exact: fix the order of every sum; needs ``parts=None`` and one ``shape`` for all launches.
+        has_pdl: launched as ``dependent_launch`` says; not in exact mode.
     """
+    assert exact is None or not has_pdl
     num_kv_heads, block, dim = layer_pages.shape[2:]
     group = queries.shape[1] // num_kv_heads
     dim_padded = max(16, triton.next_power_of_2(dim))
@@ -348,6 +355,7 @@ def attend(
         TILE=shape.tile,
         num_warps=shape.num_warps,
         num_stages=shape.num_stages,
+        **launch_options(has_pdl),
     )
     if exact is not None:
         exact_merge_kernel[(exact.num_tokens, queries.shape[1])](
@@ -373,6 +381,7 @@ def attend(
             DIM_PADDED=dim_padded,
             MAX_PARTS=parts.count,
             num_warps=4,
+            **launch_options(has_pdl),
         )
     elif parts is not None:
         merge_kernel[(rows.query_blocks.shape[0], queries.shape[1])](
@@ -386,4 +395,5 @@ def attend(
             DIM_PADDED=dim_padded,
             NUM_PARTS=count,
             num_warps=4,
+            **launch_options(has_pdl),
         )

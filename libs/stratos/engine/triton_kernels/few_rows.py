@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stratos.engine.triton_kernels.dependent_launch import launch_options, wait_for_previous
+
 MAX_ROWS = 64
 LEAST_ROWS = 16
 """Of a tensor core's product."""
@@ -52,8 +54,11 @@ def _products_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
+    HAS_PDL: tl.constexpr,
 ):
     """Grid (blocks of columns, shares). ``out``: the result, or with several shares float32 [shares, rows, columns]."""
+    if HAS_PDL:
+        wait_for_previous()
     columns, share = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.program_id(1)
     rows = tl.arange(0, ROWS)
     is_row, is_column = rows < num_rows, columns < num_out
@@ -75,9 +80,19 @@ def _products_kernel(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _joined_kernel(
-    out, parts, bias, num_rows, num_out, HAS_BIAS: tl.constexpr, SHARES: tl.constexpr, COLUMNS: tl.constexpr
+    out,
+    parts,
+    bias,
+    num_rows,
+    num_out,
+    HAS_BIAS: tl.constexpr,
+    SHARES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HAS_PDL: tl.constexpr,
 ):
     """Grid (rows, blocks of columns)."""
+    if HAS_PDL:
+        wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     is_column = columns < num_out
@@ -89,8 +104,13 @@ def _joined_kernel(
     tl.store(out + row * num_out + columns, total.to(out.dtype.element_ty), mask=is_column)
 
 
-def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None, shape: FewRowsShape) -> Tensor:
-    """``x @ weight.T + bias`` [rows, out] of ``x`` [rows, in], at most ``MAX_ROWS`` rows, and ``weight`` [out, in]."""
+def few_rows_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, shape: FewRowsShape, *, has_pdl: bool = False
+) -> Tensor:
+    """``x @ weight.T + bias`` [rows, out] of ``x`` [rows, in], at most ``MAX_ROWS`` rows, and ``weight`` [out, in].
+
+    ``has_pdl``: launched as ``dependent_launch`` says.
+    """
     num_rows, (num_out, num_in) = x.shape[0], weight.shape
     assert 0 < num_rows <= MAX_ROWS
     out, is_split = x.new_empty(num_rows, num_out), shape.shares > 1
@@ -110,10 +130,11 @@ def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None, shape: FewRo
         STEP=shape.step,
         num_warps=shape.num_warps,
         num_stages=shape.num_stages,
+        **launch_options(has_pdl),
     )
     if is_split:
         _joined_kernel[(num_rows, triton.cdiv(num_out, JOINED_COLUMNS))](
             out, parts, weight if bias is None else bias, num_rows, num_out, HAS_BIAS=bias is not None,
-            SHARES=shape.shares, COLUMNS=JOINED_COLUMNS, num_warps=4,
+            SHARES=shape.shares, COLUMNS=JOINED_COLUMNS, num_warps=4, **launch_options(has_pdl),
         )  # fmt: skip
     return out

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from stratos.engine.triton_kernels.dependent_launch import wait_for_previous
+
 
 @triton.jit
 def merge_kernel(
@@ -15,8 +17,11 @@ def merge_kernel(
     DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr,
     NUM_PARTS: tl.constexpr,
+    HAS_PDL: tl.constexpr,
 ):
     """Grid (query blocks, heads): join the parts of one head of a block of one query."""
+    if HAS_PDL:
+        wait_for_previous()
     block, head = tl.program_id(0), tl.program_id(1)
     begin = tl.load(query_begins + tl.load(query_blocks + 2 * block))
     place = begin.to(tl.int64) * NUM_HEADS + head
@@ -45,8 +50,11 @@ def merge_items_kernel(
     DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr,
     MAX_PARTS: tl.constexpr,
+    HAS_PDL: tl.constexpr,
 ):
     """Grid (items that may be of several parts, heads): the first item of a context joins all of its parts."""
+    if HAS_PDL:
+        wait_for_previous()
     item, head = tl.program_id(0), tl.program_id(1)
     num_parts = tl.load(items + 4 * item + 2)
     if (tl.load(items + 4 * item + 1) == 0) & (num_parts > 1):

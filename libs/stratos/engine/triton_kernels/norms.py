@@ -9,14 +9,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stratos.engine.triton_kernels.dependent_launch import launch_options, wait_for_previous
+
 ACTIVATION_BLOCK = 1024
 
 
 @triton.jit
 def _rms_norm_kernel(
-    out, x, residual, weight, eps, HIDDEN: tl.constexpr, HIDDEN_PADDED: tl.constexpr, HAS_RESIDUAL: tl.constexpr
+    out,
+    x,
+    residual,
+    weight,
+    eps,
+    HIDDEN: tl.constexpr,
+    HIDDEN_PADDED: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    HAS_PDL: tl.constexpr,
 ):
     """Grid (tokens,)."""
+    if HAS_PDL:
+        wait_for_previous()
     places = tl.program_id(0).to(tl.int64) * HIDDEN
     columns = tl.arange(0, HIDDEN_PADDED)
     is_column = columns < HIDDEN
@@ -33,8 +45,10 @@ def _rms_norm_kernel(
 
 
 @triton.jit
-def _silu_mul_kernel(out, gate_up, INNER: tl.constexpr, BLOCK: tl.constexpr):
+def _silu_mul_kernel(out, gate_up, INNER: tl.constexpr, BLOCK: tl.constexpr, HAS_PDL: tl.constexpr):
     """Grid (tokens, blocks of columns)."""
+    if HAS_PDL:
+        wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < INNER
@@ -44,8 +58,11 @@ def _silu_mul_kernel(out, gate_up, INNER: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + token * INNER + columns, activated.to(out.dtype.element_ty), mask=is_column)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
-    """Norm of ``x`` [tokens, hidden], contiguous, or of ``x + residual``, which then is left in ``residual``."""
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None, *, has_pdl: bool = False) -> Tensor:
+    """Norm of ``x`` [tokens, hidden], contiguous, or of ``x + residual``, which then is left in ``residual``.
+
+    ``has_pdl``: launched as ``dependent_launch`` says.
+    """
     tokens, hidden = x.shape
     out = torch.empty_like(x)
     if tokens:
@@ -60,15 +77,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
             HIDDEN_PADDED=padded,
             HAS_RESIDUAL=residual is not None,
             num_warps=min(16, max(4, padded // 512)),
+            **launch_options(has_pdl),
         )
     return out
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    """``silu(gate) * up`` [tokens, inner] of ``gate_up`` [tokens, 2 * inner], contiguous."""
+def silu_mul(gate_up: Tensor, *, has_pdl: bool = False) -> Tensor:
+    """``silu(gate) * up`` [tokens, inner] of ``gate_up`` [tokens, 2 * inner], contiguous; ``has_pdl`` as above."""
     tokens, inner = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty(tokens, inner)
     if tokens:
         grid = (tokens, triton.cdiv(inner, ACTIVATION_BLOCK))
-        _silu_mul_kernel[grid](out, gate_up, INNER=inner, BLOCK=ACTIVATION_BLOCK, num_warps=4)
+        options = launch_options(has_pdl)
+        _silu_mul_kernel[grid](out, gate_up, INNER=inner, BLOCK=ACTIVATION_BLOCK, num_warps=4, **options)
     return out

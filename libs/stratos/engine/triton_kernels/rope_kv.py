@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stratos.engine.triton_kernels.dependent_launch import launch_options, wait_for_previous
+
 HEADS_PER_PROGRAM = 8
 FP8_MAX = 448.0
 
@@ -35,8 +37,11 @@ def _rope_kv_kernel(
     HAS_SCALES: tl.constexpr,
     HEADS: tl.constexpr,
     LIMIT: tl.constexpr,
+    HAS_PDL: tl.constexpr,
 ):
     """Grid (tokens, blocks of heads)."""
+    if HAS_PDL:
+        wait_for_previous()
     NUM_ROTATED: tl.constexpr = NUM_HEADS + NUM_KV_HEADS
     NUM_ALL: tl.constexpr = NUM_HEADS + 2 * NUM_KV_HEADS
     token = tl.program_id(0).to(tl.int64)
@@ -90,6 +95,8 @@ def rotate_and_store(
     layer_pages: Tensor,
     num_heads: int,
     kv_scales: Tensor | None = None,
+    *,
+    has_pdl: bool = False,
 ) -> Tensor:
     """Norm and rotate q and k, and write k and v into the pages.
 
@@ -103,6 +110,7 @@ def rotate_and_store(
         layer_pages: view [blocks, 2, kv_heads, block, head_dim] of one layer of the pool.
         num_heads: query heads.
         kv_scales: float32 [2, kv_heads] for pages in fp8.
+        has_pdl: launched as ``dependent_launch`` says.
 
     Returns:
         Rotated queries [tokens, heads, head_dim].
@@ -132,5 +140,6 @@ def rotate_and_store(
         HEADS=HEADS_PER_PROGRAM,
         LIMIT=FP8_MAX if layer_pages.dtype == torch.float8_e4m3fn else 0.0,
         num_warps=4,
+        **launch_options(has_pdl),
     )
     return query

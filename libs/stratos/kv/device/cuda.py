@@ -15,10 +15,9 @@ import numpy as np
 
 from stratos.core.device.payload import DevicePayload, Payload
 from stratos.kv.device.memory import HANDLE_BYTES, NoDeviceRoomError
+from stratos.kv.device.rings import whole_blocks
 
 LIBRARY = "libcuda.so.1"
-GRANULARITY_BYTES = 2 << 20
-"""Smaller allocations share a block of the driver's, and a handle is of the whole block."""
 _LAZY_PEER_ACCESS = 1
 _STREAM_NON_BLOCKING = 1
 _EVENT_BLOCKING_SYNC_NO_TIMING = 3
@@ -51,7 +50,7 @@ class Driver:
 
     def allocate(self, num_bytes: int) -> int:
         """Address of new memory, all zeros: what another process can map must not hold what it may not read."""
-        address, size = ctypes.c_uint64(), -(-num_bytes // GRANULARITY_BYTES) * GRANULARITY_BYTES
+        address, size = ctypes.c_uint64(), whole_blocks(num_bytes)
         self._within("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         try:
             self._within("cuMemsetD8_v2", address, ctypes.c_ubyte(0), ctypes.c_size_t(size))

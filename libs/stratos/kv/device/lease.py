@@ -16,6 +16,8 @@ it goes on or dies: it may be within a copy.  Nothing that comes in is executed,
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
 import socket
@@ -32,7 +34,10 @@ _MAGIC = b"stratos-ipc1"
 _CREDENTIALS = struct.Struct("3i")
 _DEVICE = re.compile(r"[A-Za-z0-9-]{1,64}")
 _ADDRESS = re.compile(rf"(kv-[0-9a-f]{{16}}\.sock)/([0-9a-f]{{{2 * SECRET_BYTES}}})")
-SOCKET_NAME = re.compile(r"kv-[0-9a-f]{16}\.sock")
+SOCKET_NAME = re.compile(r"kv-[0-9a-f]{16}\.(?:sock|new)")
+"""``new``: bound, and renamed to ``sock`` once it listens."""
+MAX_STARTS = 16
+"""Each other process that starts at the same moment can remove a socket once before it has its name."""
 HELLO_BYTES, GRANT_BYTES = _HELLO.size, _GRANT.size
 
 
@@ -112,14 +117,55 @@ def borrow(path: Path, secret: bytes, timeout_s: float) -> tuple[socket.socket, 
     return connection, grant
 
 
+def is_lent(lease: socket.socket) -> bool:
+    """The receiver has neither ended the pair of a borrowed lease nor died."""
+    try:
+        return bool(lease.recv(1))
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
 def remove_leftovers(directory: Path) -> int:
-    """Unlink sockets at which no process listens; returns how many."""
+    """Unlink sockets at which no process listens; returns how many.
+
+    One that a living process has bound and does not listen at yet looks like a dead one's: ``listen_at`` binds again.
+    """
     removed = 0
     for path in directory.iterdir():
         if SOCKET_NAME.fullmatch(path.name) and not _is_listening(path):
             path.unlink(missing_ok=True)
             removed += 1
     return removed
+
+
+def listen_at(path: Path) -> socket.socket:
+    """Listen, and only then take the name: a bound socket that does not listen is removed as a dead process'.
+
+    Raises:
+        OSError: the directory is gone, full or not writable, or too many other processes start at the same time.
+    """
+    for _ in range(MAX_STARTS):
+        with contextlib.suppress(FileNotFoundError):  # another process' start has removed it
+            return _listen_once(path)
+        if not path.parent.is_dir():
+            break
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
+
+
+def _listen_once(path: Path) -> socket.socket:
+    listener, unnamed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path.with_suffix(".new")
+    try:
+        listener.bind(str(unnamed))
+        listener.listen()
+        listener.setblocking(False)
+        unnamed.rename(path)
+    except BaseException:
+        listener.close()
+        unnamed.unlink(missing_ok=True)
+        raise
+    return listener
 
 
 def _is_listening(path: Path) -> bool:

@@ -2,7 +2,8 @@
 
 As in shared memory a payload is in its slot when the source says ``Sent``; it is read there, by a kernel that adds up
 the checksum of what it writes.  The pair breaks when its sender's process ends.  Memory of a pair that has ended
-lingers until its sender has unmapped it; with as many lingering as there may be pairs, none is opened.
+lingers until its sender has unmapped it; with as many rings as the plan of the device's memory has (``rings``), no
+other one is made.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import errno
 import logging
 import secrets
 import socket
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,11 +28,13 @@ from stratos.kv.device.lease import (
     check_user,
     decode_hello,
     encode_grant,
+    listen_at,
     remove_leftovers,
 )
 from stratos.kv.device.memory import DeviceMemory, ExportedMemory, NoDeviceRoomError
+from stratos.kv.device.rings import most_rings
 from stratos.kv.private_directory import private_directory
-from stratos.kv.receiver import Ring, RingReceiver
+from stratos.kv.receiver import OnArrived, OnBroken, Ring, Rings
 from stratos.kv.settings import StagingConfig
 
 CUDA_IPC = "cuda_ipc"
@@ -54,22 +58,20 @@ class _DeviceRing(Ring):
         """No other process maps the memory, and none will."""
         self._is_closed = False
 
-    def view(self, slot: int) -> memoryview:
-        return self.payload(slot, self._slot_bytes).to_host()
+    def start(self, on_arrived: OnArrived, on_broken: OnBroken) -> None:
+        self._on_broken = on_broken
 
     def payload(self, slot: int, num_bytes: int) -> DevicePayload:
         assert self._memory is not None, "a pair that has ended is asked for nothing"
         return self._memory.span(slot * self._slot_bytes, num_bytes)
 
-    def lend(
-        self, lease: socket.socket, grant: Callable[[ExportedMemory], Grant], ended: Callable[[str], None]
-    ) -> None:
+    def lend(self, lease: socket.socket, grant: Callable[[ExportedMemory], Grant]) -> None:
         """Give the handle to a sender, the first one only."""
         if self._is_closed or self._lease is not None or self._memory is None:
             raise ConnectionError("the pair has ended, or has a sender already")
         lease.send(encode_grant(grant(self._memory)))  # less than any socket's buffer
         self._lease = lease
-        self._loop.add_reader(lease.fileno(), self._lease_ended, ended)
+        self._loop.add_reader(lease.fileno(), self._lease_ended)
 
     def close(self) -> None:
         self._is_closed = True
@@ -79,7 +81,7 @@ class _DeviceRing(Ring):
             with contextlib.suppress(OSError):  # the sender has closed it at the same time
                 self._lease.shutdown(socket.SHUT_WR)
 
-    def _lease_ended(self, ended: Callable[[str], None]) -> None:
+    def _lease_ended(self) -> None:
         assert self._lease is not None
         try:
             if self._lease.recv(1):
@@ -94,7 +96,8 @@ class _DeviceRing(Ring):
         was_closed, self._is_closed = self._is_closed, True
         self._give_back()
         if not was_closed:
-            ended(self.pair)
+            why = "the connection broke: the source's process has ended, or closed the pair"
+            self._on_broken(self.pair, why)
 
     def _give_back(self) -> None:
         self._memory = None  # spans that are read keep it
@@ -102,22 +105,20 @@ class _DeviceRing(Ring):
             self.returned.set_result(None)
 
 
-class DeviceReceiver(RingReceiver):
-    """Receives into memory of ``memory``'s device, from processes that share ``directory``."""
+class DeviceRings(Rings):
+    """Memory of ``memory``'s device, for processes that share ``directory``."""
 
-    transport = CUDA_IPC
-
-    def __init__(
-        self, incarnation: str, config: StagingConfig, directory: Path, timeout_s: float, memory: DeviceMemory
-    ) -> None:
-        super().__init__(incarnation, config)
+    def __init__(self, config: StagingConfig, directory: Path, timeout_s: float, memory: DeviceMemory) -> None:
         check_slots(config)
+        self._config = config
         self._directory, self._timeout_s, self._device = private_directory(directory), timeout_s, memory
         self._path = self._directory / f"kv-{secrets.token_hex(8)}.sock"
         self._accepting = Accepting("kv-ipc", self._greet)
         self._rings: dict[bytes, _DeviceRing] = {}
         """By the secret of the offer; of open pairs."""
-        self._has_complained = False
+        self._memories: weakref.WeakSet[ExportedMemory] = weakref.WeakSet()
+        """Of open pairs, and of ended ones that are still mapped or read."""
+        self._num_exporting = 0
         self._lingering: set[asyncio.Future[None]] = set()
 
     @property
@@ -125,23 +126,27 @@ class DeviceReceiver(RingReceiver):
         """Rings of ended pairs that a sender may still map."""
         return len(self._lingering)
 
-    async def _make_ring(self, pair: str) -> Ring:
-        if len(self._lingering) >= self._config.max_pairs:
+    async def make(self, pair: str) -> Ring:
+        if len(self._memories) + self._num_exporting >= most_rings(self._config.max_pairs):
             raise Overloaded("senders that do not end hold too much memory of ended KV transfer pairs")
         self._listen()
         size = self._config.slot_bytes * self._config.slots_per_pair
+        self._num_exporting += 1  # a caller that gave up has ended nothing: the next one may come beside it
         try:
             memory = await asyncio.to_thread(self._device.export, size)
         except NoDeviceRoomError as error:
             raise Overloaded(f"no room for {size / 2**20:.1f} MiB of KV staging on the device: {error}") from error
         except RuntimeError as error:
-            raise self._broken(f"the device exports no memory: {error}") from error
+            raise Internal(f"the device exports no memory: {error}") from error
+        finally:
+            self._num_exporting -= 1
+        self._memories.add(memory)
         secret = secrets.token_bytes(SECRET_BYTES)
         ring = _DeviceRing(pair, memory, self._config.slot_bytes, f"{self._path.name}/{secret.hex()}")
         self._rings[secret] = ring
         return ring
 
-    def _ended(self, ring: Ring) -> None:
+    def forget(self, ring: Ring) -> None:
         assert isinstance(ring, _DeviceRing)
         self._rings = {secret: known for secret, known in self._rings.items() if known is not ring}
         if not ring.returned.done():
@@ -149,7 +154,6 @@ class DeviceReceiver(RingReceiver):
             ring.returned.add_done_callback(self._lingering.discard)
 
     async def close(self) -> None:
-        await super().close()
         await self._accepting.close()
         if self._accepting.listener is not None:
             self._path.unlink(missing_ok=True)
@@ -161,17 +165,11 @@ class DeviceReceiver(RingReceiver):
             return
         try:
             remove_leftovers(self._directory)
-            listener = _listen_at(self._path)
+            listener = listen_at(self._path)
         except OSError as error:
             what = f"cannot listen on {self._path} for KV transfers: {error}"
-            raise (Overloaded(what) if error.errno in _TRANSIENT else self._broken(what)) from error
+            raise (Overloaded if error.errno in _TRANSIENT else Internal)(what) from error
         self._accepting.begin(listener)
-
-    def _broken(self, what: str) -> Internal:
-        if not self._has_complained:
-            _log.error("this worker cannot receive KV over %s, and computes prompts itself: %s", CUDA_IPC, what)
-        self._has_complained = True
-        return Internal(what)
 
     async def _greet(self, lease: socket.socket) -> None:
         """Find out which pair a connection belongs to, and lend it that pair's memory."""
@@ -183,7 +181,7 @@ class DeviceReceiver(RingReceiver):
             ring = self._rings.get(secret)
             if ring is None:
                 raise ConnectionError("it names no pair of this process")
-            ring.lend(lease, self._grant, self._sender_ended)
+            ring.lend(lease, self._grant)
         except (OSError, TimeoutError) as error:
             _log.info("a connection for KV was refused: %s", error)
             lease.close()
@@ -195,29 +193,11 @@ class DeviceReceiver(RingReceiver):
         size = self._config.slot_bytes * self._config.slots_per_pair
         return Grant(size, self._device.device, memory.handle)
 
-    def _sender_ended(self, pair: str) -> None:
-        self._on_broken(pair, "the connection broke: the source's process has ended, or closed the pair")
-
 
 def check_slots(config: StagingConfig) -> None:
     """Raise ``ValueError`` unless slots of a ring are aligned as kernels read them."""
     if config.slot_bytes % SLOT_ALIGNMENT:
         raise ValueError(f"staging.slot_bytes must be a multiple of {SLOT_ALIGNMENT} for {CUDA_IPC}")
-
-
-def _listen_at(path: Path) -> socket.socket:
-    """Listen, and only then take the name: a bound socket that does not listen is removed as a dead process'."""
-    listener, unnamed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path.with_suffix(".new")
-    try:
-        listener.bind(str(unnamed))
-        listener.listen()
-        listener.setblocking(False)
-        unnamed.rename(path)
-    except BaseException:
-        listener.close()
-        unnamed.unlink(missing_ok=True)
-        raise
-    return listener
 
 
 async def _read(connection: socket.socket, num_bytes: int) -> bytes:

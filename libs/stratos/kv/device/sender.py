@@ -7,11 +7,11 @@ import contextlib
 import socket
 from pathlib import Path
 
-from stratos.common.errors import WorkerLost
+from stratos.common.errors import Internal, WorkerLost
 from stratos.core.device.payload import Payload
 from stratos.kv.blocking import BlockingThreads
-from stratos.kv.device.lease import Grant, borrow, parse_address
-from stratos.kv.device.memory import AttachedMemory, DeviceMemory
+from stratos.kv.device.lease import Grant, borrow, is_lent, parse_address
+from stratos.kv.device.memory import AttachedMemory, DeviceMemory, NoDeviceRoomError
 from stratos.kv.device.receiver import CUDA_IPC
 from stratos.kv.private_directory import private_directory
 from stratos.kv.sender import CachingSender, fitting_payload
@@ -81,7 +81,7 @@ class DeviceSender(CachingSender):
             lease, memory = await threads.submit(self._map, self._directory / name, secret, offer)
         except BaseException as error:
             await asyncio.shield(threads.close())
-            if isinstance(error, (OSError, RuntimeError)):
+            if isinstance(error, OSError | RuntimeError):
                 raise WorkerLost(f"the KV transfer pair {offer.pair} is gone, or unreachable: {error}") from error
             raise
         return _DevicePair(offer, memory, lease, threads)
@@ -89,9 +89,19 @@ class DeviceSender(CachingSender):
     def _map(self, path: Path, secret: bytes, offer: TransportOffer) -> tuple[socket.socket, AttachedMemory]:
         lease, grant = borrow(path, secret, self._timeout_s)
         try:
-            return lease, self._device.attach(_checked(grant, offer).handle, grant.num_bytes)
+            return lease, self._map_granted(_checked(grant, offer), lease)
         except BaseException:
             lease.close()
+            raise
+
+    def _map_granted(self, grant: Grant, lease: socket.socket) -> AttachedMemory:
+        try:
+            return self._device.attach(grant.handle, grant.num_bytes)
+        except NoDeviceRoomError:
+            raise
+        except RuntimeError as error:
+            if is_lent(lease):  # else the memory may have been freed under the call
+                raise Internal(f"this device maps no memory of {grant.device}: {error}") from error
             raise
 
 

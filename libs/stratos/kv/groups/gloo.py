@@ -19,7 +19,6 @@ import asyncio
 import contextlib
 import hashlib
 import importlib
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -27,7 +26,7 @@ from stratos.common.errors import WorkerLost
 from stratos.core.device.payload import Payload
 from stratos.kv.blocking import BlockingThreads
 from stratos.kv.groups.rendezvous import RECEIVER_RANK, SENDER_RANK, HostedStore, join_as_sender
-from stratos.kv.receiver import Frame, Ring, RingReceiver
+from stratos.kv.receiver import Frame, OnArrived, OnBroken, Ring, Rings
 from stratos.kv.sender import CachingSender, checked_payload
 from stratos.kv.settings import GlooConfig, StagingConfig
 from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
@@ -84,14 +83,14 @@ class _GlooRing(Ring):
         self.address = self._store.address
         self._threads = BlockingThreads(f"kv-gloo-{self._store.port}", config.slots_per_pair + 1)
 
-    def start(self, on_arrived: Callable[[str, Frame], None], on_broken: Callable[[str, str], None]) -> None:
+    def start(self, on_arrived: OnArrived, on_broken: OnBroken) -> None:
         """Let the sender join, in the background."""
         self._on_arrived = on_arrived
         self._on_broken = on_broken
         self._joining = asyncio.create_task(self._join(), name=f"kv-gloo-join {self._pair}")
 
-    def view(self, slot: int) -> memoryview:
-        return self._memory[slot * self._slot_bytes : (slot + 1) * self._slot_bytes]
+    def payload(self, slot: int, num_bytes: int) -> memoryview:
+        return self._memory[slot * self._slot_bytes :][:num_bytes].toreadonly()
 
     def post(self, frame: Frame) -> None:
         if self._group is None:
@@ -122,7 +121,9 @@ class _GlooRing(Ring):
         if self._closed:
             return
         try:
-            work = self._group.recv([self._torch.tensor(self.view(frame.header.slot))], SENDER_RANK, _tag(frame.header))
+            begin = frame.header.slot * self._slot_bytes
+            place = self._torch.tensor(self._memory[begin : begin + self._slot_bytes])
+            work = self._group.recv([place], SENDER_RANK, _tag(frame.header))
         except RuntimeError as err:
             self._broken(str(err))
             return
@@ -140,22 +141,15 @@ class _GlooRing(Ring):
             self._on_broken(self._pair, f"the connection broke: {why}")
 
 
-class GlooReceiver(RingReceiver):
-    """Receives from one process group per source."""
+class GlooRings(Rings):
+    """One process group per source."""
 
-    transport = "gloo"
-
-    def __init__(self, incarnation: str, config: StagingConfig, gloo: GlooConfig) -> None:
-        super().__init__(incarnation, config)
-        self._gloo = gloo
+    def __init__(self, config: StagingConfig, gloo: GlooConfig) -> None:
+        self._config, self._gloo = config, gloo
         self._torch = GlooTorch(gloo)
 
-    async def _make_ring(self, pair: str) -> Ring:
+    async def make(self, pair: str) -> Ring:
         return _GlooRing(self._torch, self._config, self._gloo, pair)
-
-    def _opened(self, ring: Ring) -> None:
-        assert isinstance(ring, _GlooRing)
-        ring.start(self._on_arrived, self._on_broken)
 
 
 class _GlooPair(PairSender):

@@ -12,16 +12,13 @@ time at most.  Sizes are those of the headers.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Protocol
 
 from stratos.common.errors import Internal, WorkerLost
 from stratos.core.device.payload import Payload
 from stratos.kv.blocking import BlockingThreads
 from stratos.kv.groups.rendezvous import GroupConfig, HostedStore, join_as_sender
-from stratos.kv.receiver import Frame, Ring, RingReceiver
+from stratos.kv.receiver import Frame, OnArrived, OnBroken, Ring, Rings
 from stratos.kv.sender import CachingSender, checked_payload
 from stratos.kv.settings import StagingConfig
 from stratos.kv.transfer import FrameHeader, PairSender, TransportOffer
@@ -75,13 +72,16 @@ class _OrderedRing(Ring):
         self._threads = BlockingThreads(f"kv-{maker.name}-{self._store.port}", 1)
         self._ending = BlockingThreads(f"kv-{maker.name}-end-{self._store.port}", 1)
 
-    def start(self, on_arrived: Callable[[str, Frame], None], on_broken: Callable[[str, str], None]) -> None:
+    def start(self, on_arrived: OnArrived, on_broken: OnBroken) -> None:
         """Let the sender join, in the background."""
         self._on_arrived, self._on_broken = on_arrived, on_broken
         self._joining = asyncio.create_task(self._join(), name=f"kv-{self._maker.name}-join {self._pair}")
 
-    def view(self, slot: int) -> memoryview:
-        return self._memory[slot * self._slot_bytes : (slot + 1) * self._slot_bytes]
+    def payload(self, slot: int, num_bytes: int) -> memoryview:
+        return self._place(slot, num_bytes).toreadonly()
+
+    def _place(self, slot: int, num_bytes: int) -> memoryview:
+        return self._memory[slot * self._slot_bytes :][:num_bytes]
 
     def post(self, frame: Frame) -> None:
         number = frame.header.pair_seq
@@ -113,7 +113,7 @@ class _OrderedRing(Ring):
             return
         while (frame := self._early.pop(self._next, None)) is not None:
             self._next += 1
-            memory = self.view(frame.header.slot)[: frame.header.num_bytes]
+            memory = self._place(frame.header.slot, frame.header.num_bytes)
             receiving = self._threads.submit(self._group.receive, memory)
             receiving.add_done_callback(lambda done, frame=frame: self._received(frame, done))  # type: ignore[misc]
         if self._gap is not None:
@@ -134,23 +134,19 @@ class _OrderedRing(Ring):
             self._on_broken(self._pair, f"the connection broke: {why}")
 
 
-class OrderedReceiver(RingReceiver):
-    """Receives from one group per source."""
+class OrderedRings(Rings):
+    """One group per source."""
 
-    def __init__(self, incarnation: str, staging: StagingConfig, config: GroupConfig, maker: GroupMaker) -> None:
-        super().__init__(incarnation, staging)
-        self.transport = maker.name
-        self._group_config, self._maker = config, maker
+    def __init__(self, staging: StagingConfig, config: GroupConfig, maker: GroupMaker) -> None:
+        self._staging, self._config, self._maker = staging, config, maker
 
-    async def _make_ring(self, pair: str) -> Ring:
-        return _OrderedRing(self._maker, self._config, self._group_config, pair)
-
-    def _opened(self, ring: Ring) -> None:
-        assert isinstance(ring, _OrderedRing)
-        ring.start(self._on_arrived, self._on_broken)
+    async def make(self, pair: str) -> Ring:
+        return _OrderedRing(self._maker, self._staging, self._config, pair)
 
 
 class _OrderedPair(PairSender):
+    is_ordered = True
+
     def __init__(
         self, offer: TransportOffer, config: GroupConfig, group: OrderedGroup, threads: BlockingThreads, name: str
     ) -> None:
@@ -159,22 +155,9 @@ class _OrderedPair(PairSender):
         self._group: OrderedGroup | None = group
         self._threads = threads
         self._ending = BlockingThreads(f"kv-{name}-end-to-{offer.address}", 1)
-        self._num_announced = 0
         self._turn = 0
         self._waiting: dict[int, tuple[memoryview, asyncio.Future[None]]] = {}
         """Payloads whose turn has not come."""
-
-    @contextlib.contextmanager
-    def announcing(self, header: FrameHeader) -> Iterator[FrameHeader]:
-        """The header with its number; a block that fails before it has sent the frame ends the pair."""
-        if self._group is None:
-            raise self._lost()
-        number, self._num_announced = self._num_announced, self._num_announced + 1
-        try:
-            yield replace(header, pair_seq=number)
-        finally:
-            if number >= self._turn and number not in self._waiting:
-                self._end()
 
     async def send(self, header: FrameHeader, payload: Payload | bytes | bytearray) -> None:
         data = checked_payload(self.offer, header, payload)

@@ -16,13 +16,13 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from stratos.common.errors import Overloaded
 from stratos.common.tls.contexts import TlsContexts
 from stratos.kv.accepting import Accepting
 from stratos.kv.blocking import BlockingThreads
-from stratos.kv.receiver import Frame, Ring, RingReceiver
+from stratos.kv.receiver import Frame, OnArrived, OnBroken, Ring, Rings
 from stratos.kv.settings import StagingConfig, TlsTransportConfig
 from stratos.kv.tls.wire import FRAME_HEAD, SECRET_BYTES, accept, read_into, tag_of, wake, welcome
 
@@ -49,14 +49,17 @@ class _TlsRing(Ring):
         self._current: ssl.SSLSocket | None = None
         self._is_closed = False
 
-    def start(self, on_arrived: Callable[[str, Frame], None], on_broken: Callable[[str, str], None]) -> None:
+    def start(self, on_arrived: OnArrived, on_broken: OnBroken) -> None:
         """Let the sender come."""
         self._on_arrived = on_arrived
         self._on_broken = on_broken
         self._dialled = self._loop.call_later(self._timeout_s, self._broken, "the source did not connect")
 
-    def view(self, slot: int) -> memoryview:
-        return self._memory[slot * self._slot_bytes : (slot + 1) * self._slot_bytes]
+    def payload(self, slot: int, num_bytes: int) -> memoryview:
+        return self._place(slot, num_bytes).toreadonly()
+
+    def _place(self, slot: int, num_bytes: int) -> memoryview:
+        return self._memory[slot * self._slot_bytes :][:num_bytes]
 
     def post(self, frame: Frame) -> None:
         tag = tag_of(frame.header)
@@ -150,7 +153,7 @@ class _TlsRing(Ring):
         if not 0 < num_bytes <= self._slot_bytes:
             raise ConnectionError("the source sent no whole head of a frame")
         frame = self._posted_frame(tag)
-        if read_into(connection, self.view(frame.header.slot)[:num_bytes]) < num_bytes:
+        if read_into(connection, self._place(frame.header.slot, num_bytes)) < num_bytes:
             raise ConnectionError("the connection ended within a frame")
         self._loop.call_soon_threadsafe(self._arrived, tag, frame)
         return True
@@ -164,22 +167,17 @@ class _TlsRing(Ring):
             return self._posted.pop(tag)
 
 
-class TlsReceiver(RingReceiver):
-    """Receives over TLS from workers of this platform."""
+class TlsRings(Rings):
+    """Reached over TLS by workers of this platform."""
 
-    transport = "tls"
-
-    def __init__(
-        self, incarnation: str, staging: StagingConfig, config: TlsTransportConfig, contexts: TlsContexts
-    ) -> None:
-        super().__init__(incarnation, staging)
-        self._tls = config
+    def __init__(self, staging: StagingConfig, config: TlsTransportConfig, contexts: TlsContexts) -> None:
+        self._config, self._tls = staging, config
         self._contexts = contexts
         self._accepting = Accepting("kv-tls", self._greet)
         self._rings: dict[bytes, _TlsRing] = {}
         """By the secret of the offer."""
 
-    async def _make_ring(self, pair: str) -> Ring:
+    async def make(self, pair: str) -> Ring:
         listener = self._accepting.listener
         if listener is None:
             listener = _listen(self._tls)
@@ -189,15 +187,10 @@ class TlsReceiver(RingReceiver):
         self._rings[secret] = _TlsRing(pair, f"{host}:{port}", secret, self._config, self._tls.timeout_s)
         return self._rings[secret]
 
-    def _opened(self, ring: Ring) -> None:
-        assert isinstance(ring, _TlsRing)
-        ring.start(self._on_arrived, self._on_broken)
-
-    def _ended(self, ring: Ring) -> None:
+    def forget(self, ring: Ring) -> None:
         self._rings = {secret: known for secret, known in self._rings.items() if known is not ring}
 
     async def close(self) -> None:
-        await super().close()
         await self._accepting.close()
 
     async def _greet(self, raw: socket.socket) -> None:

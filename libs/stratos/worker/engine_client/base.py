@@ -8,34 +8,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from stratos.core.cache_changes import CacheChanges
-from stratos.core.device.payload import DevicePayload
 from stratos.core.files.adapter_files import AdapterFiles
-from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest
 from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.contract.results import EngineStatus, Reservation, StepResult
 from stratos.engine.contract.runner import RunnerInfo
+from stratos.kv.port.base import DataPort
 
 STOPPED = "the engine of this worker has stopped"
-BESIDE_STEPS = frozenset({"scatter", "gather", "gather_into", "load_adapter", "prepare_grammar", "cache_changes"})
+BESIDE_STEPS = frozenset({"load_adapter", "prepare_grammar", "cache_changes"})
 """Methods that do not wait for the step loop, and may take long without anything being wrong."""
 StepCallback = Callable[[StepResult], None]
-
-
-class DevicePages(Protocol):
-    """Pages in the memory of a device that this process computes on, for payloads that stay there."""
-
-    async def pack(self, leg: str, kv_range: KvRange) -> tuple[DevicePayload, int]:
-        """``gather`` into the device's memory, with the checksum."""
-        ...
-
-    async def unpack(self, key: RequestKey, kv_range: KvRange, payload: DevicePayload) -> int:
-        """``scatter`` from there; returns the checksum of what was written, right or wrong."""
-        ...
 
 
 class EngineClient(ABC):
@@ -46,14 +33,13 @@ class EngineClient(ABC):
     """
 
     info: RunnerInfo
+    has_device_pages: bool
+    """Payloads of KV can stay in a device's memory."""
+    data_port: DataPort
+    """Moves KV between the engine's pages and other workers, where the engine is. There from ``start`` on."""
 
     def __init__(self) -> None:
         self._callbacks: list[StepCallback] = []
-
-    @property
-    def device_pages(self) -> DevicePages | None:
-        """``None`` where the pages are in host memory, or another process'."""
-        return None
 
     @abstractmethod
     async def start(self) -> None:
@@ -108,9 +94,6 @@ class EngineClient(ABC):
         reservation: Reservation | None = await self._call("reserve", request)
         return reservation
 
-    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
-        await self._call("scatter", key, kv_range, payload)
-
     async def commit(self, key: RequestKey) -> None:
         await self._call("commit", key)
 
@@ -119,10 +102,6 @@ class EngineClient(ABC):
 
     async def grant(self, leg: str) -> None:
         await self._call("grant", leg)
-
-    async def gather(self, leg: str, kv_range: KvRange) -> memoryview:
-        payload: memoryview = await self._call("gather", leg, kv_range)
-        return payload
 
     async def release_prefill(self, leg: str) -> None:
         await self._call("release_prefill", leg)

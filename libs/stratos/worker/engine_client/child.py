@@ -1,9 +1,9 @@
-"""The engine's own process: ``python -m stratos.worker.engine_client.child <socket fd> <memory fd> <memory bytes>``.
+"""The engine's own process: ``python -m stratos.worker.engine_client.child <socket fd>``.
 
 Only ``ProcessEngine`` starts it.  It makes the engine that the first message describes, drives it with
-a ``ThreadEngine`` and answers calls in the order in which they come.  It ends when the worker closes the socket, also
-by dying, or when the step loop dies, and tells why.  Signals of the terminal and of supervisors are the
-worker's to handle.
+a ``ThreadEngine``, whose data port is here too, and answers calls in the order in which they come.  It ends when the
+worker closes the socket, also by dying, or when the step loop dies, and tells why.  Signals of the terminal and of
+supervisors are the worker's to handle.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Any
 import msgspec
 
 from stratos.engine.contract.results import EngineStatus, StepResult
-from stratos.engine.core import EngineCore
+from stratos.kv.port.base import FrameArrived, PortEvent
 from stratos.rpc.log import configure_logging
-from stratos.worker.engine_client.factory import make_engine
+from stratos.worker.engine_client.factory import make_thread_engine
 from stratos.worker.engine_client.own_thread import run_in_own_thread
-from stratos.worker.engine_client.payload_arena import PayloadMemory
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.engine_client.wire import (
     METHODS,
+    PORT,
     Call,
     Died,
     Failure,
     FromEngine,
-    Place,
+    Happened,
     Reply,
     Snapshot,
     Start,
@@ -58,14 +58,8 @@ CLOSE_TIMEOUT_S = 5.0
 class EngineServer:
     """Answers one worker."""
 
-    def __init__(
-        self,
-        engine: ThreadEngine,
-        memory: PayloadMemory,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        self._engine, self._memory, self._reader, self._writer = engine, memory, reader, writer
+    def __init__(self, engine: ThreadEngine, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._engine, self._reader, self._writer = engine, reader, writer
         self._seen: EngineStatus | None = None
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -73,7 +67,9 @@ class EngineServer:
     async def run(self) -> None:
         """Serve until the worker closes the stream; raises what killed the step loop."""
         self._engine.subscribe(self._tell_step)
-        self._tell(Started(self._engine.info))
+        self._engine.data_port.subscribe(self._tell_event)
+        engine = self._engine
+        self._tell(Started(engine.info, engine.has_device_pages, dict(engine.data_port.faults)))
         parts = (self._answer(), self._watch(), self._engine.wait_failed(), self._broken)
         jobs = {asyncio.ensure_future(part) for part in parts}
         done, pending = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
@@ -88,6 +84,10 @@ class EngineServer:
         except Exception as error:  # its requests would wait for ever: the worker must see this engine end
             if not self._broken.done():
                 self._broken.set_exception(error)
+
+    def _tell_event(self, event: PortEvent) -> None:
+        is_arrival = isinstance(event, FrameArrived)
+        self._tell(Happened(arrived=event) if is_arrival else Happened(broken=event))  # type: ignore[arg-type]
 
     def _tell(self, message: FromEngine) -> None:
         status = self._engine.status()
@@ -124,32 +124,30 @@ class EngineServer:
 
     async def _perform(self, call: Call) -> Any:
         types, _ = METHODS[call.method]
-        arguments = (
-            self._memory.view(*argument) if isinstance(argument, Place) else argument
-            for argument in decode(call.arguments, types)
-        )
-        result = getattr(self._engine, call.method)(*arguments)
+        name = call.method.removeprefix(PORT)
+        target = self._engine if name == call.method else self._engine.data_port
+        result = getattr(target, name)(*decode(call.arguments, types))
         return await result if isawaitable(result) else result
 
 
-async def serve_engine(arguments: list[str], make: Callable[[bytes], EngineCore]) -> int:
-    """Serve one worker over inherited file descriptors; returns the exit code.
+async def serve_engine(arguments: list[str], make: Callable[[bytes], ThreadEngine]) -> int:
+    """Serve one worker over an inherited file descriptor; returns the exit code.
 
     Args:
-        arguments: number of the socket's descriptor, of the shared memory's, and its size in bytes.
-        make: makes the engine from the settings' JSON; called in a thread.
+        arguments: number of the socket's descriptor.
+        make: makes the engine, not started, from the settings' JSON; called in a thread.
     """
-    socket_fd, memory_fd, num_bytes = (int(argument) for argument in arguments)
+    (socket_fd,) = (int(argument) for argument in arguments)
     reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=socket_fd))
     start: Start = await receive(reader, Start)
     try:
-        engine = ThreadEngine(await run_in_own_thread(make, start.settings))
+        engine = await run_in_own_thread(make, start.settings)
     except Exception as error:
         await _say_last(writer, StartFailed(Failure.of(error)))
         return 1
     await engine.start()
     try:
-        await EngineServer(engine, PayloadMemory(memory_fd, num_bytes), reader, writer).run()
+        await EngineServer(engine, reader, writer).run()
     except Exception as error:
         _log.exception("the step loop died")
         await _say_last(writer, Died(Failure.of(error)))
@@ -169,14 +167,14 @@ async def _say_last(writer: asyncio.StreamWriter, message: FromEngine) -> None:
         await writer.wait_closed()
 
 
-def make_from_settings(settings: bytes) -> EngineCore:
+def make_from_settings(settings: bytes) -> ThreadEngine:
     """The engine that a worker's settings name."""
     values = WorkerSettings.model_validate_json(settings)
     configure_logging("engine", values.log_format, values.log_level)
-    return make_engine(values)
+    return make_thread_engine(values)
 
 
-def run_engine_process(make: Callable[[bytes], EngineCore]) -> None:
+def run_engine_process(make: Callable[[bytes], ThreadEngine]) -> None:
     """Serve and end the process; does not return, and waits for no thread."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

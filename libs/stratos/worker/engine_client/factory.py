@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.common.tls.contexts import TlsContexts
+from stratos.common.tls.files import TlsFiles
 from stratos.core.files.model_files import read_json
 from stratos.engine.contract.runner import Runner
 from stratos.engine.core import EngineCore
@@ -17,11 +19,27 @@ from stratos.engine.sizing.fit import work_of
 from stratos.engine.sizing.machine import read_machine
 from stratos.engine.sizing.plan import EnginePlan, Work
 from stratos.engine.sizing.report import choices_block, machine_line
+from stratos.kv.device.rings import planned_bytes
+from stratos.kv.registry import find_faults, port_transports
+from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.settings import WorkerSettings
 
 STAGING_PAIRS = 4
 """Sources that send at once, as far as memory is planned: staging grows with them."""
 _log = logging.getLogger(__name__)
+
+
+def make_thread_engine(settings: WorkerSettings) -> ThreadEngine:
+    """Make the engine and what drives it in this process. Blocks and raises as ``make_engine``."""
+    return drive_engine(make_engine(settings), settings)
+
+
+def drive_engine(engine: EngineCore, settings: WorkerSettings) -> ThreadEngine:
+    """A client with the transports that the settings name, in this process."""
+    tls = None if settings.tls is None else TlsContexts(TlsFiles(settings.tls))
+    config, device = settings.transport, engine.info.device.uuid
+    faults = find_faults(config, device=device)
+    return ThreadEngine(engine, transports=port_transports(config, tls=tls, device=device), faults=faults)
 
 
 def make_engine(settings: WorkerSettings) -> EngineCore:
@@ -42,7 +60,8 @@ def _torch_runner(settings: WorkerSettings) -> Runner:
     read_json(config.model_folder() / "config.json")  # a wrong path is told before torch takes its seconds to load
     staging = settings.transport.staging
     staging_bytes = STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
-    work = work_of(config, settings.scheduler, device=settings.device, staging_bytes=staging_bytes)
+    rings = planned_bytes(settings.transport)
+    work = work_of(config, settings.scheduler, device=settings.device, staging_bytes=staging_bytes, ring_bytes=rings)
     if settings.device == "cuda" and not config.attention_window:
         return _cuda_runner(settings, work)
     with _without_collections():

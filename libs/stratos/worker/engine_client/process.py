@@ -1,9 +1,8 @@
 """An engine in a process of its own, with the same contract as ``ThreadEngine``.
 
 The step loop shares no interpreter lock with the worker's event loop, and a crash of the engine is a reason to tell
-instead of the end of the worker.  Calls, results and snapshots go over a socket pair (``wire``), KV payloads
-through shared memory (``payload_arena``): a gathered payload is handed out where the engine wrote it, one to scatter
-is copied once.  The child is started without fork of this process' state and without pickle.
+instead of the end of the worker.  Calls, results and snapshots go over a socket pair (``wire``); KV payloads do not
+come here, the data port is in the child.  The child is started without fork of this process' state and without pickle.
 
 The snapshot is the last one that arrived.  An engine that hangs sends none, so its step counter stands still; calls
 that wait for its step loop count as computing, so that the hang shows although no step runs.
@@ -24,17 +23,16 @@ from typing import Any, Protocol
 import msgspec
 
 from stratos.common.errors import WorkerLost
-from stratos.core.kv import KvRange
-from stratos.core.requests.records import RequestKey
 from stratos.engine.contract.results import EngineStatus
 from stratos.worker.engine_client.base import BESIDE_STEPS, STOPPED, EngineClient
-from stratos.worker.engine_client.payload_arena import PayloadArena, PayloadMemory
+from stratos.worker.engine_client.remote_port import RemotePort
 from stratos.worker.engine_client.wire import (
     METHODS,
+    PORT,
     Call,
     Died,
     FromEngine,
-    Place,
+    Happened,
     Reply,
     Snapshot,
     Start,
@@ -49,7 +47,6 @@ from stratos.worker.engine_client.wire import (
 
 _log = logging.getLogger(__name__)
 ENGINE_COMMAND = (sys.executable, "-m", "stratos.worker.engine_client.child")
-DEFAULT_ARENA_BYTES = 64 * 1024 * 1024
 CLOSE_TIMEOUT_S = 10.0
 """A child that has not ended by then is killed."""
 FAULT_TIMEOUT_S = 0.5
@@ -83,7 +80,6 @@ class ProcessEngine(EngineClient):
 
     Args:
         settings: JSON that tells the child what engine to make.
-        arena_bytes: shared memory for payloads; a payload above it is refused.
         command: program of the child and its first arguments.
         launch: how the command is started.
     """
@@ -92,12 +88,13 @@ class ProcessEngine(EngineClient):
         self,
         settings: bytes,
         *,
-        arena_bytes: int = DEFAULT_ARENA_BYTES,
         command: Sequence[str] = ENGINE_COMMAND,
         launch: Launch = execute,
     ) -> None:
         super().__init__()
-        self._settings, self._arena_bytes = settings, arena_bytes
+        self._settings = settings
+        self._port = RemotePort(self._call, self._post)
+        self.data_port = self._port
         self._command, self._launch = tuple(command), launch
         self._calls: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._last_call = 0
@@ -118,16 +115,12 @@ class ProcessEngine(EngineClient):
         """
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
-        memory = PayloadMemory.create(self._arena_bytes)
-        self._arena = PayloadArena(memory)
         ours, theirs = socket.socketpair()
-        fds = (theirs.fileno(), memory.fd)
+        fd = theirs.fileno()
         try:
-            command = (*self._command, *(str(number) for number in (*fds, self._arena_bytes)))
-            self._process = await self._launch(command, fds)
+            self._process = await self._launch((*self._command, str(fd)), (fd,))
         except BaseException:
             ours.close()
-            memory.close()
             raise
         finally:
             theirs.close()
@@ -151,7 +144,8 @@ class ProcessEngine(EngineClient):
             if isinstance(message, Snapshot):
                 self._status = message.status
             if isinstance(message, Started):
-                self.info = message.info
+                self.info, self.has_device_pages = message.info, message.has_device_pages
+                self._port.faults = message.port_faults
                 return
 
     async def close(self) -> None:
@@ -176,7 +170,6 @@ class ProcessEngine(EngineClient):
             await self._process.wait()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
-        self._arena.memory.close()
 
     def status(self) -> EngineStatus:
         assert self._status is not None, "start() comes first"
@@ -198,11 +191,6 @@ class ProcessEngine(EngineClient):
     def num_open_calls(self) -> int:
         return len(self._calls)
 
-    @property
-    def num_lent_bytes(self) -> int:
-        """Shared memory in use for payloads."""
-        return self._arena.num_lent_bytes
-
     # -- messages ----------------------------------------------------------------------------------
 
     async def _read(self) -> None:
@@ -222,6 +210,7 @@ class ProcessEngine(EngineClient):
             if not future.done():
                 future.set_exception(WorkerLost(STOPPED))
                 future.exception()  # mark as seen: the waiting task raises it
+        self._port.ended(STOPPED)
         if is_fault:
             self._failed.set_exception(reason)
             self._failed.exception()
@@ -231,6 +220,8 @@ class ProcessEngine(EngineClient):
             self._status = message.status
         elif isinstance(message, Stepped):
             self._loop.call_soon(self._publish, message.result)
+        elif isinstance(message, Happened):
+            self._port.happened(message)
         elif isinstance(message, Died):
             self._reason = message.failure.exception()
         elif isinstance(message, Reply):
@@ -258,7 +249,7 @@ class ProcessEngine(EngineClient):
         self._check_open()
         self._last_call = call_id = self._last_call + 1
         future = self._calls[call_id] = self._loop.create_future()
-        is_awaited = method not in BESIDE_STEPS
+        is_awaited = method not in BESIDE_STEPS and not method.startswith(PORT)
         self._num_awaited += is_awaited
         send(self._writer, Call(call_id, method, msgspec.Raw(encode(arguments))))
         try:
@@ -270,32 +261,3 @@ class ProcessEngine(EngineClient):
     def _post(self, method: str, *arguments: Any) -> None:
         if not self._is_closing:
             send(self._writer, Call(0, method, msgspec.Raw(encode(arguments))))
-
-    # -- payloads ----------------------------------------------------------------------------------
-
-    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
-        self._check_open()
-        place = Place(await self._arena.allocate(payload.nbytes), payload.nbytes)
-
-        async def copy_and_call() -> None:
-            self._arena.memory.view(*place)[:] = payload.cast("B")
-            await self._call("scatter", key, kv_range, place)
-
-        pending = asyncio.ensure_future(copy_and_call())
-        pending.add_done_callback(lambda _: self._arena.release(*place))
-        await asyncio.shield(pending)  # a caller that gives up does not stop the child from reading the place
-
-    async def gather(self, leg: str, kv_range: KvRange) -> memoryview:
-        """The payload lies in shared memory until its last view is gone."""
-        self._check_open()
-        size = self.info.geometry.num_bytes(kv_range)
-        place = Place(await self._arena.allocate(size), size)
-        pending = asyncio.ensure_future(self._call("gather_into", leg, kv_range, place))
-        lent = None
-        try:
-            await asyncio.shield(pending)
-            lent = self._arena.lend(*place)
-        finally:
-            if lent is None:  # it failed, or the caller gave up and the child may still write
-                pending.add_done_callback(lambda _: self._arena.release(*place))
-        return lent

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -23,7 +23,9 @@ from stratos.core.requests.records import RequestKey
 from stratos.engine.contract.results import EngineStatus, StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.inspection import EngineInspection
-from stratos.worker.engine_client.base import STOPPED, DevicePages, EngineClient
+from stratos.kv.port.base import DevicePages
+from stratos.kv.port.local import LocalPort, PortTransport
+from stratos.worker.engine_client.base import STOPPED, EngineClient
 
 NUM_COPY_THREADS = 2
 NUM_LOAD_THREADS = 2
@@ -36,10 +38,21 @@ class ThreadEngine(EngineClient):
     Args:
         engine: is stepped.
         clock: says how long the loop waits and works.
+        transports: of the data port.
+        faults: why some of them do not work here.
     """
 
-    def __init__(self, engine: EngineCore, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        engine: EngineCore,
+        clock: Clock | None = None,
+        *,
+        transports: Mapping[str, PortTransport] | None = None,
+        faults: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__()
+        self.has_device_pages = engine.runner.has_device_pages
+        self.data_port = LocalPort(transports or {}, self, faults)
         self._clock = clock or SystemClock()
         self._idle_s = self._work_s = 0.0
         self.info = engine.info
@@ -72,6 +85,7 @@ class ThreadEngine(EngineClient):
         with self._wake:
             self._is_closing = True
             self._wake.notify()
+        await self.data_port.close()
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
         for pool in self._pools.values():
@@ -186,7 +200,15 @@ class ThreadEngine(EngineClient):
 
     @property
     def device_pages(self) -> DevicePages | None:
-        return self if self._engine.runner.has_device_pages else None
+        """``Pages``, as ``gather``, ``scatter``, ``pack`` and ``unpack``."""
+        return self if self.has_device_pages else None
+
+    async def gather(self, leg: str, kv_range: KvRange) -> memoryview:
+        payload: memoryview = await self._call("gather", leg, kv_range)
+        return payload
+
+    async def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
+        await self._call("scatter", key, kv_range, payload)
 
     async def pack(self, leg: str, kv_range: KvRange) -> tuple[DevicePayload, int]:
         payload, checksum = await self._call("pack", leg, kv_range)
@@ -194,15 +216,6 @@ class ThreadEngine(EngineClient):
 
     async def unpack(self, key: RequestKey, kv_range: KvRange, payload: DevicePayload) -> int:
         return int(await self._call("unpack", key, kv_range, payload))
-
-    async def gather_into(self, leg: str, kv_range: KvRange, place: memoryview) -> None:
-        """Like ``gather``, into writable bytes of exactly the payload's size."""
-
-        def run() -> None:
-            place[:] = self._engine.gather(leg, kv_range)
-
-        assert self._loop is not None, "start() comes first"
-        await self._loop.run_in_executor(self._pools["gather"], run)
 
 
 def _set_result(future: asyncio.Future[Any], result: Any) -> None:

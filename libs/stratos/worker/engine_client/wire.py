@@ -1,27 +1,29 @@
 """Messages between a worker and its engine process: msgpack of typed records, each after a 4-byte length.
 
     worker -> engine   Start, Call ..., and the end of the stream: stop
-    engine -> worker   Started | StartFailed, then Reply, Stepped, Snapshot in the order in which things happened, Died
+    engine -> worker   Started | StartFailed, then Reply, Stepped, Snapshot, Happened in the order in which things
+                       happened, Died
 
 Arguments and results are decoded by the type that the method has, so nothing but these records can be built from what
-comes in.  KV payloads are not here: they lie in shared memory (``payload_arena``), a call names their place.
+comes in.  KV payloads are not here: the data port moves them in the engine's process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from inspect import isfunction
 from pathlib import Path
 from types import GenericAlias
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 
 from stratos.common.errors import Internal, StratosError, error_from_code
 from stratos.engine.contract.results import EngineStatus, StepResult
 from stratos.engine.contract.runner import RunnerInfo
+from stratos.kv.port.base import DataPort, FrameArrived, RingBroken
 from stratos.worker.engine_client.base import EngineClient
 
 _LENGTH = struct.Struct("<I")
@@ -29,36 +31,27 @@ MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 """Log probabilities of a long prompt are some megabytes; a length above this is not one."""
 
 
-class Place(NamedTuple):
-    """Where a payload lies in the shared memory."""
-
-    offset: int
-    size: int
-
-
 def _types_of(function: Callable[..., Any]) -> tuple[Any, Any]:
-    """Types of a method's arguments on the wire, and of its result: payloads travel as places."""
+    """Types of a method's arguments, and of its result."""
     hints = get_type_hints(function)
     result = hints.pop("return")
-    arguments = tuple(Place if kind is memoryview else kind for kind in hints.values())
-    if result is memoryview:
-        return GenericAlias(tuple, (*arguments, Place)), None
-    return GenericAlias(tuple, arguments), result
+    return GenericAlias(tuple, tuple(hints.values())), result
 
 
-def _methods() -> dict[str, tuple[Any, Any]]:
-    local = {"subscribe", *EngineClient.__abstractmethods__}
-    methods = {
+def _methods(contract: type, local: Iterable[str]) -> dict[str, tuple[Any, Any]]:
+    return {
         name: _types_of(function)
-        for name, function in vars(EngineClient).items()
+        for name, function in vars(contract).items()
         if isfunction(function) and not name.startswith("_") and name not in local
     }
-    methods["gather_into"] = methods.pop("gather")  # the child writes the payload to the place that the call names
-    return methods
 
 
-METHODS = _methods()
-"""Types of arguments and result by name of the ``EngineClient`` method, from its annotations."""
+PORT = "port."
+"""Begins the names of the data port's methods."""
+METHODS = _methods(EngineClient, {"subscribe", *EngineClient.__abstractmethods__}) | {
+    PORT + name: types for name, types in _methods(DataPort, {"subscribe", "close"}).items()
+}
+"""Types of arguments and result by name of the method, from the annotations of ``EngineClient`` and ``DataPort``."""
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
@@ -97,7 +90,7 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
 
 class Call(msgspec.Struct, frozen=True, tag=True):
-    """Call a method of the engine client in the engine's process."""
+    """Call a method of the engine client, or of the data port, in the engine's process."""
 
     call_id: int
     """0: no reply is sent."""
@@ -107,6 +100,8 @@ class Call(msgspec.Struct, frozen=True, tag=True):
 
 class Started(msgspec.Struct, frozen=True, tag=True):
     info: RunnerInfo
+    has_device_pages: bool
+    port_faults: dict[str, str]
 
 
 class StartFailed(msgspec.Struct, frozen=True, tag=True):
@@ -133,6 +128,13 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
     status: EngineStatus
 
 
+class Happened(msgspec.Struct, frozen=True, tag=True):
+    """At the data port: exactly one is set."""
+
+    arrived: FrameArrived | None = None
+    broken: RingBroken | None = None
+
+
 class Died(msgspec.Struct, frozen=True, tag=True):
     """The step loop ended with an exception; the process ends."""
 
@@ -140,7 +142,7 @@ class Died(msgspec.Struct, frozen=True, tag=True):
 
 
 FromWorker = Start | Call
-FromEngine = Started | StartFailed | Reply | Stepped | Snapshot | Died
+FromEngine = Started | StartFailed | Reply | Stepped | Snapshot | Happened | Died
 
 
 def _encode_hook(value: Any) -> Any:

@@ -11,7 +11,7 @@ import dataclasses
 
 from stratos.common.errors import IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity
-from stratos.kv.capabilities import Capabilities, LocalCapabilities
+from stratos.kv.capabilities import UNKNOWN, Capabilities, LocalCapabilities
 from stratos.kv.registry import is_choice_valid, reachable_transports
 
 
@@ -67,8 +67,15 @@ def check_choice(
     Raises:
         IdentityMismatch: it does not: payloads would not arrive.
     """
-    if transport not in offered or not is_choice_valid(transport, mine, theirs, is_one_host=is_one_host):
-        raise IdentityMismatch(f"the source chose the KV transport {transport!r}, which does not join the two workers")
+    if transport not in offered:
+        why = "which was not offered"
+    elif is_choice_valid(transport, mine, theirs, is_one_host=is_one_host):
+        return
+    elif theirs == UNKNOWN:
+        why = "and says nothing of its host and device, so it may not reach this worker"
+    else:
+        why = "which does not join the two workers"
+    raise IdentityMismatch(f"the source chose the KV transport {transport!r}, {why}")
 
 
 def is_one_host(address: str, other: str) -> bool:

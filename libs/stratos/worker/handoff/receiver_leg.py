@@ -2,12 +2,12 @@
 
 Life of a leg
     Intent -> Progress ... -> Ready: take adapter slot, KV blocks, staging slots, in this order, answer Grant (or Busy)
-    -> header: post its receive -> Sent: take the payload, give the credit back
+    -> header: post its receive -> Sent: have the payload taken, give the credit back
     -> Finish and full coverage, in either order -> commit -> Ack.
 
-A payload in host memory is copied out of its slot, the copy is checked, then scattered.  One in a device's memory is
-scattered from its slot, and the checksum is that of what was written.  Either way nothing the source writes later can
-matter: only what was checked is covered, blocks are reserved and invisible until the commit, and a leg that ends early
+The data port takes a payload out of its slot, into blocks that are reserved; the checksum is that of what was
+written (``DataPort.receive``).  Nothing the source writes later can matter: only what was checked is covered, blocks
+are invisible until the commit, and a leg that ends early
 puts its slots into quarantine at once.  ``give_up``
 then runs in the background: it waits for the source's AbortAck, or leaves the slots to the probing of suspects.
 """
@@ -17,13 +17,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Any
 
 from stratos.common.errors import Busy, Internal, Overloaded, StratosError, WorkerLost
-from stratos.core.device.payload import DevicePayload
 from stratos.core.placement import WorkerRef
 from stratos.core.step_watch import StepWatch
-from stratos.kv.framing import checksum, digest_of
+from stratos.kv.framing import digest_of
 from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.pairing import check_choice, is_one_host
@@ -49,8 +47,6 @@ from stratos.worker.handoff.target import HandoffTarget, TargetRefusedError
 
 GRACE_S = 0.05
 """After a timeout: what had arrived but was not yet delivered by a busy event loop gets its chance."""
-COPY_IN_THREAD_BYTES = 64 * 1024
-"""Payloads from this size are copied and hashed in a thread."""
 
 
 class DamagedFrameError(Exception):
@@ -186,7 +182,9 @@ class ReceiverLeg:
             self._is_refused = True
             await self._stream.send(NoRoom(reason=error.code))
             if isinstance(error, Internal) and self._target.reservation is not None:
-                raise  # the transport is broken here: time does not mend it, and the prompt can be computed here
+                # The transport is broken here: time does not mend it, and this prompt can be computed here.
+                context.transports.leave_out(ready.transport, error.message)
+                raise
             raise TargetRefusedError(Busy(error.message) if isinstance(error, Overloaded) else error) from error
         self._source, self._receiver, self._offer = ready.source, receiver, offer
         context.peers.leg_opened(ready.source.incarnation)
@@ -207,46 +205,31 @@ class ReceiverLeg:
             raise DamagedFrameError("order")
         header, pair = announced[0], self._offer.pair
         self._receiver.notify_sent(pair, header.leg, seq)
-        slot = await self._receiver.wait(pair, header.leg, seq, timeout_s=self._context.config.frame_timeout_s)
-        self._context.metrics.transfer_bytes.labels("received", self._offer.transport).inc(slot.nbytes)
-        take = self._take_from_device if isinstance(slot, DevicePayload) else self._take_from_host
-        if cause := self._find_misfit(header, slot.nbytes) or await take(header, slot):
+        await self._receiver.wait(pair, header.leg, seq, timeout_s=self._context.config.frame_timeout_s)
+        self._context.metrics.transfer_bytes.labels("received", self._offer.transport).inc(header.num_bytes)
+        if cause := self._find_misfit(header) or await self._take(header, pair):
             await self._refuse_frame(header, cause)
             return
         self._checks[seq] = header.checksum
         self._receiver.recycle_slot(pair, header.slot)
         await self._stream.send(Credit(slots=(header.slot,)))
 
-    async def _take_from_host(self, header: FrameHeader, slot: Any) -> str:
-        """Check a private copy, and scatter it; returns the cause of damage, if any."""
-        in_thread = slot.nbytes >= COPY_IN_THREAD_BYTES
-        private, check = await asyncio.to_thread(_copy, slot) if in_thread else _copy(slot)
-        if check != header.checksum:
-            return "checksum"
-        self._cover(header)
-        await self._target.scatter(header.kv_range, memoryview(private))
-        return ""
-
-    async def _take_from_device(self, header: FrameHeader, slot: Any) -> str:
-        """Scatter, then compare the checksum of what was written: it is not covered, so not visible, before it fits."""
+    async def _take(self, header: FrameHeader, pair: str) -> str:
+        """Have a frame written, and cover it if what was written is right; returns the cause of damage, if any."""
         if not self._target.coverage.has_room(header.kv_range):
             raise DamagedFrameError("order")
-        if await self._target.unpack(header.kv_range, slot) != header.checksum:
+        context = self._context
+        found = await self._target.take(context.transports.port, pair, header, context.config.frame_timeout_s)
+        if found != header.checksum:
             return "checksum"
-        self._cover(header)
+        self._target.coverage.add(header.kv_range)
         return ""
 
-    def _cover(self, header: FrameHeader) -> None:
-        try:
-            self._target.coverage.add(header.kv_range)
-        except ValueError as error:
-            raise DamagedFrameError("order") from error
-
-    def _find_misfit(self, header: FrameHeader, num_bytes: int) -> str:
+    def _find_misfit(self, header: FrameHeader) -> str:
         geometry = self._context.engine.info.geometry
         if (header.head_begin, header.head_end) != (0, geometry.num_kv_heads):
             return "order"
-        if num_bytes != geometry.num_bytes(header.kv_range):
+        if header.num_bytes != geometry.num_bytes(header.kv_range):
             return "truncated"
         return ""
 
@@ -338,9 +321,3 @@ class ReceiverLeg:
     def _closed(self) -> None:
         if self._source is not None:
             self._context.peers.leg_closed(self._source.incarnation)
-
-
-def _copy(slot: memoryview) -> tuple[bytes, int]:
-    """A private copy and its checksum: the source could write to the slot between a check and a copy."""
-    private = bytes(slot)
-    return private, checksum(private)

@@ -2,8 +2,8 @@
 
 Life of a leg
     Intent checked -> adapter loaded -> job queued in the engine -> READY: say Ready, wait for Grant -> the engine
-    computes chunks; each finished range is cut into frames: take a credit, gather, announce the header, hand the
-    payload to the transport, say Sent -> Finish -> Nacks are answered with the same frame -> Ack -> released.
+    computes chunks; each finished range is cut into frames: take a credit, pack, announce the header, have the
+    packed frame sent, say Sent -> Finish -> Nacks are answered with the same frame -> Ack -> released.
 
 Stops: ``Busy`` and ``Abort`` from the receiver, the end of the stream, an error of the engine.  A frame that was
 announced is always sent, also when the leg is stopped.  This file knows no protobuf and no grpc.
@@ -17,13 +17,13 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
 from stratos.common.errors import BadRequest, Internal, WorkerLost
-from stratos.core.device.payload import Payload
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
-from stratos.kv.framing import checksum, digest_of, plan_frames
-from stratos.kv.registry import is_on_device
-from stratos.kv.transfer import FrameHeader, PairSender
+from stratos.kv.framing import digest_of, plan_frames
+from stratos.kv.port.base import PackedFrame
+from stratos.kv.port.sending import PortPair
+from stratos.kv.transfer import FrameHeader
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.records import (
     Abort,
@@ -104,6 +104,7 @@ class SourceLeg:
             await asyncio.wait({self._sending})
             if not self._sending.cancelled():
                 self._sending.exception()
+        self._context.transports.port.drop(self._intent.leg)
         if self._abort_reason is not None:
             with suppress(WorkerLost):  # a receiver that did not wait asks for the slots in its own way
                 await self._stream.send(AbortAck())
@@ -125,6 +126,7 @@ class SourceLeg:
             await job.wait_ready()
             granted_s = await self._get_grant()
             sender, grant = await self._connect()
+            self._phase = SourcePhase.COMPUTING  # not before: connecting may take a while, and no step runs for it
             await context.engine.grant(intent.leg)
             computed_s = await self._send_all(job, sender, grant)
             self.finish = self._make_finish(job, granted_s - started_s, computed_s - granted_s)
@@ -145,10 +147,9 @@ class SourceLeg:
             )
         )
         await self._wait_for(self._grant.done, "Grant")
-        self._phase = SourcePhase.COMPUTING
         return self._context.clock.now()
 
-    async def _connect(self) -> tuple[PairSender, Grant]:
+    async def _connect(self) -> tuple[PortPair, Grant]:
         grant = self._grant.result()
         if not 0 <= grant.num_skip_tokens <= len(self._intent.token_ids):
             raise BadRequest("Grant.num_skip_tokens is outside of the prompt", param="num_skip_tokens")
@@ -156,8 +157,12 @@ class SourceLeg:
             return await self._context.transports.sender(self._transport).connect(grant.offer), grant
         except ValueError as error:
             raise BadRequest(f"the receiver's transport offer cannot be used: {error}") from error
+        except Internal as error:  # it never will: the next hand-off takes another transport
+            device = self._intent.capabilities.device
+            self._context.transports.leave_out(self._transport, error.message, device)
+            raise
 
-    async def _send_all(self, job: PrefillProgress, sender: PairSender, grant: Grant) -> float:
+    async def _send_all(self, job: PrefillProgress, sender: PortPair, grant: Grant) -> float:
         """Send [skip, wanted) as it gets computed; returns when the last token was computed."""
         position, wanted, computed_s = grant.num_skip_tokens, len(self._intent.token_ids), self._context.clock.now()
         geometry = self._context.engine.info.geometry
@@ -177,31 +182,31 @@ class SourceLeg:
 
     # -- frames ------------------------------------------------------------------------------------
 
-    async def _send_new(self, sender: PairSender, kv_range: KvRange) -> None:
+    async def _send_new(self, sender: PortPair, kv_range: KvRange) -> None:
         while not self._credits or self._nacks:
             # A damaged frame keeps its slot until it is repeated, so credits may depend on the repeat.
             await self._wait_for(lambda: bool(self._credits or self._nacks), "Credit")
             await self._answer_nacks(sender)
         seq = len(self._frames)
-        payload, check = await self._gather(kv_range)
-        self._frames.append((kv_range, check))
-        await self._send_frame(sender, self._header(seq, self._credits.popleft(), payload.nbytes), payload)
+        packed = await self._pack(kv_range)
+        self._frames.append((kv_range, packed.checksum))
+        await self._send_frame(sender, self._header(seq, self._credits.popleft(), packed.num_bytes))
 
-    async def _answer_nacks(self, sender: PairSender) -> None:
+    async def _answer_nacks(self, sender: PortPair) -> None:
         while self._nacks:
             nack = self._nacks.popleft()
             if nack.seq >= len(self._frames) or nack.seq in self._repeated:
                 raise BadRequest(f"frame {nack.seq} was not sent, or was repeated already", param="seq")
             self._repeated.add(nack.seq)
-            payload, _ = await self._gather(self._frames[nack.seq][0])
-            await self._send_frame(sender, self._header(nack.seq, nack.slot, payload.nbytes), payload)
+            packed = await self._pack(self._frames[nack.seq][0])
+            await self._send_frame(sender, self._header(nack.seq, nack.slot, packed.num_bytes))
 
-    async def _gather(self, kv_range: KvRange) -> tuple[Payload, int]:
-        engine = self._context.engine
-        if is_on_device(self._transport) and engine.device_pages is not None:
-            return await engine.device_pages.pack(self._intent.leg, kv_range)
-        payload = await engine.gather(self._intent.leg, kv_range)
-        return payload, await asyncio.to_thread(checksum, payload)
+    async def _pack(self, kv_range: KvRange) -> PackedFrame:
+        try:
+            async with asyncio.timeout(self._context.config.frame_timeout_s):
+                return await self._context.transports.port.pack(self._transport, self._intent.leg, kv_range)
+        except TimeoutError:
+            raise WorkerLost("the engine of this worker does not answer") from None
 
     def _header(self, seq: int, slot: int, num_bytes: int) -> FrameHeader:
         kv_range, check = self._frames[seq]
@@ -216,11 +221,11 @@ class SourceLeg:
             slot=slot,
         )
 
-    async def _send_frame(self, sender: PairSender, header: FrameHeader, payload: Payload) -> None:
+    async def _send_frame(self, sender: PortPair, header: FrameHeader) -> None:
         async def announce_and_send() -> None:
             with sender.announcing(header) as announced:
                 await self._stream.send(announced)
-                await sender.send(announced, payload)
+                await sender.send(announced)
             await self._stream.send(Sent(leg=header.leg, seq=header.seq))
 
         # A task of its own: cancelling the leg must not stop a frame between header and payload.
@@ -239,7 +244,7 @@ class SourceLeg:
             device_ns=job.device_ns,
         )
 
-    async def _wait_ack(self, sender: PairSender) -> None:
+    async def _wait_ack(self, sender: PortPair) -> None:
         while not self._is_acked:
             await self._wait_for(lambda: self._is_acked or bool(self._nacks), "Ack")
             await self._answer_nacks(sender)

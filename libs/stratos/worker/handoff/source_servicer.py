@@ -69,8 +69,9 @@ def _check(intent: ReceiverMessage | None, context: HandoffContext) -> tuple[Int
         raise BadRequest("token_ids must be a prompt of this model", param="token_ids")
     check_pairing(info.identity, intent.identity, info.geometry, intent.geometry)
     transports = context.transports
-    transport = choose_transport(transports.names, intent.transports, transports.capabilities, intent.capabilities)
-    return intent, transport
+    theirs = intent.capabilities
+    spoken = transports.names_for(theirs.device)
+    return intent, choose_transport(spoken, intent.transports, transports.capabilities, theirs)
 
 
 async def _run(leg: SourceLeg, intent: Intent, context: HandoffContext) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 
-from stratos.common.errors import Busy, Draining, StratosError
-from stratos.core.device.payload import DevicePayload
+from stratos.common.errors import Busy, Draining, StratosError, WorkerLost
 from stratos.core.generation import PrefillPath
-from stratos.core.kv import KvRange
 from stratos.core.placement import WorkerRef
 from stratos.engine.contract.results import Reservation
 from stratos.kv.framing import Coverage
+from stratos.kv.port.base import DataPort
+from stratos.kv.transfer import FrameHeader
 from stratos.worker.context import WorkerContext
 from stratos.worker.handoff.records import Finish
 from stratos.worker.records import PromptOrigin, RequestRecord
@@ -63,21 +64,24 @@ class HandoffTarget:
         self.coverage = Coverage(skip, self.reservation.num_tokens, self._context.engine.info.geometry.num_layers)
         return skip
 
-    async def scatter(self, kv_range: KvRange, payload: memoryview) -> None:
-        """Write checked KV into the reserved blocks."""
-        try:
-            await self._context.engine.scatter(self._record.key, kv_range, payload)
-        except StratosError as error:
-            raise TargetRefusedError(error) from error
+    async def take(self, port: DataPort, pair: str, header: FrameHeader, timeout_s: float) -> int:
+        """Have a frame written into the reserved blocks; returns the checksum of what was written.
 
-    async def unpack(self, kv_range: KvRange, payload: DevicePayload) -> int:
-        """Write KV into the reserved blocks; returns the checksum of what was written."""
-        pages = self._context.engine.device_pages
-        assert pages is not None, "such a transport was not offered"
+        Raises:
+            WorkerLost: the pair has ended.
+            TargetRefusedError: the engine refuses, or does not answer in time. It may write the frame later, so these
+                blocks must not be filled from another source.
+        """
         try:
-            return await pages.unpack(self._record.key, kv_range, payload)
+            async with asyncio.timeout(timeout_s):
+                found = await port.receive(pair, self._record.key, header)
+        except TimeoutError:
+            raise TargetRefusedError(WorkerLost("the engine of this worker does not answer")) from None
         except StratosError as error:
             raise TargetRefusedError(error) from error
+        if found is None:
+            raise WorkerLost(f"the KV transfer pair {pair} has ended")
+        return found
 
     async def commit(self, source: WorkerRef, finish: Finish, transfer_s: float) -> None:
         """Make the blocks visible; the request joins the batch."""

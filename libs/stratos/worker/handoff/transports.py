@@ -1,53 +1,82 @@
-"""The KV transports of one worker, made on first use: a worker that never meets Gloo imports no torch for it."""
+"""The KV transports of one worker: control here, memory and connections at the data port of its engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable
 
 from stratos.common.errors import IdentityMismatch
 from stratos.core.kv import StagingLedger
 from stratos.kv.capabilities import NOTHING_SHARED, LocalCapabilities
-from stratos.kv.transfer import Receiver, Sender
+from stratos.kv.port.base import DataPort
+from stratos.kv.port.receiving import PortRings
+from stratos.kv.port.sending import PortSender
+from stratos.kv.receiver import RingReceiver
+from stratos.kv.registry import staging_for
+from stratos.kv.settings import TransportConfig
+from stratos.kv.transfer import Receiver
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransportFactory:
-    """How to make both ends of one transport."""
-
-    receiver: Callable[[], Receiver]
-    sender: Callable[[], Sender]
+_log = logging.getLogger(__name__)
 
 
 class Transports:
-    """Receivers and senders by name. Belongs to the event loop."""
+    """Receivers and senders by name, made on first use. Belongs to the event loop.
+
+    Args:
+        names: of the transports, best first.
+        port: has their memory and connections.
+        incarnation: of this process.
+        config: of all transports.
+        capabilities: what this process can reach.
+    """
 
     def __init__(
-        self, factories: Mapping[str, TransportFactory], capabilities: LocalCapabilities = NOTHING_SHARED
+        self,
+        names: Iterable[str],
+        port: DataPort,
+        incarnation: str,
+        config: TransportConfig,
+        capabilities: LocalCapabilities = NOTHING_SHARED,
     ) -> None:
-        self._factories = dict(factories)
+        self._names = tuple(names)
+        self.port = port
         self.capabilities = capabilities
-        """What this process can reach."""
+        self._incarnation, self._config = incarnation, config
+        self._left_out: set[tuple[str, str]] = set()
+        """Transports that do not work here, each with the device they do not reach; "" for all."""
         self._receivers: dict[str, Receiver] = {}
-        self._senders: dict[str, Sender] = {}
+        self._senders: dict[str, PortSender] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
         """Transports this worker speaks, best first."""
-        return tuple(self._factories)
+        return self.names_for("")
+
+    def names_for(self, device: str) -> tuple[str, ...]:
+        """Those for a peer that computes on ``device``; all of them where none is left that works."""
+        found = (name for name in self._names if not self._left_out & {(name, ""), (name, device)})
+        return tuple(found) or self._names
+
+    def leave_out(self, name: str, why: str, device: str = "") -> None:
+        """A transport has shown that it does not work here: speak it no more, to peers on ``device`` or at all."""
+        if (name, device) not in self._left_out:
+            _log.error("no more KV over %s%s: %s", name, f" with device {device}" if device else "", why)
+            self._left_out.add((name, device))
 
     def receiver(self, name: str) -> Receiver:
         """The receiving end of a transport. Raises ``IdentityMismatch`` for one this worker does not speak."""
         self._expect(name)
         if name not in self._receivers:
-            self._receivers[name] = self._factories[name].receiver()
+            rings = PortRings(name, self.port)
+            staging = staging_for(name, self._config)
+            self._receivers[name] = RingReceiver(name, self._incarnation, staging, rings)
         return self._receivers[name]
 
-    def sender(self, name: str) -> Sender:
+    def sender(self, name: str) -> PortSender:
         """The sending end of a transport. Raises ``IdentityMismatch`` for one this worker does not speak."""
         self._expect(name)
         if name not in self._senders:
-            self._senders[name] = self._factories[name].sender()
+            self._senders[name] = PortSender(name, self.port)
         return self._senders[name]
 
     def end_incarnation(self, source_incarnation: str) -> None:
@@ -60,13 +89,14 @@ class Transports:
         return sum((receiver.ledger() for receiver in self._receivers.values()), StagingLedger())
 
     async def close(self) -> None:
+        """End all pairs; the port itself is closed with its engine."""
         for sender in self._senders.values():
             await sender.close()
         for receiver in self._receivers.values():
             await receiver.close()
 
     def _expect(self, name: str) -> None:
-        if name not in self._factories:
+        if name not in self.names:
             raise IdentityMismatch(
                 f"this worker does not speak the KV transport {name!r}, only {', '.join(self.names)}"
             )

@@ -18,6 +18,7 @@ SPILLED_BYTES = 8
 ATTENTION_KERNELS = {"_attention_kernel", "exact_merge_kernel", "merge_items_kernel", "merge_kernel", "_rope_kv_kernel"}
 KERNELS = ATTENTION_KERNELS | {
     "_choose_kernel",
+    "_decode_inputs_kernel",
     "_expand_kernel",
     "_experts_kernel",
     "_levels_kernel",
@@ -34,6 +35,23 @@ KERNELS = ATTENTION_KERNELS | {
     "_silu_mul_kernel",
     "_tops_kernel",
 }
+
+
+EARLY_KERNELS = {
+    "_attention_kernel",
+    "_joined_kernel",
+    "_products_kernel",
+    "_rms_norm_kernel",
+    "_rope_kv_kernel",
+    "_silu_mul_kernel",
+    "merge_items_kernel",
+    "merge_kernel",
+}
+"""Those of a decode layer, by programmatic dependent launch."""
+
+
+def _plain_attention(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [kernel for kernel in kernels if kernel["kernel"] == "_attention_kernel" and not kernel["launch_pdl"]]
 
 
 @pytest.fixture(
@@ -61,8 +79,18 @@ def test_all_of_them_compile_without_spilling_registers(kernels: list[dict[str, 
     assert [kernel for kernel in kernels if kernel["spilled_bytes"] > SPILLED_BYTES] == []
 
 
+def test_a_kernel_launched_early_waits_before_its_first_access_to_memory(
+    kernels: list[dict[str, Any]], config: str
+) -> None:
+    early = {kernel["kernel"] for kernel in kernels if kernel["launch_pdl"]}
+    assert early == (EARLY_KERNELS if config == "bf16" else set())
+    controls = ["griddepcontrol.wait", "griddepcontrol.launch_dependents", "access"]
+    for kernel in kernels:
+        assert kernel["grid_controls"] == (controls if kernel["launch_pdl"] else ["access"] * 3), kernel["kernel"]
+
+
 def test_attention_uses_the_hardware(kernels: list[dict[str, Any]]) -> None:
-    variants = [kernel for kernel in kernels if kernel["kernel"] == "_attention_kernel"]
+    variants = _plain_attention(kernels)
     assert [variant["warp_group_products"] > 0 for variant in variants] == [False, False, False, True, True]
     assert all(variant["async_copies"] > 0 for variant in variants)
 
@@ -78,6 +106,6 @@ def test_copies_of_kv_move_sixteen_bytes_at_a_time(kernels: list[dict[str, Any]]
 def test_enough_decode_programs_fit_on_a_multiprocessor(kernels: list[dict[str, Any]], config: str) -> None:
     if config != "bf16":
         pytest.skip("a bound for bf16 pages")
-    balanced, split, whole = [kernel for kernel in kernels if kernel["kernel"] == "_attention_kernel"][:3]
+    balanced, split, whole = _plain_attention(kernels)[:3]
     for kernel in (balanced, split, whole):
         assert min(REGISTERS // (kernel["registers"] * THREADS), SHARED_BYTES // kernel["shared"]) >= 4

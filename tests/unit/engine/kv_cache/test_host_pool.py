@@ -5,8 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from stratos.common.clock import FakeClock
 from stratos.engine.kv_cache.host_pool import HostPool
-from stratos.engine.kv_cache.swap_costs import SwapCosts, is_move_cheaper
+from stratos.engine.kv_cache.swap_costs import FORGET_S, SwapCosts, is_move_cheaper
 from tests.support.examples import examples
 
 NUM_SLOTS = 5
@@ -110,7 +111,7 @@ def test_moving_is_cheaper_exactly_when_the_measured_rates_say_so():
 
 
 def test_rates_follow_what_is_measured():
-    costs = SwapCosts(block_bytes=1000, block_size=4)
+    costs = SwapCosts(block_bytes=1000, block_size=4, clock=FakeClock())
     assert costs.is_swap_worth(100)
     costs.observe_copies(num_blocks=2, seconds=1.0)
     costs.observe_prefill(num_prompt_tokens=3, num_tokens=100, seconds=1.0)
@@ -125,3 +126,34 @@ def test_rates_follow_what_is_measured():
     assert costs.is_load_worth(1)
     costs.observe_copies(num_blocks=1, seconds=0.0)
     assert costs.bytes_per_s == pytest.approx(100_000, rel=1e-3)
+
+
+def test_a_rate_that_was_not_measured_lately_does_not_decide():
+    clock = FakeClock()
+    costs = SwapCosts(block_bytes=1000, block_size=4, clock=clock)
+
+    def compute(tokens_per_s):
+        costs.observe_prefill(num_prompt_tokens=100, num_tokens=100, seconds=100 / tokens_per_s)
+
+    compute(1000.0)
+    costs.observe_copies(num_blocks=1, seconds=1.0)  # into memory that was never touched
+    assert not costs.is_keep_worth()
+    clock.advance(FORGET_S - 1)
+    compute(1000.0)
+    assert not costs.is_keep_worth()
+    clock.advance(1)
+    assert costs.bytes_per_s is None
+    assert costs.is_keep_worth(), "tried again"
+    costs.observe_copies(num_blocks=1000, seconds=1.0)
+    assert costs.bytes_per_s == 1_000_000, "nothing of the old rate is left"
+    assert costs.is_keep_worth()
+    compute(1e6)
+    for _ in range(9):
+        clock.advance(FORGET_S / 2)
+        compute(1e6)
+        costs.observe_copies(num_blocks=1, seconds=1.0)
+    assert 1000 < costs.bytes_per_s < 1_000_000, "smoothed as long as it is measured"
+    assert not costs.is_keep_worth()
+    clock.advance(FORGET_S)
+    assert costs.tokens_per_s is None
+    assert costs.is_swap_worth(100)

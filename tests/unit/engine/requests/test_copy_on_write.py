@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from stratos.core.requests.records import RequestKey
+from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
@@ -21,16 +22,17 @@ class Watched(FakeRunner):
 
     def __init__(self, config):
         super().__init__(config)
-        self.copies, self.seen = [], Counter()
+        self.copies, self.seen, self.planned = [], Counter(), KeptTables()
 
     def launch(self, plan):
         held = self.engine.inspect()
         sequences, hashed = held.sequences, set(held.cached_blocks.values())
         written = {}
+        self.planned.apply(plan)
         for row in plan.rows:
             end = row.start + len(row.token_ids)
             for index in range(row.start // SIZE, -(-end // SIZE)):
-                block = row.block_table[index]
+                block = self.planned.of(row.seq_id)[index]
                 assert written.setdefault(block, row.seq_id) == row.seq_id, "two rows write one block"
                 readers = {s.seq_id for s in sequences if block in s.block_table} - {row.seq_id}
                 assert not readers, f"{row.seq_id} writes block {block}, which {readers} read"

@@ -66,6 +66,8 @@ def test_host_memory_counts_on_a_cpu_alone() -> None:
     assert (on_cpu.num_seqs, on_cpu.num_batched_tokens, on_cpu.kv_watermark) == (7, 512, 0.8)
     on_gpu = work_of(config, scheduler, device="cuda", staging_bytes=5)
     assert (on_gpu.staging_bytes, on_gpu.graph_rows, on_gpu.num_batched_tokens) == (0, config.max_graph_batch, 2048)
+    assert work_of(config, scheduler, device="cuda", staging_bytes=5, ring_bytes=7).staging_bytes == 7
+    assert work_of(config, scheduler, device="cpu", staging_bytes=5, ring_bytes=7) == on_cpu
 
 
 def test_steps_with_adapters_have_graphs_of_their_own_where_they_are_captured() -> None:

@@ -80,6 +80,20 @@ def test_staging_and_other_workers_are_counted() -> None:
         plan(LARGE, replace(room, num_sharers=2))
 
 
+def test_rings_on_a_gpu_are_counted_named_and_refused() -> None:
+    work, wishes = Work(staging_bytes=2 * GIB), Wishes(memory_share=0.9)
+    alone, staged = (plan_engine(LARGE, GPU, wishes, each) for each in (Work(), work))
+    assert alone.kv_pool_bytes - staged.kv_pool_bytes == pytest.approx(2 * GIB, abs=MIB * 4)
+    lines = {choice.name: choice for choice in staged.choices}
+    assert lines["KV rings"].value == "2.0 GiB"
+    assert "cuda_ipc.max_pairs" in lines["KV rings"].reason
+    assert "KV rings" not in {choice.name for choice in alone.choices}
+    tight = Wishes(kv_pool_bytes=62 * GIB)
+    assert plan_engine(LARGE, GPU, tight, Work()).kv_pool_bytes == 62 * GIB
+    with pytest.raises(InvalidCheckpoint, match=r"KV rings 2\.0 GiB.*lower cuda_ipc\.max_pairs or staging\.slots_per"):
+        plan_engine(LARGE, GPU, tight, work)
+
+
 def test_what_was_set_is_taken_as_it_is() -> None:
     chosen = plan(SMALL, LAPTOP, dtype="float16", kv_pool_bytes=3 * MIB, max_model_len=100)
     assert (chosen.dtype, chosen.kv_pool_bytes, chosen.max_model_len) == ("float16", 3 * MIB, 100)

@@ -13,7 +13,7 @@ from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.lora.batch import LoraBatch, LoraGroup
 from stratos.engine.lora.grouped import FUSED, GroupedAdapters
 from stratos.engine.lora.host_copy import HostAdapter
-from stratos.engine.lora.weights import GROUPS, LoraWeights, lay_out
+from stratos.engine.lora.weights import GROUPS, LoraLayer, LoraWeights, lay_out
 from stratos.engine.triton_kernels import lora
 from tests.support.tiny_models import BASE
 
@@ -57,7 +57,7 @@ def test_sums_of_adapters_one_by_one(config: DecoderConfig, adapters: list[LoraW
     grouped = GroupedAdapters(config, CAPACITY, TOKENS, torch.device(DEVICE))
     bounds = [slice(2, 4), slice(4, 22), slice(22, 23)]
     groups = [LoraGroup(weights, tokens) for weights, tokens in zip(adapters, bounds, strict=False)]
-    assert grouped.fits(groups)
+    assert all(map(grouped.fits, groups))
     grouped.fill(groups, TOKENS)
     step = grouped.static if is_static else grouped.step(groups, TOKENS)
     for name in ("output",) if is_static else ("qkv", "gate_up", "down"):
@@ -112,7 +112,41 @@ def test_too_many_ranks_or_scattered_tokens_are_left_to_the_others(
     config: DecoderConfig, adapters: list[LoraWeights], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grouped = GroupedAdapters(config, CAPACITY, TOKENS, torch.device(DEVICE))
-    assert not grouped.fits([LoraGroup(adapters[0], torch.tensor([0, 2]))])
+    assert not grouped.fits(LoraGroup(adapters[0], torch.tensor([0, 2])))
     monkeypatch.setattr(lora, "MAX_RANKS", 21)
-    assert grouped.fits([LoraGroup(adapters[0], slice(0, 1))])
-    assert not grouped.fits([LoraGroup(adapters[1], slice(0, 1))])
+    assert grouped.fits(LoraGroup(adapters[0], slice(0, 1)))
+    assert not grouped.fits(LoraGroup(adapters[1], slice(0, 1)))
+
+
+@pytest.mark.parametrize("fitting", [(0, 2), (), (0, 1, 2)])
+def test_an_adapter_that_does_not_fit_is_added_alone_beside_the_others(
+    config: DecoderConfig, adapters: list[LoraWeights], monkeypatch: pytest.MonkeyPatch, fitting: tuple[int, ...]
+) -> None:
+    grouped = GroupedAdapters(config, CAPACITY, TOKENS, torch.device(DEVICE))
+    bounds = [slice(2, 4), slice(4, 22), slice(22, 23)]
+    groups = [LoraGroup(weights, tokens) for weights, tokens in zip(adapters, bounds, strict=False)]
+    monkeypatch.setattr(GroupedAdapters, "fits", lambda _, group: groups.index(group) in fitting)
+    together, alone, add, add_to = [], [], lora.add_adapters, LoraLayer.add_to
+
+    def add_together(
+        out: torch.Tensor, x: torch.Tensor, table: torch.Tensor, segments: torch.Tensor, *rest: Any
+    ) -> None:
+        add(out, x, table, segments, *rest)
+        together.append(sorted({(int(first), int(first + count)) for _, first, count, _ in segments if count}))
+
+    def add_alone(part: LoraLayer, x: torch.Tensor, out: torch.Tensor) -> None:
+        add_to(part, x, out)
+        alone.append(len(x))
+
+    x = torch.randn(TOKENS, config.projection_shapes(1)["q_proj"][1], device=DEVICE)
+    expected = torch.randn(TOKENS, sum(config.projection_shapes(1)[name][0] for name in GROUPS["qkv"]), device=DEVICE)
+    found = expected.clone()
+    LoraBatch(tuple(groups)).add("qkv", 1, x, expected)
+    monkeypatch.setattr(lora, "add_adapters", add_together)
+    monkeypatch.setattr(LoraLayer, "add_to", add_alone)
+    grouped.step(groups, TOKENS).add("qkv", 1, x, found)
+    assert torch.allclose(found, expected, atol=1e-4)
+    rows = {0: [(2, 4)], 1: [(4, 20), (20, 22)], 2: [(22, 23)]}
+    segments = [segment for index in fitting for segment in rows[index]]
+    assert together == ([segments] if fitting else [])
+    assert alone == [bounds[index].stop - bounds[index].start for index in range(3) if index not in fitting]

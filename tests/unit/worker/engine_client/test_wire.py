@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import random
 from typing import Any
 
 import msgspec
 import pytest
 
 from stratos.common.errors import BadRequest, Internal, StratosError, error_classes
-from stratos.core.kv import BlockLedger, HostLedger
+from stratos.core.kv import BlockLedger, HostLedger, KvRange
 from stratos.core.requests.embedding import EmbeddingOutput, EmbedRequest, PoolingKind
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.records import (
@@ -38,16 +36,59 @@ from stratos.engine.contract.results import (
     StepResult,
     StepShares,
 )
+from stratos.kv.port.base import DataPort, FrameArrived, PortEvent, RingBroken
+from stratos.kv.transfer import FrameHeader, TransportOffer
 from stratos.worker.engine_client.base import EngineClient
-from stratos.worker.engine_client.payload_arena import ALIGNMENT, PayloadArena, PayloadMemory
-from stratos.worker.engine_client.wire import METHODS, Call, Failure, FromEngine, Stepped, decode, encode
+from stratos.worker.engine_client.wire import (
+    METHODS,
+    PORT,
+    Call,
+    Failure,
+    FromEngine,
+    Happened,
+    Stepped,
+    decode,
+    encode,
+)
 from tests.support.terms import make_terms
 
 
 def test_every_method_of_the_client_has_types() -> None:
-    local = {"start", "close", "subscribe", "status", "wait_failed", "device_pages"}
+    local = {"start", "close", "subscribe", "status", "wait_failed"}
     methods = {name for name in vars(EngineClient) if not name.startswith("_")} - local
-    assert set(METHODS) == methods - {"gather"} | {"gather_into"}
+    port = {PORT + name for name in vars(DataPort) if not name.startswith("_")} - {PORT + "subscribe", PORT + "close"}
+    assert set(METHODS) == methods | port
+
+
+FRAME = FrameHeader(
+    leg="leg-1", seq=3, kv_group="draft", kv_range=KvRange(1, 2, 3, 4), head_begin=1, head_end=2, source_rank=3,
+    destination_rank=4, num_bytes=5, checksum=2**64 - 1, slot=6, pair_seq=7,
+)  # fmt: skip
+OFFER = TransportOffer(transport="shm", pair="a>b#1", address="kv", slot_bytes=1, num_slots=2)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("open_ring", ("shm", "a>b#1")),
+        ("post", ("a>b#1", FRAME)),
+        ("receive", ("a>b#1", RequestKey("r", 7), FRAME)),
+        ("connect", (OFFER,)),
+        ("pack", ("shm", "leg-1", KvRange(1, 2, 3, 4))),
+        ("send", ("shm", "a>b#1", FRAME)),
+    ],
+)
+def test_calls_of_the_port_come_as_they_were_made(method: str, arguments: tuple[Any, ...]) -> None:
+    assert decode(encode(arguments), METHODS[PORT + method][0]) == arguments
+
+
+@pytest.mark.parametrize(
+    "event", [FrameArrived(pair="a>b#1", leg="leg-1", seq=2), RingBroken(pair="a>b#1", why="its source is gone")]
+)
+def test_events_of_the_port_come_as_what_they_are(event: PortEvent) -> None:
+    message = Happened(arrived=event) if isinstance(event, FrameArrived) else Happened(broken=event)
+    back = decode(encode(message), FromEngine)
+    assert (back.arrived or back.broken) == event
 
 
 def names_of(record: type) -> list[str]:
@@ -200,46 +241,3 @@ def test_the_records_above_leave_out_no_field(record: Any) -> None:
 def test_an_object_that_is_no_record_cannot_be_sent() -> None:
     with pytest.raises(NotImplementedError):
         encode(StepResult(step=1, outputs=[object()]))  # type: ignore[list-item]
-
-
-async def test_places_of_the_arena_never_overlap_and_all_come_back() -> None:
-    draw = random.Random(5)
-    memory = PayloadMemory.create(64 * ALIGNMENT)
-    arena = PayloadArena(memory)
-    held: list[tuple[int, int]] = []
-
-    async def use(size: int) -> None:
-        offset = await arena.allocate(size)
-        assert all(offset + size <= o or o + s <= offset for o, s in held)
-        held.append((offset, size))
-        try:
-            for _ in range(draw.randrange(3)):
-                await asyncio.sleep(0)
-        finally:
-            held.remove((offset, size))
-            arena.release(offset, size)
-
-    tasks = [asyncio.create_task(use(draw.randrange(1, 40 * ALIGNMENT))) for _ in range(300)]
-    for task in draw.sample(tasks, 60):
-        asyncio.get_running_loop().call_soon(task.cancel)
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert {type(result) for result in results} <= {type(None), asyncio.CancelledError}
-    assert arena.num_free_bytes == memory.num_bytes
-    with pytest.raises(ValueError, match="does not fit"):
-        await arena.allocate(64 * ALIGNMENT + 1)
-    with pytest.raises(ValueError, match="outside"):
-        memory.view(0, memory.num_bytes + 1)
-    memory.close()
-
-
-async def test_a_waiter_that_gives_up_lets_the_next_one_in() -> None:
-    memory = PayloadMemory.create(4 * ALIGNMENT)
-    arena = PayloadArena(memory)
-    first = await arena.allocate(4 * ALIGNMENT)
-    waiting = [asyncio.create_task(arena.allocate(ALIGNMENT)) for _ in range(3)]
-    await asyncio.sleep(0)
-    waiting[0].cancel()
-    arena.release(first, 4 * ALIGNMENT)
-    assert len({await waiting[1], await waiting[2]}) == 2
-    assert arena.num_free_bytes == 2 * ALIGNMENT
-    memory.close()

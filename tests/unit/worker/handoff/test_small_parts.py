@@ -11,9 +11,11 @@ from stratos.common.errors import BadRequest, Busy, IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.kv.capabilities import Capabilities, LocalCapabilities
-from stratos.kv.inproc import InprocHub, InprocReceiver
-from stratos.kv.settings import StagingConfig
+from stratos.kv.inproc import InprocHub, InprocRings
+from stratos.kv.receiver import RingReceiver
+from stratos.kv.settings import StagingConfig, TransportConfig
 from stratos.kv.transfer import FrameHeader, TransportOffer
+from stratos.worker.engine_client.remote_port import RemotePort
 from stratos.worker.handoff.codec import request_from_pb, request_to_pb, response_from_pb, response_to_pb
 from stratos.worker.handoff.pairing import check_choice, check_pairing, choose_transport, is_one_host
 from stratos.worker.handoff.records import (
@@ -35,6 +37,7 @@ from stratos.worker.handoff.records import (
     SourcePhase,
 )
 from stratos.worker.handoff.staging_slots import StagingSlots
+from stratos.worker.handoff.transports import Transports
 from tests.support.terms import make_terms
 
 NOW_S = 1000.0
@@ -80,6 +83,40 @@ def test_the_choice_of_a_source_is_checked() -> None:
     assert not is_one_host("10.0.0.1:7000", "10.0.0.2:7000")
 
 
+@pytest.mark.parametrize("transport", ["nccl", "cuda_ipc"])
+def test_a_source_that_says_nothing_of_its_device_may_choose_none_between_devices(transport: str) -> None:
+    mine = LocalCapabilities(facts=dataclasses.replace(FACTS, device="GPU-a"), peers=frozenset({"GPU-b"}))
+    neighbour = dataclasses.replace(FACTS, device="GPU-b")
+    check_choice(transport, (transport, "gloo"), mine, neighbour, is_one_host=False)
+    for is_near in (False, True):
+        with pytest.raises(IdentityMismatch, match=f"'{transport}', and says nothing of its host and device"):
+            check_choice(transport, (transport, "gloo"), mine, Capabilities(), is_one_host=is_near)
+        with pytest.raises(IdentityMismatch, match="does not join"):
+            check_choice(
+                transport, (transport, "gloo"), mine, dataclasses.replace(FACTS, device=""), is_one_host=is_near
+            )
+    with pytest.raises(IdentityMismatch, match="was not offered"):
+        check_choice(transport, ("gloo",), mine, neighbour, is_one_host=True)
+
+
+def test_a_transport_that_has_shown_not_to_work_is_spoken_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("nothing is made")
+
+    names = ("cuda_ipc", "shm", "gloo")
+    transports = Transports(names, RemotePort(never, never), "inc-d", TransportConfig())  # type: ignore[arg-type]
+    for _ in range(2):
+        transports.leave_out("cuda_ipc", "it maps nothing", "GPU-b")
+    assert caplog.text.count("it maps nothing") == 1
+    assert transports.names == transports.names_for("GPU-a") == names
+    assert transports.names_for("GPU-b") == names[1:]
+    transports.leave_out("cuda_ipc", "no IPC")
+    assert transports.names == transports.names_for("GPU-a") == names[1:]
+    transports.leave_out("shm", "no room")
+    transports.leave_out("gloo", "no network")
+    assert transports.names == names, "none works, so none is worse than another"
+
+
 def test_facts_that_are_missing_are_unknown_and_wild_ones_are_refused() -> None:
     message = response_to_pb(Ready(transport="shm", source=REF, capabilities=FACTS))
     for bad in ("x" * 129, "a\nb", "\N{SNOWMAN}"):
@@ -91,7 +128,8 @@ def test_facts_that_are_missing_are_unknown_and_wild_ones_are_refused() -> None:
 
 
 async def test_wait_for_a_slot_is_in_order_and_bounded() -> None:
-    receiver = InprocReceiver("d", StagingConfig(slot_bytes=64, slots_per_pair=1), InprocHub())
+    config = StagingConfig(slot_bytes=64, slots_per_pair=1)
+    receiver = RingReceiver("inproc", "d", config, InprocRings(config, InprocHub()))
     staging = StagingSlots(5.0)
     offer, slots = await staging.allocate(receiver, "p", 1, "a")
     waiting = [asyncio.create_task(staging.allocate(receiver, "p", 1, leg)) for leg in ("b", "c")]

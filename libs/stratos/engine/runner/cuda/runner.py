@@ -63,6 +63,8 @@ class CudaHandle:
     sampled: list[tuple[int, SampleSpec]]
     logits: Tensor | None = None
     """float32 [sampled rows, vocab]."""
+    places: Tensor | None = None
+    """int64 [sampled rows]: their rows of the tables, until the next step is launched; ``None``: to be looked up."""
     is_bad: Tensor | None = None
     """Bool [rows or tokens]: the hidden state is not finite."""
     pending: PendingSample | FinishedSample | None = None
@@ -124,9 +126,18 @@ class CudaRunner(TorchRunner):
         if config.enable_grouped_experts and not self.attention.is_exact:
             group_experts(self.decoder)
         num_blocks, parts = -(-info.max_model_len // size), self.attention.context_parts
-        self.tables = DeviceTables(2 * max_sequences(config), largest, num_blocks, size, device, parts)
+        self.tables = DeviceTables(
+            2 * max_sequences(config),
+            largest,
+            num_blocks,
+            size,
+            device,
+            parts,
+            self.block_tables,
+            has_kernel=config.enable_prepare_kernel,
+        )
         self._gpu_sampler: Any = _sampler(config, info, device)
-        # one by one in exact mode: whether the kernels take a step's adapters depends on all of them together
+        # one by one in exact mode, whose products all have one shape
         if config.enable_grouped_lora and config.enable_sorted_adapters and not self.attention.is_exact:
             self.grouped = GroupedAdapters(self.decoder.config, config.max_resident_adapters, largest, device)
         if info.can_generate and not self.decoder.waits_for_host:
@@ -167,6 +178,7 @@ class CudaRunner(TorchRunner):
     def _decode(self, size: int, lora: StepLora | None = None) -> DecodeOutputs:
         """The work of a decode step over static buffers: what graphs capture."""
         tables = self.tables
+        tables.prepare(size)
         metadata = tables.metadata(self._kernel, size)
         hidden = self.decoder.forward(tables.token_ids[:size], tables.positions[:size], self.attention, metadata, lora)
         return DecodeOutputs(self.decoder.logits(hidden, self._logits[:size]), _is_bad(hidden))
@@ -175,6 +187,8 @@ class CudaRunner(TorchRunner):
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> CudaHandle:  # type: ignore[override]
+        self.block_tables.apply(plan)
+        self.tables.note_changes(plan.rows)
         swap = self.host.start(plan.swap_outs, plan.swap_ins, self._swap_stream, is_fenced=plan.are_swaps_fenced)
         if plan.copies:
             self.pages.copy_blocks(plan.copies)
@@ -208,7 +222,7 @@ class CudaRunner(TorchRunner):
         )
 
     def _decode_adapters(self, rows: tuple[PlanRow, ...]) -> list[LoraGroup] | None:
-        """The adapters of a decode step, none of the base model; ``None`` where they must be added eagerly."""
+        """The adapters of a decode step, none of the base model; ``None``: one of them must be added eagerly."""
         groups = []
         # rows are sorted by adapter, where anything here is not None
         for digest, members in itertools.groupby(range(len(rows)), lambda index: rows[index].adapter_digest):
@@ -219,13 +233,12 @@ class CudaRunner(TorchRunner):
                 return None
             places = list(members)
             groups.append(LoraGroup(weights, slice(places[0], places[-1] + 1)))
-        if groups and (self.grouped is None or not self.grouped.fits(groups)):
-            return None
-        return groups
+        is_captured = self.grouped is not None and all(self.grouped.fits(group) for group in groups)
+        return groups if is_captured or not groups else None
 
     def _step_adapters(self, lora: LoraBatch | None, num_tokens: int) -> StepLora | None:
         """Of an eager step."""
-        if lora is None or self.grouped is None or not self.grouped.fits(lora.groups):
+        if lora is None or self.grouped is None:
             return lora
         return self.grouped.step(lora.groups, num_tokens)
 
@@ -233,7 +246,7 @@ class CudaRunner(TorchRunner):
         graphs = self.decoding
         assert graphs is not None
         size = graphs.padded(len(rows))
-        self.tables.fill(rows, size)
+        places = self.tables.fill(rows, size)
         if groups:
             assert self.grouped is not None
             assert self.decoding_adapters is not None
@@ -242,7 +255,7 @@ class CudaRunner(TorchRunner):
         outputs = graphs.step(size)
         handle.is_bad, handle.ends = outputs.is_bad[: len(rows)], [(i, i + 1) for i in range(len(rows))]
         if len(handle.sampled) == len(rows):
-            handle.logits = outputs.logits[: len(rows)]
+            handle.logits, handle.places = outputs.logits[: len(rows)], places[: len(rows)]
         elif handle.sampled:
             chosen = [index for index, row in enumerate(rows) if row.sample]
             handle.logits = outputs.logits.index_select(0, to_device(np.array(chosen, dtype=np.int64), self._device))
@@ -251,7 +264,7 @@ class CudaRunner(TorchRunner):
         info = self.info
         continued = {row.seq_id: 0 for row in plan.rows if row.continues}
         inputs = build_step_inputs(
-            plan, info.vocab_size, info.max_model_len, self.adapters.touch, self._device, continued
+            plan, info.vocab_size, info.max_model_len, self.adapters.touch, self._device, self.block_tables, continued
         )
         handle.ends = [(span.begin, span.begin + span.num_tokens) for span in inputs.spans]
         self.tables.continue_rows(plan.rows, [end - 1 for _, end in handle.ends], inputs.token_ids)
@@ -276,8 +289,10 @@ class CudaRunner(TorchRunner):
             rows = [complete.get(seq_id, spec) for seq_id, spec in handle.sampled]
             by_row = {i: masks[seq] for i, (seq, _) in enumerate(handle.sampled) if seq in masks} if masks else None
             handle.pending = self._gpu_sampler.start(handle.logits, rows, by_row)
-            index = self.tables.rows_of([seq_id for seq_id, _ in handle.sampled])
-            self.tables.keep_tokens(index, handle.pending.token_ids)
+            places = handle.places
+            if places is None:
+                places = self.tables.rows_of([seq_id for seq_id, _ in handle.sampled])
+            self.tables.keep_tokens(places, handle.pending.token_ids)
             tensors = handle.pending.tensors()
             handle.logits = None
         if handle.is_bad is not None:

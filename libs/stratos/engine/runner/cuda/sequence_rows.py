@@ -1,7 +1,7 @@
 """Which row of the device's tables belongs to which sequence: stable while the sequence is served.
 
-A sequence gets a row when a plan first names it.  Nothing tells when it ends: the row that was not named for the
-longest time is given to the next new sequence, whose state is then written in full.
+A sequence gets a row when a decode step first names it.  The row that was not named for the longest time is given to
+the next new sequence, whose state is then written in full; one whose sequence has ended is among those.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SequenceRows:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._rows: OrderedDict[int, int] = OrderedDict()
-        self._tables: list[tuple[int, ...]] = [()] * capacity
+        self._sent = [0] * capacity
 
     def place(self, seq_ids: Iterable[int]) -> list[int]:
         """Rows of the sequences of one plan.
@@ -41,18 +41,21 @@ class SequenceRows:
         if row is None:
             row = len(self._rows) if len(self._rows) < self._capacity else self._rows.popitem(last=False)[1]
             self._rows[seq_id] = row
-            self._tables[row] = ()
+            self._sent[row] = 0
         return row
 
-    def table_changes(self, row: int, block_table: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        """Where the device's copy of a block table ends to be right, and the entries from there on."""
-        known = self._tables[row]
-        count = len(known)
-        if block_table[:count] != known:
-            count = 0
-        self._tables[row] = block_table
-        return count, block_table[count:]
+    def changed(self, seq_id: int, begin: int) -> None:
+        """Entries of a sequence's block table from ``begin`` on are new."""
+        row = self._rows.get(seq_id)
+        if row is not None:
+            self._sent[row] = min(self._sent[row], begin)
+
+    def send(self, row: int, num_entries: int) -> int:
+        """The device gets a table of so many entries: those from the result on have to be sent."""
+        first = min(self._sent[row], num_entries)
+        self._sent[row] = num_entries
+        return first
 
     def forget_tables(self) -> None:
-        """The device's tables may be wrong: changes begin with the first entry again."""
-        self._tables = [()] * self._capacity
+        """The device's tables may be wrong: all entries have to be sent again."""
+        self._sent = [0] * self._capacity

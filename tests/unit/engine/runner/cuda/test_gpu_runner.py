@@ -17,6 +17,7 @@ from stratos.core.kv import KvRange
 from stratos.core.requests.watermark import Watermark
 from stratos.engine.attention import triton_paged
 from stratos.engine.contract.plan import PromptTargets, StepPlan
+from stratos.engine.lora.grouped import GroupedAdapters
 from stratos.engine.runner.cuda.graphs import DecodeGraphs, DecodeOutputs, padded_sizes
 from stratos.engine.runner.cuda.runner import CudaRunner
 from stratos.engine.runner.cuda.sequence_rows import SequenceRows
@@ -178,6 +179,23 @@ def test_captured_steps_follow_the_adapters_of_each_replay_and_let_go_of_evicted
     assert not gpu.grouped.holds_any, "a step without adapters frees what was evicted"
 
 
+def test_a_step_with_an_adapter_of_too_many_ranks_runs_eagerly_and_the_others_are_captured(
+    tmp_path: Path, model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_tiny_llama(tmp_path / "base", **SHAPE)
+    for index in range(2):
+        save_adapter(tmp_path / str(index), model, rank=2 + index, targets=["q_proj"], seed=index)
+    files = [read_adapter_files(tmp_path / str(index)) for index in range(2)]
+    monkeypatch.setattr(GroupedAdapters, "fits", lambda _, group: group.weights.max_ranks <= 2)
+    gpu = CudaRunner.load(config(model_path, max_graph_batch=2, max_resident_adapters=2), DEVICE)
+    capture = Recording()
+    gpu.capture_decodes(2, capture)
+    portable = TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False, max_resident_adapters=2))
+    logprobs = [_of_adapters_in_turn(runner, files) for runner in (gpu, portable)]
+    assert capture.num_replayed == 1
+    assert torch.allclose(logprobs[0], logprobs[1], atol=1e-3)
+
+
 def _of_adapters_in_turn(runner: TorchRunner, adapters: Sequence[AdapterFiles]) -> torch.Tensor:
     """Log probabilities of decode steps with the first adapter, the second one, and both: [4, vocab]."""
     for files in adapters:
@@ -216,10 +234,19 @@ def test_tokens_are_the_same_with_the_baselines_of_the_switches(model_path: Path
     assert generate(CudaRunner.load(baseline, DEVICE), 1) == portable
 
 
+def test_tokens_are_the_same_with_one_kernel_for_the_inputs_of_a_captured_step(model_path: Path) -> None:
+    portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
+    capture = Recording()
+    runner = CudaRunner.load(config(model_path, enable_prepare_kernel=True, enable_grouped_lora=False), DEVICE)
+    runner.capture_decodes(8, capture)
+    assert generate(runner, 1) == portable
+    assert capture.num_replayed > 2
+
+
 def test_warming_up_runs_every_stage_and_leaves_nothing(gpu: CudaRunner) -> None:
     gpu.warm_up()
     assert not gpu.pages.tensor.any()
-    assert gpu.tables.rows.table_changes(0, (0,)) == (0, (0,))
+    assert gpu.tables.rows.send(0, 1) == 0
 
 
 @pytest.mark.parametrize("chunk", [1, 9])
@@ -322,13 +349,14 @@ def test_rows_are_stable_and_the_longest_unused_one_is_given_away() -> None:
     rows = SequenceRows(4)
     first = rows.place([10, 11])
     assert rows.place([11, 10]) == first[::-1]
-    assert rows.table_changes(first[0], (5, 6)) == (0, (5, 6))
-    assert rows.table_changes(first[0], (5, 6, 7)) == (2, (7,))
-    assert rows.table_changes(first[0], (5, 8, 7)) == (0, (5, 8, 7))
+    assert [rows.send(first[0], count) for count in (2, 2, 3)] == [0, 2, 2]
+    rows.changed(10, 1)
+    rows.changed(99, 0)
+    assert [rows.send(row, 3) for row in first] == [1, 0]
     rows.place([12, 13])
     rows.place([10, 12])
     assert rows.place([14, 15]) == [first[1], rows.place([15])[0]]
-    assert rows.table_changes(first[1], (1,)) == (0, (1,))
+    assert rows.send(first[1], 1) == 0
     with pytest.raises(ValueError, match="hold 2"):
         rows.place([1, 2, 3])
 
