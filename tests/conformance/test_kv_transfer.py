@@ -218,19 +218,20 @@ async def test_headers_that_break_the_protocol_are_refused(world):
 
 
 async def test_sends_that_do_not_fit_are_refused(world):
-    link = await world.link()
-    payload = payload_of(0, 10)
-    header = header_of(link.leg, 0, link.slots[0], payload)
-    big = bytes(SLOT_BYTES + 1)
-    for bad, data in (
-        (replace(header, slot=4), payload),
-        (replace(header, slot=-1), payload),
-        (header_of(link.leg, 0, link.slots[0], big), big),
-        (header, payload[:-1]),
-        (replace(header, num_bytes=0), b""),
+    payload, big = payload_of(0, 10), bytes(SLOT_BYTES + 1)
+    for number, (changes, announced, sent) in enumerate(
+        (
+            ({"slot": 4}, payload, payload),
+            ({"slot": -1}, payload, payload),
+            ({}, big, big),
+            ({}, payload, payload[:-1]),
+            ({"num_bytes": 0}, payload, b""),
+        )
     ):
+        link = await world.link(source=f"inc-{number}")  # a pair whose frames go by order ends with the first of them
+        header = header_of(link.leg, 0, link.slots[0], announced)
         with pytest.raises(ValueError, match=r"no slot|do not fit|header says|must have a payload"):
-            await link.sender.send(bad, data)
+            await link.sender.send(replace(header, **changes), sent)
 
 
 async def test_offers_that_do_not_fit_are_refused(world):

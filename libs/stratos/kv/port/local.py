@@ -149,11 +149,11 @@ class LocalPort(DataPort):
         return PackedFrame(num_bytes=payload.nbytes, checksum=check)
 
     async def send(self, transport: str, pair: str, header: FrameHeader) -> None:
-        if (payload := self._packed.pop(header.leg, None)) is None:
-            raise ValueError(f"leg {header.leg} has packed nothing")
-        sender = self._senders.get(transport)
+        payload, sender = self._packed.pop(header.leg, None), self._senders.get(transport)
         if sender is None or (found := sender.find(pair)) is None:
-            raise WorkerLost(f"the KV transfer pair {pair} has ended")
+            raise WorkerLost(f"the KV transfer pair {pair} has ended")  # at the port's end nothing is packed either
+        if payload is None:
+            raise ValueError(f"leg {header.leg} has packed nothing")
         await found.send(header, payload)
 
     def drop(self, leg: str) -> None:
