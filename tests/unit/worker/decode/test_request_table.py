@@ -56,7 +56,9 @@ class Bench:
 
     def __init__(self, **config: float) -> None:
         self.clock = FakeClock()
-        self.engine = ThreadEngine(EngineCore(FakeRunner(FakeConfig(worker_weight=2)), SchedulerConfig()))
+        # steps that wait: without, thousands of them are over before the event loop takes its turn
+        runner = FakeRunner(FakeConfig(worker_weight=2, step_s=0.001))
+        self.engine = ThreadEngine(EngineCore(runner, SchedulerConfig()))
         self.policy = AddingPolicy(self.engine)
         values = {"max_requests": 8, "orphan_ttl_s": 5.0} | config
         self.table = RequestTable(
