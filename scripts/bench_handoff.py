@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench_platform import environment
+from bench_platform import environment, publish
 from worker_pair import Session, Worker, session, worker
 
 from stratos.common.tls.identity import PeerRole
@@ -137,10 +137,7 @@ def main() -> None:
         for one in folders:
             one.mkdir(mode=0o700)
         results = asyncio.run(measure(setups, sizes, options.rounds, folders))
-    for result in results:
-        print(json.dumps(result))
-    if options.out:
-        options.out.write_text(json.dumps({"environment": environment(), "results": results}, indent=1) + "\n")
+    publish({"environment": environment(), "results": results}, options.out)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench_platform import environment
+from bench_platform import environment, publish
 
 from stratos.cli.certificates.local import make_certificates, tls_config
 from stratos.common.tls.contexts import TlsContexts
@@ -187,10 +187,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_certificates(Path(folder))
         results = asyncio.run(measure(Path(folder), options.rounds))
-    for result in results:
-        print(json.dumps(result))
-    if options.out:
-        options.out.write_text(json.dumps({"environment": environment(), "results": results}, indent=1) + "\n")
+    publish({"environment": environment(), "results": results}, options.out)
 
 
 if __name__ == "__main__":

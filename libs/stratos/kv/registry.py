@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from stratos.common.tls.contexts import TlsContexts
 from stratos.kv.capabilities import Capabilities, LocalCapabilities, Reach, can_reach, may_be_chosen, share_fabric
@@ -272,16 +273,14 @@ def port_transports(
     config: TransportConfig, *, tls: TlsContexts | None = None, device: str = ""
 ) -> dict[str, PortTransport]:
     """Both ends of every transport that ``config`` names, as a data port makes them on first use."""
-    parts = _Parts(config=config, hub=None, tls=tls, device=device)
-
-    def of(known: _Transport) -> PortTransport:
-        return PortTransport(
-            rings=lambda: known.rings(parts),
-            sender=lambda: known.sender(parts, PORT_PAIRS),
-            is_on_device=known.is_on_device,
+    return {
+        name: PortTransport(
+            rings=partial(make_rings, name, config, tls=tls, device=device),
+            sender=partial(make_sender, name, config, tls=tls, device=device, max_pairs=PORT_PAIRS),
+            is_on_device=_of(name).is_on_device,
         )
-
-    return {name: of(_of(name)) for name in config.names}
+        for name in config.names
+    }
 
 
 def _of(name: str) -> _Transport:
