@@ -56,8 +56,10 @@ run: ## Start the whole platform on this machine (Ctrl-C stops it); installs wha
 	@$(MAKE) --no-print-directory -j2 $(LOCAL) $(KERNELS)
 	@exec $(BIN)/stratos up $(UP)
 
-# Side by side: the checks take one core for a minute or two after a clone, and the first tests mostly wait.
-test: setup ## Everything that must pass: checks and all tests
+# Side by side: kernels are compiled while packages are installed; the checks take one core for a minute or two after a
+# clone, and the first tests mostly wait.
+test: ## Everything that must pass: checks and all tests
+	@$(MAKE) --no-print-directory -j2 setup
 	@$(MAKE) --no-print-directory -j2 check pytest
 
 # One torch thread per test process: more of them than cores wait for each other.
