@@ -34,7 +34,7 @@ def _run(run: Callable[[], int]) -> int:
             return end.code or 0
         print(end.code, file=sys.stderr)
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
     return 1
 
 
