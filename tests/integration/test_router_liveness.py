@@ -30,7 +30,8 @@ from tests.support.router_world import (
 from tests.support.waiting import eventually
 from tests.support.warm_process import WarmProcess
 
-OUT_WITHIN_S = 3.0
+OUT_WITHIN_S = 5.0
+"""Twice what an idle machine takes: the process, its router and the test may all wait for a processor."""
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ async def _seconds_until_out(
         await asyncio.sleep(0.02)
 
 
-async def test_a_stopped_process_is_out_within_3_s_and_back_in_after_it_goes_on(tmp_path: Path, two_processes) -> None:
+async def test_a_stopped_process_is_out_soon_and_back_in_after_it_goes_on(tmp_path: Path, two_processes) -> None:
     (stopped, address), (_, other) = two_processes
     async with router_process(tmp_path, f"static://decode@{address},decode@{other}") as client:
         await until_live(client, address, other)
