@@ -36,6 +36,7 @@ def run_pair(maker: str) -> tuple[str, str]:
     return out.strip(), errors
 
 
+@pytest.mark.slow  # frames in order between processes are also what the conformance tests of transports send
 def test_the_pair_itself_is_right_without_a_gpu() -> None:
     assert run_pair("ordered-gloo")[0] == "all frames are right"
 

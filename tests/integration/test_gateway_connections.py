@@ -180,15 +180,16 @@ async def test_idle_connections_are_kept_for_the_time_that_is_set() -> None:
 
 async def test_an_answer_that_is_never_read_does_not_hold_its_connection() -> None:
     limits = {"write_timeout_s": 0.2, "keep_alive_s": 1, "head_timeout_s": 20.0}
-    async with gateway_world(http=limits) as world:
-        say_much = say("word " * 1000)
-        world.worker.script = lambda submit, choice: say_much(submit, choice)
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # its connections' too, so little is on the way
+    async with gateway_world(http=limits, http_listener_fd=listener.detach()) as world:
+        world.worker.script = say("word " * 1000)
         address = world.service.http_address.split(":")
         with socket.socket() as raw:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             raw.setblocking(False)
             await asyncio.get_running_loop().sock_connect(raw, (address[0], int(address[1])))
-            ask = json.dumps({"model": "base", "prompt": ["x"] * 8, "n": 4, "max_tokens": 900, "logprobs": 5}).encode()
+            ask = json.dumps({"model": "base", "prompt": "x", "n": 2, "max_tokens": 900, "logprobs": 5}).encode()
             await asyncio.get_running_loop().sock_sendall(raw, HEAD + b"content-length: %d\r\n\r\n" % len(ask) + ask)
             await eventually(lambda: world.metric("stratos_requests_total", route="/v1/completions", status="200"))
             await eventually(lambda: world.metric("stratos_http_connections") == 0, "it is dropped")

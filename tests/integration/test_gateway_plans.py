@@ -14,6 +14,7 @@ from stratos.common.errors import DependencyDown
 from stratos.core.tenancy.plan import CachePolicy
 from tests.support.gateway_keys import KEY, OTHER_KEY
 from tests.support.gateway_world import World, gateway_world, make_adapter
+from tests.support.plain_http import plain_client
 
 LONG = {"model": {"max_stream_len": 8192, "max_input_tokens": 8192}, "edge": {"trusted_proxies": ("127.0.0.1",)}}
 
@@ -124,7 +125,7 @@ async def test_a_key_works_from_its_networks_alone(world: World) -> None:
 
 
 async def test_the_header_of_other_sdks_carries_a_key_too(world: World) -> None:
-    async with httpx.AsyncClient(base_url=world.http.base_url) as client:
+    async with plain_client(str(world.http.base_url)) as client:
         found = {
             name: (await client.get("/v1/models", headers=headers)).status_code
             for name, headers in {

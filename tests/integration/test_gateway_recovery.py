@@ -151,7 +151,7 @@ async def test_a_request_that_loses_two_workers_as_it_begins_is_refused() -> Non
 
 
 async def test_a_request_that_meets_a_killed_and_a_stopped_worker_as_it_begins_is_no_culprit() -> None:
-    async with gateway_world(3) as world:
+    async with gateway_world(3, sessions={"silence_timeout_s": 1.5, "step_timeout_s": 5.0}) as world:
         killed, stopped, _ = world.workers
         killed.die_after = 0
         stopped.is_hung = True
@@ -163,7 +163,7 @@ async def test_a_request_that_meets_a_killed_and_a_stopped_worker_as_it_begins_i
 
 
 async def test_a_worker_that_stands_still_with_the_request_it_took_is_held_against_it() -> None:
-    async with gateway_world(3) as world:
+    async with gateway_world(3, sessions={"silence_timeout_s": 5.0, "step_timeout_s": 0.4}) as world:
         for worker in world.workers:
             worker.freeze_after = 0
         with pytest.raises(openai.InternalServerError):
@@ -247,12 +247,14 @@ async def test_unreachable_workers_are_gone_around() -> None:
 
 
 async def test_thirty_two_streams_survive_the_death_of_one_of_two_workers() -> None:
+    text = "one two three four five six seven eight nine ten"
+    ids = [*shipped_tokenizer().encode_plain(text), END_ID]
     async with gateway_world(2) as world:
         for worker in world.workers:
-            worker.script, worker.step_s = say(TEXT), 0.002
-        world.worker.die_after = 20
+            worker.script, worker.step_s = say(text), 0.002
+        world.worker.die_after = len(ids) // 2
         results = await asyncio.gather(*(stream_ids(world) for _ in range(32)))
-        assert results == [(TEXT, text_ids(), "stop")] * 32
+        assert results == [(text, ids, "stop")] * 32
         await world.wait_idle()
 
 

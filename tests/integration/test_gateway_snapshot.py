@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from stratos.cli.stores import StoreTarget, run_adopt
@@ -22,6 +21,7 @@ from stratos_gateway.settings import GatewaySettings
 from stratos_lora_registry.service import LoraRegistryService
 from stratos_lora_registry.settings import LoraRegistrySettings
 from tests.support.paths import BASE_MODEL
+from tests.support.plain_http import plain_client
 from tests.support.record_stores import PEPPERS, key_store, manifests_in
 from tests.support.redis_server import RedisServer, redis_cluster
 from tests.support.waiting import eventually
@@ -49,7 +49,7 @@ async def gateway(redis_url: str, **snapshot: Any) -> AsyncIterator[GatewayServi
 
 
 async def answer(service: GatewayService, path: str, key: str = "none") -> int:
-    async with httpx.AsyncClient(base_url=f"http://{service.http_address}") as client:
+    async with plain_client(f"http://{service.http_address}") as client:
         return (await client.get(path, headers={"authorization": f"Bearer {key}"})).status_code
 
 

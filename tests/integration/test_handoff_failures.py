@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -231,25 +230,24 @@ PHASES: dict[str, Callable[[Worker, Worker], bool]] = {
 
 @pytest.mark.parametrize("phase", PHASES)
 async def test_cancel_in_each_phase_frees_both_workers(world: World, phase: str) -> None:
-    prefill = await world.start(WorkerRole.PREFILL, fake={"step_s": 0.03})
-    decode = await world.start(WorkerRole.DECODE)
+    patient = dict.fromkeys(("frame_timeout_s", "stall_timeout_s", "slot_wait_s", "receiver_timeout_s"), 60.0)
+    prefill = await world.start(WorkerRole.PREFILL, fake={"step_s": 0.03}, handoff=patient)
+    decode = await world.start(WorkerRole.DECODE, handoff=patient)
     prompt = [(7 * i) % 4096 for i in range(900)]
     gateway = await world.gateway(decode)
     stream = await gateway.submit(prompt, prefill=(prefill,))
     await eventually(lambda: PHASES[phase](prefill, decode), phase)
     await gateway.cancel("req-1")
-    begun_s = time.monotonic()
     await eventually(lambda: not decode.process.opened.table.num_open_tasks, "the request's end")
     await prefill.wait_baseline()
     await decode.wait_baseline()
-    assert time.monotonic() - begun_s < 2.0  # 0.2 s on an idle machine
     assert not stream.tokens
     assert stream.error is None
 
 
 async def test_cancel_that_a_slow_source_hears_late_is_no_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    prefill = await world.start(WorkerRole.PREFILL, lambda fake: dataclasses.replace(fake, step_s=1.3))
-    decode = await world.start(WorkerRole.DECODE)
+    prefill = await world.start(WorkerRole.PREFILL, lambda fake: dataclasses.replace(fake, step_s=0.8))
+    decode = await world.start(WorkerRole.DECODE, handoff={"abort_timeout_s": 0.1})
     gateway = await world.gateway(decode)
     await gateway.submit(PROMPT, prefill=(prefill,))
     await eventually(lambda: prefill.process.opened.context.engine.status().num_running, "it computes")

@@ -61,6 +61,11 @@ def container(objects: Iterable[Object], deployment: str) -> Object:
     return dict(found)
 
 
+def pod_spec(objects: Iterable[Object], deployment: str) -> Object:
+    """What a Deployment's pods are made from."""
+    return dict(one(objects, "Deployment", deployment)["spec"]["template"]["spec"])
+
+
 def variables(found: Object) -> dict[str, str]:
     """The environment of a container; a Secret's key is a text that fits everywhere."""
     values: dict[str, str] = {}

@@ -31,6 +31,7 @@ from stratos_gateway.settings import GatewaySettings
 from tests.support.fake_router import FakeRouter
 from tests.support.gateway_keys import KEY, FakeBlocks, FakeContent, FakeKeys
 from tests.support.paths import BASE_MODEL
+from tests.support.plain_http import plain_client, plain_openai
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.shipped_model import base_digest, shipped_tokenizer
 from tests.support.waiting import eventually
@@ -346,9 +347,9 @@ async def gateway_world(
         await eventually(lambda: service.address or exit_code.done(), "the gateway listens")
         base_url = f"http://{service.http_address}"
         http = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=base_url, headers={"authorization": f"Bearer {KEY}"}, timeout=TIMEOUT_S)
+            plain_client(base_url, headers={"authorization": f"Bearer {KEY}"}, timeout=TIMEOUT_S)
         )
-        openai = AsyncOpenAI(base_url=f"{base_url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT_S)
+        openai = plain_openai(base_url, KEY, TIMEOUT_S)
         stack.push_async_callback(openai.close)
         try:
             yield World(service, workers, router, registry, http, openai, stop, force, exit_code, keys, blocks, content)

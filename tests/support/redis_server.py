@@ -45,8 +45,9 @@ class RedisServer:
 
     def start(self) -> None:
         """Start, or start again."""
+        # What is in the system's cache outlives the process; a busy disk would make each write take a second.
         self._server = ValkeyServer(
-            port=self._port, data_dir=self._folder, persist=True, appendonly="yes", appendfsync="always"
+            port=self._port, data_dir=self._folder, persist=True, appendonly="yes", appendfsync="no"
         )
         self._server.start()
 

@@ -26,10 +26,12 @@ import struct
 import sys
 from dataclasses import dataclass
 from fcntl import F_DUPFD, fcntl
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from stratos.cli.forking import client, server
+from stratos.cli.forking.ending import end_as
 
 MAX_PACKET = 128 * 1024
 MAX_FDS = 16
@@ -148,8 +150,8 @@ class _Forked:
             os.waitpid(self.pid, 0)
 
 
-def become(child: Child) -> NoReturn:
-    """Run the command of a fork."""
+def become(child: Child) -> int:
+    """Run the command of a fork; returns its exit code."""
     os.setsid()
     files = [fcntl(fd, F_DUPFD, _ABOVE_ALL_FDS) for fd in child.files]
     for fd in child.files:
@@ -172,8 +174,8 @@ def become(child: Child) -> NoReturn:
             sys.modules.pop(f"{program}.__main__", None)  # it is run and not imported
             runpy.run_module(program, run_name="__main__", alter_sys=True)
     except _IsForkServer:
-        sys.exit(server.main())
-    sys.exit(0)
+        return server.main()
+    return 0
 
 
 def _unbuffered(fd: int) -> io.TextIOWrapper:
@@ -191,7 +193,7 @@ def main() -> None:
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "an import began a thread, and forks have one"
     child = WarmServer(channel).run()
     if child is not None:
-        become(child)
+        end_as(partial(become, child))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import os
 import re
@@ -105,8 +106,17 @@ def load_settings(cls: type[SettingsT], **overrides: Any) -> SettingsT:
         raise InvalidSettings(_listed(_problem(cls, e["loc"], e["msg"]) for e in error.errors())) from None
 
 
-def settings_of(cls: type[Any], parents: tuple[str, ...] = ()) -> Iterator[Setting]:
+def settings_of(cls: type[Any], parents: tuple[str, ...] = ()) -> tuple[Setting, ...]:
     """Every value of a settings class or of a group, in the order of declaration."""
+    return _settings_of(typing.cast("Any", cls), parents)
+
+
+@functools.cache  # reading the annotations of a whole service takes tens of milliseconds
+def _settings_of(cls: Any, parents: tuple[str, ...]) -> tuple[Setting, ...]:
+    return tuple(_walk(cls, parents))
+
+
+def _walk(cls: type[Any], parents: tuple[str, ...]) -> Iterator[Setting]:
     for name, annotation, default in _fields(cls):
         path = (*parents, name)
         if group := _group(annotation):

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from scripts.chart_rendering import NO_RENDERER, RenderError, has_renderer, render
-from stratos.common.tls.identity import Identity, PeerRole
-from tests.support.chart_objects import Object, container, kinds, one, pods, variables
+from tests.support.chart_objects import Object, container, kinds, one, pod_spec, variables
 from tests.support.chart_policies import breaches
 from tests.support.chart_rendering import checked
 from tests.support.kubernetes_schema import problems
@@ -25,11 +24,32 @@ def defaults() -> list[Object]:
     return checked({})
 
 
-NO_METRICS_API = {"autoscaling": {"metricsApi": {"create": False}}}
+IMAGE = {"registry": "registry.example.com/team/", "tag": "v2", "pullPolicy": "Always", "pullSecrets": ["pull"]}
+KEY_REFERENCE = {"name": "marks", "key": "watermark"}
+CHANGES = {
+    "image": IMAGE,
+    "credentials": {"existingSecret": "mine"},
+    "gateway": {
+        "preStopSeconds": 7,
+        "config": {"drainTimeoutS": 600, "endpointLagS": 3.5, "stopGraceS": 2},
+        "secretConfig": {"watermark": {"key": KEY_REFERENCE}},
+        "route": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["api.example.com"]},
+    },
+    "router": {"image": {"tag": "v3"}, "config": {"policies": {"default": "prefix", "pools": {"decode": "prefix"}}}},
+    "decodeWorker": {
+        "floor": 4,
+        "autoscaling": {"minReplicas": 5},
+        "startupSeconds": 3600,
+        "warmSpares": 2,
+        "gpu": {"count": 1},
+    },
+}
+"""Options that have nothing to do with each other; a rendering takes longer than all that is asked of it."""
 
 
-def pod_spec(objects: list[Object], name: str) -> Object:
-    return dict(one(objects, "Deployment", name)["spec"]["template"]["spec"])
+@pytest.fixture(scope="module")
+def changed() -> list[Object]:
+    return checked(CHANGES)
 
 
 def test_six_services_and_their_stores(defaults: list[Object]) -> None:
@@ -61,18 +81,14 @@ def test_a_setting_of_a_pool_overrides_the_default_of_its_role_also_with_false()
     assert one(found, "Deployment", "demo-decode-base")["spec"]["replicas"] == 3
 
 
-def test_lists_and_maps_of_settings_are_json() -> None:
-    pools = {"decode": "prefix"}
-    found = checked({"router": {"config": {"policies": {"default": "prefix", "pools": pools}}}})
-    environment = variables(container(found, "demo-router"))
-    assert json.loads(environment["STRATOS_ROUTER_POLICIES__POOLS"]) == pools
+def test_lists_and_maps_of_settings_are_json(changed: list[Object]) -> None:
+    environment = variables(container(changed, "demo-router"))
+    assert json.loads(environment["STRATOS_ROUTER_POLICIES__POOLS"]) == {"decode": "prefix"}
 
 
-def test_a_secret_setting_is_a_reference() -> None:
-    reference = {"name": "marks", "key": "watermark"}
-    found = checked({"gateway": {"secretConfig": {"watermark": {"key": reference}}}})
-    (entry,) = [e for e in container(found, "demo-gateway-base")["env"] if e["name"].endswith("WATERMARK__KEY")]
-    assert entry["valueFrom"] == {"secretKeyRef": reference}
+def test_a_secret_setting_is_a_reference(changed: list[Object]) -> None:
+    (entry,) = [e for e in container(changed, "demo-gateway-base")["env"] if e["name"].endswith("WATERMARK__KEY")]
+    assert entry["valueFrom"] == {"secretKeyRef": KEY_REFERENCE}
 
 
 def test_two_models_have_gateways_and_pools_of_their_own() -> None:
@@ -110,25 +126,25 @@ def claimed(**claim: Any) -> Object:
     return {"persistentVolumeClaim": claim}
 
 
-@pytest.mark.parametrize(
-    ("source", "volume", "init"),
-    [
-        ({"image": {"repository": "m", "tag": "1", "path": "/weights"}}, SCRATCH, "cp"),
-        ({"claim": {"name": "models", "path": "a/b"}}, claimed(claimName="models", readOnly=True), ""),
-        ({"objectStore": {"prefix": "models/a"}}, SCRATCH, "stratos"),
-        ({"objectStore": {"prefix": "models/a", "cache": {"claim": "node"}}}, claimed(claimName="node"), "stratos"),
-    ],
-)  # fmt: skip
-def test_sources_of_a_model(source: dict[str, Any], volume: dict[str, Any], init: str) -> None:
-    found = checked({"models": [{"name": "base", "source": source}]})
-    for name in ("demo-gateway-base", "demo-prefill-base", "demo-decode-base"):
-        spec = pod_spec(found, name)
-        (held,) = [v for v in spec["volumes"] if v["name"] == "model"]
-        assert {key: value for key, value in held.items() if key != "name"} == volume
-        assert [c["command"][0] for c in spec.get("initContainers", [])] == ([init] if init else [])
-        (mount,) = [m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "model"]
-        assert mount["mountPath"] == "/model"
-        assert mount["readOnly"]
+SOURCES = (
+    ({"image": {"repository": "m", "tag": "1", "path": "/weights"}}, SCRATCH, "cp"),
+    ({"claim": {"name": "models", "path": "a/b"}}, claimed(claimName="models", readOnly=True), ""),
+    ({"objectStore": {"prefix": "models/a"}}, SCRATCH, "stratos"),
+    ({"objectStore": {"prefix": "models/a", "cache": {"claim": "node"}}}, claimed(claimName="node"), "stratos"),
+)
+
+
+def test_sources_of_models() -> None:
+    found = checked({"models": [{"name": f"m{n}", "source": source} for n, (source, _, _) in enumerate(SOURCES)]})
+    for number, (_, volume, init) in enumerate(SOURCES):
+        for pool in ("gateway", "prefill", "decode"):
+            spec = pod_spec(found, f"demo-{pool}-m{number}")
+            (held,) = [v for v in spec["volumes"] if v["name"] == "model"]
+            assert {key: value for key, value in held.items() if key != "name"} == volume
+            assert [c["command"][0] for c in spec.get("initContainers", [])] == ([init] if init else [])
+            (mount,) = [m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "model"]
+            assert mount["mountPath"] == "/model"
+            assert mount["readOnly"]
 
 
 def test_an_image_volume_from_1_35_on() -> None:
@@ -171,46 +187,39 @@ def test_gpus(gpu: dict[str, Any], limits: dict[str, int], environment: dict[str
     assert "STRATOS_PREFILL_WORKER_DEVICE" not in variables(container(found, "demo-prefill-base"))
 
 
-def test_warm_spares_have_a_workers_size_and_the_lowest_priority() -> None:
-    found = checked({"decodeWorker": {"warmSpares": 2, "gpu": {"count": 1}}})
-    spare = one(found, "Deployment", "demo-spare-decode-base")["spec"]
-    worker = container(found, "demo-decode-base")
+def test_warm_spares_have_a_workers_size_and_the_lowest_priority(changed: list[Object]) -> None:
+    spare = one(changed, "Deployment", "demo-spare-decode-base")["spec"]
+    worker = container(changed, "demo-decode-base")
     assert spare["replicas"] == 2
     assert spare["template"]["spec"]["containers"][0]["resources"] == worker["resources"]
     assert spare["template"]["spec"]["containers"][0]["image"] == worker["image"]
-    classes = kinds(found, "PriorityClass")
+    classes = kinds(changed, "PriorityClass")
     spares = classes[spare["template"]["spec"]["priorityClassName"]]
-    serving = classes[pod_spec(found, "demo-decode-base")["priorityClassName"]]
+    serving = classes[pod_spec(changed, "demo-decode-base")["priorityClassName"]]
     assert spares["value"] < 0 < serving["value"]
     assert spares["preemptionPolicy"] == "Never"
 
 
-def test_a_floor_is_kept_by_the_budget(defaults: list[Object]) -> None:
+def test_a_floor_is_kept_by_the_budget(defaults: list[Object], changed: list[Object]) -> None:
     assert one(defaults, "PodDisruptionBudget", "demo-decode-base")["spec"]["maxUnavailable"] == 1
-    found = checked({"decodeWorker": {"floor": 4, "autoscaling": {"minReplicas": 5}}})
-    assert one(found, "PodDisruptionBudget", "demo-decode-base")["spec"]["minAvailable"] == 4
+    assert one(changed, "PodDisruptionBudget", "demo-decode-base")["spec"]["minAvailable"] == 4
 
 
-def test_grace_follows_the_drain_settings() -> None:
-    values = {"preStopSeconds": 7, "config": {"drainTimeoutS": 600, "endpointLagS": 3.5, "stopGraceS": 2}}
-    found = checked({"gateway": values})
-    assert pod_spec(found, "demo-gateway-base")["terminationGracePeriodSeconds"] == 628
+def test_grace_follows_the_drain_settings(changed: list[Object]) -> None:
+    assert pod_spec(changed, "demo-gateway-base")["terminationGracePeriodSeconds"] == 628
     assert checked({"router": {"preStopSeconds": 0}})
 
 
-def test_startup_seconds_bound_the_start() -> None:
-    found = checked({"decodeWorker": {"startupSeconds": 3600}})
-    probe = container(found, "demo-decode-base")["startupProbe"]
+def test_startup_seconds_bound_the_start(changed: list[Object]) -> None:
+    probe = container(changed, "demo-decode-base")["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] == 3600
-    assert one(found, "Deployment", "demo-decode-base")["spec"]["progressDeadlineSeconds"] > 3600
+    assert one(changed, "Deployment", "demo-decode-base")["spec"]["progressDeadlineSeconds"] > 3600
 
 
-def test_images_and_where_they_come_from() -> None:
-    image = {"registry": "registry.example.com/team/", "tag": "v2", "pullPolicy": "Always", "pullSecrets": ["pull"]}
-    found = checked({"image": image, "router": {"image": {"tag": "v3"}}})
-    assert container(found, "demo-gateway-base")["image"] == "registry.example.com/team/stratosserve/gateway:v2"
-    assert container(found, "demo-router")["image"] == "registry.example.com/team/stratosserve/router:v3"
-    assert pod_spec(found, "demo-router")["imagePullSecrets"] == [{"name": "pull"}]
+def test_images_and_where_they_come_from(changed: list[Object]) -> None:
+    assert container(changed, "demo-gateway-base")["image"] == "registry.example.com/team/stratosserve/gateway:v2"
+    assert container(changed, "demo-router")["image"] == "registry.example.com/team/stratosserve/router:v3"
+    assert pod_spec(changed, "demo-router")["imagePullSecrets"] == [{"name": "pull"}]
 
 
 def test_external_stores_by_reference() -> None:
@@ -231,18 +240,15 @@ def test_external_stores_by_reference() -> None:
     assert "AWS_SECRET_ACCESS_KEY" in worker
 
 
-def test_credentials_of_ones_own_make_no_secret(defaults: list[Object]) -> None:
+def test_credentials_of_ones_own_make_no_secret(defaults: list[Object], changed: list[Object]) -> None:
     assert set(kinds(defaults, "Secret")["demo-credentials"]["data"]) == {"key-pepper", "redis-password", "api-key"}
-    found = checked({"credentials": {"existingSecret": "mine"}})
-    assert "demo-credentials" not in kinds(found, "Secret")
-    (entry,) = [e for e in container(found, "demo-gateway-base")["env"] if e["name"].endswith("KEY_PEPPER")]
+    assert "demo-credentials" not in kinds(changed, "Secret")
+    (entry,) = [e for e in container(changed, "demo-gateway-base")["env"] if e["name"].endswith("KEY_PEPPER")]
     assert entry["valueFrom"]["secretKeyRef"]["name"] == "mine"
 
 
-def test_routes() -> None:
-    route = {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["api.example.com"]}
-    found = checked({"gateway": {"route": route}})
-    (held,) = [o for o in found if o["kind"] == "HTTPRoute"]
+def test_routes(changed: list[Object]) -> None:
+    (held,) = [o for o in changed if o["kind"] == "HTTPRoute"]
     assert held["spec"]["hostnames"] == ["api.example.com"]
     assert held["spec"]["rules"][0]["backendRefs"] == [{"name": "demo-gateway-base", "port": 80}]
 
@@ -277,84 +283,6 @@ def test_switches_turn_objects_off() -> None:
     assert "priorityClassName" not in pod_spec(found, "demo-router")
     named = checked({"priorityClasses": {"create": False}, "router": {"scheduling": {"priorityClassName": "mine"}}})
     assert pod_spec(named, "demo-router")["priorityClassName"] == "mine"
-
-
-def test_mtls_is_on_and_its_job_may_write_its_own_secrets_alone(defaults: list[Object]) -> None:
-    spec = pod_spec(defaults, "demo-prefill-base")
-    (held,) = [v["secret"] for v in spec["volumes"] if v["name"] == "tls"]
-    assert held["secretName"] == "demo-tls-prefill-worker"
-    environment = variables(spec["containers"][0])
-    assert environment["STRATOS_PREFILL_WORKER_TLS__DOMAIN"] == "demo.stratos"
-    rules = one(defaults, "Role", "demo-certificates")["rules"]
-    assert {verb for rule in rules if "resourceNames" not in rule for verb in rule["verbs"]} == {"create"}
-    assert all(name.startswith("demo-tls-") for name in rules[0]["resourceNames"])
-    with_token = [p.component for p in pods(defaults) if p.spec["automountServiceAccountToken"]]
-    assert sorted(with_token) == ["autoscaler", *["certificates"] * 3]
-    hook = one(defaults, "Job", "demo-certificates-remove")["metadata"]["annotations"]
-    assert hook["helm.sh/hook"] == "pre-delete"
-
-
-def kv_ports(objects: list[Object]) -> list[tuple[int, int]]:
-    """First and last port on which decode workers take KV from prefill workers."""
-    rules = one(objects, "NetworkPolicy", "demo-decode-worker")["spec"]["ingress"]
-    ports = [port for rule in rules for port in rule["ports"] if matches_component(rule, "prefill-worker")]
-    return [(port["port"], port.get("endPort", port["port"])) for port in ports]
-
-
-def matches_component(rule: Object, component: str) -> bool:
-    selectors = [peer.get("podSelector", {}).get("matchLabels", {}) for peer in rule.get("from", [])]
-    return any(labels.get("app.kubernetes.io/component") == component for labels in selectors)
-
-
-def test_kv_is_encrypted_on_one_port_unless_the_risk_is_named(defaults: list[Object]) -> None:
-    worker = variables(container(defaults, "demo-decode-base"))
-    assert worker["STRATOS_DECODE_WORKER_TRANSPORT__NAMES"] == '["tls"]'
-    assert worker["STRATOS_DECODE_WORKER_TRANSPORT__TLS__PORT"] == "9200"
-    assert kv_ports(defaults) == [(9200, 9200)]
-    config = {"config": {"transport": {"names": ["tls", "gloo"], "allowUnencryptedGloo": True}}}
-    assert kv_ports(checked({"decodeWorker": config, "prefillWorker": config})) == [(9200, 9200), (32768, 60999)]
-    assert kv_ports(checked({"mtls": {"enabled": False}, **NO_METRICS_API})) == [(32768, 60999)]
-
-
-def test_supplied_certificates_need_no_job_and_no_rights() -> None:
-    found = checked({"mtls": {"source": "secrets", "secretPrefix": "site-tls", "domain": "site"}})
-    assert "CronJob" not in {o["kind"] for o in found}
-    assert not [name for kind in ("Role", "RoleBinding") for name in kinds(found, kind) if "certificates" in name]
-    (held,) = [v["secret"] for v in pod_spec(found, "demo-router")["volumes"] if v["name"] == "tls"]
-    assert held["secretName"] == "site-tls-router"
-    assert variables(container(found, "demo-router"))["STRATOS_ROUTER_TLS__DOMAIN"] == "site"
-
-
-@pytest.mark.parametrize(("issuer", "num_own"), [({}, 1), ({"name": "company", "kind": "ClusterIssuer"}, 0)])
-def test_certificates_of_cert_manager_name_what_peers_expect(issuer: dict[str, str], num_own: int) -> None:
-    """No controller acted on them: their fields are those that the services' own certificates have."""
-    found = checked({"mtls": {"source": "certManager", "certManager": {"issuerRef": issuer}}})
-    certificates = {o["spec"]["secretName"]: o["spec"] for o in found if o["kind"] == "Certificate"}
-    for role in set(PeerRole) - {PeerRole.SUPERVISOR}:
-        identity, spec = Identity("demo.stratos", role), certificates[f"demo-tls-{role}"]
-        assert spec["uris"] == [identity.uri]
-        own = ("demo-autoscaler.stratos.svc",) if role is PeerRole.AUTOSCALER else ()
-        assert tuple(spec["dnsNames"]) == (*identity.dns_names, *own)
-        assert {"server auth", "client auth"} <= set(spec["usages"])
-        assert spec["issuerRef"]["name"] == issuer.get("name", "demo-tls-ca")
-    assert sum(spec.get("isCA", False) for spec in certificates.values()) == num_own
-
-
-def test_the_api_over_tls() -> None:
-    found = checked({"gateway": {"tls": {"secretName": "public"}, "service": {"tlsPort": 8443}}})
-    (held,) = [v["secret"] for v in pod_spec(found, "demo-gateway-base")["volumes"] if v["name"] == "http-tls"]
-    assert held["secretName"] == "public"
-    environment = variables(container(found, "demo-gateway-base"))
-    assert environment["STRATOS_GATEWAY_HTTP_TLS__KEY_PATH"] == "/etc/stratos/http-tls/tls.key"
-    (port,) = one(found, "Service", "demo-gateway")["spec"]["ports"]
-    assert (port["name"], port["port"]) == ("https", 8443)
-    (test,) = one(found, "Pod", "demo-test-stream")["spec"]["containers"]
-    assert variables(test)["STRATOS_TEST_URL"] == "https://demo-gateway.stratos.svc:8443"
-
-
-def test_without_mtls_there_is_nothing_of_it() -> None:
-    found = checked({"mtls": {"enabled": False}, **NO_METRICS_API})
-    assert [o for o in found if "tls" in json.dumps(o)] == []
 
 
 @pytest.mark.parametrize("release", ["x" * 53, f"{'x' * 52}y", "1st.site"])

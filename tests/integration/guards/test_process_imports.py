@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
-import pytest
+from tests.support.paths import BASE_MODEL
 
-from tests.support.tiny_models import save_tiny_llama
-
-TORCH_FREE = {
+TORCH_FREE = (
     "stratos_gateway.__main__",
     "stratos_router.__main__",
     "stratos_lora_registry.__main__",
@@ -23,14 +20,25 @@ TORCH_FREE = {
     "stratos.engine.kv_cache.prefix_cache",
     "stratos.engine.fake.runner",
     "stratos.worker.simulated.__main__",
-}
+)
+WORKERS = (
+    "import stratos_prefill_worker.__main__, stratos_decode_worker.__main__\n"
+    "import stratos.engine.runner.torch_runner, stratos.worker.engine_client.factory"
+)
+LOADING = (
+    "from pathlib import Path\n"
+    "from stratos.engine.runner.torch_runner import TorchRunner\n"
+    "from stratos.engine.settings import RunnerConfig\n"
+    f"TorchRunner.load(RunnerConfig(model_path=Path({str(BASE_MODEL)!r}), kv_pool_bytes=1 << 20))"
+)
 
 
-def modules_after(statement: str) -> set[str]:
-    code = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+def modules_after(*statements: str) -> list[set[str]]:
+    """All modules after each statement of one process: what is not there after the last one is there after none."""
+    code = "import json, sys\n" + "\n".join(f"{one}\nprint(json.dumps(sorted(sys.modules)))" for one in statements)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    return set(json.loads(done.stdout))
+    return [set(json.loads(line)) for line in done.stdout.splitlines()]
 
 
 def opentelemetry_in(modules: set[str]) -> set[str]:
@@ -38,37 +46,19 @@ def opentelemetry_in(modules: set[str]) -> set[str]:
     return {name for name in modules if name.startswith(("opentelemetry.sdk.trace", "opentelemetry.exporter"))}
 
 
-@pytest.mark.parametrize("module", sorted(TORCH_FREE))
-def test_is_free_of_torch(module: str) -> None:
-    modules = modules_after(f"import {module}")
-    assert module in modules
-    assert not modules & {"torch", "transformers", "peft", "safetensors.torch"}
-    assert not opentelemetry_in(modules)
+def test_transports_are_free_of_torch_and_grpc_and_services_of_torch() -> None:
+    transports, *services = modules_after("import stratos.kv.registry", *(f"import {name}" for name in TORCH_FREE))
+    assert "stratos.kv.registry" in transports
+    assert not transports & {"torch", "grpc"}, "until gloo is made"
+    for module, modules in zip(TORCH_FREE, services, strict=True):
+        assert module in modules
+        assert not modules & {"torch", "transformers", "peft", "safetensors.torch"}, module
+        assert not opentelemetry_in(modules), module
 
 
-def test_workers_import_neither_transformers_nor_peft() -> None:
-    modules = modules_after(
-        "import stratos_prefill_worker.__main__, stratos_decode_worker.__main__\n"
-        "import stratos.engine.runner.torch_runner, stratos.worker.engine_client.factory"
-    )
-    assert "torch" in modules, "the control: the workers do import torch"
-    assert not modules & {"transformers", "peft", "accelerate", "stratos.cli", "stratos_gateway", "stratos_router"}
-    assert not opentelemetry_in(modules)
-
-
-def test_transports_import_no_torch_and_no_grpc_until_gloo_is_made() -> None:
-    modules = modules_after("import stratos.kv.registry")
-    assert "stratos.kv.registry" in modules
-    assert not modules & {"torch", "grpc"}
-
-
-def test_loading_a_model_imports_no_heavy_machinery(tmp_path: Path) -> None:
-    save_tiny_llama(tmp_path)
-    modules = modules_after(
-        "from pathlib import Path\n"
-        "from stratos.engine.runner.torch_runner import TorchRunner\n"
-        "from stratos.engine.settings import RunnerConfig\n"
-        f"TorchRunner.load(RunnerConfig(model_path=Path({str(tmp_path)!r}), kv_pool_bytes=1 << 20))"
-    )
-    assert "torch" in modules
-    assert not modules & {"torch._dynamo", "sympy", "transformers", "peft", "torch._inductor"}
+def test_workers_import_neither_transformers_nor_peft_and_load_a_model_without_heavy_machinery() -> None:
+    workers, loaded = modules_after(WORKERS, LOADING)
+    assert "torch" in workers, "the control: the workers do import torch"
+    assert not workers & {"transformers", "peft", "accelerate", "stratos.cli", "stratos_gateway", "stratos_router"}
+    assert not opentelemetry_in(workers)
+    assert not loaded & {"torch._dynamo", "sympy", "transformers", "peft", "torch._inductor"}

@@ -21,8 +21,10 @@ import socket
 import sys
 from dataclasses import dataclass
 from fcntl import F_DUPFD, fcntl
+from functools import partial
 from pathlib import Path
 
+from stratos.cli.forking.ending import end_as
 from stratos.cli.forking.wire import MAX_FDS, MAX_PACKET, Ended, Forked, ForkRequest, to_packet
 from stratos.rpc.serving.parent import PARENT_PID_ENV, end_with_parent
 
@@ -161,7 +163,9 @@ def main() -> int:
     channel = socket.socket(fileno=int(sys.argv[1]))
     end_with_parent(int(sys.argv[2]))
     child = ForkServer(channel).run()
-    return 0 if child is None else become(child)
+    if child is not None:
+        end_as(partial(become, child))
+    return 0
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 Start: Redis, then everything that needs no address of another, then gateways and autoscaler (see ``topology``).
 While running: a process that crashed is started again after a growing pause, with the addresses it had, so that
 its peers find it; a worker comes back as a new incarnation.  After more than ``MAX_CRASHES`` in a row it stays
-stopped, and ``stratos status`` says so.  End: autoscaler, gateways (open streams get their time), routers, workers,
-registry, Redis; each bounded.
+stopped, and ``stratos status`` says so.  End: autoscaler, gateways (open streams get their time), what gateways call,
+Redis; each bounded.
 
 It knows processes and addresses, not what the services say to each other.
 """
@@ -33,14 +33,12 @@ HEALTHY_AFTER_S = 60.0
 """A process that served for this long has its crashes forgotten."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.25, 8.0
 STOP_ORDER = (
-    ("prometheus",),
-    ("autoscaler",),
+    ("prometheus", "autoscaler"),
     ("gateway",),
-    ("router",),
-    ("prefill_worker", "decode_worker"),
-    ("lora_registry",),
+    ("router", "prefill_worker", "decode_worker", "lora_registry"),
     ("redis",),
 )
+"""Those of a group end together: without gateways nothing calls routers, workers and registry any more."""
 KILL_MARGIN_S = 3.0
 Report = Callable[[str], None]
 SpecFactory = Callable[[str], ProcessSpec]

@@ -7,6 +7,8 @@ not turned for ``stall_timeout_s``, the service gives a reason not to be ready, 
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -120,6 +122,8 @@ class ProbeServer:
 
     def close(self) -> None:
         """Stop answering."""
+        with contextlib.suppress(OSError):  # not on every system; without it the thread looks up after its pause
+            self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which else is waited for
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -1,8 +1,11 @@
-"""The TLS context of the API."""
+"""TLS contexts: of the API, and of calls to endpoints outside of the platform."""
 
 from __future__ import annotations
 
+import functools
 import ssl
+
+import httpx
 
 from stratos.common.tls.reloading import ReloadingContext, reason
 from stratos.rpc.binding import StartError
@@ -19,6 +22,12 @@ def api_context(config: HttpTlsConfig) -> ReloadingContext:
         return ReloadingContext("the API", config.certificate_path, config.key_path, _configure)
     except OSError as error:
         raise StartError(f"the certificate of the API cannot be used: {reason(error)}") from None
+
+
+@functools.cache
+def outside_context() -> ssl.SSLContext:
+    """Trusts public authorities; all clients share it, as to read them takes tens of milliseconds."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def _configure(context: ssl.SSLContext) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from collections.abc import Awaitable, Callable
@@ -27,7 +28,9 @@ async def fetch_keys(issuer: OidcIssuer, timeout_s: float) -> KeySet:
         FetchFailed: it does not answer, or with something else.
     """
     try:
-        verify = ssl.create_default_context(cafile=None if issuer.ca_path is None else str(issuer.ca_path))
+        ca_path = None if issuer.ca_path is None else str(issuer.ca_path)
+        # Reading the authorities of the system takes tens of milliseconds, in which no stream could go on.
+        verify = await asyncio.to_thread(ssl.create_default_context, cafile=ca_path)
         async with httpx.AsyncClient(timeout=timeout_s, verify=verify) as client:
             url = issuer.jwks_url or await _discover(client, issuer)
             return parse_key_set(await _get(client, url), issuer.algorithms)

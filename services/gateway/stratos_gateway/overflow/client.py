@@ -12,6 +12,7 @@ import httpx
 import orjson
 
 from stratos.common.errors import WorkerLost
+from stratos_gateway.http.tls import outside_context
 from stratos_gateway.overflow.config import OverflowConfig
 from stratos_gateway.overflow.events import BadStream, read_events
 from stratos_gateway.overflow.output import ExternalOutput
@@ -49,6 +50,7 @@ class OverflowClient:
             headers={"authorization": f"Bearer {key}"} if key else {},
             timeout=httpx.Timeout(config.idle_timeout_s, connect=config.connect_timeout_s),
             limits=httpx.Limits(max_connections=config.max_open),
+            verify=outside_context(),
             trust_env=False,
         )
 

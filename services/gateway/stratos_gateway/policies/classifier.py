@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import httpx
 import orjson
 
+from stratos_gateway.http.tls import outside_context
 from stratos_gateway.policies.config import PoliciesConfig
 
 _MAX_ANSWER_BYTES = 1024 * 1024
@@ -53,6 +54,7 @@ class HttpClassifier(Classifier):
             headers={"authorization": f"Bearer {key}"} if key else {},
             timeout=config.classifier_timeout_s,
             limits=httpx.Limits(max_connections=config.classifier_max_calls),
+            verify=outside_context(),
             trust_env=False,
             transport=transport,
         )

@@ -8,17 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+import pytest_asyncio
 
 from stratos.cli.forking.client import ForkedProcess, ForkServer, ForkServerGone
 from tests.support.waiting import eventually, wait_until
 
 SERVICE = """
-import json, os, signal, socket, sys, threading
+import atexit, json, os, signal, socket, sys, threading
 from pathlib import Path
 from stratos.rpc.serving.parent import PARENT_PID_ENV, end_with_parent
 
@@ -29,6 +30,14 @@ def main():
         return 7
     if task == "raise":
         raise RuntimeError("broken")
+    if task == "leave":
+        sys.exit("a reason")
+    if task == "last words":
+        is_over = threading.Event()
+        threading.Thread(target=lambda: (is_over.wait(), print("thread"))).start()
+        atexit.register(print, "atexit")
+        threading.Timer(0.01, is_over.set).start()
+        sys.exit(9)
     found = {
         "argv": sys.argv, "pid": os.getpid(), "session": os.getsid(0), "comm": Path("/proc/self/comm").read_text(),
         "inherited": os.environ.get("INHERITED"), "threads": threading.active_count(),
@@ -40,20 +49,25 @@ def main():
     signal.pause()
 """
 
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
+"""That of the server."""
 
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    folder = tmp_path / "forked_sample"
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("packages") / "forked_sample"
     folder.mkdir()
     (folder / "__init__.py").touch()
     (folder / "__main__.py").write_text(SERVICE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("INHERITED", "yes")
-    return folder.name
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder.parent))
+        patch.setenv("INHERITED", "yes")
+        yield folder.name
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(package: str) -> AsyncIterator[ForkServer]:
+    """One for all tests: it imports every service, for a second of processor time."""
     server = ForkServer.begin()
     yield server
     server.end()
@@ -81,6 +95,7 @@ def forks(server: ForkServer, package: str, tmp_path: Path) -> Forks:
     return Forks(server, package, tmp_path / "log")
 
 
+@in_one_loop
 async def test_a_fork_is_a_process_of_its_own(forks: Forks) -> None:
     process = await forks.fork("wait")
     said = await forks.said()
@@ -93,26 +108,40 @@ async def test_a_fork_is_a_process_of_its_own(forks: Forks) -> None:
     process.send_signal(signal.SIGTERM)  # nothing, as there is no process
 
 
+@in_one_loop
 async def test_a_listener_is_found_under_its_number(forks: Forks) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         await forks.fork("listen", (listener.fileno(),), LISTENER=str(listener.fileno()))
         assert (await forks.said())["port"] == listener.getsockname()[1]
 
 
-@pytest.mark.parametrize(("task", "code"), [("exit", 7), ("raise", 1)])
-async def test_exit_codes_and_tracebacks_are_those_of_the_service(forks: Forks, task: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("task", "code", "words"),
+    [
+        ("exit", 7, ""),
+        ("raise", 1, "RuntimeError: broken"),
+        ("leave", 1, "a reason"),
+        ("last words", 9, "thread\natexit"),
+    ],
+)
+@in_one_loop
+async def test_exit_codes_and_words_are_those_of_the_service(forks: Forks, task: str, code: int, words: str) -> None:
     process = await forks.fork(task)
     assert await process.wait() == code
-    assert ("RuntimeError: broken" in forks.log_path.read_text()) is (task == "raise")
+    assert forks.log_path.read_text().strip().endswith(words)
+    assert ("Traceback" in forks.log_path.read_text()) is (task == "raise")
 
 
+@in_one_loop
 async def test_what_cannot_be_forked_is_said_and_harms_no_other(forks: Forks) -> None:
     with pytest.raises(ForkServerGone, match="too large an environment"):
         await forks.fork("wait", HUGE="x" * 200_000)
     assert await (await forks.fork("exit")).wait() == 7
 
 
+@in_one_loop
 async def test_processes_end_with_their_server_and_no_other_is_forked(forks: Forks) -> None:
+    # The last one of the shared server: it ends it.
     process = await forks.fork("wait")
     await forks.said()
     os.kill(psutil.Process(process.pid).ppid(), signal.SIGKILL)

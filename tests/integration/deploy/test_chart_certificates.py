@@ -1,0 +1,98 @@
+"""Certificates of the chart: its own, supplied ones, those of cert-manager, and what is open without them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scripts.chart_rendering import NO_RENDERER, has_renderer
+from stratos.common.tls.identity import Identity, PeerRole
+from tests.support.chart_objects import Object, container, kinds, one, pod_spec, pods, variables
+from tests.support.chart_rendering import checked
+
+pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
+NO_METRICS_API = {"autoscaling": {"metricsApi": {"create": False}}}
+
+
+@pytest.fixture(scope="module")
+def defaults() -> list[Object]:
+    return checked({})
+
+
+def test_mtls_is_on_and_its_job_may_write_its_own_secrets_alone(defaults: list[Object]) -> None:
+    spec = pod_spec(defaults, "demo-prefill-base")
+    (held,) = [v["secret"] for v in spec["volumes"] if v["name"] == "tls"]
+    assert held["secretName"] == "demo-tls-prefill-worker"
+    environment = variables(spec["containers"][0])
+    assert environment["STRATOS_PREFILL_WORKER_TLS__DOMAIN"] == "demo.stratos"
+    rules = one(defaults, "Role", "demo-certificates")["rules"]
+    assert {verb for rule in rules if "resourceNames" not in rule for verb in rule["verbs"]} == {"create"}
+    assert all(name.startswith("demo-tls-") for name in rules[0]["resourceNames"])
+    with_token = [p.component for p in pods(defaults) if p.spec["automountServiceAccountToken"]]
+    assert sorted(with_token) == ["autoscaler", *["certificates"] * 3]
+    hook = one(defaults, "Job", "demo-certificates-remove")["metadata"]["annotations"]
+    assert hook["helm.sh/hook"] == "pre-delete"
+
+
+def kv_ports(objects: list[Object]) -> list[tuple[int, int]]:
+    """First and last port on which decode workers take KV from prefill workers."""
+    rules = one(objects, "NetworkPolicy", "demo-decode-worker")["spec"]["ingress"]
+    ports = [port for rule in rules for port in rule["ports"] if matches_component(rule, "prefill-worker")]
+    return [(port["port"], port.get("endPort", port["port"])) for port in ports]
+
+
+def matches_component(rule: Object, component: str) -> bool:
+    selectors = [peer.get("podSelector", {}).get("matchLabels", {}) for peer in rule.get("from", [])]
+    return any(labels.get("app.kubernetes.io/component") == component for labels in selectors)
+
+
+def test_kv_is_encrypted_on_one_port_unless_the_risk_is_named(defaults: list[Object]) -> None:
+    worker = variables(container(defaults, "demo-decode-base"))
+    assert worker["STRATOS_DECODE_WORKER_TRANSPORT__NAMES"] == '["tls"]'
+    assert worker["STRATOS_DECODE_WORKER_TRANSPORT__TLS__PORT"] == "9200"
+    assert kv_ports(defaults) == [(9200, 9200)]
+    config = {"config": {"transport": {"names": ["tls", "gloo"], "allowUnencryptedGloo": True}}}
+    assert kv_ports(checked({"decodeWorker": config, "prefillWorker": config})) == [(9200, 9200), (32768, 60999)]
+    assert kv_ports(checked({"mtls": {"enabled": False}, **NO_METRICS_API})) == [(32768, 60999)]
+
+
+def test_supplied_certificates_need_no_job_and_no_rights() -> None:
+    found = checked({"mtls": {"source": "secrets", "secretPrefix": "site-tls", "domain": "site"}})
+    assert "CronJob" not in {o["kind"] for o in found}
+    assert not [name for kind in ("Role", "RoleBinding") for name in kinds(found, kind) if "certificates" in name]
+    (held,) = [v["secret"] for v in pod_spec(found, "demo-router")["volumes"] if v["name"] == "tls"]
+    assert held["secretName"] == "site-tls-router"
+    assert variables(container(found, "demo-router"))["STRATOS_ROUTER_TLS__DOMAIN"] == "site"
+
+
+@pytest.mark.parametrize(("issuer", "num_own"), [({}, 1), ({"name": "company", "kind": "ClusterIssuer"}, 0)])
+def test_certificates_of_cert_manager_name_what_peers_expect(issuer: dict[str, str], num_own: int) -> None:
+    """No controller acted on them: their fields are those that the services' own certificates have."""
+    found = checked({"mtls": {"source": "certManager", "certManager": {"issuerRef": issuer}}})
+    certificates = {o["spec"]["secretName"]: o["spec"] for o in found if o["kind"] == "Certificate"}
+    for role in set(PeerRole) - {PeerRole.SUPERVISOR}:
+        identity, spec = Identity("demo.stratos", role), certificates[f"demo-tls-{role}"]
+        assert spec["uris"] == [identity.uri]
+        own = ("demo-autoscaler.stratos.svc",) if role is PeerRole.AUTOSCALER else ()
+        assert tuple(spec["dnsNames"]) == (*identity.dns_names, *own)
+        assert {"server auth", "client auth"} <= set(spec["usages"])
+        assert spec["issuerRef"]["name"] == issuer.get("name", "demo-tls-ca")
+    assert sum(spec.get("isCA", False) for spec in certificates.values()) == num_own
+
+
+def test_the_api_over_tls() -> None:
+    found = checked({"gateway": {"tls": {"secretName": "public"}, "service": {"tlsPort": 8443}}})
+    (held,) = [v["secret"] for v in pod_spec(found, "demo-gateway-base")["volumes"] if v["name"] == "http-tls"]
+    assert held["secretName"] == "public"
+    environment = variables(container(found, "demo-gateway-base"))
+    assert environment["STRATOS_GATEWAY_HTTP_TLS__KEY_PATH"] == "/etc/stratos/http-tls/tls.key"
+    (port,) = one(found, "Service", "demo-gateway")["spec"]["ports"]
+    assert (port["name"], port["port"]) == ("https", 8443)
+    (test,) = one(found, "Pod", "demo-test-stream")["spec"]["containers"]
+    assert variables(test)["STRATOS_TEST_URL"] == "https://demo-gateway.stratos.svc:8443"
+
+
+def test_without_mtls_there_is_nothing_of_it() -> None:
+    found = checked({"mtls": {"enabled": False}, **NO_METRICS_API})
+    assert [o for o in found if "tls" in json.dumps(o)] == []
