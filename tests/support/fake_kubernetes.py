@@ -6,7 +6,6 @@ Objects are plain dictionaries; what a test changes by hand is seen by the next 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import socket
 from collections.abc import AsyncIterator
@@ -19,6 +18,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from stratos.rpc.serving.embedded_http import EmbeddedServer
 
 Object = dict[str, Any]
 NAMESPACE = "stratos"
@@ -146,19 +147,15 @@ async def fake_kubernetes() -> AsyncIterator[FakeKubernetes]:
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     cluster.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = _Server(uvicorn.Config(app, loop="none", lifespan="off", ws="none", log_config=None, access_log=False))
+    server = EmbeddedServer(
+        uvicorn.Config(app, loop="none", lifespan="off", ws="none", log_config=None, access_log=False)
+    )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield cluster
     finally:
-        server.should_exit = True
+        server.end()
         await serving
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        yield
 
 
 def _ready(is_ready: bool) -> Object:

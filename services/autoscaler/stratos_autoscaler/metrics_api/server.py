@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Iterator
 
 import uvicorn
 
@@ -15,6 +13,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
 from stratos.common.tls.reloading import reason
 from stratos.rpc.binding import StartError, explain_bind_failure, join_address, split_address
+from stratos.rpc.serving.embedded_http import EmbeddedServer
 from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.kubernetes.api import ApiServer
 from stratos_autoscaler.metrics_api.access import Access
@@ -27,13 +26,6 @@ from stratos_autoscaler.metrics_api.tls import PeerProtocol, ServingContext
 _log = logging.getLogger(__name__)
 LISTEN_SETTING = "STRATOS_AUTOSCALER_METRICS_API__LISTEN"
 FIRST_TRY_S = 1.0
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the lifecycle."""
-        yield
 
 
 class MetricsApi:
@@ -67,7 +59,7 @@ class MetricsApi:
         self.address = join_address(*self._socket.getsockname()[:2])
         access = Access(api, config.access_ttl_s, clock)
         app = MetricsApp(board, namespace, access, lambda: self._proxy)
-        self._server = _Server(
+        self._server = EmbeddedServer(
             uvicorn.Config(
                 app,
                 http=PeerProtocol,
@@ -92,7 +84,7 @@ class MetricsApi:
             await asyncio.shield(serving)
         finally:
             following.cancel()
-            self._server.should_exit = True
+            self._server.end()
             await asyncio.gather(serving, following, return_exceptions=True)
 
     def close(self) -> None:

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from stratos.rpc.serving.embedded_http import EmbeddedServer
 from stratos_gateway.http.listener import BACKLOG, Listener
 from stratos_gateway.http.protocol import BoundedHttpProtocol, ConnectionsState
 
 MIN_IDLE_S = 1.0
 """A connection that was used within this time is likely to be used again at once."""
-_TICK_S = 1.0
-"""How often the Date header of answers is renewed."""
-_END_POLL_S = 0.005
-_log = logging.getLogger(__name__)
 
 
-class _Server(uvicorn.Server):
+class _Server(EmbeddedServer):
     def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None, handshake_timeout_s: float) -> None:
         super().__init__(config)
-        self._exit = asyncio.Event()
         self._options: dict[str, Any] = {}
         if tls is not None:
             self._options = {"ssl": tls, "ssl_handshake_timeout": handshake_timeout_s}
@@ -49,43 +43,6 @@ class _Server(uvicorn.Server):
             await loop.create_server(connect, sock=sock, backlog=BACKLOG, **self._options) for sock in sockets or ()
         ]
         self.started = True
-
-    async def main_loop(self) -> None:
-        """As uvicorn's, which looks ten times a second whether it is to end."""
-        while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK_S):
-                    await self._exit.wait()
-
-    def end(self) -> None:
-        """Leave the main loop."""
-        self.should_exit = True
-        self._exit.set()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, which pauses before it looks whether connections have ended, and as long between two looks."""
-        for server in self.servers:
-            server.close()
-        for sock in sockets or ():
-            sock.close()
-        state = self.server_state
-        for connection in list(state.connections):
-            connection.shutdown()
-        try:
-            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                while state.connections or state.tasks:  # noqa: ASYNC110 -- nothing signals their ends
-                    await asyncio.sleep(_END_POLL_S)
-                for server in self.servers:
-                    await server.wait_closed()
-        except TimeoutError:
-            _log.error("%d requests did not end in time and are cancelled", len(state.tasks))
-            for task in state.tasks:
-                task.cancel()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the lifecycle."""
-        yield
 
 
 class HttpServer:
