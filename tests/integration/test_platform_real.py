@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 
 BASE = BASE_MODEL
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return "
-NUM_LONG = 400
+NUM_LONG = 200
 WATERMARK_KEY = "a key for one tenant's output"
 EXAMPLES = ROOT / "examples"
 

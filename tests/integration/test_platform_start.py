@@ -107,7 +107,8 @@ def test_a_redis_that_does_not_answer(tmp_path: Path) -> None:
 
 
 def test_a_killed_supervisor_takes_every_process_with_it(tmp_path: Path) -> None:
-    platform = launch_platform(tmp_path / "data", "--engine", "fake", is_executed=True)
+    """Interpreters of their own, whose imports take their time, are killed in the next one."""
+    platform = launch_platform(tmp_path / "data", "--engine", "fake")
     platform.wait_for("Ctrl-C here", 60)
     children = platform.children()
     assert {"valkey-server"} <= {child.name() for child in children}
