@@ -1,12 +1,14 @@
-"""Shared by all tests: interpreted Triton kernels where there is no GPU, and the profiles of property tests."""
+"""Shared by all tests: Triton's interpreter where there is no GPU, property tests' profile, what is collected."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
 
 import hypothesis
+import pytest
 
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"  # counts at the first import of Triton, and peft imports it
@@ -17,3 +19,15 @@ sys.modules["rfc3987_syntax"] = None
 # A busy machine is no counterexample: what has to be fast is measured by tests of its own.
 hypothesis.settings.register_profile("stratos", deadline=None)
 hypothesis.settings.load_profile("stratos")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    gc.disable()  # nearly all that is made until the first test stays
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Every full collection would look through all modules and tests, for most of a second."""
+    gc.freeze()
+    gc.enable()

@@ -21,10 +21,12 @@ import psutil
 import pytest
 
 from stratos.cli.certificates.renewal import Wishes
+from stratos.cli.local.ports import any_free_port
 from stratos.common.errors import PeerRefused, WorkerLost
 from stratos.common.tls.identity import PeerRole
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.router import RouterClient
+from tests.support import warm_process
 from tests.support.certificates import CertificateFolder
 from tests.support.fault_rounds import ROUNDS, is_whole, strike
 from tests.support.paths import FIXTURES
@@ -41,6 +43,8 @@ MTLS = ("--mtls", "--transport", "tls")
 STEP_S = 0.01
 CRASH_POSITION = 3000
 """A decode worker dies when it runs a token there; no other prompt is so long."""
+LONG_ARRAY = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99999}, "minItems": 200}
+PROMPT = "the quick brown fox jumps over the lazy dog and runs away from here"
 
 
 @pytest.fixture(scope="module")
@@ -56,19 +60,13 @@ def platform(tmp_path_factory: pytest.TempPathFactory, guard_dir: Path) -> Itera
         "STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S),
         "STRATOS_DECODE_WORKER_FAKE__CRASH_POSITION": str(CRASH_POSITION),
     }
-    data_dir = tmp_path_factory.mktemp("platform")
-    with running_platform(data_dir, "--engine", "fake", *REPLICAS, *MTLS, env=env) as running:
+    flags = ("--engine", "fake", "--port", str(any_free_port()))  # no other platform takes it when this one has ended
+    with running_platform(tmp_path_factory.mktemp("platform"), *flags, *REPLICAS, *MTLS, env=env) as running:
         yield running
 
 
 def client_of(platform: PlatformProcess) -> openai.OpenAI:
     return openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=60)
-
-
-LONG_ARRAY = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99999}, "minItems": 200}
-
-
-PROMPT = "the quick brown fox jumps over the lazy dog and runs away from here"
 
 
 def token_ids(platform: PlatformProcess, num_tokens: int, prompt: str | list[int] = PROMPT, **more: Any) -> list[int]:
@@ -81,6 +79,12 @@ def token_ids(platform: PlatformProcess, num_tokens: int, prompt: str | list[int
             extra_body={"ignore_eos": True, "return_token_ids": True, **more},
         )
     return answer.choices[0].token_ids
+
+
+def all_token_ids(platform: PlatformProcess, num_tokens: int, prompts: list[str]) -> list[list[int]]:
+    """Of many requests at once."""
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        return list(pool.map(lambda prompt: token_ids(platform, num_tokens, prompt), prompts))
 
 
 def test_every_service_is_a_process_that_serves(platform: PlatformProcess) -> None:
@@ -145,8 +149,7 @@ def test_a_stream_outlives_new_certificates_and_a_new_ca(platform: PlatformProce
 
 def test_the_first_url_is_the_base_url_and_it_answers(platform: PlatformProcess) -> None:
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/v1", platform.base_url)
-    names = {model.id for model in client_of(platform).models.list()}
-    assert names == {"base"}
+    assert {model.id for model in client_of(platform).models.list()} == {"base"}
 
 
 def test_the_printed_curl_line_streams_when_pasted(platform: PlatformProcess) -> None:
@@ -157,10 +160,10 @@ def test_the_printed_curl_line_streams_when_pasted(platform: PlatformProcess) ->
     assert len(events) > 3
 
 
-def test_the_printed_snippet_runs_when_pasted(platform: PlatformProcess) -> None:
+def test_the_printed_snippet_runs_when_pasted(platform: PlatformProcess, tmp_path: Path) -> None:
     start = platform.output.index("from openai import OpenAI")
-    code = platform.output[start : platform.output.index("\n\nIn another terminal")]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    (tmp_path / "snippet.py").write_text(platform.output[start : platform.output.index("\n\nIn another terminal")])
+    done = warm_process.run(str(tmp_path / "snippet.py"))
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
@@ -202,7 +205,7 @@ def test_a_killed_decode_worker_loses_no_token(platform: PlatformProcess, more: 
     restarts = {name: process["num_restarts"] for name, process in platform.processes().items()}
     stream = client_of(platform).completions.create(
         model="base",
-        prompt="the quick brown fox jumps over the lazy dog and runs away from here",
+        prompt=PROMPT,
         max_tokens=150,
         temperature=0,
         stream=True,
@@ -293,22 +296,22 @@ def test_a_second_platform_takes_the_next_port(platform: PlatformProcess) -> Non
 
 def test_simulated_workers_serve_streams_beside_the_others(platform: PlatformProcess) -> None:
     prompts = [f"{index} {PROMPT}" for index in range(12)]  # a cached one would go where it is cached
-    argv = [sys.executable, "-m", "stratos.cli", "sim-worker", "--count", "4", "--data-dir", str(platform.data_dir)]
-    with subprocess.Popen([*argv, "--run", platform.run_id, "--step-ms", "10"]) as process:
-        try:
-            names = {f"sim-{index}" for index in range(4)}
-            wait_until(lambda: names <= live_workers(platform).keys(), what="simulated workers in every router")
-            before = live_workers(platform)
-            with ThreadPoolExecutor(12) as pool:
-                answers = list(pool.map(lambda prompt: token_ids(platform, 40, prompt), prompts))
-            after = live_workers(platform)
-            assert [name for name in names if after[name]["engine_step"] >= before[name]["engine_step"] + 40]
-            assert len({w["incarnation"] for w in after.values()}) == len(after)
-        finally:
-            process.terminate()
-    assert process.returncode == 0
+    argv = ["stratos.cli", "sim-worker", "--count", "4", "--data-dir", str(platform.data_dir)]
+    process = warm_process.begin(*argv, "--run", platform.run_id, "--step-ms", "10", files=warm_process.INHERITED)
+    try:
+        names = {f"sim-{index}" for index in range(4)}
+        wait_until(lambda: names <= live_workers(platform).keys(), what="simulated workers in every router")
+        before = live_workers(platform)
+        answers = all_token_ids(platform, 40, prompts)
+        after = live_workers(platform)
+        assert [name for name in names if after[name]["engine_step"] >= before[name]["engine_step"] + 40]
+        assert len({w["incarnation"] for w in after.values()}) == len(after)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(30)
+    assert code == 0
     wait_until(lambda: not [w for w in platform.status()["workers"] if w["worker_id"] in names], what="their end")
-    assert answers == [token_ids(platform, 40, prompt) for prompt in prompts], "the others say the same"
+    assert answers == all_token_ids(platform, 40, prompts), "the others say the same"
 
 
 MIX: list[dict[str, Any]] = [{}, {"n": 2}, {"frequency_penalty": 1.0}, {"structured_outputs": {"json": LONG_ARRAY}}]
@@ -317,7 +320,8 @@ MIX: list[dict[str, Any]] = [{}, {"n": 2}, {"frequency_penalty": 1.0}, {"structu
 def test_no_token_differs_while_processes_of_each_kind_are_killed_and_stopped(platform: PlatformProcess) -> None:
     """The short form of tests/chaos/test_faults.py."""
     prompts = [f"{index} {PROMPT}" for index in range(len(MIX))]
-    expected = [token_ids(platform, 120, prompt, **more) for prompt, more in zip(prompts, MIX, strict=True)]
+    with ThreadPoolExecutor(len(MIX)) as pool:
+        expected = list(pool.map(lambda prompt, more: token_ids(platform, 120, prompt, **more), prompts, MIX))
     is_over = threading.Event()
 
     def stream(index: int) -> list[list[int]]:
@@ -356,7 +360,7 @@ def test_a_prompt_that_crashes_workers_costs_two_and_is_refused_by_every_gateway
             token_ids(platform, 8, poison)
         assert caught.value.code == "prompt_refused"
     assert num_deaths() == before + 2
-    assert [answer.result() for answer in bystanders] == [token_ids(platform, 100, prompt) for prompt in others]
+    assert [answer.result() for answer in bystanders] == all_token_ids(platform, 100, others)
 
 
 def live_workers(platform: PlatformProcess) -> dict[str, dict[str, Any]]:
@@ -389,8 +393,7 @@ def test_ctrl_c_leaves_nothing_behind(platform: PlatformProcess) -> None:
     port = int(platform.base_url.rsplit(":")[-1].split("/")[0])
     assert platform.stop(signal.SIGINT) == 0
     assert gone(children)
-    assert not run_dir.exists()
-    assert not shm_dir.exists()
+    assert not [path for path in (run_dir, shm_dir) if path.exists()]
     assert not list((platform.data_dir / "run").iterdir())
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -71,8 +70,8 @@ class Driver:
 
     def __init__(self, runner: TorchRunner, seed: int = 0) -> None:
         self.runner, self._step, self._next_id = runner, 0, 0
-        self._free = list(range(runner.info.num_blocks))
-        random.Random(seed).shuffle(self._free)
+        order = torch.randperm(runner.info.num_blocks, generator=torch.Generator().manual_seed(seed))
+        self._free: list[int] = order.tolist()
 
     def stream(self, tokens: Sequence[int], **spec: Any) -> Stream:
         """A new sequence with blocks for the whole context."""

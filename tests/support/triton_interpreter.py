@@ -69,6 +69,41 @@ if IS_INTERPRETED:
         _make_tuple(self, self.values)
         return self.type
 
+    _shapes: dict[Any, Any] = {}
+
+    def _make_block(self: Any, element_ty: Any, shape: Any) -> None:
+        """Checks a shape once."""
+        key = tuple(size.value if isinstance(size, tl.constexpr) else size for size in shape)
+        if key not in _shapes:
+            numel = tl.core.validate_block_shape(key)
+            if not key:
+                raise TypeError("0d block_type is forbidden")
+            sizes = tl.core.tuple([tl.constexpr(size) for size in key])
+            _shapes[key] = tl.core.tuple(key), numel, sizes, tl.constexpr(numel)
+        self.element_ty, self.known = element_ty, _shapes[key]
+        self.shape, self.numel = self.known[:2]
+
+    _no_shape = tl.core.tuple([]), tl.constexpr(1)
+
+    def _make_tensor(self: Any, handle: Any, type: Any) -> None:
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = type.known[2:] if type.is_block() else _no_shape
+
+    def _patch_attr(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+        semantic = interpreter.TritonSemantic(builder)
+        inner = getattr(member, "__wrapped__", member)  # without the check that there are semantics
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            kwargs["_semantic"] = semantic
+            return inner(*args, **kwargs)
+
+        scope.set_attr(obj, name, call)
+
+    # Its check of integers for overflow is thrown away unless kernels are debugged, and took a third of all time.
+    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
+    interpreter._patch_attr = _patch_attr
+    tl.core.block_type.__init__, tl.core.tensor.__init__ = _make_block, _make_tensor
+    tl.core.block_type.name = property(lambda self: f"<{self.shape}, {self.element_ty}>")
     tl.core.tuple.__init__, tl.core.tuple.__getattr__ = _make_untyped, _find
     interpreter._get_np_dtype = _get_dtype_once
     interpreter._patch_lang = _patch_once

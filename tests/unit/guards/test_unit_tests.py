@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,16 +36,23 @@ def called_name(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def process_starts(source: str, support: frozenset[str] = frozenset()) -> set[str]:
-    """Imports, calls and fixtures of a module that mean a process; ``support``: modules that start some."""
+@cache
+def names_in(source: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Modules that a module imports, and its calls and fixtures that mean a process."""
     tree = ast.parse(source)
-    found = {name for name in imported_names(tree) if name.partition(".")[0] in STARTERS or name in support}
+    found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and called_name(node) in STARTING_CALLS:
             found.add(called_name(node))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found |= {argument.arg for argument in node.args.args} & FIXTURES
-    return found
+    return frozenset(imported_names(tree)), frozenset(found)
+
+
+def process_starts(source: str, support: frozenset[str] = frozenset()) -> set[str]:
+    """Imports, calls and fixtures of a module that mean a process; ``support``: modules that start some."""
+    imports, found = names_in(source)
+    return {name for name in imports if name.partition(".")[0] in STARTERS or name in support} | found
 
 
 def starting_support() -> frozenset[str]:

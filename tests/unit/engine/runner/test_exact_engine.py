@@ -41,9 +41,10 @@ def alone_and_crowded(path: Path, runner: dict[str, Any], seed: int) -> tuple[di
     source = random.Random(seed)
     requests = random_requests(source)
     expected: dict[Any, Any] = {}
+    one_by_one = make_core(path, runner=runner, enable_prefix_cache=False)
     for request in requests:
-        expected |= run(make_core(path, runner=runner, enable_prefix_cache=False), request).choices
-    block_bytes = make_core(path, runner=runner).info.geometry.token_bytes * BLOCK_SIZE
+        expected |= run(one_by_one, request).choices
+    block_bytes = one_by_one.info.geometry.token_bytes * BLOCK_SIZE
     core = make_core(
         path,
         kv_pool_bytes=NUM_BLOCKS * block_bytes,

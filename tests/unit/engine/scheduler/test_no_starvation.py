@@ -177,13 +177,13 @@ def run_out_of_room(seed, overlap):
 def test_whoever_is_preempted_twice_has_got_a_token_in_between(overlap):
     """Of one class and without new arrivals, no work is thrown away twice for nothing."""
     count = 0
-    for seed in range(100):
+    for seed in range(examples(100)):
         preempted_at = {}
         for name, num_output in run_out_of_room(seed, overlap):
             assert preempted_at.get(name) != num_output, f"{name} was preempted twice without a token between"
             preempted_at[name] = num_output
             count += 1
-    assert count > 60
+    assert count > 20
 
 
 @pytest.mark.parametrize("overlap", [False, True])
