@@ -35,7 +35,7 @@ from tests.support.prometheus import ask, fetch, need
 from tests.support.promql import selectors
 from tests.support.waiting import wait_until
 
-FLAGS = ("--engine", "fake", "--observe", "--mtls", "--transport", "tls")
+FLAGS = ("--engine", "fake", "--observe", "--max-decode", "1", "--mtls", "--transport", "tls")
 SERVICES = ("GATEWAY", "ROUTER", "PREFILL_WORKER", "DECODE_WORKER")
 ENV = {
     **{f"STRATOS_{service}_METRIC_VIEWS": '["llm", "vllm"]' for service in SERVICES},
