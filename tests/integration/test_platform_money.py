@@ -24,8 +24,11 @@ import pytest
 from pyarrow.parquet import read_table
 from typer.testing import CliRunner
 
+from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.cli.main import app
 from stratos.cli.money.statements import money
+from stratos.rpc.clients.channel import channel
+from stratos.rpc.codec.fleet import status_from_pb
 from tests.support.money_platform import (
     EXTERNAL_COST,
     EXTERNAL_USAGE,
@@ -309,14 +312,16 @@ async def test_a_deleted_tenant_leaves_nothing_in_the_workers_and_its_money_unde
 
 
 async def settled_blocks(platform: MoneyPlatform) -> tuple[int, int]:
-    """Free and cached blocks of the worker, once it holds no others."""
+    """Free and cached blocks of the worker, once it holds no others; asked of itself, as what routers know is older."""
+    address = (await asyncio.to_thread(platform.process.processes))["decode-0"]["address"]
     found: list[int] = []
 
-    def read() -> bool:
-        (worker,) = platform.process.status()["workers"]
-        blocks = worker["blocks"]
-        found[:] = [blocks["free"], blocks["cached"]]
-        return bool(sum(found) == blocks["total"])
+    async def is_settled() -> bool:
+        async with channel(address) as peer:
+            watch = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest())
+            blocks = status_from_pb(await watch.read()).blocks
+        found[:] = [blocks.free, blocks.cached]
+        return sum(found) == blocks.total
 
-    await eventually(lambda: asyncio.to_thread(read), "nothing runs", poll_s=0.1)
+    await eventually(is_settled, "nothing runs", poll_s=0.1)
     return found[0], found[1]

@@ -38,6 +38,20 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return path, prompt_of(length)
 
 
+@pytest.fixture(scope="module")
+def long_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("long")
+    save_tiny(path, "Llama", **LONG)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny")
+    save_tiny(path, "Llama")
+    return path
+
+
 @pytest.fixture(params=DTYPES)
 def dtype(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -143,10 +157,9 @@ def test_every_build_keeps_the_bits_of_a_sequence(case: tuple[Path, list[int]], 
 
 @pytest.mark.parametrize("kernels", ["best", "torch"])
 @pytest.mark.parametrize("length", [1, BLOCK_SIZE, 16, 63, 64, 65])
-def test_prompts_that_end_at_a_border(tmp_path: Path, dtype: str, kernels: str, length: int) -> None:
+def test_prompts_that_end_at_a_border(tiny_path: Path, dtype: str, kernels: str, length: int) -> None:
     """The end of a block, of a query tile and of a key tile, and one token to either side; batches of 1 to 7 rows."""
-    save_tiny(tmp_path, "Llama")
-    runner, prompt = load(tmp_path, dtype, **KERNELS[kernels]), prompt_of(length)
+    runner, prompt = load(tiny_path, dtype, **KERNELS[kernels]), prompt_of(length)
     reference = alone(runner, prompt)
     for chunk in (1, BLOCK_SIZE, 16):
         assert alone(runner, prompt, chunk) == reference
@@ -157,23 +170,21 @@ def test_prompts_that_end_at_a_border(tmp_path: Path, dtype: str, kernels: str, 
         assert generated(driver, streams, 1 << 20)[-1] == reference
 
 
-def test_without_exact_mode_torch_fails_these_checks(tmp_path: Path, dtype: str) -> None:
-    save_tiny(tmp_path, "Llama", **LONG)
-    runner, prompt = load(tmp_path, dtype, **INEXACT), prompt_of(141)
+def test_without_exact_mode_torch_fails_these_checks(long_path: Path, dtype: str) -> None:
+    runner, prompt = load(long_path, dtype, **INEXACT), prompt_of(141)
     reference, chunked = alone(runner, prompt), alone(runner, prompt, 1)
     differing = [name for name, value in vars(reference).items() if value != vars(chunked)[name]]
     assert {"kv", "logits", "logprobs"} <= set(differing)
     with pytest.raises(AssertionError, match="Trace"):
         check_batch(runner, prompt, reference, reference, "")
-    assert load(tmp_path, dtype).info.identity.numerics_id != runner.info.identity.numerics_id
+    assert load(long_path, dtype).info.identity.numerics_id != runner.info.identity.numerics_id
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-def test_threads_change_no_bit_or_they_are_part_of_the_identity(tmp_path: Path, dtype: str, kernels: str) -> None:
-    save_tiny(tmp_path, "Llama", **LONG)
+def test_threads_change_no_bit_or_they_are_part_of_the_identity(long_path: Path, dtype: str, kernels: str) -> None:
     prompt, before = prompt_of(70), torch.get_num_threads()
     try:
-        runners = [load(tmp_path, dtype, num_threads=threads, **KERNELS[kernels]) for threads in (1, 2)]
+        runners = [load(long_path, dtype, num_threads=threads, **KERNELS[kernels]) for threads in (1, 2)]
         traces = []
         for threads, runner in enumerate(runners, 1):
             torch.set_num_threads(threads)

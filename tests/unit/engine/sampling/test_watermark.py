@@ -111,12 +111,10 @@ def test_the_share_of_false_alarms_is_that_of_the_normal_distribution() -> None:
 
 
 def test_the_same_tokens_alone_and_after_a_resume(marked: list[list[int]]) -> None:
-    fields = {"max_tokens": NUM_TOKENS, "ignore_eos": True, "watermark": MARK}
-    assert run(core(), make_request(prompt(), seed=2, **fields)).choices["r", 0].ids == marked[2]
-    for cut in (1, 90):
-        resumed = run(core(), make_request(prompt(), seed=2, emitted=marked[2][:cut], **fields)).choices["r", 0].ids
-        assert resumed == marked[2][cut:]
-    assert detect(MARK, marked[2][:90] + resumed).z_score > 4
+    for cut, end in ((0, 40), (1, 40), (150, NUM_TOKENS)):
+        fields = {"max_tokens": end, "ignore_eos": True, "watermark": MARK}
+        request = make_request(prompt(), seed=2, emitted=marked[2][:cut], **fields)
+        assert run(core(), request).choices["r", 0].ids == marked[2][cut:end]
 
 
 @pytest.mark.parametrize("gamma", [0.001, 0.25, 0.9])

@@ -71,12 +71,16 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def captured(path: Path, max_batch: int) -> CudaRunner:
+    with torch.inference_mode():
+        runner = CudaRunner.load(config(path, enable_grouped_lora=False), DEVICE)  # nothing is captured twice
+        runner.capture_decodes(max_batch, Recording())
+    return runner
+
+
 @pytest.fixture
 def gpu(model_path: Path) -> CudaRunner:
-    with torch.inference_mode():
-        runner = CudaRunner.load(config(model_path, enable_grouped_lora=False), DEVICE)  # nothing is captured twice
-        runner.capture_decodes(8, Recording())
-    return runner
+    return captured(model_path, 4)
 
 
 def generate(
@@ -97,7 +101,8 @@ def generate(
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_tokens_are_those_of_the_portable_runner(model_path: Path, gpu: CudaRunner, overlap: bool) -> None:
+def test_tokens_are_those_of_the_portable_runner(model_path: Path, overlap: bool) -> None:
+    gpu = captured(model_path, 8)
     portable = generate(TorchRunner.load(config(model_path, enable_native_kernels=False, exact=False)), 0)
     assert len(portable) == len(PARAMS)
     assert generate(gpu, overlap) == portable
