@@ -85,6 +85,13 @@ def test_every_dependency_is_pinned() -> None:
     assert wanted - pinned == set()
 
 
+def test_triton_is_the_one_that_the_ordinary_build_of_torch_depends_on() -> None:
+    """CPU builds depend on none: what installs with one may not install from the public index."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    found = [line for line in lines if line.startswith(("torch==", "triton=="))]
+    assert found == ["torch==2.13.0", "triton==3.7.1"], "look up what the new torch's CUDA build requires"
+
+
 def test_constraints_are_constraints() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", line)] == []
