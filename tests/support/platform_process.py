@@ -177,4 +177,12 @@ def running_platform(
 
 def gone(processes: list[psutil.Process]) -> bool:
     """None of the processes lives; zombies count as ended."""
-    return not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    return not [p for p in processes if state_of(p) != psutil.STATUS_ZOMBIE]
+
+
+def state_of(process: psutil.Process) -> str:
+    """As psutil names it; a zombie if it has gone."""
+    try:
+        return str(process.status()) if process.is_running() else str(psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return str(psutil.STATUS_ZOMBIE)

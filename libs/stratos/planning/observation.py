@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from stratos.core.fleet import Fleet, FleetWorker
 from stratos.core.gateway_load import ttft_percentile
@@ -22,6 +22,8 @@ class WorkerLoad:
     incarnation: str = ""
     is_live: bool = True
     is_draining: bool = False
+    is_owned: bool = True
+    """The backend has it; others help with the load, and are not the autoscaler's to drain."""
     num_seqs: int = 0
     """Running, waiting, on their way there."""
     num_running: int = 0
@@ -68,6 +70,11 @@ class PoolObservation:
         """Workers that do not drain."""
         return tuple(worker for worker in self.workers if not worker.is_draining)
 
+    @property
+    def drainable(self) -> tuple[WorkerLoad, ...]:
+        """Of ``staying``, those that the backend has."""
+        return tuple(worker for worker in self.staying if worker.is_owned)
+
 
 WAITS_FOR = {Work.GENERATION: WorkerRole.DECODE, Work.EMBEDDING: WorkerRole.PREFILL}
 """Whose room a request at the router waits for. A generation's prompt joins a prefill worker's own queue later."""
@@ -78,6 +85,7 @@ def observe(
     pool: PoolKey,
     *,
     models: Mapping[str, str] | None = None,
+    owned: Collection[str] | None = None,
     num_starting: int = 0,
     num_leaving: int = 0,
     is_partial: bool = False,
@@ -90,13 +98,16 @@ def observe(
         fleet: sum over the routers.
         pool: role and model.
         models: model by id of workers, as the backend knows them; for workers that have sent no status yet.
+        owned: ids of the workers that the backend has; ``None``: all.
         num_starting, num_leaving, is_partial: as in ``PoolObservation``.
     """
     started = models or {}
     members = [worker for worker in fleet.workers if worker.ref.role is pool.role and _is_in(worker, pool, started)]
     queues = [q for q in fleet.queues if WAITS_FOR[q.work] is pool.role and pool.holds_model(q.model_digest)]
     return PoolObservation(
-        workers=tuple(_load(worker) for worker in members),
+        workers=tuple(
+            replace(_load(worker), is_owned=owned is None or worker.ref.worker_id in owned) for worker in members
+        ),
         queue_depth=sum(queue.num_requests for queue in queues),
         queued_tokens=sum(queue.num_tokens for queue in queues),
         num_starting=num_starting,

@@ -100,7 +100,7 @@ class PoolPlanner:
             self._missing_since = now
         if self._missing_since is not None and now - self._missing_since >= config.planner.confirm_s:
             return self._start(config.min_workers, num_present, Reason.BELOW_MIN, now)
-        if len(pool.staying) > config.max_workers and not pool.is_partial:
+        if len(pool.drainable) > config.max_workers and not pool.is_partial:
             return self._drain(pool, config.max_workers, Reason.ABOVE_MAX, now)
         return None
 
@@ -128,9 +128,9 @@ class PoolPlanner:
     def _shrink(self, pool: PoolObservation, now: float) -> Decision:
         """One less, when that has been enough for the whole window."""
         config = self._config
-        num_staying = len(pool.staying)
-        if self._quiet_since is None or num_staying <= config.min_workers or pool.num_starting:
-            is_partial = pool.is_partial and num_staying > config.min_workers
+        num_staying, is_least = len(pool.staying), len(pool.drainable) <= config.min_workers
+        if self._quiet_since is None or is_least or pool.num_starting:
+            is_partial = pool.is_partial and not is_least
             reason = Reason.PARTIAL_DATA if is_partial else Reason.STEADY
             return self._hold(reason, desired=num_staying + pool.num_starting)
         if now - self._quiet_since < config.planner.quiet_s:
@@ -151,7 +151,7 @@ class PoolPlanner:
             return self._hold(Reason.DRAIN_IN_PROGRESS, blocked=reason)
         if now - max(self._last_down, self._last_up) < self._config.planner.cooldown_down_s:
             return self._hold(Reason.COOLDOWN, blocked=reason)
-        live = [worker for worker in pool.staying if worker.is_live]
+        live = [worker for worker in pool.drainable if worker.is_live]
         if len(live) <= self._config.min_workers or not live:
             return self._hold(Reason.NO_LIVE_WORKER, blocked=reason)
         victim = min(live, key=lambda w: (w.num_seqs, w.num_queued_tokens, -self._first_seen[_name(w)]))

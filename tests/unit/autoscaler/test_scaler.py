@@ -76,7 +76,10 @@ class FakeBackend(Backend):
     async def workers(self) -> tuple[BackendWorker, ...]:
         if self.is_down:
             raise WorkerLost("the supervisor did not answer")
-        return tuple(BackendWorker(worker_id=name, role=WorkerRole.DECODE, is_draining=True) for name in self.leaving)
+        names = dict.fromkeys([*self.leaving, "decode-0", "decode-1"])
+        return tuple(
+            BackendWorker(worker_id=name, role=WorkerRole.DECODE, is_draining=name in self.leaving) for name in names
+        )
 
     async def mark(self, loads: Mapping[str, int]) -> None:
         self.marked = dict(loads)

@@ -196,6 +196,14 @@ def test_above_the_maximum_is_repaired_without_a_quiet_window() -> None:
     assert (decision.direction, decision.reason, decision.victim) == (DOWN, Reason.ABOVE_MAX, "decode-1")
 
 
+def test_workers_that_are_not_its_own_help_and_drive_none_of_its_own_away() -> None:
+    world = World(min_workers=2, max_workers=2)
+    own, others = [load(f"decode-{n}") for n in range(2)], [load(f"sim-{n}", is_owned=False) for n in range(4)]
+    assert {d.direction for d in world.settle(pool(*own, *others), 200)} == {HOLD}
+    world = World(min_workers=1, max_workers=2)
+    assert {d.victim for d in world.settle(pool(*own, *others), 200) if d.direction is DOWN} == {"decode-1"}
+
+
 def test_a_worker_that_is_out_is_replaced_only_when_it_stays_out_and_is_missed() -> None:
     world = World()
     out = pool(load("decode-0", num_seqs=5), load("decode-1", is_live=False), queue_depth=0)
