@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -312,7 +311,7 @@ def test_simulated_workers_serve_streams_beside_the_others(platform: PlatformPro
     assert code == 0
     wait_until(lambda: not [w for w in platform.status()["workers"] if w["worker_id"] in names], what="their end")
     assert answers == all_token_ids(platform, 40, prompts), "the others say the same"
-    assert SERVICES <= platform.processes().keys(), "none was drained for being one too many"
+    assert platform.processes().keys() >= SERVICES, "none was drained for being one too many"
 
 
 MIX: list[dict[str, Any]] = [{}, {"n": 2}, {"frequency_penalty": 1.0}, {"structured_outputs": {"json": LONG_ARRAY}}]
@@ -377,14 +376,6 @@ def test_nothing_connects_to_the_outside(platform: PlatformProcess, guard_dir: P
     for process in [psutil.Process(platform.popen.pid), *platform.children()]:
         for connection in process.net_connections("inet"):
             assert connection.laddr.ip in ("127.0.0.1", "::1", "::ffff:127.0.0.1"), (process.name(), connection)
-
-
-def test_the_guard_itself_refuses(guard_dir: Path, tmp_path: Path) -> None:
-    code = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=1)"
-    env = {**os.environ, "PYTHONPATH": str(GUARD), "NETWORK_GUARD_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert "the network guard refused" in done.stderr
-    assert list(tmp_path.glob("blocked-*"))
 
 
 def test_ctrl_c_leaves_nothing_behind(platform: PlatformProcess) -> None:

@@ -9,6 +9,7 @@ import sys
 import psutil
 
 from stratos.cli.local.guard import main
+from tests.support.platform_process import gone
 from tests.support.waiting import wait_until
 
 PARENT = """
@@ -20,7 +21,7 @@ time.sleep(60)
 
 
 def ended(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    return gone([process])
 
 
 def test_it_ends_with_a_killed_parent() -> None:

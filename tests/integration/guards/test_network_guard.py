@@ -1,0 +1,20 @@
+"""The guard that tests put into every process of a platform refuses and notes connections to the outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.paths import FIXTURES
+
+GUARD = FIXTURES / "network_guard"
+
+
+def test_the_guard_itself_refuses(tmp_path: Path) -> None:
+    code = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=1)"
+    env = {**os.environ, "PYTHONPATH": str(GUARD), "NETWORK_GUARD_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert "the network guard refused" in done.stderr
+    assert list(tmp_path.glob("blocked-*"))
