@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.timeout(600)  # 16 s of CPU in one fixture, however busy the machine is
 MODELS = ROOT / "models"
 SLICES = {"c-headers": "headers", "reference-prose": "prose", "unit-tests": "unit_tests"}
 CONTEXT, NUM_WINDOWS = 512, 2

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.module_command import module_command
 
+pytestmark = pytest.mark.timeout(600)  # 30 s of CPU in one fixture, however busy the machine is
 SHARED_BYTES = 227 * 1024
 REGISTERS, THREADS = 65536, 128
 SPILLED_BYTES = 8
