@@ -91,7 +91,7 @@ class TimedRunner(FakeRunner):
         self._clock.advance(STEP_S + TOKEN_S * handle.plan.num_tokens)
         return super().collect(handle)
 
-    def _sample_row(self, row: PlanRow, spec: SampleSpec, mask: Any = None) -> SampledToken:
+    def _sample_row(self, handle: Any, row: PlanRow, spec: SampleSpec) -> SampledToken:
         return SampledToken(row.seq_id, spec.position % self.config.vocab_size)
 
 
