@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -238,9 +239,11 @@ async def test_cancel_in_each_phase_frees_both_workers(world: World, phase: str)
     stream = await gateway.submit(prompt, prefill=(prefill,))
     await eventually(lambda: PHASES[phase](prefill, decode), phase)
     await gateway.cancel("req-1")
+    begun_s = time.monotonic()
     await eventually(lambda: not decode.process.opened.table.num_open_tasks, "the request's end")
     await prefill.wait_baseline()
     await decode.wait_baseline()
+    assert time.monotonic() - begun_s < 2.0  # 0.2 s on an idle machine
     assert not stream.tokens
     assert stream.error is None
 

@@ -30,8 +30,7 @@ from tests.support.router_world import (
 from tests.support.waiting import eventually
 from tests.support.warm_process import WarmProcess
 
-OUT_WITHIN_S = 5.0
-"""Twice what an idle machine takes: the process, its router and the test may all wait for a processor."""
+OUT_WITHIN_S = 3.0
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ async def _seconds_until_out(
         await asyncio.sleep(0.02)
 
 
-async def test_a_stopped_process_is_out_soon_and_back_in_after_it_goes_on(tmp_path: Path, two_processes) -> None:
+async def test_a_stopped_process_is_out_within_3_s_and_back_in_after_it_goes_on(tmp_path: Path, two_processes) -> None:
     (stopped, address), (_, other) = two_processes
     async with router_process(tmp_path, f"static://decode@{address},decode@{other}") as client:
         await until_live(client, address, other)
@@ -85,8 +84,9 @@ async def test_a_killed_process_is_out_at_once_and_a_restart_replaces_it(tmp_pat
         old = by_id(await client.fleet())[address].ref.incarnation
         begin = time.monotonic()
         killed.kill()
-        _, reason = await _seconds_until_out(client, address, begin, other)
-        assert reason == "lost", "at its end, not after a silence"
+        took_s, reason = await _seconds_until_out(client, address, begin, other)
+        assert took_s < 1.0
+        assert reason == "lost"
         killed.wait()
         again, _ = start_worker_process("decode-0", WorkerRole.DECODE, int(address.rpartition(":")[2]))
         try:

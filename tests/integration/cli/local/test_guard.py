@@ -20,16 +20,12 @@ time.sleep(60)
 """
 
 
-def ended(process: psutil.Process) -> bool:
-    return gone([process])
-
-
 def test_it_ends_with_a_killed_parent() -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
         wait_until(lambda: child.cmdline() == ["sleep", "60"], what="the guarded command")
         parent.kill()
-        wait_until(lambda: ended(child))
+        wait_until(lambda: gone([child]))
 
 
 def test_an_unguarded_command_would_stay() -> None:
@@ -39,7 +35,7 @@ def test_an_unguarded_command_would_stay() -> None:
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
         parent.wait()
-        assert not ended(child)
+        assert not gone([child])
         child.kill()
 
 

@@ -114,7 +114,9 @@ def test_the_same_tokens_alone_and_after_a_resume(marked: list[list[int]]) -> No
     for cut, end in ((0, 40), (1, 40), (150, NUM_TOKENS)):
         fields = {"max_tokens": end, "ignore_eos": True, "watermark": MARK}
         request = make_request(prompt(), seed=2, emitted=marked[2][:cut], **fields)
-        assert run(core(), request).choices["r", 0].ids == marked[2][cut:end]
+        resumed = run(core(), request).choices["r", 0].ids
+        assert resumed == marked[2][cut:end]
+    assert detect(MARK, marked[2][:cut] + resumed).z_score > 4
 
 
 @pytest.mark.parametrize("gamma", [0.001, 0.25, 0.9])
