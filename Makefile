@@ -82,7 +82,7 @@ check: setup proto-check ## Lint, format, types, import rules, Dockerfiles, prot
 	@echo "==> import rules"; $(BIN)/lint-imports
 	@echo "==> hadolint"; $(BIN)/hadolint services/*/Dockerfile deploy/images/*.Dockerfile
 	@echo "==> buf"; $(BIN)/buf lint && $(BIN)/buf format --diff --exit-code
-	@echo "==> chart"; $(BIN)/python -m scripts.generate_dashboards --check && $(BIN)/python -m scripts.generate_chart_schema --check && $(BIN)/python -m scripts.render_manifests --check
+	@echo "==> chart"; $(BIN)/python -m scripts.chart.generate_dashboards --check && $(BIN)/python -m scripts.chart.generate_schema --check && $(BIN)/python -m scripts.chart.render_manifests --check
 
 fmt: setup ## Format Python and protos
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format . && $(BIN)/buf format -w
@@ -94,18 +94,18 @@ proto-check: setup ## Fail when libs/stratos/api is not what protos/ says
 	@echo "==> generated stubs"; PYTHON=$(BIN)/python bash scripts/check_protos.sh
 
 manifests: setup ## Rewrite the schema of the chart's values, and deploy/k8s; by helm, or the package helm-python-sdk
-	@$(BIN)/python -m scripts.generate_dashboards && $(BIN)/python -m scripts.generate_chart_schema && $(BIN)/python -m scripts.render_manifests
+	@$(BIN)/python -m scripts.chart.generate_dashboards && $(BIN)/python -m scripts.chart.generate_schema && $(BIN)/python -m scripts.chart.render_manifests
 
 bench: setup ## Measure on an idle machine: gateway and engine side by side, then what each optimisation gains
-	@$(BIN)/python scripts/bench_platform.py --out benchmarks/results/platform-cpu.json
-	@$(BIN)/python scripts/bench_ablation.py --out benchmarks/results/ablation-cpu.json $(BENCH)
+	@$(BIN)/python -m scripts.bench.whole_platform --out benchmarks/results/platform-cpu.json
+	@$(BIN)/python -m scripts.bench.ablation --out benchmarks/results/ablation-cpu.json $(BENCH)
 
 # CHAOS_REPORT=PATH.json writes the report there, and a page beside it.
 chaos: setup ## Kill and stop processes under streams, Redis and the object store gone: half an hour or more
 	@CHAOS_REPORT=$(CHAOS_REPORT) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m chaos tests/chaos $(TESTS)
 
 images: ## Build the container images, and lists of what they hold into build/sbom (BUILDER, IMAGES)
-	@$(PYTHON) scripts/build_images.py --builder "$(BUILDER)" $(IMAGES)
+	@$(PYTHON) -m scripts.images.build_images --builder "$(BUILDER)" $(IMAGES)
 
 # What it takes, and what a cluster of kind gives it: docs/operations.md.
 e2e: $(DEV) ## Install the chart on the cluster of KUBECONFIG and try it (ONLY=short: minutes, one node; ONLY=2: one point)

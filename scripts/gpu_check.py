@@ -91,7 +91,7 @@ def main() -> int:
 
 def _extend_path() -> None:
     """Import from this checkout, installed or not, here and in child processes."""
-    folders = [ROOT, ROOT / "libs", ROOT / "tests" / "support", ROOT / "scripts"]
+    folders = [ROOT, ROOT / "libs"]
     paths = [str(folder) for folder in folders if folder.is_dir()]
     sys.path[:0] = paths
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
@@ -111,16 +111,17 @@ def _run_section(arguments: argparse.Namespace) -> int:
     if arguments.rehearse:
         _interpret_kernels()
     import torch
-    from gpu_sections.rig import Rig
+
+    from scripts.gpu.rig import Rig
 
     rig = Rig(arguments.out, arguments.rehearse, time.monotonic() + arguments.limit_s)
     with torch.inference_mode():
-        getattr(importlib.import_module(f"gpu_sections.{section.module}"), section.function)(rig)
+        getattr(importlib.import_module(f"scripts.gpu.{section.module}"), section.function)(rig)
     return 0
 
 
 def _interpret_kernels() -> None:
-    import tests.support.triton_interpreter as triton_interpreter  # noqa: F401  # before anything imports Triton
+    import tests.support.reference.triton_interpreter as triton_interpreter  # noqa: F401  # before anything imports Triton
     from stratos.engine.attention import triton_paged
     from stratos.engine.triton_kernels import sampling, split_sampling
 

@@ -5,7 +5,7 @@
 A frame counts from ``post`` to the return of ``wait``: control messages and checksums are not in it.
 Measured on 2 shared x86-64 cores, torch 2.13 CPU, 2 frames in flight (MB/s): inproc 31,000, shm 30,000 (one copy each,
 of memory that fits the cache), gloo 2,400 over loopback. SHA-256 runs at 1,800, so the checksum is what
-bounds shm. What tls costs against gloo is measured by scripts/bench_kv_tls.py.
+bounds shm. What tls costs against gloo is measured by scripts/bench/kv_tls.py.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ import pytest
 from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.identity import PeerRole
 from stratos.core.kv import KvRange
-from stratos.kv.framing import checksum
-from stratos.kv.inproc import InprocHub
-from stratos.kv.registry import TRANSPORTS, make_receiver, make_sender
-from stratos.kv.settings import StagingConfig, TransportConfig
-from stratos.kv.transfer import FrameHeader
-from tests.support.certificates import CertificateFolder
+from stratos.kv_transfer.framing import checksum
+from stratos.kv_transfer.inproc import InprocHub
+from stratos.kv_transfer.registry import TRANSPORTS, make_receiver, make_sender
+from stratos.kv_transfer.settings import StagingConfig, TransportConfig
+from stratos.kv_transfer.transfer import FrameHeader
+from tests.support.servers.certificates import CertificateFolder
 
 pytestmark = pytest.mark.bench
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chaos_report import ChaosReport
-from tests.support.chaos_streams import StreamResult, StreamRun
-from tests.support.platform_process import PlatformProcess, running_platform
+from tests.support.chaos.report import ChaosReport
+from tests.support.chaos.streams import StreamResult, StreamRun
+from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 REPLICAS = ("--gateways", "2", "--routers", "2", "--prefill", "2", "--decode", "3", "--max-decode", "3")
 

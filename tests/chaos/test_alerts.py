@@ -11,9 +11,9 @@ import httpx
 import psutil
 import pytest
 
-from tests.support.platform_process import PlatformProcess, running_platform
-from tests.support.prometheus import fetch, need
+from tests.support.servers.prometheus import fetch, need
 from tests.support.waiting import wait_until
+from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 

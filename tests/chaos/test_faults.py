@@ -8,11 +8,11 @@ import time
 import httpx
 import pytest
 
-from tests.support.chaos_faults import NOTHING, Fault, NoEffect, views
-from tests.support.chaos_report import ChaosReport
-from tests.support.chaos_streams import StreamResult, StreamRun, differences
-from tests.support.platform_process import PlatformProcess
+from tests.support.chaos.faults import NOTHING, Fault, NoEffect, views
+from tests.support.chaos.report import ChaosReport
+from tests.support.chaos.streams import StreamResult, StreamRun, differences
 from tests.support.waiting import wait_until
+from tests.support.worlds.platform_process import PlatformProcess
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 RETURN_TIMEOUT_S = 240.0

@@ -20,11 +20,11 @@ from stratos.cli.keyring import create_key
 from stratos.cli.local.running import find_platform
 from stratos.cli.stores import StoreTarget, run_init
 from stratos.common.errors import DependencyDown
-from tests.support.chaos_report import ChaosReport
-from tests.support.chaos_stores import BUCKET, Stores
-from tests.support.chaos_streams import StreamResult, StreamRun, differences
-from tests.support.platform_process import PlatformProcess, running_platform
+from tests.support.chaos.report import ChaosReport
+from tests.support.chaos.stores import BUCKET, Stores
+from tests.support.chaos.streams import StreamResult, StreamRun, differences
 from tests.support.waiting import wait_until
+from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 OUTAGE_S = float(os.environ.get("CHAOS_OUTAGE_S", "600"))
 """How long Redis and the object store are gone."""

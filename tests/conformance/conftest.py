@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stratos.worker.engine_client.base import EngineClient
-from tests.support.engine_clients import Outputs, Start, make_client
+from tests.support.worlds.engine_clients import Outputs, Start, make_client
 
 
 @pytest.fixture(params=["thread", "thread-overlap", "process", "process-overlap"])

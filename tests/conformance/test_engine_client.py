@@ -16,7 +16,9 @@ from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import FINISHED_EARLY, fake_generate, fake_kv
 from stratos.worker.engine_client.base import EngineClient
-from tests.support.engine_clients import (
+from tests.support.kv.port_ends import move_kv, read_kv, write_kv
+from tests.support.waiting import eventually
+from tests.support.worlds.engine_clients import (
     TIMEOUT_S,
     Start,
     ended,
@@ -26,8 +28,6 @@ from tests.support.engine_clients import (
     make_adapter,
     make_request,
 )
-from tests.support.port_ends import move_kv, read_kv, write_kv
-from tests.support.waiting import eventually
 
 
 async def test_requests_run_and_their_tokens_come_in_order(start: Start) -> None:

@@ -20,7 +20,10 @@ from stratos.core.requests.watermark import Watermark
 from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import fake_generate, fake_kv
 from stratos.text.tokenizer import Tokenizer
-from tests.support.engine_clients import (
+from tests.support.kv.port_ends import read_kv, write_kv
+from tests.support.paths import BASE_MODEL
+from tests.support.waiting import eventually
+from tests.support.worlds.engine_clients import (
     RAISE_TOKEN,
     TIMEOUT_S,
     Outputs,
@@ -32,10 +35,7 @@ from tests.support.engine_clients import (
     make_adapter,
     make_request,
 )
-from tests.support.paths import BASE_MODEL
-from tests.support.port_ends import read_kv, write_kv
-from tests.support.terms import with_terms
-from tests.support.waiting import eventually
+from tests.support.worlds.terms import with_terms
 
 pytestmark = pytest.mark.parametrize("start", ["thread", "thread-overlap", "process-overlap"], indirect=True)
 PACKED = {"kv_watermark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}

@@ -18,17 +18,16 @@ from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
 from stratos.core.requests.watermark import Watermark
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
-from stratos.kv.settings import TransportConfig
-from stratos.worker.config import AdapterCacheConfig
+from stratos.kv_transfer.settings import TransportConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.service import make_client
-from stratos.worker.settings import WorkerSettings
-from tests.support.engine_clients import Outputs, ended, events, make_request
+from stratos.worker.settings import AdapterCacheConfig, WorkerSettings
+from tests.support.kv.port_ends import STAGING, move_kv
 from tests.support.paths import MODELS
-from tests.support.port_ends import STAGING, move_kv
-from tests.support.shipped_model import shipped_tokenizer
-from tests.support.terms import with_terms
+from tests.support.reference.shipped_model import shipped_tokenizer
 from tests.support.waiting import eventually
+from tests.support.worlds.engine_clients import Outputs, ended, events, make_request
+from tests.support.worlds.terms import with_terms
 
 FEATURES: dict[str, dict[str, Any]] = {
     "greedy": {"num_logprobs": 2},

@@ -19,14 +19,17 @@ from stratos.common.errors import InvalidCheckpoint, WorkerLost
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.engine.settings import RunnerConfig
-from stratos.kv.port.base import PortEvent, RingBroken
-from stratos.kv.port.receiving import PortRings
+from stratos.kv_transfer.port.base import PortEvent, RingBroken
+from stratos.kv_transfer.port.receiving import PortRings
 from stratos.worker.engine_client import process as process_engine
 from stratos.worker.engine_client.base import STOPPED
 from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.service import make_client as client_of_settings
 from stratos.worker.settings import WorkerSettings
-from tests.support.engine_clients import (
+from tests.support.kv.port_ends import move_kv, read_kv
+from tests.support.paths import ROOT
+from tests.support.waiting import eventually
+from tests.support.worlds.engine_clients import (
     EXIT_TOKEN,
     GARBAGE_TOKEN,
     HANG_UP_TOKEN,
@@ -40,9 +43,6 @@ from tests.support.engine_clients import (
     make_client,
     make_request,
 )
-from tests.support.paths import ROOT
-from tests.support.port_ends import move_kv, read_kv
-from tests.support.waiting import eventually
 
 FAKE: dict[str, Any] = {"overlap": True}
 
@@ -228,7 +228,7 @@ async def _life(end: signal.Signals | None) -> int:
 async def test_the_engine_ends_with_its_worker() -> None:
     program = (
         "import asyncio, sys\n"
-        "from tests.support.engine_clients import make_client\n"
+        "from tests.support.worlds.engine_clients import make_client\n"
         "async def main():\n"
         "    client = make_client('process', {'step_s': 0.01}, {}, is_executed=True)\n"
         "    await client.start()\n"

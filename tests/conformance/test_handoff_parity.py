@@ -11,8 +11,8 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
-from tests.support.hf_reference import MODELS, Reference, Verdict, spread_prompts
-from tests.support.terms import make_terms
+from tests.support.reference.hf_reference import MODELS, Reference, Verdict, spread_prompts
+from tests.support.worlds.terms import make_terms
 
 NUM_TOKENS = 24
 ADAPTER = "reference-prose"

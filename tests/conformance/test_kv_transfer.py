@@ -9,11 +9,11 @@ import pytest
 
 from stratos.common.errors import Internal, Overloaded, WorkerLost
 from stratos.core.kv import StagingLedger
-from stratos.kv.framing import checksum
-from stratos.kv.registry import make_receiver
-from stratos.kv.settings import GlooConfig, TransportConfig
-from tests.support.kv_transfer_world import LONG_S, SLOT_BYTES, World, header_of, payload_of
-from tests.support.segment_memory import SEGMENTS
+from stratos.kv_transfer.framing import checksum
+from stratos.kv_transfer.registry import make_receiver
+from stratos.kv_transfer.settings import GlooConfig, TransportConfig
+from tests.support.kv.kv_transfer_world import LONG_S, SLOT_BYTES, World, header_of, payload_of
+from tests.support.kv.segment_memory import SEGMENTS
 from tests.support.waiting import eventually
 
 TRANSPORTS = ["inproc", "shm", "gloo", "tls", "ordered-gloo", SEGMENTS]

@@ -7,10 +7,10 @@ import pytest
 
 from stratos.common.errors import WorkerLost
 from stratos.core.kv import StagingLedger
-from stratos.kv.framing import checksum
-from tests.support.kv_faults import Fault, FaultPlan, FaultySender
-from tests.support.kv_transfer_world import LONG_S, SHORT_S, SLOT_BYTES, PeerProcess, World, header_of, payload_of
-from tests.support.segment_memory import SEGMENTS
+from stratos.kv_transfer.framing import checksum
+from tests.support.kv.kv_faults import Fault, FaultPlan, FaultySender
+from tests.support.kv.kv_transfer_world import LONG_S, SHORT_S, SLOT_BYTES, PeerProcess, World, header_of, payload_of
+from tests.support.kv.segment_memory import SEGMENTS
 from tests.support.waiting import eventually
 
 TRANSPORTS = ["inproc", "shm", "gloo", "tls", "ordered-gloo", SEGMENTS]

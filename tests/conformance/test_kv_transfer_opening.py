@@ -6,8 +6,8 @@ import contextlib
 import pytest
 
 from stratos.common.errors import WorkerLost
-from tests.support.kv_transfer_world import World
-from tests.support.segment_memory import SEGMENTS
+from tests.support.kv.kv_transfer_world import World
+from tests.support.kv.segment_memory import SEGMENTS
 
 
 @pytest.fixture(params=["inproc", "shm", "gloo", "tls", "ordered-gloo", SEGMENTS])

@@ -14,7 +14,7 @@ from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestT
 from stratos.store.object_store import MAX_FOLDER_FILES, ObjectStore
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
-from tests.support.s3_server import BUCKET, s3_server
+from tests.support.servers.s3_server import BUCKET, s3_server
 
 
 @pytest.fixture(scope="module")

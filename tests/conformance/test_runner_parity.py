@@ -12,8 +12,14 @@ import torch
 from stratos.core.files.adapter_files import read_adapter_files
 from stratos.core.kv import KvRange
 from stratos.engine.runner.torch_runner import TorchRunner
-from tests.support.plan_driver import FULL, Driver, load_runner, teacher_forced
-from tests.support.tiny_models import SHAPES, greedy_reference, reference_logprobs, save_adapter, save_tiny_llama
+from tests.support.reference.tiny_models import (
+    SHAPES,
+    greedy_reference,
+    reference_logprobs,
+    save_adapter,
+    save_tiny_llama,
+)
+from tests.support.worlds.plan_driver import FULL, Driver, load_runner, teacher_forced
 
 PROMPT = [(i * 37 + 11) % 97 for i in range(41)]
 TOLERANCE = 1e-4

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cluster.commands import Kubectl
-from tests.support.cluster.images import provide_images
-from tests.support.cluster.report import ClusterReport
-from tests.support.cluster.settings import ClusterSettings
+from tests.support.kube.cluster.commands import Kubectl
+from tests.support.kube.cluster.images import provide_images
+from tests.support.kube.cluster.report import ClusterReport
+from tests.support.kube.cluster.settings import ClusterSettings
 
 
 @pytest.fixture(scope="session")

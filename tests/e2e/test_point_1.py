@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster.client import ClientPod, client_pod, kv_bytes
-from tests.support.cluster.commands import CommandFailed, wait_until
-from tests.support.cluster.documented import run_documented
-from tests.support.cluster.edges import CONNECT
-from tests.support.cluster.programs import DECLARED
-from tests.support.cluster.release import (
+from tests.support.kube.cluster.client import ClientPod, client_pod, kv_bytes
+from tests.support.kube.cluster.commands import CommandFailed, wait_until
+from tests.support.kube.cluster.documented import run_documented
+from tests.support.kube.cluster.edges import CONNECT
+from tests.support.kube.cluster.programs import DECLARED
+from tests.support.kube.cluster.release import (
     CHART,
     METRICS_API,
     Release,
@@ -24,8 +24,8 @@ from tests.support.cluster.release import (
     namespace,
     wait_gone,
 )
-from tests.support.cluster.report import ClusterReport
-from tests.support.cluster.settings import ClusterSettings
+from tests.support.kube.cluster.report import ClusterReport
+from tests.support.kube.cluster.settings import ClusterSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 NAMESPACE = "stratos-e2e-1"

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster.capture import capturing
-from tests.support.cluster.client import ClientPod, client_pod, kv_bytes
-from tests.support.cluster.commands import Kubectl, wait_until
-from tests.support.cluster.documented import run_documented
-from tests.support.cluster.gateway_certificate import SECRET, provide_certificate
-from tests.support.cluster.images import provide_extra
-from tests.support.cluster.programs import SDK
-from tests.support.cluster.release import CHART, Release, namespace, wait_gone
-from tests.support.cluster.report import ClusterReport
-from tests.support.cluster.settings import ClusterSettings
-from tests.support.exact_traces import alone
+from tests.support.kube.cluster.capture import capturing
+from tests.support.kube.cluster.client import ClientPod, client_pod, kv_bytes
+from tests.support.kube.cluster.commands import Kubectl, wait_until
+from tests.support.kube.cluster.documented import run_documented
+from tests.support.kube.cluster.gateway_certificate import SECRET, provide_certificate
+from tests.support.kube.cluster.images import provide_extra
+from tests.support.kube.cluster.programs import SDK
+from tests.support.kube.cluster.release import CHART, Release, namespace, wait_gone
+from tests.support.kube.cluster.report import ClusterReport
+from tests.support.kube.cluster.settings import ClusterSettings
 from tests.support.paths import BASE_MODEL
-from tests.support.plan_driver import load_runner
-from tests.support.platform_process import running_platform
-from tests.support.shipped_model import shipped_tokenizer
+from tests.support.reference.exact_traces import alone
+from tests.support.reference.shipped_model import shipped_tokenizer
+from tests.support.worlds.plan_driver import load_runner
+from tests.support.worlds.platform_process import running_platform
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 NAMESPACE = "stratos-e2e-2"

@@ -7,13 +7,13 @@ import json
 
 import pytest
 
-from tests.support.cluster.client import ClientPod, client_pod
-from tests.support.cluster.commands import Kubectl, wait_until
-from tests.support.cluster.edges import SERVED, Edge, declared, open_edges, targets
-from tests.support.cluster.programs import DELETE, KV_HELLO, METRIC
-from tests.support.cluster.release import CHART, Release, namespace
-from tests.support.cluster.report import ClusterReport
-from tests.support.cluster.settings import ClusterSettings
+from tests.support.kube.cluster.client import ClientPod, client_pod
+from tests.support.kube.cluster.commands import Kubectl, wait_until
+from tests.support.kube.cluster.edges import SERVED, Edge, declared, open_edges, targets
+from tests.support.kube.cluster.programs import DELETE, KV_HELLO, METRIC
+from tests.support.kube.cluster.release import CHART, Release, namespace
+from tests.support.kube.cluster.report import ClusterReport
+from tests.support.kube.cluster.settings import ClusterSettings
 from tests.support.paths import FIXTURES
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cluster import nodes
-from tests.support.cluster.commands import wait_until
-from tests.support.cluster.disturbed import Disturbed, disturbed_namespace, undisturbed
-from tests.support.cluster.documented import run_documented
-from tests.support.cluster.report import ClusterReport
-from tests.support.cluster.settings import ClusterSettings
+from tests.support.kube.cluster import nodes
+from tests.support.kube.cluster.commands import wait_until
+from tests.support.kube.cluster.disturbed import Disturbed, disturbed_namespace, undisturbed
+from tests.support.kube.cluster.documented import run_documented
+from tests.support.kube.cluster.report import ClusterReport
+from tests.support.kube.cluster.settings import ClusterSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 NAMESPACE = "stratos-e2e-4"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster.commands import CommandFailed, wait_until
-from tests.support.cluster.disturbed import SERVICES, Disturbed, disturbed_namespace, undisturbed
-from tests.support.cluster.documented import run_documented
-from tests.support.cluster.old_version import OldVersion, old_version
-from tests.support.cluster.report import ClusterReport
-from tests.support.cluster.settings import FIXED_SIZES, ClusterSettings
+from tests.support.kube.cluster.commands import CommandFailed, wait_until
+from tests.support.kube.cluster.disturbed import SERVICES, Disturbed, disturbed_namespace, undisturbed
+from tests.support.kube.cluster.documented import run_documented
+from tests.support.kube.cluster.old_version import OldVersion, old_version
+from tests.support.kube.cluster.report import ClusterReport
+from tests.support.kube.cluster.settings import FIXED_SIZES, ClusterSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 UPGRADED, SUPPLIED = "stratos-e2e-4-upgrade", "stratos-e2e-4-secrets"

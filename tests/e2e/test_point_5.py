@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster.client import ClientPod, client_pod
-from tests.support.cluster.commands import wait_until
-from tests.support.cluster.load import streaming_load
-from tests.support.cluster.programs import METRIC
-from tests.support.cluster.release import CHART, METRICS_API, Release, metrics_api_is_available, namespace
-from tests.support.cluster.report import ClusterReport
-from tests.support.cluster.settings import ClusterSettings
+from tests.support.kube.cluster.client import ClientPod, client_pod
+from tests.support.kube.cluster.commands import wait_until
+from tests.support.kube.cluster.load import streaming_load
+from tests.support.kube.cluster.programs import METRIC
+from tests.support.kube.cluster.release import CHART, METRICS_API, Release, metrics_api_is_available, namespace
+from tests.support.kube.cluster.report import ClusterReport
+from tests.support.kube.cluster.settings import ClusterSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 NAMESPACE = "stratos-e2e-5"

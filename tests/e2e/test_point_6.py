@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 import yaml
 
-from stratos.cli.observe.dashboards.pages import DASHBOARDS
-from tests.support.cluster.client import ClientPod, client_pod
-from tests.support.cluster.commands import run, wait_until
-from tests.support.cluster.crashes import Crasher, crashing
-from tests.support.cluster.documented import run_documented
-from tests.support.cluster.faults import Faults, watch
-from tests.support.cluster.images import provide_extra
-from tests.support.cluster.load import streaming_load
-from tests.support.cluster.monitoring import ANNOTATED, Monitoring, monitoring, rules, scrape_configs
-from tests.support.cluster.nodes import NodePlan, avoiding
-from tests.support.cluster.release import CHART, Release, namespace
-from tests.support.cluster.report import ClusterReport
-from tests.support.cluster.settings import ClusterSettings
+from stratos.observe.dashboards.pages import DASHBOARDS
+from tests.support.kube.cluster.client import ClientPod, client_pod
+from tests.support.kube.cluster.commands import run, wait_until
+from tests.support.kube.cluster.crashes import Crasher, crashing
+from tests.support.kube.cluster.documented import run_documented
+from tests.support.kube.cluster.faults import Faults, watch
+from tests.support.kube.cluster.images import provide_extra
+from tests.support.kube.cluster.load import streaming_load
+from tests.support.kube.cluster.monitoring import ANNOTATED, Monitoring, monitoring, rules, scrape_configs
+from tests.support.kube.cluster.nodes import NodePlan, avoiding
+from tests.support.kube.cluster.release import CHART, Release, namespace
+from tests.support.kube.cluster.report import ClusterReport
+from tests.support.kube.cluster.settings import ClusterSettings
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
@@ -154,7 +154,7 @@ def test_point_6_faults_under_load(watched: Watched, report: ClusterReport) -> N
         load.wait_streams()
         figures |= load.figures()
     if report.path is not None:
-        draw = [sys.executable, "-m", "scripts.draw_dashboards", watched.watch.url, "--minutes", "15"]
+        draw = [sys.executable, "-m", "scripts.docs.draw_dashboards", watched.watch.url, "--minutes", "15"]
         about = "two releases on a cluster, under load and under faults, without a GPU"
         run([*draw, "--out", str(report.path.with_name("e2e-dashboards")), "--about", about])
     report.add("point 6: alerts of faults under load", has_passed=True, **figures)

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from tests.support.cluster.client import client_pod
-from tests.support.cluster.commands import run, wait_until
-from tests.support.cluster.load import streaming_load
-from tests.support.cluster.release import CHART, Release, namespace
-from tests.support.cluster.report import ClusterReport
-from tests.support.cluster.settings import ClusterSettings
+from tests.support.kube.cluster.client import client_pod
+from tests.support.kube.cluster.commands import run, wait_until
+from tests.support.kube.cluster.load import streaming_load
+from tests.support.kube.cluster.release import CHART, Release, namespace
+from tests.support.kube.cluster.report import ClusterReport
+from tests.support.kube.cluster.settings import ClusterSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 NAMESPACE = "stratos-e2e-7"

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from tests.support.cluster.client import client_pod, kv_bytes
-from tests.support.cluster.commands import wait_until
-from tests.support.cluster.documented import run_documented
-from tests.support.cluster.release import Release, namespace, wait_gone
-from tests.support.cluster.report import ClusterReport
-from tests.support.cluster.settings import ClusterSettings
+from tests.support.kube.cluster.client import client_pod, kv_bytes
+from tests.support.kube.cluster.commands import wait_until
+from tests.support.kube.cluster.documented import run_documented
+from tests.support.kube.cluster.release import Release, namespace, wait_gone
+from tests.support.kube.cluster.report import ClusterReport
+from tests.support.kube.cluster.settings import ClusterSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 NAMESPACE = "stratos-e2e-short"

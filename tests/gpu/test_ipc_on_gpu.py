@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-from tests.support.triton_interpreter import DEVICE
+from tests.support.reference.triton_interpreter import DEVICE
 from stratos.core.device.checksum import mixed_sum
 from stratos.core.device.payload import DevicePayload
 from stratos.core.kv import KvGeometry, KvRange
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.runner.cuda.page_copies import PageCopies
-from tests.support.ipc_receiver import RemotePages
+from tests.support.kv.ipc_receiver import RemotePages
 
 IS_GPU = DEVICE == "cuda"
 GEOMETRY = KvGeometry(

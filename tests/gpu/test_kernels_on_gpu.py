@@ -32,7 +32,7 @@ SIZES = [(8, 4, 128), (2, 7, 128), (4, 1, 80), (2, 3, 64), (1, 8, 256)]
 
 
 def world(shapes: list[tuple[int, int]], dtype: torch.dtype, size: tuple[int, int, int], **options: Any) -> Any:
-    from tests.support.attention_world import World
+    from tests.support.worlds.attention_world import World
 
     result = World(shapes, *size, **options)
     result.query = result.query.to(dtype)

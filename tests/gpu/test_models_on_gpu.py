@@ -105,8 +105,8 @@ def reference(model: Any, prompt: list[int], num_tokens: int) -> list[int]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_of_transformers(tmp_path: Path, family: str) -> None:
     pytest.importorskip("transformers")
-    from tests.support.tiny_models import FAMILIES as CASES
-    from tests.support.tiny_models import save_tiny
+    from tests.support.reference.tiny_models import FAMILIES as CASES
+    from tests.support.reference.tiny_models import save_tiny
 
     prefix, changes = CASES[family]
     model = save_tiny(tmp_path, prefix, **changes)

@@ -8,14 +8,14 @@ import subprocess
 import pytest
 import torch
 
-from tests.support.module_command import module_command
+from tests.support.servers.module_command import module_command
 
 WAIT_S = 120
 
 
 def run_pair(maker: str) -> tuple[str, str]:
     """The last line and the errors of the receiver."""
-    command = [*module_command("tests.support.group_pair"), maker]
+    command = [*module_command("tests.support.kv.group_pair"), maker]
     env = {**os.environ, "NCCL_DEBUG": "WARN"}
     with subprocess.Popen(
         [*command, "receive"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support.platform_process import PlatformProcess, running_platform
-from tests.support.redis_server import RedisServer, running_redis
-from tests.support.shared_world import shared_stack
+from tests.support.servers.redis_server import RedisServer, running_redis
+from tests.support.worlds.platform_process import PlatformProcess, running_platform
+from tests.support.worlds.shared_world import shared_stack
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.engine.core import EngineCore
-from tests.support.engine_driver import MAX_STEPS, assert_at_rest, expected, make_request
+from tests.support.worlds.engine_driver import MAX_STEPS, assert_at_rest, expected, make_request
 
 
 class CrowdedMachine(RuleBasedStateMachine):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.shared_world import close_shared_stacks
+from tests.support.worlds.shared_world import close_shared_stacks
 
 
 @pytest.fixture(scope="session", autouse=True)

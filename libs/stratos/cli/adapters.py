@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from stratos.cli.certificates.local import dialer_of, tls_config
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.common.tls.identity import PeerRole
 from stratos.common.tls.settings import TlsConfig
@@ -20,6 +19,7 @@ from stratos.core.adapter import Adapter
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, read_adapter_files
 from stratos.core.files.model_files import read_model_files
+from stratos.pki.local import dialer_of, tls_config
 from stratos.rpc.clients.registry import RegistryClient
 from stratos.store.object_store import ObjectStore
 from stratos.store.settings import ObjectStoreConfig

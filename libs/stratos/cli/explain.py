@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.api.autoscaler.v1 import autoscaler_pb2, autoscaler_pb2_grpc
-from stratos.cli.certificates.local import dial_as, dialer_of
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.local.running import list_processes
 from stratos.common.errors import DependencyDown, NotFound
 from stratos.common.tls.identity import PeerRole
 from stratos.common.tls.settings import TlsConfig
+from stratos.pki.local import dial_as, dialer_of
 from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.dialer import Dialer
 

@@ -72,7 +72,7 @@ def up(
     fork_server: Annotated[bool, typer.Option(help="Fork services from one process that has their imports.")] = True,
 ) -> None:
     """Start the whole platform on this machine; Ctrl-C stops it."""
-    from stratos.cli.forking.client import fork_server_while
+    from stratos.rpc.forking.client import fork_server_while
 
     with fork_server_while(wanted=fork_server) as server:  # first, so that it imports while this process does
         from stratos.cli.local.preflight import find_shipped_model

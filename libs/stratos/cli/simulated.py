@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stratos.cli.certificates.local import tls_config, tls_environment
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.common.errors import BadRequest
 from stratos.common.tls.identity import PeerRole
+from stratos.pki.local import tls_config, tls_environment
 
 PREFIX = "STRATOS_SIM_WORKER_"
 MAX_COUNT = 10_000

@@ -11,13 +11,13 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from stratos.cli.certificates.local import dial_as
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.local.process import ProcessView
 from stratos.cli.local.running import list_processes
 from stratos.common.errors import StratosError
 from stratos.common.tls.identity import PeerRole
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
+from stratos.pki.local import dial_as
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.router import RouterClient
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from stratos.cli.data.credentials import load_credentials
 from stratos.cli.data.folder import DataDir, RunDir
 from stratos.cli.data.log_rotation import rotate_logs
-from stratos.cli.forking.client import ForkServer
 from stratos.cli.local.banner import banner
 from stratos.cli.local.options import UpOptions
 from stratos.cli.local.platform import Platform
 from stratos.cli.local.preflight import check_options
 from stratos.cli.local.process import StartFailed
-from stratos.cli.machine.sizing import WorkerAsk, plan_workers
 from stratos.common.errors import StratosError
 from stratos.engine.sizing.machine import read_machine
+from stratos.rpc.forking.client import ForkServer
+from stratos.selfcheck.machine.sizing import WorkerAsk, plan_workers
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

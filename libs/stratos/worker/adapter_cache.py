@@ -42,9 +42,9 @@ from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles, read_adapter_files
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
-from stratos.worker.config import AdapterCacheConfig
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.metrics import WorkerMetrics
+from stratos.worker.settings import AdapterCacheConfig
 
 logger = logging.getLogger(__name__)
 _DIGEST = re.compile(r"^[0-9a-f]{64}$")

@@ -1,21 +1,57 @@
-"""Settings of both worker services; each service sets its prefix and its defaults."""
+"""Settings of both worker services, and the groups that the worker library itself takes.
+
+Each service sets its prefix and its defaults.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Gt
 from pydantic import Field
 
 from stratos.core.features import Feature
 from stratos.engine.fake.runner import FakeConfig
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.device import engine_process_for
-from stratos.kv.settings import TransportConfig
+from stratos.kv_transfer.settings import TransportConfig
 from stratos.rpc.settings import ServiceSettings
 from stratos.store.settings import ObjectStoreConfig
-from stratos.worker.config import AdapterCacheConfig, HandoffConfig, UsageConfig
-from stratos.worker.meters.config import WorkerObserveConfig
+from stratos.worker.meters.settings import UsageConfig, WorkerObserveConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffConfig:
+    """When a prompt is handed off, and the deadlines of both ends."""
+
+    local_prefill_max_tokens: Annotated[int, Ge(0)] = 16
+    """An uncached tail up to this long is computed at the decode worker: one block costs less than a hand-off."""
+    progress_timeout_s: Annotated[float, Gt(0)] = 1.0
+    """A source that says nothing for this long is lost; it speaks every 250 ms."""
+    stall_timeout_s: Annotated[float, Gt(0)] = 2.0
+    """A source whose step counter stands still for this long, or for 4 of its slow steps, while it computes, hangs."""
+    frame_timeout_s: Annotated[float, Gt(0)] = 10.0
+    """An announced frame must be complete within this time: one slot takes milliseconds on any network."""
+    abort_timeout_s: Annotated[float, Gt(0)] = 1.0
+    """Longest wait for AbortAck, and for the source to leave after Ack."""
+    slot_wait_s: Annotated[float, Gt(0)] = 2.0
+    """Longest wait for a staging slot; a leg that holds one gives it back within a transfer's time."""
+    num_slots: Annotated[int, Ge(1)] = 2
+    """Credits that a leg asks for: one frame on the wire while the one before it is scattered."""
+    receiver_timeout_s: Annotated[float, Gt(0)] = 10.0
+    """A source's longest wait for the receiver's Grant, Credit or Ack, which come within milliseconds when it lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterCacheConfig:
+    """Where adapters are kept, and how much of them."""
+
+    directory: Path = Path("/tmp/stratos-adapters")  # noqa: S108 - content is checked by digest
+    """Checked adapters, one folder per digest; each worker of a host needs its own."""
+    max_bytes: Annotated[int, Ge(0)] = 2 * 1024**3
+    """Least recently used adapters beyond this are removed from disk."""
 
 
 class WorkerSettings(ServiceSettings):

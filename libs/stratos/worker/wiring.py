@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import Clock
 from stratos.core.placement import WorkerRef
-from stratos.kv.capabilities import find_capabilities
-from stratos.kv.registry import usable_transports, working_transports
-from stratos.kv.settings import TransportConfig
+from stratos.kv_transfer.capabilities import find_capabilities
+from stratos.kv_transfer.registry import usable_transports, working_transports
+from stratos.kv_transfer.settings import TransportConfig
 from stratos.rpc.binding import StartError
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.tracing import Tracing

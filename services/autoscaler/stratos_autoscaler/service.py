@@ -23,8 +23,8 @@ from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.keda import KedaServicer
 from stratos_autoscaler.kubernetes.api import ApiServer
 from stratos_autoscaler.metrics import AutoscalerMetrics
-from stratos_autoscaler.metrics_api.config import MetricsApiConfig
 from stratos_autoscaler.metrics_api.server import MetricsApi
+from stratos_autoscaler.metrics_api.settings import MetricsApiConfig
 from stratos_autoscaler.routers import RouterFleets
 from stratos_autoscaler.scaler import Scaler
 from stratos_autoscaler.servicer import AutoscalerServicer

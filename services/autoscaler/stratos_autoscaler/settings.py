@@ -11,8 +11,8 @@ from stratos.planning.settings import PlannerConfig, PoolBounds, PoolConfig, che
 from stratos.rpc.clients.peer_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
 from stratos_autoscaler.board import BoardConfig
-from stratos_autoscaler.kubernetes.config import KubernetesConfig
-from stratos_autoscaler.metrics_api.config import MetricsApiConfig
+from stratos_autoscaler.kubernetes.settings import KubernetesConfig
+from stratos_autoscaler.metrics_api.settings import MetricsApiConfig
 
 
 class AutoscalerSettings(ServiceSettings):

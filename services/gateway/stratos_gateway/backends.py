@@ -17,9 +17,9 @@ from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.gateway import fetch_snapshot
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
+from stratos.store.authentication import KeyCheck
 from stratos.store.counters.key_use import KeyUse
 from stratos.store.counters.leases import LeaseStore
-from stratos.store.key_check import KeyCheck
 from stratos.store.keys import Peppers
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.records.copy_keeper import CopyKeeper
@@ -37,10 +37,10 @@ from stratos_gateway.admin.tenant_removal import LedgerRemoval
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
-from stratos_gateway.oidc.config import OidcConfig
 from stratos_gateway.oidc.credentials import KeysAndTokens
 from stratos_gateway.oidc.fetching import fetch_keys
 from stratos_gateway.oidc.issuer_keys import IssuerKeys
+from stratos_gateway.oidc.settings import OidcConfig
 from stratos_gateway.oidc.token_check import TokenCheck
 from stratos_gateway.policies.source import SnapshotContent
 from stratos_gateway.routers.router_set import RouterSet

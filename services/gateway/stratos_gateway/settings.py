@@ -9,20 +9,20 @@ from stratos.rpc.clients.peer_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
 from stratos.store.keys import DEFAULT_PEPPER_ID
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
-from stratos_gateway.access.config import RequestsConfig
-from stratos_gateway.admin.config import AdminConfig
-from stratos_gateway.http.config import EdgeConfig, HttpTlsConfig, check_edge
+from stratos_gateway.access.settings import RequestsConfig
+from stratos_gateway.admin.settings import AdminConfig
 from stratos_gateway.http.limits import HttpLimits
-from stratos_gateway.ledger.config import LedgerConfig
-from stratos_gateway.limits.config import LimitsConfig
-from stratos_gateway.models.config import ModelConfig
+from stratos_gateway.http.settings import EdgeConfig, HttpTlsConfig, check_edge
+from stratos_gateway.ledger.settings import LedgerConfig
+from stratos_gateway.limits.settings import LimitsConfig
+from stratos_gateway.models.settings import ModelConfig
 from stratos_gateway.models.watermark_policy import WatermarkConfig
-from stratos_gateway.observe.config import ObserveConfig
-from stratos_gateway.oidc.config import OidcConfig, check_oidc
-from stratos_gateway.overflow.config import OverflowConfig
-from stratos_gateway.policies.config import PoliciesConfig
-from stratos_gateway.routers.config import RoutersConfig
-from stratos_gateway.routes.config import HealthConfig
+from stratos_gateway.observe.settings import ObserveConfig
+from stratos_gateway.oidc.settings import OidcConfig, check_oidc
+from stratos_gateway.overflow.settings import OverflowConfig
+from stratos_gateway.policies.settings import PoliciesConfig
+from stratos_gateway.routers.settings import RoutersConfig
+from stratos_gateway.routes.settings import HealthConfig
 from stratos_gateway.sessions.liveness import SessionConfig
 
 

@@ -15,8 +15,8 @@ from stratos.store.keys import Peppers, mint_key
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
-from tests.support.record_stores import key_store
-from tests.support.redis_server import RedisServer
+from tests.support.servers.record_stores import key_store
+from tests.support.servers.redis_server import RedisServer
 
 PEPPER = "a pepper of the installation"
 

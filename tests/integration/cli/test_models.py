@@ -16,7 +16,7 @@ from stratos.core.files.model_files import read_model_files
 from stratos.store.local_store import LocalStore
 from stratos.store.object_store import ObjectStore
 from tests.support.paths import ROOT
-from tests.support.s3_server import BUCKET, s3_server
+from tests.support.servers.s3_server import BUCKET, s3_server
 
 MODEL = ROOT / "models" / "draft"
 PREFIX = "models/draft"

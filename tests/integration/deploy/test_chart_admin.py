@@ -7,9 +7,9 @@ import json
 import pytest
 import yaml
 
-from scripts.chart_rendering import NO_RENDERER, RenderError, has_renderer, render
-from tests.support.chart_objects import Object, container, kinds, one, variables
-from tests.support.chart_rendering import checked
+from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer, render
+from tests.support.kube.chart_objects import Object, container, kinds, one, variables
+from tests.support.kube.chart_rendering import checked
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 

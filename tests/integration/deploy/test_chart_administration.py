@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scripts.chart_rendering import NO_RENDERER, RenderError, has_renderer, render
-from tests.support.chart_objects import Object, container, one, pods, variables
-from tests.support.chart_rendering import checked
+from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer, render
+from tests.support.kube.chart_objects import Object, container, one, pods, variables
+from tests.support.kube.chart_rendering import checked
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from scripts.chart_rendering import NO_RENDERER, RenderError, has_renderer, render
+from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer, render
 from stratos.planning.load_metrics import METRIC_NAMES
 from stratos.planning.settings import ScalingMode
 from stratos.rpc.settings import read_environment
 from stratos_autoscaler.settings import AutoscalerSettings
-from tests.support.chart_objects import Object, container, kinds, one, variables
-from tests.support.chart_rendering import checked
+from tests.support.kube.chart_objects import Object, container, kinds, one, variables
+from tests.support.kube.chart_rendering import checked
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 API = "v1beta1.external.metrics.k8s.io"

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from scripts.chart_rendering import NO_RENDERER, has_renderer
+from scripts.chart.rendering import NO_RENDERER, has_renderer
 from stratos.common.tls.identity import Identity, PeerRole
-from tests.support.chart_objects import Object, container, kinds, one, pod_spec, pods, variables
-from tests.support.chart_rendering import checked
+from tests.support.kube.chart_objects import Object, container, kinds, one, pod_spec, pods, variables
+from tests.support.kube.chart_rendering import checked
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 NO_METRICS_API = {"autoscaling": {"metricsApi": {"create": False}}}

@@ -9,12 +9,12 @@ import json
 
 import pytest
 
-from scripts.chart_rendering import NO_RENDERER, RenderError, has_renderer, render
-from stratos.cli.observe.dashboards.pages import DASHBOARDS
-from stratos.cli.observe.grafana import grafana_json
-from stratos.cli.observe.rule_files import rule_groups
-from tests.support.chart_objects import kinds, one, pods
-from tests.support.chart_rendering import checked
+from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer, render
+from stratos.observe.dashboards.pages import DASHBOARDS
+from stratos.observe.grafana import grafana_json
+from stratos.observe.rule_files import rule_groups
+from tests.support.kube.chart_objects import kinds, one, pods
+from tests.support.kube.chart_rendering import checked
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from scripts.chart_rendering import NO_RENDERER, RenderError, has_renderer, render
-from tests.support.chart_objects import Object, container, kinds, one, pod_spec, variables
-from tests.support.chart_policies import breaches
-from tests.support.chart_rendering import checked
-from tests.support.kubernetes_schema import problems
+from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer, render
+from tests.support.kube.chart_objects import Object, container, kinds, one, pod_spec, variables
+from tests.support.kube.chart_policies import breaches
+from tests.support.kube.chart_rendering import checked
+from tests.support.kube.kubernetes_schema import problems
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 

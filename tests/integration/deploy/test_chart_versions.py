@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.chart_rendering import CHART, NO_RENDERER, RenderError, has_renderer, lint, notes, render
+from scripts.chart.rendering import CHART, NO_RENDERER, RenderError, has_renderer, lint, notes, render
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 OLDEST, NEWEST = "1.29.0", "1.37.0"

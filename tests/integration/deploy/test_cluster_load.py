@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster.load import PROGRAM, bodies
+from tests.support.kube.cluster.load import PROGRAM, bodies
 
 TIMEOUT_S = 30.0
 DONE = "data: [DONE]\n\n"

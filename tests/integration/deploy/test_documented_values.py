@@ -7,9 +7,9 @@ import re
 import pytest
 import yaml
 
-from scripts.chart_rendering import NO_RENDERER, has_renderer, render
-from tests.support.chart_policies import breaches
+from scripts.chart.rendering import NO_RENDERER, has_renderer, render
 from tests.support.document_blocks import section
+from tests.support.kube.chart_policies import breaches
 from tests.support.paths import ROOT
 
 TEXT = section(ROOT / "docs" / "operations.md", "Kubernetes")

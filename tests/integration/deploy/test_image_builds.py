@@ -23,7 +23,14 @@ def build(folder: Path, failing: str, *arguments: str) -> tuple[subprocess.Compl
     builder, log = folder / "builder", folder / "log"
     builder.write_text(BUILDER)
     builder.chmod(0o755)
-    command = [sys.executable, "scripts/build_images.py", "--no-sbom", "--tag=t", "--repository=team", *arguments]
+    command = [
+        sys.executable,
+        "scripts/images/build_images.py",
+        "--no-sbom",
+        "--tag=t",
+        "--repository=team",
+        *arguments,
+    ]
     done = subprocess.run(
         [*command, f"--builder={builder}"], cwd=ROOT, capture_output=True, text=True, check=False,
         env={"LOG": str(log), "FAILING": failing, "PATH": "/usr/bin:/bin"},

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from stratos.engine.native.isa import SOURCE_FOLDER
-from tests.support.native_kernels import TILE_SETS, native_library
+from tests.support.reference.native_kernels import TILE_SETS, native_library
 
 REFUSED = """
 import ctypes

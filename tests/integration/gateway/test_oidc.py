@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from stratos_gateway.oidc.config import OidcIssuer
 from stratos_gateway.oidc.fetching import FetchFailed, fetch_keys
-from tests.support.admin_world import AdminWorld, admin_world
-from tests.support.gateway_world import say
-from tests.support.oidc_issuer import AUDIENCE, Issuer, SigningKey, running_issuer
+from stratos_gateway.oidc.settings import OidcIssuer
+from tests.support.servers.oidc_issuer import AUDIENCE, Issuer, SigningKey, running_issuer
 from tests.support.waiting import eventually
+from tests.support.worlds.admin_world import AdminWorld, admin_world
+from tests.support.worlds.gateway_world import say
 
 
 @pytest.fixture

@@ -47,8 +47,10 @@ def opentelemetry_in(modules: set[str]) -> set[str]:
 
 
 def test_transports_are_free_of_torch_and_grpc_and_services_of_torch() -> None:
-    transports, *services = modules_after("import stratos.kv.registry", *(f"import {name}" for name in TORCH_FREE))
-    assert "stratos.kv.registry" in transports
+    transports, *services = modules_after(
+        "import stratos.kv_transfer.registry", *(f"import {name}" for name in TORCH_FREE)
+    )
+    assert "stratos.kv_transfer.registry" in transports
     assert not transports & {"torch", "grpc"}, "until gloo is made"
     for module, modules in zip(TORCH_FREE, services, strict=True):
         assert module in modules

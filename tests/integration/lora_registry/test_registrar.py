@@ -19,8 +19,8 @@ from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 from stratos_lora_registry.catalogue import AdapterCatalogue
 from stratos_lora_registry.registrar import Registrar, RegistrarConfig
-from tests.support.adapter_folders import BASE_DIGEST, BREAKAGES, WEIGHTS, write_adapter
-from tests.support.record_stores import MarkedStore, marked_store
+from tests.support.reference.adapter_folders import BASE_DIGEST, BREAKAGES, WEIGHTS, write_adapter
+from tests.support.servers.record_stores import MarkedStore, marked_store
 
 
 class World:

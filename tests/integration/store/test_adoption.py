@@ -19,8 +19,8 @@ from stratos.store.records.settings import SnapshotConfig
 from stratos.store.records.snapshot_copy import load_copy, save_copy
 from stratos.store.records.values import encode_adapter
 from stratos.store.redis import open_redis
-from tests.support.record_stores import MarkedStore, following, manifests_in, marked_store
-from tests.support.redis_server import RedisServer, redis_cluster
+from tests.support.servers.record_stores import MarkedStore, following, manifests_in, marked_store
+from tests.support.servers.redis_server import RedisServer, redis_cluster
 from tests.support.waiting import eventually
 
 

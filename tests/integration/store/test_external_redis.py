@@ -13,11 +13,11 @@ import pytest
 from stratos.common.errors import DependencyDown
 from stratos.store.records.followed_snapshot import SnapshotState
 from stratos.store.redis import open_redis, translate_redis_errors
-from tests.support.record_stores import following, marked_store
-from tests.support.redis_sentinel import SentinelGroup, binaries, sentinel_group
-from tests.support.redis_server import RedisServer
-from tests.support.server_certificates import Authority
-from tests.support.tls_proxy import tls_proxy
+from tests.support.servers.record_stores import following, marked_store
+from tests.support.servers.redis_sentinel import SentinelGroup, binaries, sentinel_group
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.server_certificates import Authority
+from tests.support.servers.tls_proxy import tls_proxy
 from tests.support.waiting import eventually
 
 PATIENCE_S = 10.0

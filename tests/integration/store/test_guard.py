@@ -15,7 +15,7 @@ from stratos.store.counters.leases import LeaseAsk, LeaseStore
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
-from tests.support.usage_counts import ENTRY
+from tests.support.worlds.usage_counts import ENTRY
 
 CONFIG = RecordStoreConfig()
 MARKER = f"{CONFIG.prefix}:store"

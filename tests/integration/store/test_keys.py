@@ -16,8 +16,8 @@ from stratos.store.records.record import Kind
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
 from stratos.store.redis import open_redis
-from tests.support.record_stores import PEPPERS, MarkedStore, following, key_store, marked_store
-from tests.support.redis_server import RedisServer
+from tests.support.servers.record_stores import PEPPERS, MarkedStore, following, key_store, marked_store
+from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 

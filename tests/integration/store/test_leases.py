@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stratos.store.counters.leases import LEASE, LeaseAsk, lease_args, lease_keys, parse_grants
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
-from stratos_gateway.limits.config import LimitsConfig
+from stratos_gateway.limits.settings import LimitsConfig
 
 CONFIG = LimitsConfig()
 TICK_S = 0.02

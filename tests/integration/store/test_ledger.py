@@ -20,7 +20,7 @@ from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.spool import Spool
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
-from tests.support.usage_counts import ENTRY, TAG
+from tests.support.worlds.usage_counts import ENTRY, TAG
 
 CLAIMED = replace(
     ENTRY, outcome=RequestOutcome.RECOVERED, counts=TokenCounts(num_prompt=10, num_output=9),

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from stratos.common.errors import BadRequest, DependencyDown
 from stratos.store.redis import DEFAULT_TIMEOUT_S, open_redis, translate_redis_errors
-from tests.support.redis_server import RedisServer
+from tests.support.servers.redis_server import RedisServer
 
 
 async def test_a_silent_server_is_given_up_within_a_second() -> None:

@@ -10,10 +10,10 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from scripts.chart_schema.settings import OWNED, camel, is_secret, variables
-from scripts.chart_schema.values import InvalidValues, schema_of_values
-from scripts.document_settings import SERVICES, chart_path, service_class
-from scripts.generate_chart_schema import CHART, generated
+from scripts.chart.generate_schema import CHART, generated
+from scripts.chart.schema.settings import OWNED, camel, is_secret, variables
+from scripts.chart.schema.values import InvalidValues, schema_of_values
+from scripts.docs.document_settings import SERVICES, chart_path, service_class
 from stratos.rpc.settings import env_name_of, settings_of
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
@@ -34,7 +34,7 @@ def refusals(changes: dict[str, Any]) -> list[str]:
 
 def test_files_are_up_to_date() -> None:
     stale = [path.name for path, text in generated().items() if path.read_text() != text]
-    assert stale == [], "run python -m scripts.generate_chart_schema"
+    assert stale == [], "run python -m scripts.chart.generate_schema"
 
 
 def test_the_defaults_fit() -> None:

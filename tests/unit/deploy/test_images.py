@@ -11,8 +11,8 @@ import pytest
 
 from deploy.images.requirements import requirements
 from deploy.images.write_sbom import debian_packages, files
-from scripts.build_images import IMAGES, Build, Image, chosen
-from tests.support.dockerfiles import Stage, read_instructions, read_stages
+from scripts.images.build_images import IMAGES, Build, Image, chosen
+from tests.support.kube.dockerfiles import Stage, read_instructions, read_stages
 from tests.support.paths import ROOT
 
 SERVICES = {"gateway": "gateway", "router": "router", "lora-registry": "lora_registry", "autoscaler": "autoscaler"}

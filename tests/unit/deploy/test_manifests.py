@@ -7,9 +7,9 @@ import functools
 import pytest
 import yaml
 
-from tests.support.chart_objects import Object, pods
-from tests.support.chart_policies import breaches
-from tests.support.kubernetes_schema import VERSIONS, problems
+from tests.support.kube.chart_objects import Object, pods
+from tests.support.kube.chart_policies import breaches
+from tests.support.kube.kubernetes_schema import VERSIONS, problems
 from tests.support.paths import ROOT
 
 PRESETS = ("cpu", "gpu")

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from scripts.build_images import IMAGES
+from scripts.images.build_images import IMAGES
 from tests.support.paths import FIXTURES, ROOT
 
 TEMPLATE = re.compile(r"^\{\{\.IMAGE_(?:REPO|TAG)_(?P<image>\w+)\}\}$")

@@ -9,7 +9,7 @@ from stratos.core.requests.records import PrefillJob, RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from tests.support.engine_driver import Run, assert_at_rest, drain, expected, make_request
+from tests.support.worlds.engine_driver import Run, assert_at_rest, drain, expected, make_request
 
 BASELINES = {
     "no KV cache": {"enable_kv_cache": False},

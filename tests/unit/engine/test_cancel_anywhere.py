@@ -13,8 +13,8 @@ from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from tests.support.engine_driver import CROWDED, expected, make_request
 from tests.support.paths import BASE_MODEL
+from tests.support.worlds.engine_driver import CROWDED, expected, make_request
 
 NUM_SCHEDULES = 40
 GRAMMAR = GrammarSpec(GrammarKind.REGEX, "[a-z]{30}")

@@ -12,7 +12,7 @@ from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.fake.runner import fake_generate
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
-from tests.support.engine_driver import CROWDED, drain, expected, make_request
+from tests.support.worlds.engine_driver import CROWDED, drain, expected, make_request
 
 PACKED = SchedulerConfig(**CROWDED)
 

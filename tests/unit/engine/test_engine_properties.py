@@ -13,9 +13,9 @@ from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
-from tests.support.audited_runner import audited_engine
-from tests.support.engine_driver import assert_at_rest, make_request
 from tests.support.examples import examples
+from tests.support.fakes.audited_runner import audited_engine
+from tests.support.worlds.engine_driver import assert_at_rest, make_request
 
 SOURCE_WEIGHT, TARGET_WEIGHT = 5, 2
 

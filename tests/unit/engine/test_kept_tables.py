@@ -11,8 +11,8 @@ from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import PlanRow, StepPlan
 from stratos.engine.fake.runner import FakeConfig
 from stratos.engine.settings import SchedulerConfig
-from tests.support.audited_runner import audited_engine
-from tests.support.engine_driver import CROWDED, Run, assert_at_rest, expected, make_request
+from tests.support.fakes.audited_runner import audited_engine
+from tests.support.worlds.engine_driver import CROWDED, Run, assert_at_rest, expected, make_request
 
 
 def row(seq_id, begin, *blocks):

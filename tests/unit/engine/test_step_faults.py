@@ -11,7 +11,7 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.requests.generations import GenerationTable
 from stratos.engine.requests.grammars import RequestGrammars
 from stratos.engine.settings import SchedulerConfig
-from tests.support.engine_driver import Run, assert_at_rest, drain, expected, make_request
+from tests.support.worlds.engine_driver import Run, assert_at_rest, drain, expected, make_request
 
 BAD = 77
 CALLS = ["launch", "forward", "sample", "collect"]

@@ -12,7 +12,7 @@ from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from tests.support.engine_driver import CROWDED, Run, assert_at_rest, drain, expected, make_request
+from tests.support.worlds.engine_driver import CROWDED, Run, assert_at_rest, drain, expected, make_request
 
 
 def overlapping(config=None, **fake):

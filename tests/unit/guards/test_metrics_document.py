@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from stratos.rpc.serving.metric_views import VIEWS
-from tests.support.metric_declarations import declared_metrics
+from tests.support.observed.metric_declarations import declared_metrics
 from tests.support.paths import ROOT
 
 DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()

@@ -12,15 +12,30 @@ from tests.support.paths import ROOT
 
 EXEMPT = {
     (
-        "tests/support/triton_interpreter.py",
+        "tests/support/reference/triton_interpreter.py",
         "_patch_lang_tensor",
     ): "mends Triton's interpreter, which has no hook for it",
-    ("tests/support/triton_interpreter.py", "_convert_float"): "mends Triton's interpreter, which has no hook for it",
-    ("tests/support/triton_interpreter.py", "_patch_lang"): "mends Triton's interpreter, which has no hook for it",
-    ("tests/support/triton_interpreter.py", "_patch_attr"): "mends Triton's interpreter, which has no hook for it",
-    ("tests/support/triton_interpreter.py", "_get_np_dtype"): "mends Triton's interpreter, which has no hook for it",
-    ("tests/support/triton_interpreter.py", "_LangPatchScope"): "mends Triton's interpreter, which has no hook for it",
-    ("tests/support/worker_world.py", "_senders"): "puts a faulty sender in the place of a sound one",
+    (
+        "tests/support/reference/triton_interpreter.py",
+        "_convert_float",
+    ): "mends Triton's interpreter, which has no hook for it",
+    (
+        "tests/support/reference/triton_interpreter.py",
+        "_patch_lang",
+    ): "mends Triton's interpreter, which has no hook for it",
+    (
+        "tests/support/reference/triton_interpreter.py",
+        "_patch_attr",
+    ): "mends Triton's interpreter, which has no hook for it",
+    (
+        "tests/support/reference/triton_interpreter.py",
+        "_get_np_dtype",
+    ): "mends Triton's interpreter, which has no hook for it",
+    (
+        "tests/support/reference/triton_interpreter.py",
+        "_LangPatchScope",
+    ): "mends Triton's interpreter, which has no hook for it",
+    ("tests/support/worlds/worker_world.py", "_senders"): "puts a faulty sender in the place of a sound one",
     ("tests/unit/cli/data/test_folder.py", "_locks"): "drops the locks as the kernel does when a process is killed",
     ("tests/unit/worker/test_metrics.py", "_blocks"): "loses a block, which no public name allows",
     ("tests/unit/worker/test_metrics.py", "_free"): "loses a block, which no public name allows",

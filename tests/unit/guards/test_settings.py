@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scripts import document_settings
+from scripts.docs import document_settings
 from stratos.rpc.settings import ServiceSettings, Setting, env_name_of, read_environment, settings_of
 
 CLASSES = [document_settings.service_class(service) for service in document_settings.SERVICES]

@@ -9,7 +9,7 @@ import pytest
 from tests.support.paths import ROOT
 
 LIBS = ROOT / "libs" / "stratos"
-PACKAGES = ("core", "engine", "kv", "planning", "routing", "text", "worker")
+PACKAGES = ("core", "engine", "kv_transfer", "planning", "routing", "text", "worker")
 READS = {"time", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time_ns"}
 
 

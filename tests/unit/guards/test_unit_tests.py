@@ -57,7 +57,9 @@ def process_starts(source: str, support: frozenset[str] = frozenset()) -> set[st
 
 def starting_support() -> frozenset[str]:
     """Modules of ``tests.support`` that start processes, themselves or through another one."""
-    sources = {f"tests.support.{path.stem}": path.read_text(encoding="utf-8") for path in SUPPORT.glob("*.py")}
+    paths = [path for path in SUPPORT.rglob("*.py") if "cluster" not in path.parts]
+    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths}
+    sources = {name: path.read_text(encoding="utf-8") for path, name in names.items()}
     starting: frozenset[str] = frozenset()
     while True:
         more = frozenset(name for name, source in sources.items() if process_starts(source, starting))
@@ -91,7 +93,7 @@ def modules(*folders: Path) -> dict[str, str]:
 
 def test_unit_tests_start_no_process() -> None:
     support = starting_support()
-    assert {"tests.support.platform_process", "tests.support.redis_server"} <= support
+    assert {"tests.support.worlds.platform_process", "tests.support.servers.redis_server"} <= support
     found = {name.removeprefix("unit/"): process_starts(source, support) for name, source in modules(UNIT).items()}
     assert len(found) > 100
     assert {name: starts for name, starts in found.items() if starts and name not in EXEMPT} == {}

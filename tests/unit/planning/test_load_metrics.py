@@ -19,7 +19,7 @@ from stratos.planning.load_metrics import (
     load_metrics,
 )
 from stratos.planning.settings import PoolKey
-from tests.support.fleet_samples import MODEL, ledger, make_status
+from tests.support.worlds.fleet_samples import MODEL, ledger, make_status
 
 DECODE = PoolKey(role=WorkerRole.DECODE, model_digest=MODEL, model_name="base")
 PREFILL = PoolKey(role=WorkerRole.PREFILL, model_digest=MODEL, model_name="base")

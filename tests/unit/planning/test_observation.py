@@ -13,7 +13,7 @@ from stratos.planning.fleet_sum import sum_fleets
 from stratos.planning.observation import observe
 from stratos.planning.planner import Direction, PoolPlanner
 from stratos.planning.settings import PoolBounds, PoolConfig, PoolKey, check_pools
-from tests.support.fleet_samples import IDENTITY, MODEL, ledger, make_status
+from tests.support.worlds.fleet_samples import IDENTITY, MODEL, ledger, make_status
 
 OTHER = "cd" * 32
 DECODE, PREFILL = WorkerRole.DECODE, WorkerRole.PREFILL

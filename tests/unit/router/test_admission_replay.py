@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.admission_replay import AdmissionReplay, check
+from tests.support.worlds.admission_replay import AdmissionReplay, check
 
 
 @pytest.mark.parametrize("num_routers", [1, 2, 3])

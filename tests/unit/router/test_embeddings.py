@@ -24,8 +24,8 @@ from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
 from stratos_router.scheduler import Scheduler
 from stratos_router.settings import RouterSettings
-from tests.support.fleet_samples import with_free_slots
-from tests.support.terms import with_terms
+from tests.support.worlds.fleet_samples import with_free_slots
+from tests.support.worlds.terms import with_terms
 
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="r", numerics_id="n")
 BLOCKS = BlockLedger(total=1000, free=1000, cached=0, allocated=0, reserved=0, fenced=0)

@@ -8,7 +8,7 @@ import pytest
 
 from stratos.common.errors import WaitTooLong
 from stratos.core.placement import Outcome
-from tests.support.router_scheduler import RouterScheduler
+from tests.support.worlds.router_scheduler import RouterScheduler
 
 
 async def test_it_waits_as_long_as_it_says_and_others_wait_on() -> None:

@@ -12,8 +12,8 @@ from stratos.common.clock import FakeClock
 from stratos.common.errors import QueueTimeout
 from stratos_router import scheduler as scheduling
 from stratos_router.silence import SilenceWatch
-from tests.support.router_scheduler import RouterScheduler
 from tests.support.waiting import eventually
+from tests.support.worlds.router_scheduler import RouterScheduler
 
 
 def is_live(world: RouterScheduler, name: str) -> bool:

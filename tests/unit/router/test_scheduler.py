@@ -15,7 +15,7 @@ from stratos.core.placement import Outcome, WorkerRole
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
 from stratos_router.discovery import Member
 from stratos_router.metrics import VERSION_LABELS
-from tests.support.router_scheduler import RouterScheduler
+from tests.support.worlds.router_scheduler import RouterScheduler
 
 
 async def test_a_burst_between_two_statuses_is_spread_and_never_exceeds_the_seats() -> None:

@@ -11,7 +11,7 @@ from stratos.core.placement import WorkerRole
 from stratos.routing.filters import DECODE_FILTERS, EMBEDDING_FILTERS, deciding_filters, first_rejection
 from stratos.routing.picker import eligible
 from stratos.routing.worker_view import BookedLoad
-from tests.support.fleet_samples import IDENTITY, ledger, make_sample_ask, make_view
+from tests.support.worlds.fleet_samples import IDENTITY, ledger, make_sample_ask, make_view
 
 views = st.builds(
     make_view,

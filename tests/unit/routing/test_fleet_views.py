@@ -6,7 +6,7 @@ import dataclasses
 
 from stratos.core.placement import WorkerRole
 from stratos.routing.fleet_views import FleetViews
-from tests.support.fleet_samples import IDENTITY, MODEL, make_request, make_view
+from tests.support.worlds.fleet_samples import IDENTITY, MODEL, make_request, make_view
 
 OTHER = dataclasses.replace(IDENTITY, model_digest="cd" * 32)
 

@@ -16,7 +16,7 @@ from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.queueing.class_queue import Verdict
 from tests.support.examples import examples
-from tests.support.fleet_samples import ledger, make_sample_ask, make_view
+from tests.support.worlds.fleet_samples import ledger, make_sample_ask, make_view
 
 POLICIES = Policies(PoliciesConfig())
 

@@ -18,7 +18,7 @@ from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.reservations import Reservations
 from stratos.routing.settings import BookingConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
-from tests.support.fleet_samples import make_request, make_view
+from tests.support.worlds.fleet_samples import make_request, make_view
 
 HOLD_S = 5.0
 PREFILL = make_view("prefill-0", WorkerRole.PREFILL)

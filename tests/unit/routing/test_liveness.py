@@ -11,7 +11,7 @@ from stratos.common.clock import FakeClock
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.liveness import Liveness, OutReason
 from stratos.routing.settings import BookingConfig, LivenessConfig
-from tests.support.fleet_samples import make_request, make_status
+from tests.support.worlds.fleet_samples import make_request, make_status
 
 INCARNATION = "inc-decode-0"
 

@@ -20,7 +20,7 @@ from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import PoliciesConfig
 from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.worker_view import BookedLoad
-from tests.support.fleet_samples import IDENTITY, ledger, make_request, make_sample_ask, make_view
+from tests.support.worlds.fleet_samples import IDENTITY, ledger, make_request, make_sample_ask, make_view
 
 POLICIES = Policies(PoliciesConfig(default="balanced"))
 PREFILL = WorkerRole.PREFILL

@@ -8,7 +8,7 @@ import pytest
 
 from stratos.core.requests.terms import Share
 from stratos.routing.admission import Ask
-from tests.support.fleet_samples import make_request, make_view
+from tests.support.worlds.fleet_samples import make_request, make_view
 
 BATCH = Share(max_batch_ratio=0.75, kv_headroom_ratio=0.2)
 

@@ -14,11 +14,11 @@ import pytest
 
 from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
-from stratos.cli.certificates.renewal import Wishes
 from stratos.common.tls.identity import PeerRole
+from stratos.pki.renewal import Wishes
 from stratos.rpc.clients.dialer import Dialer
-from tests.support.certificates import CertificateFolder
-from tests.support.rpc_echo import EchoService, running
+from tests.support.fakes.rpc_echo import EchoService, running
+from tests.support.servers.certificates import CertificateFolder
 
 
 class Steps:

@@ -19,7 +19,7 @@ from stratos.rpc.codec.placement import (
     placement_to_pb,
 )
 from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
-from tests.support.fleet_samples import IDENTITY, make_request, make_status
+from tests.support.worlds.fleet_samples import IDENTITY, make_request, make_status
 
 UNKNOWN_FIELD = bytes([0b11111000, 0b00111111, 1])
 """Field 1023 as a varint."""

@@ -25,7 +25,7 @@ from stratos.common.errors import (
 )
 from stratos.rpc.clients.channel import channel, translate_errors, wait_serving
 from stratos.rpc.errors import MAX_MESSAGE_CHARS, from_error_detail, to_error_detail
-from tests.support.rpc_echo import EchoService, running
+from tests.support.fakes.rpc_echo import EchoService, running
 
 
 def _make(cls: type[StratosError]) -> StratosError:

@@ -12,7 +12,7 @@ from stratos.rpc.codec.placement import (
     placement_request_to_pb,
     placement_to_pb,
 )
-from tests.support.fleet_samples import make_request, make_status
+from tests.support.worlds.fleet_samples import make_request, make_status
 
 NOW_S = 50.0
 

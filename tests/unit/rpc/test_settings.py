@@ -10,7 +10,7 @@ import pytest
 from annotated_types import Ge
 
 from stratos.rpc.settings import InvalidSettings, describe_settings, load_settings
-from tests.support.rpc_echo import EchoSettings
+from tests.support.fakes.rpc_echo import EchoSettings
 
 
 def test_values_come_from_the_environment_and_flags_win(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,24 +1,18 @@
 """The memory benchmark: the pool runs full at mark 1.0, and the switches move the figures as they should."""
 
-import importlib.util
+import importlib
 import json
-import sys
 
 import pytest
 
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.slow  # it simulates minutes of traffic
-SCRIPT = ROOT / "scripts" / "bench_kv_memory.py"
 
 
 @pytest.fixture(scope="module")
 def bench():
-    spec = importlib.util.spec_from_file_location("bench_kv_memory", SCRIPT)
-    module = sys.modules["bench_kv_memory"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["bench_kv_memory"]
+    return importlib.import_module("scripts.bench.kv_memory")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +35,7 @@ def test_the_mark_leaves_room(rows):
 
 
 def test_published_figures_hold_at_every_pool_and_the_median_width(bench):
-    published = json.loads((SCRIPT.parents[1] / "benchmarks" / "results" / "kv-memory.json").read_text())
+    published = json.loads((ROOT / "benchmarks" / "results" / "kv-memory.json").read_text())
     assert len(published["results"]) == len(bench.SIGMAS) * len(bench.POOLS_TOKENS)
     for result in published["results"]:
         row, sigma = result["rows"]["mark 1.0"], result["workload"]["sigma"]

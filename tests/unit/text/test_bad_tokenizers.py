@@ -15,9 +15,9 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.text.chat import ChatTemplate, read_template
 from stratos.text.tokenizer import Tokenizer
 from tests.support.address_space import bounded_memory
-from tests.support.byte_fallback import definition as byte_fallback_definition
 from tests.support.examples import examples
 from tests.support.paths import BASE_MODEL
+from tests.support.reference.byte_fallback import definition as byte_fallback_definition
 
 BASE = BASE_MODEL
 ABSURD: list[Any] = [

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.text.chat import ChatMessage, ChatTemplate, read_template
 from tests.support.paths import BASE_MODEL
-from tests.support.shipped_model import shipped_tokenizer
+from tests.support.reference.shipped_model import shipped_tokenizer
 
 SOURCE = read_template(BASE_MODEL)
 assert SOURCE is not None

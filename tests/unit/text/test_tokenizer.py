@@ -12,7 +12,7 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.tokenizer import Tokenizer
 from tests.support.paths import BASE_MODEL
-from tests.support.shipped_model import VOCAB_SIZE, shipped_tokenizer
+from tests.support.reference.shipped_model import VOCAB_SIZE, shipped_tokenizer
 
 
 @functools.cache

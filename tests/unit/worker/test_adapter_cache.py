@@ -25,9 +25,9 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.store.local_store import LocalStore
 from stratos.worker.adapter_cache import AdapterCache, remove_leftovers
-from stratos.worker.config import AdapterCacheConfig
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.metrics import WorkerMetrics
+from stratos.worker.settings import AdapterCacheConfig
 
 
 class CountingStore(LocalStore):

@@ -15,7 +15,7 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.worker.engine_client.device_time import DeviceTime
 from stratos.worker.metrics import WorkerMetrics
-from tests.support.terms import make_terms
+from tests.support.worlds.terms import make_terms
 
 
 class Clocked(FakeRunner):

@@ -10,7 +10,7 @@ from stratos.core.requests.records import ChoiceOutput, ChoiceState, EngineReque
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import RequestStats
 from stratos.worker.records import PromptOrigin, RequestRecord
-from tests.support.terms import make_terms
+from tests.support.worlds.terms import make_terms
 
 KEY = RequestKey("r", 0)
 

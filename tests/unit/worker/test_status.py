@@ -8,8 +8,8 @@ from contextlib import aclosing
 from stratos.core.requests.records import ChoiceState
 from stratos.worker.decode.intents import Intents, sum_intents
 from stratos.worker.status import StatusFeed, StatusVersions
-from tests.support.engine_driver import make_request
-from tests.support.fleet_samples import ledger, make_status
+from tests.support.worlds.engine_driver import make_request
+from tests.support.worlds.fleet_samples import ledger, make_status
 
 
 def test_the_version_moves_with_what_admission_depends_on_and_not_with_steps() -> None:

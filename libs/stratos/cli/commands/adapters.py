@@ -107,7 +107,7 @@ def delete(
 
 def _address(registry: str, tls_folder: Path | None, domain: str) -> RegistryAddress:
     from stratos.cli.adapters import RegistryAddress
-    from stratos.cli.certificates.local import role_config
+    from stratos.pki.local import role_config
 
     return RegistryAddress(registry, None if tls_folder is None else role_config(tls_folder, domain))
 

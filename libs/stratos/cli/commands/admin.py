@@ -132,8 +132,8 @@ def adopt_store(
 
     Adapters come from the manifest in the object store; tenants and keys come from copies alone.
     """
-    from stratos.cli.certificates.local import dialer_of, role_config
     from stratos.cli.stores import run_adopt
+    from stratos.pki.local import dialer_of, role_config
 
     with explained_errors():
         target = _find_target(redis_url, object_store, s3_endpoint, prefix, data_dir, run)

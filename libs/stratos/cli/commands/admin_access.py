@@ -12,7 +12,7 @@ import typer
 from stratos.common.errors import BadRequest
 
 if TYPE_CHECKING:
-    from stratos.cli.admin_api import AdminClient
+    from stratos.rpc.clients.admin import AdminClient
 
 UrlOption = Annotated[
     str,
@@ -35,8 +35,8 @@ def admin_client(url: str, key: str, data_dir: Path, run: str) -> Iterator[Admin
         BadRequest: there is no key.
         NotFound: neither a URL nor a running platform.
     """
-    from stratos.cli.admin_api import AdminClient
     from stratos.cli.local.running import find_platform
+    from stratos.rpc.clients.admin import AdminClient
 
     if not key:
         raise BadRequest(_NO_KEY, param="--key")

@@ -13,9 +13,9 @@ from stratos.common.errors import BadRequest
 from stratos.common.tls.identity import InvalidCertificate, PeerRole
 
 if TYPE_CHECKING:
-    from stratos.cli.certificates.keeper import RunReport
-    from stratos.cli.certificates.renewal import Policy
-    from stratos.cli.certificates.stores import CertificateStore
+    from stratos.pki.keeper import RunReport
+    from stratos.pki.renewal import Policy
+    from stratos.pki.stores import CertificateStore
 
 certificates_app = typer.Typer(help="Certificates for mTLS between services.", no_args_is_help=True)
 FolderOption = Annotated[Path | None, typer.Option(help="Keep them in this folder: ROLE/tls.crt, tls.key, ca.crt.")]
@@ -51,7 +51,7 @@ def issue(
     dns_name: DnsNameOption = None,
 ) -> None:
     """Make what is missing, the first CA too, and renew what is due; running it again changes nothing."""
-    from stratos.cli.certificates.keeper import keep
+    from stratos.pki.keeper import keep
 
     with explained_errors():
         store = _store(folder, secrets, namespace, api_server, label)
@@ -78,8 +78,8 @@ def renew(
     reissue: Annotated[bool, typer.Option("--all", help="Renew every certificate, due or not.")] = False,
 ) -> None:
     """Renew what is due, a CA too; refuses where there is none. Processes take new files without a restart."""
-    from stratos.cli.certificates.keeper import keep
-    from stratos.cli.certificates.renewal import Wishes
+    from stratos.pki.keeper import keep
+    from stratos.pki.renewal import Wishes
 
     with explained_errors():
         store = _store(folder, secrets, namespace, api_server, label)
@@ -96,8 +96,8 @@ def check(
     min_days: Annotated[float, typer.Option(min=0, help="Days for which it must still be valid.")] = 0,
 ) -> None:
     """Say whether a process would start with these files and its peers accept it; if not, exit code 1 and why."""
-    from stratos.cli.certificates.audit import check_files
-    from stratos.cli.certificates.local import role_config
+    from stratos.pki.audit import check_files
+    from stratos.pki.local import role_config
 
     config = role_config(folder, domain)
     with explained_errors():
@@ -114,7 +114,7 @@ def remove(
     api_server: ServerOption = "",
 ) -> None:
     """Delete the Secrets that `issue` made, CA and all: the end of an installation."""
-    from stratos.cli.certificates.keeper import CA_DOCUMENT
+    from stratos.pki.keeper import CA_DOCUMENT
 
     with explained_errors():
         store = _store(None, secrets, namespace, api_server, None)
@@ -126,8 +126,8 @@ def remove(
 def _store(
     folder: Path | None, secrets: str, namespace: str, api_server: str, labels: list[str] | None
 ) -> CertificateStore:
-    from stratos.cli.certificates.kubernetes_secrets import SecretStore, cluster_of_pod
-    from stratos.cli.certificates.stores import FolderStore
+    from stratos.pki.kubernetes_secrets import SecretStore, cluster_of_pod
+    from stratos.pki.stores import FolderStore
 
     if (folder is None) == (not secrets):
         raise BadRequest("give --folder or --secrets", param="--folder")
@@ -141,7 +141,7 @@ def _store(
 
 
 def _policy(lifetime_days: float, ca_lifetime_days: float, overlap_s: float, dns_names: list[str] | None) -> Policy:
-    from stratos.cli.certificates.renewal import Policy
+    from stratos.pki.renewal import Policy
 
     return Policy(
         lifetime=datetime.timedelta(days=lifetime_days),

@@ -31,10 +31,10 @@ def doctor(
 ) -> None:
     """Say what on this machine stops a platform or slows it down; exit code 1 if something must be repaired."""
     from stratos.cli.local.preflight import find_shipped_model
-    from stratos.cli.machine.doctor import DoctorAsk, examine
-    from stratos.cli.machine.findings import Level, report
-    from stratos.cli.machine.sizing import WorkerAsk
     from stratos.common.errors import BadRequest
+    from stratos.selfcheck.machine.doctor import DoctorAsk, examine
+    from stratos.selfcheck.machine.findings import Level, report
+    from stratos.selfcheck.machine.sizing import WorkerAsk
 
     with explained_errors():
         if device not in ("cpu", "cuda"):

@@ -33,7 +33,7 @@ def apply(
     run: RunOption = "",
 ) -> None:
     """Make plans and tenants as a file says, and show what changed; what the file does not name is left alone."""
-    from stratos.cli.admin_api import changes_text, read_declaration
+    from stratos.cli.declaration import changes_text, read_declaration
     from stratos.cli.stores import once_answered
     from stratos.common.clock import SystemClock
     from stratos.common.errors import InvalidApiKey
@@ -52,7 +52,7 @@ def declaration(
     url: UrlOption = "", key: KeyOption = "", data_dir: DataDirOption = DEFAULT_DATA_DIR, run: RunOption = ""
 ) -> None:
     """Print plans and tenants as a file for `apply`; keys and salts are in `export` alone."""
-    from stratos.cli.admin_api import declaration_text
+    from stratos.cli.declaration import declaration_text
 
     with explained_errors(), admin_client(url, key, data_dir, run) as client:
         typer.echo(declaration_text(client.call("GET", "/declaration")), nl=False)
@@ -85,9 +85,9 @@ def check_isolation(
 
     Makes three tenants of its own, asks with their keys, and deletes them.
     """
-    from stratos.cli.isolation.check import IsolationCheck, run_check
-    from stratos.cli.isolation.findings import State
     from stratos.cli.local.running import find_platform
+    from stratos.selfcheck.isolation.check import IsolationCheck, run_check
+    from stratos.selfcheck.isolation.findings import State
 
     with explained_errors(), admin_client(url, key, data_dir, run) as admin:
         found = api_url or find_platform(data_dir, run).base_url.removesuffix("/v1")

@@ -17,12 +17,10 @@ from functools import partial
 from pathlib import Path
 
 from stratos.cli.adapters import RegistryAddress, publish_shipped_adapters
-from stratos.cli.certificates.local import dial_as, make_certificates, tls_config
 from stratos.cli.data.credentials import Credentials, load_credentials
 from stratos.cli.data.digests import remembered_digest
 from stratos.cli.data.folder import DataDir, RunDir, try_lock, write_json_atomically
 from stratos.cli.data.platform_facts import PlatformFacts
-from stratos.cli.forking.client import ForkServer
 from stratos.cli.keyring import ensure_api_key
 from stratos.cli.local import topology
 from stratos.cli.local.embedded_redis import RedisConfig, redis_spec, write_config
@@ -32,14 +30,16 @@ from stratos.cli.local.process import ProcessView, StartFailed
 from stratos.cli.local.servicer import SupervisorService, SupervisorSettings
 from stratos.cli.local.supervisor import Report, Supervisor
 from stratos.cli.local.topology import Endpoints, ProcessSpec, Role, RunPaths
-from stratos.cli.machine.sizing import unset_alone
-from stratos.cli.observe.local_prometheus import LocalPrometheus, find_prometheus
 from stratos.cli.stores import StoreTarget, set_up_own_store
 from stratos.common.clock import SystemClock
 from stratos.common.errors import DependencyDown, InvalidCheckpoint, Overloaded, StratosError
 from stratos.common.tls.identity import PeerRole
+from stratos.observe.local_prometheus import LocalPrometheus, find_prometheus
+from stratos.pki.local import dial_as, make_certificates, tls_config
 from stratos.rpc.clients.router import RouterClient
+from stratos.rpc.forking.client import ForkServer
 from stratos.rpc.serving.process import serve_async
+from stratos.selfcheck.machine.sizing import unset_alone
 
 FLEET_TIMEOUT_S = 60.0
 POLL_S = 0.03

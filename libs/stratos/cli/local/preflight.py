@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratos.cli.local.options import UpOptions
-from stratos.cli.observe.local_prometheus import find_prometheus
 from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.core.files.model_files import read_json
 from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
-from stratos.engine.checkpoint.config import parse_decoder_config
+from stratos.engine.checkpoint.model_config import parse_decoder_config
+from stratos.observe.local_prometheus import find_prometheus
 
 TOKENIZER_NAME = "tokenizer.json"
 

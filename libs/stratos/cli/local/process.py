@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stratos.cli.forking.client import ForkedProcess, ForkServer, ForkServerGone
 from stratos.cli.local.embedded_redis import answers
 from stratos.cli.local.log_tail import log_tail, logged_reason
 from stratos.cli.local.topology import ProcessSpec
-from stratos.cli.observe.local_prometheus import is_ready
+from stratos.observe.local_prometheus import is_ready
+from stratos.rpc.forking.client import ForkedProcess, ForkServer, ForkServerGone
 from stratos.rpc.serving.address_file import read_address_file
 from stratos.rpc.serving.parent import PARENT_PID_ENV
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stratos.api.supervisor.v1 import supervisor_pb2, supervisor_pb2_grpc
-from stratos.cli.certificates.local import dial_as
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.local.process import ProcessView
 from stratos.cli.local.servicer import view_of
 from stratos.common.errors import DependencyDown, NotFound
 from stratos.common.tls.identity import PeerRole
+from stratos.pki.local import dial_as
 from stratos.rpc.clients.channel import translate_errors
 
 TIMEOUT_S = 5.0

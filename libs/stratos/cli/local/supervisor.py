@@ -18,15 +18,15 @@ from pathlib import Path
 
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.cli.data.folder import RunDir, write_json_atomically
-from stratos.cli.forking.client import ForkServer
 from stratos.cli.local.process import ManagedProcess, ProcessView, StartFailed
 from stratos.cli.local.topology import ProcessSpec
-from stratos.cli.observe.local_prometheus import target
 from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, NotFound, Overloaded, StratosError
+from stratos.observe.local_prometheus import target
 from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
+from stratos.rpc.forking.client import ForkServer
 
 MAX_CRASHES = 6
 HEALTHY_AFTER_S = 60.0

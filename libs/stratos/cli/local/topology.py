@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from stratos.cli.certificates.local import tls_config, tls_environment
 from stratos.cli.local.options import UpOptions
 from stratos.cli.local.ports import GatewayListeners
 from stratos.common.tls.identity import PeerRole
+from stratos.pki.local import tls_config, tls_environment
 
 Role = Literal["", "prefill", "decode"]
 Readiness = Literal["address_file", "redis", "prometheus"]

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stratos.cli.admin_api import AdminClient
 from stratos.common.errors import BadRequest
 from stratos.core.ledger.exports import ENTRY_COLUMNS, csv_text
 from stratos.core.ledger.statement import days_of
+from stratos.rpc.clients.admin import AdminClient
 
 _TEXTS = {
     "request_id", "http_request_id", "tenant", "key_id", "plan", "model", "model_size", "adapter", "route", "outcome",

@@ -4,7 +4,7 @@ A payload is a run of 64-bit words, little endian, the last one filled up with z
 place by a bijection (the finaliser of MurmurHash3), and the results are added up modulo 2^64, so parts may be added in
 any order.  One damaged word is always found, several or exchanged ones with a chance of 2^-64 to be missed.  It is for
 faults: a process that can write a payload can make it fit its checksum.  Payloads on the network keep SHA-256
-(``stratos.kv.framing``).
+(``stratos.kv_transfer.framing``).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Hugging Face model folders: configuration, families, tensor names, weights (safetensors only).
 
-Read in this order: ``config``, ``fields``, ``families``, ``rope_config``, ``tensor_names``, ``stored_tensors``,
+Read in this order: ``model_config``, ``fields``, ``families``, ``rope_config``, ``tensor_names``, ``stored_tensors``,
 ``loader``, ``kv_scales``.
 """

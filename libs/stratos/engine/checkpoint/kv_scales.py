@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.engine.checkpoint.config import DecoderConfig
+from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.checkpoint.tensor_names import layer_prefix
 
 

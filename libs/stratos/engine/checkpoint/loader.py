@@ -15,9 +15,9 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import ModelFiles
-from stratos.engine.checkpoint.config import DecoderConfig, MoeConfig
 from stratos.engine.checkpoint.fields import shown
 from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
+from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
 from stratos.engine.checkpoint.stored_tensors import StoredTensor, stored_tensors
 from stratos.engine.checkpoint.tensor_names import (
     BODY_PREFIX,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stratos.engine.checkpoint.config import DecoderConfig, MoeConfig
+from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
 
 EMBEDDING, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 BODY_PREFIX = "model."

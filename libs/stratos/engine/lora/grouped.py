@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stratos.engine.checkpoint.config import DecoderConfig
+from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.layers.linear import Linear
 from stratos.engine.lora.batch import LoraBatch, LoraGroup, StepLora
 from stratos.engine.lora.weights import GROUPS, LoraLayer, LoraWeights

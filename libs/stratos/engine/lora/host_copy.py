@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidAdapter
 from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles
-from stratos.engine.checkpoint.config import DecoderConfig
+from stratos.engine.checkpoint.model_config import DecoderConfig
 
 TensorKey = tuple[int, str, str]
 """(layer, projection, "A", "B" or "bias")."""

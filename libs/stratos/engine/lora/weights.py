@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from stratos.engine.checkpoint.config import DecoderConfig
+from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.layers.linear import Linear, LinearFactory
 from stratos.engine.lora.host_copy import HostAdapter
 

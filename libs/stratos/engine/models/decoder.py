@@ -21,8 +21,8 @@ from torch import Tensor
 
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.projections import QkNorm
-from stratos.engine.checkpoint.config import DecoderConfig
 from stratos.engine.checkpoint.loader import CheckpointReader, LinearWeights, MlpWeights
+from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.layers.linear import FloatLinear, Linear, LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts

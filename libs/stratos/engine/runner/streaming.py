@@ -18,7 +18,7 @@ from torch import Tensor
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.sinks import SinkPagedAttention
-from stratos.engine.checkpoint.config import DecoderConfig
+from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.layers.rotary import StreamingRotary
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.runner.kernels import Kernels

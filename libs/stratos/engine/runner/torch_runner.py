@@ -23,8 +23,8 @@ from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.files.model_files import read_model_files
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.engine.attention.backend import AttentionBackend
-from stratos.engine.checkpoint.config import DecoderConfig, parse_decoder_config
 from stratos.engine.checkpoint.loader import CheckpointReader
+from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.contract.runner import Runner, RunnerInfo

@@ -13,7 +13,7 @@ from pathlib import Path
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import read_json
 from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
-from stratos.engine.checkpoint.config import DecoderConfig, parse_decoder_config
+from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 STORED_DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": "float16"}

@@ -11,10 +11,10 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from stratos.core.generation import PrefillPath
-from stratos.worker.config import HandoffConfig
 from stratos.worker.context import WorkerContext
 from stratos.worker.handoff.receiver import HandoffReceiver
 from stratos.worker.records import PromptOrigin, RequestRecord
+from stratos.worker.settings import HandoffConfig
 
 
 class PrefillPolicy:

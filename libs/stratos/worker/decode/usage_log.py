@@ -19,7 +19,7 @@ from typing import Protocol
 from stratos.common.clock import Clock
 from stratos.core.ledger.usage import UsageCount
 from stratos.core.requests.records import RequestKey
-from stratos.worker.config import UsageConfig
+from stratos.worker.meters.settings import UsageConfig
 
 _POLL_S = 0.02
 

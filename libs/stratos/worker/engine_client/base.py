@@ -17,7 +17,7 @@ from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.contract.results import EngineStatus, Reservation, StepResult
 from stratos.engine.contract.runner import RunnerInfo
-from stratos.kv.port.base import DataPort
+from stratos.kv_transfer.port.base import DataPort
 
 STOPPED = "the engine of this worker has stopped"
 BESIDE_STEPS = frozenset({"load_adapter", "prepare_grammar", "cache_changes"})

@@ -19,9 +19,9 @@ from stratos.engine.sizing.fit import work_of
 from stratos.engine.sizing.machine import read_machine
 from stratos.engine.sizing.plan import EnginePlan, Work
 from stratos.engine.sizing.report import choices_block, machine_line
-from stratos.kv.device.rings import planned_bytes
-from stratos.kv.port.local import PortTransport
-from stratos.kv.registry import find_faults, port_transports
+from stratos.kv_transfer.device.rings import planned_bytes
+from stratos.kv_transfer.port.local import PortTransport
+from stratos.kv_transfer.registry import find_faults, port_transports
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.settings import WorkerSettings
 

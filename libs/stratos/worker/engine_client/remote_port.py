@@ -7,8 +7,8 @@ from typing import Any
 
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import RequestKey
-from stratos.kv.port.base import DataPort, OpenedRing, PackedFrame, RingBroken
-from stratos.kv.transfer import FrameHeader, TransportOffer
+from stratos.kv_transfer.port.base import DataPort, OpenedRing, PackedFrame, RingBroken
+from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
 from stratos.worker.engine_client.wire import PORT, Happened
 
 

@@ -23,8 +23,8 @@ from stratos.core.requests.records import RequestKey
 from stratos.engine.contract.results import EngineStatus, StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.inspection import EngineInspection
-from stratos.kv.port.base import DevicePages
-from stratos.kv.port.local import LocalPort, PortTransport
+from stratos.kv_transfer.port.base import DevicePages
+from stratos.kv_transfer.port.local import LocalPort, PortTransport
 from stratos.worker.engine_client.base import STOPPED, EngineClient
 
 NUM_COPY_THREADS = 2

@@ -8,8 +8,8 @@ from stratos.api.common.v1 import common_pb2
 from stratos.api.kv.v1 import source_pb2
 from stratos.common.errors import BadRequest
 from stratos.core.kv import KvGeometry, KvRange
-from stratos.kv.capabilities import Capabilities
-from stratos.kv.transfer import FrameHeader, TransportOffer
+from stratos.kv_transfer.capabilities import Capabilities
+from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
 from stratos.rpc.codec.fleet import identity_from_pb, identity_to_pb, ref_from_pb, ref_to_pb
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
 from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratos.worker.config import HandoffConfig
 from stratos.worker.context import WorkerContext
 from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.staging_slots import StagingSlots
 from stratos.worker.handoff.transports import Transports
+from stratos.worker.settings import HandoffConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

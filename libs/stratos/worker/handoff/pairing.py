@@ -11,8 +11,8 @@ import dataclasses
 
 from stratos.common.errors import IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity
-from stratos.kv.capabilities import UNKNOWN, Capabilities, LocalCapabilities
-from stratos.kv.registry import is_choice_valid, reachable_transports
+from stratos.kv_transfer.capabilities import UNKNOWN, Capabilities, LocalCapabilities
+from stratos.kv_transfer.registry import is_choice_valid, reachable_transports
 
 
 def check_pairing(mine: KvIdentity, theirs: KvIdentity, my_shape: KvGeometry, their_shape: KvGeometry) -> None:

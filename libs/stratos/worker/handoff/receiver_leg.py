@@ -21,8 +21,8 @@ from contextlib import suppress
 from stratos.common.errors import Busy, Internal, Overloaded, StratosError, WorkerLost
 from stratos.core.placement import WorkerRef
 from stratos.core.step_watch import StepWatch
-from stratos.kv.framing import digest_of
-from stratos.kv.transfer import FrameHeader, Receiver, TransportOffer
+from stratos.kv_transfer.framing import digest_of
+from stratos.kv_transfer.transfer import FrameHeader, Receiver, TransportOffer
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.pairing import check_choice, is_one_host
 from stratos.worker.handoff.records import (

@@ -10,8 +10,8 @@ from stratos.core.kv import KvGeometry, KvIdentity
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.core.trace import NO_TRACE, TraceContext
-from stratos.kv.capabilities import UNKNOWN, Capabilities
-from stratos.kv.transfer import FrameHeader, TransportOffer
+from stratos.kv_transfer.capabilities import UNKNOWN, Capabilities
+from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
 
 
 class SourcePhase(enum.Enum):

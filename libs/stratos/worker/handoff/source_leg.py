@@ -20,10 +20,10 @@ from stratos.common.errors import BadRequest, Internal, WorkerLost
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
-from stratos.kv.framing import digest_of, plan_frames
-from stratos.kv.port.base import PackedFrame
-from stratos.kv.port.sending import PortPair
-from stratos.kv.transfer import FrameHeader
+from stratos.kv_transfer.framing import digest_of, plan_frames
+from stratos.kv_transfer.port.base import PackedFrame
+from stratos.kv_transfer.port.sending import PortPair
+from stratos.kv_transfer.transfer import FrameHeader
 from stratos.worker.handoff.context import HandoffContext
 from stratos.worker.handoff.records import (
     Abort,

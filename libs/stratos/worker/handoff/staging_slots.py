@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 
 from stratos.common.errors import Busy
-from stratos.kv.transfer import Receiver, TransportOffer
+from stratos.kv_transfer.transfer import Receiver, TransportOffer
 
 
 class StagingSlots:

@@ -9,9 +9,9 @@ from stratos.common.errors import Busy, Draining, StratosError, WorkerLost
 from stratos.core.generation import PrefillPath
 from stratos.core.placement import WorkerRef
 from stratos.engine.contract.results import Reservation
-from stratos.kv.framing import Coverage
-from stratos.kv.port.base import DataPort
-from stratos.kv.transfer import FrameHeader
+from stratos.kv_transfer.framing import Coverage
+from stratos.kv_transfer.port.base import DataPort
+from stratos.kv_transfer.transfer import FrameHeader
 from stratos.worker.context import WorkerContext
 from stratos.worker.handoff.records import Finish
 from stratos.worker.records import PromptOrigin, RequestRecord

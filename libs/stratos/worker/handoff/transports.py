@@ -9,14 +9,14 @@ from contextlib import suppress
 
 from stratos.common.errors import IdentityMismatch, WorkerLost
 from stratos.core.kv import StagingLedger
-from stratos.kv.capabilities import NOTHING_SHARED, LocalCapabilities
-from stratos.kv.port.base import DataPort
-from stratos.kv.port.receiving import PortRings
-from stratos.kv.port.sending import PortSender
-from stratos.kv.receiver import RingReceiver
-from stratos.kv.registry import staging_for
-from stratos.kv.settings import TransportConfig
-from stratos.kv.transfer import Receiver
+from stratos.kv_transfer.capabilities import NOTHING_SHARED, LocalCapabilities
+from stratos.kv_transfer.port.base import DataPort
+from stratos.kv_transfer.port.receiving import PortRings
+from stratos.kv_transfer.port.sending import PortSender
+from stratos.kv_transfer.receiver import RingReceiver
+from stratos.kv_transfer.registry import staging_for
+from stratos.kv_transfer.settings import TransportConfig
+from stratos.kv_transfer.transfer import Receiver
 
 _log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0

@@ -1,6 +1,6 @@
 """What is measured of a worker's engine and of its device, beside the counts that ``stratos.worker.metrics`` copies.
 
 What cannot be measured has no series: a GPU that is not there, a bandwidth whose peak is not known.
-Read in this order: ``config``, ``steps`` (every step's result), ``memory`` (what steps had to read), ``gpu`` (NVML,
+Read in this order: ``settings``, ``steps`` (every step's result), ``memory`` (what steps had to read), ``gpu`` (NVML,
 asked when it is scraped), ``meters`` (all of them).
 """

@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry, Gauge
 from stratos.core.placement import WorkerRef
 from stratos.engine.contract.results import EngineStatus
 from stratos.engine.contract.runner import RunnerInfo
-from stratos.worker.meters.config import WorkerObserveConfig
 from stratos.worker.meters.gpu import register_gpu
 from stratos.worker.meters.memory import MemoryMeter
+from stratos.worker.meters.settings import WorkerObserveConfig
 from stratos.worker.meters.steps import StepMeter
 
 

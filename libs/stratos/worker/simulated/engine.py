@@ -19,7 +19,7 @@ from stratos.engine.contract.results import EngineStatus, StepResult
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from stratos.kv.port.local import LocalPort, PortTransport
+from stratos.kv_transfer.port.local import LocalPort, PortTransport
 from stratos.sim.runner import StepCosts
 from stratos.worker.engine_client.base import STOPPED, EngineClient
 

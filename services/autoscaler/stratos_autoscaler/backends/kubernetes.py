@@ -19,8 +19,8 @@ from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos_autoscaler.backends.base import Backend, BackendWorker
 from stratos_autoscaler.kubernetes.api import ApiServer
-from stratos_autoscaler.kubernetes.config import KubernetesConfig
 from stratos_autoscaler.kubernetes.lease import ClusterLease
+from stratos_autoscaler.kubernetes.settings import KubernetesConfig
 from stratos_autoscaler.kubernetes.workloads import FIRST_TO_LEAVE, Pod, Workloads
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stratos.common.errors import NotFound, Overloaded
 from stratos_autoscaler.kubernetes.api import CONFLICT, MERGE_PATCH, ApiServer, Object
-from stratos_autoscaler.kubernetes.config import KubernetesConfig
+from stratos_autoscaler.kubernetes.settings import KubernetesConfig
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 MODEL_DIGEST = "stratosserve.io/model-digest"

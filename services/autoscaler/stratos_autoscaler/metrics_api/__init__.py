@@ -2,6 +2,6 @@
 
     HPA -> API server (who is it?) -> TLS, its client certificate and headers -> SubjectAccessReview -> ``LoadBoard``
 
-Read in this order: ``config``, ``server`` and ``tls``, ``front_proxy`` (who asks), ``access`` (whether it may),
+Read in this order: ``settings``, ``server`` and ``tls``, ``front_proxy`` (who asks), ``access`` (whether it may),
 ``documents`` (the API's own shapes), ``selectors``, ``app`` (paths), ``registration`` (the APIService's caBundle).
 """

@@ -10,7 +10,7 @@ import logging
 
 from stratos.common.errors import DependencyDown
 from stratos_autoscaler.kubernetes.api import MERGE_PATCH, ApiServer
-from stratos_autoscaler.metrics_api.config import MetricsApiConfig
+from stratos_autoscaler.metrics_api.settings import MetricsApiConfig
 
 _log = logging.getLogger(__name__)
 API_SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"

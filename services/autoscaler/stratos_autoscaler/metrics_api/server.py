@@ -18,9 +18,9 @@ from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.kubernetes.api import ApiServer
 from stratos_autoscaler.metrics_api.access import Access
 from stratos_autoscaler.metrics_api.app import MetricsApp
-from stratos_autoscaler.metrics_api.config import MetricsApiConfig
 from stratos_autoscaler.metrics_api.front_proxy import FrontProxy, read_front_proxy
 from stratos_autoscaler.metrics_api.registration import keep_ca_bundle
+from stratos_autoscaler.metrics_api.settings import MetricsApiConfig
 from stratos_autoscaler.metrics_api.tls import PeerProtocol, ServingContext
 
 _log = logging.getLogger(__name__)

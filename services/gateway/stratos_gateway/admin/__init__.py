@@ -1,6 +1,6 @@
 """The admin API on a port of its own: plans, tenants, keys, blocks, policies, templates, the audit log.
 
-Read in this order: ``config``, ``content_records`` (policies and templates, checked), ``declaration`` (what a file of
+Read in this order: ``settings``, ``content_records`` (policies and templates, checked), ``declaration`` (what a file of
 tenants says, and how it differs from what is), ``views`` (records as JSON), ``fields`` (bodies, checked),
 ``ledger_routes``, ``tenant_removal`` (its ledger), ``routes``, ``app`` (the server).
 """

@@ -9,8 +9,8 @@ from random import Random
 from starlette.requests import Request
 
 from stratos.core.tenant import Tenant
-from stratos_gateway.admin.config import AdminConfig
 from stratos_gateway.admin.routes import AdminRoutes, AdminStores
+from stratos_gateway.admin.settings import AdminConfig
 from stratos_gateway.app import GatewayApp
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.listener import Listener

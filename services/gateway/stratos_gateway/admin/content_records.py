@@ -14,7 +14,7 @@ from stratos.store.records.values import encode_policy, encode_template
 from stratos.store.records.writer import RecordWriter, Tombstone
 from stratos.store.tenants import TenantRecord
 from stratos.text.filtering.rules import Rules
-from stratos.text.prompt_template import CompiledPrompt, check_defaults
+from stratos.text.tenant_templates import CompiledPrompt, check_defaults
 
 
 def checked_policy(name: str, value: object) -> ContentPolicy:

@@ -9,7 +9,7 @@ import httpx
 
 from stratos.common.tls.reloading import ReloadingContext, reason
 from stratos.rpc.binding import StartError
-from stratos_gateway.http.config import HttpTlsConfig
+from stratos_gateway.http.settings import HttpTlsConfig
 
 
 def api_context(config: HttpTlsConfig) -> ReloadingContext:

@@ -13,9 +13,9 @@ from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.spool import Spool
 from stratos_gateway.ledger.budgets import Budgets
 from stratos_gateway.ledger.claims import WorkerSearch
-from stratos_gateway.ledger.config import LedgerConfig
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.responses import ResponseCache
+from stratos_gateway.ledger.settings import LedgerConfig
 from stratos_gateway.ledger.writer import LedgerWriter
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.sessions.pool import SessionPool

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratos.store.counters.leases import LeaseAsk, LeaseGrant
-from stratos_gateway.limits.config import LimitsConfig
+from stratos_gateway.limits.settings import LimitsConfig
 
 _DEMAND_S = 0.5
 """A slice holds what was wanted in so many seconds, refused requests included."""

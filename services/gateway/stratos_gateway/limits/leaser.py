@@ -13,7 +13,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown
 from stratos.store.counters.leases import LeaseAsk, LeaseGrant
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
-from stratos_gateway.limits.config import LimitsConfig
+from stratos_gateway.limits.settings import LimitsConfig
 
 _log = logging.getLogger(__name__)
 _MIN_GAP_S = 0.01

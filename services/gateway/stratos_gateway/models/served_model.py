@@ -13,8 +13,8 @@ from stratos.core.requests.limits import MAX_EMBEDDING_TOKENS, check_input_lengt
 from stratos.text.chat import ChatMessage, ChatTemplate, read_template
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.models.catalogue import BaseModel
-from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.grammar_check import GrammarCheck
+from stratos_gateway.models.settings import ModelConfig
 
 INLINE_CHARS = 8192
 """Longer texts are encoded in a thread, so that they do not hold up the streams of others."""

@@ -9,7 +9,7 @@ from typing import Any
 from stratos.common.errors import InvalidApiKey, PermissionDenied
 from stratos.core.tenancy.plan import is_allowed
 from stratos.core.tenancy.roles import Role
-from stratos_gateway.oidc.config import OidcIssuer
+from stratos_gateway.oidc.settings import OidcIssuer
 
 MAX_SUBJECT_CHARS = 256
 

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 
-from stratos_gateway.oidc.config import OidcIssuer, check_url
 from stratos_gateway.oidc.key_set import KeySet, parse_key_set
+from stratos_gateway.oidc.settings import OidcIssuer, check_url
 
 MAX_BYTES = 1 << 20
 Fetch = Callable[[OidcIssuer], Awaitable[KeySet]]

@@ -8,9 +8,9 @@ import logging
 from jwt import PyJWK
 
 from stratos.common.clock import Clock
-from stratos_gateway.oidc.config import OidcConfig, OidcIssuer
 from stratos_gateway.oidc.fetching import Fetch, FetchFailed
 from stratos_gateway.oidc.key_set import KeySet
+from stratos_gateway.oidc.settings import OidcConfig, OidcIssuer
 
 _log = logging.getLogger(__name__)
 WAIT_S = 1.0

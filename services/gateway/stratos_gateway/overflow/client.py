@@ -13,10 +13,10 @@ import orjson
 
 from stratos.common.errors import WorkerLost
 from stratos_gateway.http.tls import outside_context
-from stratos_gateway.overflow.config import OverflowConfig
 from stratos_gateway.overflow.events import BadStream, read_events
 from stratos_gateway.overflow.output import ExternalOutput
 from stratos_gateway.overflow.request import ExternalRequest
+from stratos_gateway.overflow.settings import OverflowConfig
 
 
 @dataclass(frozen=True, slots=True)

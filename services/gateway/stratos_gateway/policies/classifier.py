@@ -10,7 +10,7 @@ import httpx
 import orjson
 
 from stratos_gateway.http.tls import outside_context
-from stratos_gateway.policies.config import PoliciesConfig
+from stratos_gateway.policies.settings import PoliciesConfig
 
 _MAX_ANSWER_BYTES = 1024 * 1024
 

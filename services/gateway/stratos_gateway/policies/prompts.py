@@ -9,7 +9,7 @@ from typing import Any
 
 from stratos.common.errors import BadRequest, PromptNotFound
 from stratos.core.tenancy.content import PromptVersion
-from stratos.text.prompt_template import CompiledPrompt, check_variables
+from stratos.text.tenant_templates import CompiledPrompt, check_variables
 from stratos_gateway.openai.fields import Fields
 from stratos_gateway.policies.source import ContentSource
 

@@ -19,9 +19,9 @@ from stratos.common.errors import Draining, StratosError, WorkerLost
 from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import AttemptReport, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionTable, ConvictionUpdate
-from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.conviction_exchange import ConvictionExchange
 from stratos_gateway.routers.outbox import Outbox
+from stratos_gateway.routers.settings import RoutersConfig
 
 _log = logging.getLogger(__name__)
 FIRST_BACKOFF_S = 0.05

@@ -23,9 +23,9 @@ from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementR
 from stratos.core.requests.convictions import Conviction, ConvictionConfig, ConvictionTable, prompt_refused
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.routers.config import RoutersConfig
 from stratos_gateway.routers.link import RouterLink, RouterPeer
 from stratos_gateway.routers.preference import preferred
+from stratos_gateway.routers.settings import RoutersConfig
 
 CONVICT_TIMEOUT_S = 0.5
 

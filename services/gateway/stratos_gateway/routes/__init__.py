@@ -1,4 +1,4 @@
 """One route from bytes to bytes.
 
-Read in this order: ``edge``, ``generation``, ``preparation``, ``embedding``, ``config``, ``health``.
+Read in this order: ``edge``, ``generation``, ``preparation``, ``embedding``, ``settings``, ``health``.
 """

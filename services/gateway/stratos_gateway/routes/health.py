@@ -20,7 +20,7 @@ from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.generation import GenerationSpec
 from stratos_gateway.generation.platform import Platform
 from stratos_gateway.models.served_model import ServedModel
-from stratos_gateway.routes.config import HealthConfig
+from stratos_gateway.routes.settings import HealthConfig
 
 HEALTH_TENANT = Tenant(name=PLATFORM_TENANT, cache_salt=b"stratos-health")
 _PROBE_TEXT = "a"

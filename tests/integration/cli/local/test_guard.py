@@ -9,8 +9,8 @@ import sys
 import psutil
 
 from stratos.cli.local.guard import main
-from tests.support.platform_process import gone
 from tests.support.waiting import wait_until
+from tests.support.worlds.platform_process import gone
 
 PARENT = """
 import os, subprocess, sys, time

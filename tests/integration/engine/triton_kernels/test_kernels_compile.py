@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.module_command import module_command
+from tests.support.servers.module_command import module_command
 
 pytestmark = pytest.mark.timeout(600)  # 30 s of CPU in one fixture, however busy the machine is
 SHARED_BYTES = 227 * 1024
@@ -68,7 +68,7 @@ def kernels(pytestconfig: pytest.Config, config: str) -> list[dict[str, Any]]:
     # Triton names what it compiled by sources and compiler, so what an earlier run left is as good as compiling again.
     environment = {**os.environ, "TRITON_CACHE_DIR": str(pytestconfig.cache.mkdir("triton"))}
     environment.pop("TRITON_INTERPRET", None)
-    command = (*module_command("tests.support.compile_kernels"), config)
+    command = (*module_command("tests.support.reference.compile_kernels"), config)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from stratos_gateway.settings import GatewaySettings
-from tests.support.gateway_world import World, gateway_world
+from tests.support.worlds.gateway_world import World, gateway_world
 
 URL = "/v1/completions"
 BODY = {"model": "base", "prompt": "x"}

@@ -8,10 +8,10 @@ import json
 import httpx
 import pytest
 
-from tests.support.gateway_keys import KEY
-from tests.support.gateway_world import TIMEOUT_S, World, gateway_world, say
-from tests.support.shipped_model import shipped_tokenizer
+from tests.support.reference.shipped_model import shipped_tokenizer
 from tests.support.waiting import eventually
+from tests.support.worlds.gateway_keys import KEY
+from tests.support.worlds.gateway_world import TIMEOUT_S, World, gateway_world, say
 
 ASK = {"model": "base", "prompt": "x", "max_tokens": 3000}
 

@@ -11,8 +11,8 @@ import pytest
 
 from stratos.rpc.binding import StartError
 from stratos_gateway.http.listener import inherit_listener
-from tests.support.gateway_world import World, gateway_world, say
 from tests.support.waiting import eventually
+from tests.support.worlds.gateway_world import World, gateway_world, say
 
 STORY = "one two three four five six seven eight nine ten eleven twelve " * 4
 ASK = {"model": "base", "prompt": "x", "max_tokens": 400}

@@ -30,8 +30,8 @@ from stratos.core.requests.limits import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from tests.support.gateway_routes import full_app, full_routes
-from tests.support.shipped_model import VOCAB_SIZE
+from tests.support.reference.shipped_model import VOCAB_SIZE
+from tests.support.worlds.gateway_routes import full_app, full_routes
 
 MAX_BODY_BYTES = 10**6
 BODIES: dict[str, dict[str, Any]] = {

@@ -21,7 +21,7 @@ from tests.support.paths import ROOT
 _PROGRAM = """
 import asyncio, sys
 sys.path.insert(0, sys.argv[1])
-from tests.support.rpc_echo import EchoService, EchoSettings
+from tests.support.fakes.rpc_echo import EchoService, EchoSettings
 from stratos.rpc.serving.process import serve
 from stratos.rpc.settings import load_settings
 

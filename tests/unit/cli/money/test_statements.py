@@ -21,7 +21,7 @@ from stratos.core.ledger.exports import ENTRY_COLUMNS, cost_rows, csv_text, entr
 from stratos.core.ledger.pricing import Amounts, TokenCounts
 from stratos.core.ledger.statement import make_statement, violation_windows
 from stratos.core.ledger.sums import UsageGroup
-from tests.support.usage_counts import TAG
+from tests.support.worlds.usage_counts import TAG
 
 ENTRY = LedgerEntry(
     request_id="gen-1", tenant="<acme>", plan="premium", tag=replace(TAG, adapter="=x", http_request_id="req-9"),

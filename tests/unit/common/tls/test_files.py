@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from stratos.cli.certificates.authority import issue
-from stratos.cli.certificates.renewal import Wishes
 from stratos.common.tls.contexts import TlsContexts
 from stratos.common.tls.files import TlsFiles, read_material
 from stratos.common.tls.identity import Identity, InvalidCertificate, PeerRole
 from stratos.common.tls.settings import TlsConfig
-from tests.support.certificates import CertificateFolder
+from stratos.pki.authority import issue
+from stratos.pki.renewal import Wishes
+from tests.support.servers.certificates import CertificateFolder
 
 
 @pytest.fixture

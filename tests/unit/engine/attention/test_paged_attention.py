@@ -16,7 +16,7 @@ from stratos.engine.attention.paged import TorchPagedAttention
 from stratos.engine.attention.tiled import TorchTiledAttention
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.memory.kv_pages import KvPages
-from tests.support.native_kernels import NATIVE_SETS, native_library
+from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 
 LAYERS, KV_HEADS, GROUP, DIM, BLOCK = 2, 2, 3, 6, 4
 GEOMETRY = KvGeometry(num_layers=LAYERS, num_kv_heads=KV_HEADS, head_dim=DIM, block_size=BLOCK, element_bytes=4)

@@ -21,11 +21,11 @@ from safetensors.torch import load_file, save_file
 
 from stratos.common.errors import InvalidAdapter, InvalidCheckpoint
 from stratos.core.files.adapter_files import read_adapter_files
-from stratos.engine.checkpoint.config import MAX_LAYERS
+from stratos.engine.checkpoint.model_config import MAX_LAYERS
 from tests.support.address_space import bounded_memory
 from tests.support.examples import examples
-from tests.support.plan_driver import Driver, Stream, load_runner, teacher_forced
-from tests.support.tiny_models import FAMILIES, LLAMA3_ROPE, YARN_ROPE, save_adapter, save_tiny
+from tests.support.reference.tiny_models import FAMILIES, LLAMA3_ROPE, YARN_ROPE, save_adapter, save_tiny
+from tests.support.worlds.plan_driver import Driver, Stream, load_runner, teacher_forced
 
 INDEX = "model.safetensors.index.json"
 HUGE = 10**30

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.engine.checkpoint.config import parse_decoder_config
-from tests.support.plan_driver import Driver, load_runner
-from tests.support.tiny_models import BASE, LLAMA3_ROPE, save_tiny_llama
+from stratos.engine.checkpoint.model_config import parse_decoder_config
+from tests.support.reference.tiny_models import BASE, LLAMA3_ROPE, save_tiny_llama
+from tests.support.worlds.plan_driver import Driver, load_runner
 
 CONFIG: dict[str, Any] = {**BASE, "architectures": ["LlamaForCausalLM"]}
 

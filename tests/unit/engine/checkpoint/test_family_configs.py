@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.engine.checkpoint.config import SUPPORTED_ARCHITECTURES, parse_decoder_config
 from stratos.engine.checkpoint.families import MODEL_TYPES
+from stratos.engine.checkpoint.model_config import SUPPORTED_ARCHITECTURES, parse_decoder_config
 from stratos.engine.layers.rotary import inverse_frequencies
 
 SIZES: dict[str, Any] = {

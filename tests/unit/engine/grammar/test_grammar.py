@@ -21,10 +21,10 @@ from stratos.engine.core import EngineCore
 from stratos.engine.grammar import masks, matcher
 from stratos.engine.grammar.compiler import GrammarCompiler
 from stratos.engine.grammar.matcher import MAX_SLOW_TOKENS, GrammarMatcher
-from tests.support.base_tokenizer import base_tokenizer
-from tests.support.core_driver import make_core, make_request, run
 from tests.support.examples import examples
 from tests.support.paths import BASE_MODEL
+from tests.support.reference.base_tokenizer import base_tokenizer
+from tests.support.worlds.core_driver import make_core, make_request, run
 
 PERSON = {
     "type": "object",

@@ -11,8 +11,8 @@ from stratos.core.rules.quantile import RecentQuantile
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from tests.support.engine_driver import make_request
-from tests.support.terms import with_terms
+from tests.support.worlds.engine_driver import make_request
+from tests.support.worlds.terms import with_terms
 
 
 @pytest.fixture

@@ -15,8 +15,15 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.kv_cache.swap_costs import SwapCosts
 from stratos.engine.settings import SchedulerConfig
 from tests.support.crowded_machine import CrowdedMachine
-from tests.support.engine_driver import CROWDED, assert_at_rest, drained_tokens, expected, make_request, prompt_hashes
 from tests.support.examples import examples
+from tests.support.worlds.engine_driver import (
+    CROWDED,
+    assert_at_rest,
+    drained_tokens,
+    expected,
+    make_request,
+    prompt_hashes,
+)
 
 ALWAYS = SchedulerConfig(enable_swap_costs=False, **CROWDED)
 

@@ -13,8 +13,8 @@ from stratos.engine.kv_cache.prefix_cache import PrefixCache
 from stratos.engine.kv_cache.window import KvWindow
 from stratos.engine.settings import SchedulerConfig
 from tests.support.crowded_machine import CrowdedMachine
-from tests.support.engine_driver import CROWDED, Run, drain, expected, make_request, prompt_hashes
 from tests.support.examples import examples
+from tests.support.worlds.engine_driver import CROWDED, Run, drain, expected, make_request, prompt_hashes
 
 
 @pytest.mark.parametrize("position", range(60))

@@ -18,8 +18,8 @@ from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
 from stratos.engine.layers.ops import TorchOps
-from tests.support.plan_driver import FULL, Driver, all_logprobs, load_runner
-from tests.support.tiny_models import FAMILIES, reference_logprobs, save_adapter, save_tiny
+from tests.support.reference.tiny_models import FAMILIES, reference_logprobs, save_adapter, save_tiny
+from tests.support.worlds.plan_driver import FULL, Driver, all_logprobs, load_runner
 
 EXPERTS, HIDDEN, INNER, CHOSEN = 6, 32, 20, 3
 PROMPT = [(i * 29 + 3) % 97 for i in range(22)]

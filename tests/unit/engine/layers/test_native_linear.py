@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from stratos.engine.layers.native_linear import NativeLinear
-from tests.support.native_kernels import NATIVE_SETS, native_library
+from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [(64, 1024), (97, 60), (24, 7), (300, 600), (1, 2), (65, 1), (17, 515)]

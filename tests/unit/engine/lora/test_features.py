@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from stratos.common.errors import InvalidAdapter
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
-from tests.support.plan_driver import FULL, Driver, Stream, all_logprobs, load_runner
-from tests.support.tiny_models import reference_logprobs, save_tiny
+from tests.support.reference.tiny_models import reference_logprobs, save_tiny
+from tests.support.worlds.plan_driver import FULL, Driver, Stream, all_logprobs, load_runner
 
 PROMPT = [(i * 37 + 11) % 97 for i in range(41)]
 TOLERANCE = 1e-4

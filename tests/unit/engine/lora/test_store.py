@@ -21,8 +21,8 @@ from stratos.engine.lora.store import LoraStore
 from stratos.engine.lora.weights import LoraWeights
 from stratos.engine.settings import SchedulerConfig
 from stratos.worker.engine_client.thread import NUM_LOAD_THREADS, ThreadEngine
-from tests.support.plan_driver import load_runner
-from tests.support.tiny_models import save_adapter, save_tiny_llama
+from tests.support.reference.tiny_models import save_adapter, save_tiny_llama
+from tests.support.worlds.plan_driver import load_runner
 
 WAIT_S = 30.0
 

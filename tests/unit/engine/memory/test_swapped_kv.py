@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from stratos.engine.core import EngineCore
-from tests.support.core_driver import Outcomes, make_core, make_request, run
-from tests.support.tiny_models import save_tiny_llama
+from tests.support.reference.tiny_models import save_tiny_llama
+from tests.support.worlds.core_driver import Outcomes, make_core, make_request, run
 
 NUM_TOKENS = 24
 PROMPTS = [[(i * 31 + 7 * k) % 97 for i in range(11 + 3 * k)] for k in range(4)]

@@ -19,9 +19,9 @@ from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.settings import SchedulerConfig
-from tests.support.plan_driver import load_runner
-from tests.support.terms import make_terms
-from tests.support.tiny_models import save_adapter, save_tiny
+from tests.support.reference.tiny_models import save_adapter, save_tiny
+from tests.support.worlds.plan_driver import load_runner
+from tests.support.worlds.terms import make_terms
 
 LAST, MEAN = PoolingKind.LAST, PoolingKind.MEAN
 INPUTS = [[(i * 37 + 11 * n) % 97 for i in range(n)] for n in (1, 2, 5, 17, 33, 64)]

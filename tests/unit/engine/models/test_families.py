@@ -11,8 +11,8 @@ import torch
 
 from stratos.core.kv import KvRange
 from stratos.engine.runner.torch_runner import TorchRunner
-from tests.support.plan_driver import BLOCK_SIZE, FULL, Driver, Stream, all_logprobs, load_runner, teacher_forced
-from tests.support.tiny_models import BASE, FAMILIES, greedy_reference, reference_logprobs, save_tiny
+from tests.support.reference.tiny_models import BASE, FAMILIES, greedy_reference, reference_logprobs, save_tiny
+from tests.support.worlds.plan_driver import BLOCK_SIZE, FULL, Driver, Stream, all_logprobs, load_runner, teacher_forced
 
 PROMPT = [(i * 37 + 11) % 97 for i in range(41)]
 PROMPTS = [PROMPT[:1], PROMPT[:2], PROMPT[5:9], PROMPT[3:20], PROMPT]

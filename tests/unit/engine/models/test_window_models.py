@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.core_driver import Outcomes, make_core, make_request, run
-from tests.support.plan_driver import load_runner
-from tests.support.tiny_models import greedy_reference, save_tiny
+from tests.support.reference.tiny_models import greedy_reference, save_tiny
+from tests.support.worlds.core_driver import Outcomes, make_core, make_request, run
+from tests.support.worlds.plan_driver import load_runner
 
 PROMPTS = [[(i * 31 + 7 * k) % 97 for i in range(21 + 9 * k)] for k in range(3)]
 NUM_TOKENS, WINDOW = 70, 9

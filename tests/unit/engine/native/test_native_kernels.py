@@ -23,7 +23,7 @@ from stratos.engine.native import build, isa
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
 from stratos.engine.runner import kernels
 from stratos.engine.settings import RunnerConfig
-from tests.support.native_kernels import NATIVE_SETS, native_library
+from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")

@@ -14,7 +14,7 @@ from stratos.engine.layers.native_linear import NativeLinear
 from stratos.engine.native import library as library_module
 from stratos.engine.native.isa import INSTRUCTION_SETS
 from stratos.engine.native.library import NativeLibraryUnusable, TilesRefused, load_native
-from tests.support.native_kernels import TILE_SETS, native_library
+from tests.support.reference.native_kernels import TILE_SETS, native_library
 
 SMALLEST_NORMAL = 2.0**-126
 MAGNITUDES = {"ordinary": (-3, 4), "cancelling": (-20, 20), "denormal": (-66, -60), "tiny-operands": (-133, 10)}

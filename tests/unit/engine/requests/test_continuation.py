@@ -16,9 +16,9 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from tests.support.core_driver import make_core, make_request, run
 from tests.support.paths import BASE_MODEL
-from tests.support.tiny_models import save_tiny_llama
+from tests.support.reference.tiny_models import save_tiny_llama
+from tests.support.worlds.core_driver import make_core, make_request, run
 
 PROMPT = [(i * 29 + 3) % 97 for i in range(22)]
 MAX_TOKENS = 70

@@ -10,7 +10,7 @@ from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from tests.support.engine_driver import CROWDED, Run, assert_at_rest, drained_tokens, expected, make_request
+from tests.support.worlds.engine_driver import CROWDED, Run, assert_at_rest, drained_tokens, expected, make_request
 
 SIZE = 4
 

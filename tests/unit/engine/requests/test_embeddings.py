@@ -11,8 +11,8 @@ from stratos.core.requests.records import RequestKey
 from stratos.engine.fake.pooling import EMBEDDING_SIZE, fake_embedding
 from stratos.engine.fake.runner import adapter_term, fake_generate, fake_kv
 from stratos.engine.settings import SchedulerConfig
-from tests.support.engine_driver import CROWDED, Run, drain, make_request
-from tests.support.terms import make_terms, pop_terms
+from tests.support.worlds.engine_driver import CROWDED, Run, drain, make_request
+from tests.support.worlds.terms import make_terms, pop_terms
 
 LAST, MEAN = PoolingKind.LAST, PoolingKind.MEAN
 

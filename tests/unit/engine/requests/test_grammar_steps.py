@@ -12,8 +12,8 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from tests.support.base_tokenizer import base_tokenizer
 from tests.support.paths import BASE_MODEL
+from tests.support.reference.base_tokenizer import base_tokenizer
 
 FAKE = FakeConfig(model_path=BASE_MODEL, vocab_size=4096, eos_token_ids=(0, 4), num_blocks=64, block_size=4)
 PATTERNS = [r"[a-f]{9}-[0-9]{7}", r"(ab|cd){8}", r"x[0-9]+y"]

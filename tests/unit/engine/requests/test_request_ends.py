@@ -11,7 +11,7 @@ from stratos.engine.contract.plan import StepTokens
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
-from tests.support.engine_driver import CROWDED, Run, assert_at_rest, drain, expected, make_request
+from tests.support.worlds.engine_driver import CROWDED, Run, assert_at_rest, drain, expected, make_request
 
 PACKED = SchedulerConfig(**CROWDED)
 KEY = RequestKey("r", 0)

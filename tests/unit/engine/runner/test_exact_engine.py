@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stratos.core.requests.records import EngineRequest
-from tests.support.core_driver import make_core, make_request, run
-from tests.support.exact_traces import INEXACT, KERNELS
-from tests.support.plan_driver import BLOCK_SIZE
-from tests.support.tiny_models import FAMILIES, save_tiny
+from tests.support.reference.exact_traces import INEXACT, KERNELS
+from tests.support.reference.tiny_models import FAMILIES, save_tiny
+from tests.support.worlds.core_driver import make_core, make_request, run
+from tests.support.worlds.plan_driver import BLOCK_SIZE
 
 FAMILY_OF_SEED = ("llama", "mixtral", "mistral-window", "qwen2-groups-of-7", "qwen3", "llama")
 NUM_BLOCKS, NUM_HOST_BLOCKS = 40, 60

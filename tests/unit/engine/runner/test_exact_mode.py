@@ -11,10 +11,19 @@ import torch
 from stratos.core.files.adapter_files import read_adapter_files
 from stratos.core.kv import KvRange
 from stratos.engine.runner.torch_runner import TorchRunner
-from tests.support.exact_traces import BUILDS, INEXACT, KERNELS, NUM_TOKENS, Trace, alone, generated, using_build
-from tests.support.native_kernels import NATIVE_SETS
-from tests.support.plan_driver import BLOCK_SIZE, FULL, Driver, load_runner
-from tests.support.tiny_models import FAMILIES, save_adapter, save_tiny
+from tests.support.reference.exact_traces import (
+    BUILDS,
+    INEXACT,
+    KERNELS,
+    NUM_TOKENS,
+    Trace,
+    alone,
+    generated,
+    using_build,
+)
+from tests.support.reference.native_kernels import NATIVE_SETS
+from tests.support.reference.tiny_models import FAMILIES, save_adapter, save_tiny
+from tests.support.worlds.plan_driver import BLOCK_SIZE, FULL, Driver, load_runner
 
 LONG: dict[str, Any] = {"head_dim": 80, "intermediate_size": 2816, "max_position_embeddings": 256}
 """Contexts of several tiles, and a sum so long that oneDNN takes another kernel for one row."""

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.exact_traces import alone, generated
-from tests.support.plan_driver import FULL, Driver, load_runner, teacher_forced
-from tests.support.tiny_models import FAMILIES, reference_logprobs, save_tiny
+from tests.support.reference.exact_traces import alone, generated
+from tests.support.reference.tiny_models import FAMILIES, reference_logprobs, save_tiny
+from tests.support.worlds.plan_driver import FULL, Driver, load_runner, teacher_forced
 
 PROMPT = [(i * 37 + 11) % 97 for i in range(41)]
 CHUNK = 7

@@ -14,10 +14,10 @@ from stratos.engine.native.library import load_native
 from stratos.engine.runner.forward import LayeredForward
 from stratos.engine.runner.native_forward import NativeForward
 from stratos.engine.runner.torch_runner import TorchRunner
-from tests.support.exact_traces import generated
-from tests.support.native_kernels import NATIVE_SETS
-from tests.support.plan_driver import Driver, load_runner
-from tests.support.tiny_models import FAMILIES, SHAPES, save_adapter, save_tiny
+from tests.support.reference.exact_traces import generated
+from tests.support.reference.native_kernels import NATIVE_SETS
+from tests.support.reference.tiny_models import FAMILIES, SHAPES, save_adapter, save_tiny
+from tests.support.worlds.plan_driver import Driver, load_runner
 
 DENSE = {name: case for name, case in FAMILIES.items() if "moe" not in name and "mixtral" not in name}
 DENSE |= {name: ("Llama", changes) for name, changes in SHAPES.items()}

@@ -16,9 +16,9 @@ from stratos.engine.layers import linear
 from stratos.engine.runner.numerics import promise
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig
-from tests.support.exact_traces import INEXACT, KERNELS, alone
-from tests.support.plan_driver import load_runner
-from tests.support.tiny_models import save_tiny
+from tests.support.reference.exact_traces import INEXACT, KERNELS, alone
+from tests.support.reference.tiny_models import save_tiny
+from tests.support.worlds.plan_driver import load_runner
 
 CPU = torch.device("cpu")
 OURS, LIBRARY = SimpleNamespace(is_invariant_by_design=True), SimpleNamespace(is_invariant_by_design=False)

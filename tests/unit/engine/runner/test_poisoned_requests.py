@@ -26,11 +26,11 @@ from stratos.engine.requests.grammars import RequestGrammars
 from stratos.engine.runner.step_inputs import StepInputs
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import SchedulerConfig
-from tests.support.core_driver import make_core, make_request
 from tests.support.paths import BASE_MODEL
-from tests.support.plan_driver import load_runner
-from tests.support.terms import with_terms
-from tests.support.tiny_models import save_adapter, save_tiny
+from tests.support.reference.tiny_models import save_adapter, save_tiny
+from tests.support.worlds.core_driver import make_core, make_request
+from tests.support.worlds.plan_driver import load_runner
+from tests.support.worlds.terms import with_terms
 
 PROMPT = [(i * 37 + 11) % 89 for i in range(23)]
 """Never the tokens below."""

@@ -13,8 +13,8 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.runner import prompt_logprobs as prompt_scores
 from stratos.engine.settings import SchedulerConfig
-from tests.support.core_driver import make_core, make_request
-from tests.support.tiny_models import reference_logprobs, save_tiny_llama
+from tests.support.reference.tiny_models import reference_logprobs, save_tiny_llama
+from tests.support.worlds.core_driver import make_core, make_request
 
 PROMPT = [(i * 37 + 11) % 97 for i in range(41)]
 

@@ -17,10 +17,10 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.rope_config import RopeConfig
 from stratos.engine.core import EngineCore
 from stratos.engine.layers.rotary import RotaryTable, StreamingRotary, inverse_frequencies
-from tests.support.core_driver import make_core, make_request, run
 from tests.support.paths import BASE_MODEL
-from tests.support.plan_driver import load_runner
-from tests.support.tiny_models import save_tiny, save_tiny_llama
+from tests.support.reference.tiny_models import save_tiny, save_tiny_llama
+from tests.support.worlds.core_driver import make_core, make_request, run
+from tests.support.worlds.plan_driver import load_runner
 
 SINKS, WINDOW = 3, 10
 STREAMING = {"attention_sinks": SINKS, "attention_window": WINDOW, "max_stream_len": 4096}

@@ -10,10 +10,10 @@ from stratos.engine.contract.plan import PREVIOUS_TOKEN, PlanRow, StepPlan
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import SchedulerConfig
-from tests.support.core_driver import Outcome, run
-from tests.support.mixed_requests import PARAMS, PROMPT, mixed_requests
-from tests.support.plan_driver import Driver, load_runner
-from tests.support.tiny_models import save_tiny_llama
+from tests.support.reference.tiny_models import save_tiny_llama
+from tests.support.worlds.core_driver import Outcome, run
+from tests.support.worlds.mixed_requests import PARAMS, PROMPT, mixed_requests
+from tests.support.worlds.plan_driver import Driver, load_runner
 
 
 @pytest.fixture(scope="module")

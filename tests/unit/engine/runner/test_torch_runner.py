@@ -18,8 +18,8 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import StepPlan
 from stratos.engine.layers import linear
 from stratos.engine.runner.torch_runner import TorchRunner
-from tests.support.plan_driver import Driver, load_runner
-from tests.support.tiny_models import save_adapter, save_tiny_llama
+from tests.support.reference.tiny_models import save_adapter, save_tiny_llama
+from tests.support.worlds.plan_driver import Driver, load_runner
 
 PROMPT = [(i * 29 + 3) % 97 for i in range(22)]
 SEEDED = SamplingParams(temperature=0.9, top_p=0.95)

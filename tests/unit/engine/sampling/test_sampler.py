@@ -17,7 +17,7 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import ALL_BANNED, SampleSpec
 from stratos.engine.sampling.logits_processors import apply_changes, row_changes
 from stratos.engine.sampling.sampler import NON_FINITE, Sampler
-from tests.support.sampler_reference import edited
+from tests.support.reference.sampler_reference import edited
 
 VOCAB = 40
 EOS = (0, 4)

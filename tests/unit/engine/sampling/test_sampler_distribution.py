@@ -22,7 +22,7 @@ from stratos.engine.sampling import sampler as sampler_module
 from stratos.engine.sampling.counter_rng import gumbel, hashes, noise_keys
 from stratos.engine.sampling.filters import Kept, keep_top
 from stratos.engine.sampling.sampler import Sampler
-from tests.support.sampler_reference import chi_square, distribution, edited, integral_transform, ks_uniform
+from tests.support.reference.sampler_reference import chi_square, distribution, edited, integral_transform, ks_uniform
 
 CPU = torch.device("cpu")
 VOCAB, DRAWS = 48, 8_000

@@ -12,8 +12,8 @@ from stratos.common.errors import BadRequest
 from stratos.core.requests.records import FinishReason
 from stratos.core.requests.watermark import Watermark
 from stratos.engine.sampling.logprobs import position_logprobs
-from tests.support.core_driver import make_core, make_request, run
-from tests.support.tiny_models import save_tiny_llama
+from tests.support.reference.tiny_models import save_tiny_llama
+from tests.support.worlds.core_driver import make_core, make_request, run
 
 PROMPT = [(i * 31 + 7) % 97 for i in range(19)]
 NUM_TOKENS = 20

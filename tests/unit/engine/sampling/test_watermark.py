@@ -24,9 +24,9 @@ from stratos.engine.contract.plan import SampleSpec
 from stratos.engine.core import EngineCore
 from stratos.engine.sampling.sampler import Sampler
 from stratos.engine.sampling.watermark import add_watermark
-from tests.support.base_tokenizer import base_tokenizer
-from tests.support.core_driver import make_core, make_request, run
 from tests.support.paths import BASE_MODEL, FIXTURES
+from tests.support.reference.base_tokenizer import base_tokenizer
+from tests.support.worlds.core_driver import make_core, make_request, run
 
 MARK = Watermark(key=b"0123456789abcdef-test")
 NUM_TOKENS = 200

@@ -10,7 +10,7 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.scheduler.budget import STRETCH
 from stratos.engine.scheduler.cost_model import QUERY_TILE, StepCostModel, StepLoad
 from stratos.engine.settings import SchedulerConfig
-from tests.support.engine_driver import expected, make_request
+from tests.support.worlds.engine_driver import expected, make_request
 
 STEP_S, TOKEN_S, KV_S = 2e-3, 40e-6, 0.15e-6
 

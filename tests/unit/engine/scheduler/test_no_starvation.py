@@ -19,9 +19,9 @@ from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
-from tests.support.engine_driver import make_request
 from tests.support.examples import examples
-from tests.support.terms import make_terms
+from tests.support.worlds.engine_driver import make_request
+from tests.support.worlds.terms import make_terms
 
 ABOVE_BATCH = range(1, BATCH_CLASS)
 AGEING_S, CLASSES, QUOTA = 2.0, 4, 10

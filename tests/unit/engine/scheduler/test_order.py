@@ -13,9 +13,9 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.scheduler.order import IMPLIED_DEADLINE_S, ServiceOrder
 from stratos.engine.sequence import Sequence, Wait
 from stratos.engine.settings import SchedulerConfig
-from tests.support.engine_driver import CROWDED, make_request
 from tests.support.examples import examples
-from tests.support.terms import make_terms
+from tests.support.worlds.engine_driver import CROWDED, make_request
+from tests.support.worlds.terms import make_terms
 
 LOWEST_AGED = BATCH_CLASS - 1
 """The lowest class that reaches the top."""

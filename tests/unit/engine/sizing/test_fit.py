@@ -15,8 +15,8 @@ from stratos.engine.sizing.machine import Machine, resident_bytes
 from stratos.engine.sizing.need import read_need
 from stratos.engine.sizing.plan import CPU_RUNTIME_BYTES, Choice, Room, Work
 from stratos.engine.sizing.report import choices_block
-from tests.support.plan_driver import load_runner
-from tests.support.tiny_models import save_tiny_llama
+from tests.support.reference.tiny_models import save_tiny_llama
+from tests.support.worlds.plan_driver import load_runner
 
 ROOM = Room(is_gpu=False, total_bytes=8 << 30, free_bytes=4 << 30)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import tests.support.triton_interpreter  # noqa: F401  # before anything that imports Triton
+import tests.support.reference.triton_interpreter  # noqa: F401  # before anything that imports Triton
 from stratos.engine.triton_kernels import split_sampling
 
 VOCABULARY = 256

@@ -8,7 +8,7 @@ import torch
 from stratos.engine.attention.context_parts import ContextParts
 from stratos.engine.triton_kernels import attention
 from stratos.engine.triton_kernels.attention import TileShape
-from tests.support.attention_world import BLOCK, World
+from tests.support.worlds.attention_world import BLOCK, World
 
 DECODE = TileShape(16, 16, 4, 2)
 PREFILL = TileShape(32, 16, 4, 2)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-import tests.support.triton_interpreter  # noqa: F401  # before anything that imports Triton
+import tests.support.reference.triton_interpreter  # noqa: F401  # before anything that imports Triton
 from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.settings import RunnerConfig
 from stratos.engine.triton_kernels.dependent_launch import launch_options

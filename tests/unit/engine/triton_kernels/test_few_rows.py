@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.support.triton_interpreter import DEVICE
+from tests.support.reference.triton_interpreter import DEVICE
 from stratos.engine.layers.product_choice import MeasuredLinear, ProductChoice, measure_products
 from stratos.engine.triton_kernels.few_rows import FewRowsShape, few_rows_linear
 

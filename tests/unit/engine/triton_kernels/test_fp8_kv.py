@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.triton_interpreter import DEVICE
+from tests.support.reference.triton_interpreter import DEVICE
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.kv import KvGeometry, KvRange
 from stratos.engine.attention import triton_paged
@@ -21,8 +21,8 @@ from stratos.engine.runner.cuda.runner import CudaRunner
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig
 from stratos.engine.triton_kernels import sampling
-from tests.support.plan_driver import FULL, Driver, all_logprobs
-from tests.support.tiny_models import save_tiny_llama
+from tests.support.reference.tiny_models import save_tiny_llama
+from tests.support.worlds.plan_driver import FULL, Driver, all_logprobs
 
 HEADS, KV_HEADS, DIM, BLOCK, LAYERS = 6, 2, 10, 4, 2
 SPANS = [RowSpan(0, 1, 9, (5, 2, 7)), RowSpan(1, 6, 3, (1, 9, 3)), RowSpan(7, 1, 0, (4,))]

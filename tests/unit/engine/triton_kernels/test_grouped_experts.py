@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.triton_interpreter import DEVICE
+from tests.support.reference.triton_interpreter import DEVICE
 from stratos.engine.layers.linear import PlainLinear
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts

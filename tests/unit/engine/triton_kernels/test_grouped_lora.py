@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.triton_interpreter import DEVICE
-from stratos.engine.checkpoint.config import DecoderConfig, parse_decoder_config
+from tests.support.reference.triton_interpreter import DEVICE
+from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.lora.batch import LoraBatch, LoraGroup
 from stratos.engine.lora.grouped import FUSED, GroupedAdapters
 from stratos.engine.lora.host_copy import HostAdapter
 from stratos.engine.lora.weights import GROUPS, LoraLayer, LoraWeights, lay_out
 from stratos.engine.triton_kernels import lora
-from tests.support.tiny_models import BASE
+from tests.support.reference.tiny_models import BASE
 
 TOKENS, CAPACITY = 23, 3
 Ranks = dict[str, int]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.triton_interpreter import DEVICE
+from tests.support.reference.triton_interpreter import DEVICE
 from stratos.core.device.checksum import finish, mixed_sum
 from stratos.core.kv import KvGeometry, KvRange
 from stratos.engine.memory import packing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.triton_interpreter import DEVICE
+from tests.support.reference.triton_interpreter import DEVICE
 from stratos.core.kv import KvGeometry
 from stratos.engine.attention import triton_paged
 from stratos.engine.attention.backend import RowSpan

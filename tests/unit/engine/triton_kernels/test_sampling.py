@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.triton_interpreter import DEVICE
+from tests.support.reference.triton_interpreter import DEVICE
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark

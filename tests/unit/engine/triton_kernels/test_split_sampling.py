@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.support.triton_interpreter import DEVICE
+from tests.support.reference.triton_interpreter import DEVICE
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.sampling.counter_rng import noise_keys
 from stratos.engine.sampling.triton_sampler import TritonSampler

@@ -12,7 +12,7 @@ from stratos.core.requests.records import FinishReason, RequestKey
 from stratos_gateway.generation.attempt import Attempt
 from stratos_gateway.generation.journal import JournalConflict
 from stratos_gateway.generation.recovery import Cause, cause_of
-from tests.support.gateway_fakes import FakeSession, output
+from tests.support.fakes.gateway_fakes import FakeSession, output
 
 KEY = RequestKey("r", 1)
 

@@ -25,8 +25,8 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos_gateway.generation.generation import Generation, GenerationSpec
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.sessions.sink import AttemptSink
-from tests.support.gateway_fakes import FakeRouter, FakeSessions, PlainText, Play, make_platform, output
-from tests.support.terms import make_terms
+from tests.support.fakes.gateway_fakes import FakeRouter, FakeSessions, PlainText, Play, make_platform, output
+from tests.support.worlds.terms import make_terms
 
 LENGTH = FinishReason.LENGTH
 TERMS = make_terms(tenant="t", cache_salt=b"salt", priority_class=1, adapter_digest="d", adapter_uri="u")

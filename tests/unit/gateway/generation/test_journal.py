@@ -10,8 +10,8 @@ from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenL
 from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos_gateway.generation.journal import ChoiceJournal, JournalConflict
-from tests.support.deltas import delta
-from tests.support.shipped_model import VOCAB_SIZE, shipped_tokenizer
+from tests.support.reference.shipped_model import VOCAB_SIZE, shipped_tokenizer
+from tests.support.worlds.deltas import delta
 
 token_ids = st.lists(st.integers(5, VOCAB_SIZE - 1), min_size=1, max_size=40)
 

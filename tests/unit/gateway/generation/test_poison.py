@@ -14,7 +14,7 @@ from stratos.common.errors import PromptRefused
 from stratos_gateway.generation import recovery
 from stratos_gateway.generation.generation import Generation
 from stratos_gateway.generation.suspicion import SETTLED_STEPS
-from tests.support.poison_fleet import PoisonFleet
+from tests.support.worlds.poison_fleet import PoisonFleet
 
 POISON = -7
 MAX_STEPS = 900

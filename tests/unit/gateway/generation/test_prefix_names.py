@@ -12,8 +12,8 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos_gateway.generation.prefix_names import PrefixNames, session_key
-from tests.support.engine_driver import drain, make_request
-from tests.support.fleet_samples import IDENTITY, make_status
+from tests.support.worlds.engine_driver import drain, make_request
+from tests.support.worlds.fleet_samples import IDENTITY, make_status
 
 PROMPT = tuple(range(100))
 TERMS = RequestTerms(tenant="a", cache_salt=b"salt-a")

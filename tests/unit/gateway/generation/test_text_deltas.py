@@ -21,10 +21,10 @@ from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.generation.journal import ChoiceJournal
-from tests.support.byte_fallback import byte_fallback_tokenizer, definition
-from tests.support.deltas import delta
 from tests.support.paths import MODELS
-from tests.support.shipped_model import shipped_tokenizer
+from tests.support.reference.byte_fallback import byte_fallback_tokenizer, definition
+from tests.support.reference.shipped_model import shipped_tokenizer
+from tests.support.worlds.deltas import delta
 
 TOKENIZERS = ("base", "draft", "byte-fallback")
 

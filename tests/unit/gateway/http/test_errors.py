@@ -95,7 +95,7 @@ def test_parameters_have_the_names_of_the_route(param: str | None, route: str, s
 
 PARAM = re.compile(r"""param=["']([a-z_]+)["']""")
 PROCESSES = (
-    *(f"libs/stratos/{name}" for name in ("worker", "engine", "kv", "rpc", "routing", "core/requests")),
+    *(f"libs/stratos/{name}" for name in ("worker", "engine", "kv_transfer", "rpc", "routing", "core/requests")),
     "services/router",
 )
 PUBLIC = {

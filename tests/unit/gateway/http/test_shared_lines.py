@@ -16,9 +16,9 @@ from stratos.core.placement import WorkerRole
 from stratos_gateway.http.sse import KEEP_ALIVE, EventStream, SlowClient
 from stratos_gateway.sessions.liveness import SessionConfig
 from stratos_gateway.sessions.session import WorkerSession
-from tests.support.engine_driver import make_request
-from tests.support.scripted_worker import ScriptedWorker
+from tests.support.fakes.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
+from tests.support.worlds.engine_driver import make_request
 
 
 class Sink:

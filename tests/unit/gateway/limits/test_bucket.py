@@ -6,7 +6,7 @@ import pytest
 
 from stratos.store.counters.leases import LeaseGrant
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
-from stratos_gateway.limits.config import LimitsConfig
+from stratos_gateway.limits.settings import LimitsConfig
 
 CONFIG = LimitsConfig()
 RATE = BucketTerms(capacity=600.0, rate_per_s=10.0)

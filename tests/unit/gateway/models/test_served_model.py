@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stratos.common.errors import ContextLengthExceeded
-from stratos_gateway.models.config import ModelConfig
 from stratos_gateway.models.served_model import ServedModel
+from stratos_gateway.models.settings import ModelConfig
 from tests.support.paths import BASE_MODEL
 
 

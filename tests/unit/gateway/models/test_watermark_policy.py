@@ -14,7 +14,7 @@ from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.models.watermark_policy import WatermarkPolicy, read_policy
 from stratos_gateway.routes.preparation import Preparation
 from stratos_gateway.settings import GatewaySettings
-from tests.support.shipped_model import served_model
+from tests.support.reference.shipped_model import served_model
 
 KEY = "a secret of 24 bytes, ok"
 REQUIRED = {"MODEL__PATH": "m", "ROUTER_ADDRESSES": '["r:1"]', "REDIS_URL": "redis://r", "KEY_PEPPER": "p"}

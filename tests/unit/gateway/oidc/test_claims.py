@@ -9,7 +9,7 @@ import pytest
 from stratos.common.errors import InvalidApiKey, PermissionDenied
 from stratos.core.tenancy.roles import Role
 from stratos_gateway.oidc.claims import identity_of
-from stratos_gateway.oidc.config import OidcConfig, OidcIssuer, check_oidc
+from stratos_gateway.oidc.settings import OidcConfig, OidcIssuer, check_oidc
 
 ISSUER = OidcIssuer(
     issuer="https://id.example",

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from stratos.common.clock import FakeClock
-from stratos_gateway.oidc.config import OidcConfig, OidcIssuer
 from stratos_gateway.oidc.fetching import FetchFailed
 from stratos_gateway.oidc.issuer_keys import IssuerKeys
 from stratos_gateway.oidc.key_set import KeySet, parse_key_set
-from tests.support.oidc_issuer import SigningKey
+from stratos_gateway.oidc.settings import OidcConfig, OidcIssuer
+from tests.support.servers.oidc_issuer import SigningKey
 
 ISSUER = OidcIssuer(issuer="https://id.example", audience="a")
 CONFIG = OidcConfig(min_refresh_gap_s=5, max_age_s=1000)

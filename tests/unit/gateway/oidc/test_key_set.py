@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from stratos_gateway.oidc.key_set import parse_key_set
-from tests.support.oidc_issuer import SigningKey
+from tests.support.servers.oidc_issuer import SigningKey
 
 ALL = ("RS256", "PS256", "ES256", "ES384", "EdDSA")
 EC = SigningKey("ec").public

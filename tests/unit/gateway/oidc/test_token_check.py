@@ -18,12 +18,12 @@ from stratos.common.clock import FakeClock
 from stratos.common.errors import DependencyDown, InvalidApiKey, PermissionDenied, StratosError
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
-from stratos_gateway.oidc.config import OidcConfig, OidcIssuer
 from stratos_gateway.oidc.fetching import FetchFailed
 from stratos_gateway.oidc.issuer_keys import IssuerKeys
 from stratos_gateway.oidc.key_set import KeySet, parse_key_set
+from stratos_gateway.oidc.settings import OidcConfig, OidcIssuer
 from stratos_gateway.oidc.token_check import TokenCheck, is_token
-from tests.support.oidc_issuer import AUDIENCE, SigningKey, claims_of
+from tests.support.servers.oidc_issuer import AUDIENCE, SigningKey, claims_of
 
 URL = "https://id.example"
 DAY_S = 86400

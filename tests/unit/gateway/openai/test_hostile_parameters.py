@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from stratos.core.requests.limits import LIMITS, check_logit_bias
 from tests.support.examples import examples
-from tests.support.gateway_routes import full_app
+from tests.support.worlds.gateway_routes import full_app
 
 CHAT = '"model":"base","messages":[{"role":"user","content":"x"}]'
 COMPLETION = '"model":"base","prompt":"x"'

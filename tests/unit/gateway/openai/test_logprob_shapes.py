@@ -14,8 +14,8 @@ from stratos.text.detokenizer import Detokenizer
 from stratos.text.stop import StopMatcher
 from stratos_gateway.generation.journal import ChoiceChunk, ChoiceJournal
 from stratos_gateway.openai.responses import Answer, ChatRenderer, CompletionRenderer, Usage
-from tests.support.deltas import delta
-from tests.support.shipped_model import shipped_tokenizer
+from tests.support.reference.shipped_model import shipped_tokenizer
+from tests.support.worlds.deltas import delta
 
 TEXT = "ab \U0001f600 end"
 

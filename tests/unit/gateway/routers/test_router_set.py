@@ -11,9 +11,9 @@ from stratos.core.placement import Outcome
 from stratos.core.requests.convictions import Conviction
 from stratos_gateway.routers import outbox
 from stratos_gateway.routers.preference import preferred
-from tests.support.fleet_samples import make_request
-from tests.support.router_peers import FakePeer, RouterWorld, router_set
+from tests.support.fakes.router_peers import FakePeer, RouterWorld, router_set
 from tests.support.waiting import eventually
+from tests.support.worlds.fleet_samples import make_request
 
 A, B = "10.0.0.1", "10.0.0.2"
 

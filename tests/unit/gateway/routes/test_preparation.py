@@ -24,8 +24,8 @@ from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
 from stratos_gateway.openai.requests import COMPLETIONS_DEFAULT_MAX_TOKENS
 from stratos_gateway.routes.preparation import Preparation, Prepared
-from tests.support.gateway_fakes import FakeRouter, FakeSessions, make_platform
-from tests.support.shipped_model import VOCAB_SIZE, served_model
+from tests.support.fakes.gateway_fakes import FakeRouter, FakeSessions, make_platform
+from tests.support.reference.shipped_model import VOCAB_SIZE, served_model
 
 TENANT = Tenant(name="acme", cache_salt=b"salt")
 TRACE = TraceContext(traceparent=f"00-{'a' * 32}-{'b' * 16}-01", http_request_id="req-1")

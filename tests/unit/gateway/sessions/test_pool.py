@@ -12,7 +12,7 @@ from stratos.common.clock import FakeClock
 from stratos.common.errors import WorkerLost
 from stratos.core.placement import WorkerRef
 from stratos_gateway.sessions.pool import SessionPool
-from tests.support.gateway_fakes import worker
+from tests.support.fakes.gateway_fakes import worker
 
 
 @dataclass

@@ -20,7 +20,7 @@ from stratos.worker.decode.checks import check_sampling
 from stratos.worker.engine_client.wire import METHODS, decode, encode
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.routes.preparation import Preparation
-from tests.support.shipped_model import served_model
+from tests.support.reference.shipped_model import served_model
 
 CALLER = Tenant(name="t")
 EVERYTHING = SamplingParams(

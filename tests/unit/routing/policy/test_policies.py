@@ -17,7 +17,7 @@ from stratos.routing.policy.prefix_index import PrefixIndex
 from stratos.routing.policy.settings import PoliciesConfig, PolicyConfig
 from stratos.rpc.settings import InvalidSettings, load_settings
 from stratos_router.settings import RouterSettings
-from tests.support.fleet_samples import MODEL, make_request, make_sample_ask, make_view
+from tests.support.worlds.fleet_samples import MODEL, make_request, make_sample_ask, make_view
 
 PREFILL, DECODE = WorkerRole.PREFILL, WorkerRole.DECODE
 

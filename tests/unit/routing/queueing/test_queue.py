@@ -13,8 +13,8 @@ from stratos.core.rules.ageing import effective_class
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.fairness import ServiceCounters
 from tests.support.examples import examples
-from tests.support.fleet_samples import MODEL, make_request
-from tests.support.queue_world import QueueWorld
+from tests.support.worlds.fleet_samples import MODEL, make_request
+from tests.support.worlds.queue_world import QueueWorld
 
 
 def test_first_in_first_out_within_a_tenant_and_classes_before_that() -> None:

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from stratos.common.errors import Overloaded
 from stratos.routing.queueing.class_queue import Ticket, Verdict
 from tests.support.examples import examples
-from tests.support.fleet_samples import make_request
-from tests.support.queue_world import QueueWorld
+from tests.support.worlds.fleet_samples import make_request
+from tests.support.worlds.queue_world import QueueWorld
 
 
 def refuse(ticket: Ticket) -> str | Verdict:

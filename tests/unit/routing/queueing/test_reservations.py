@@ -19,8 +19,8 @@ from stratos.routing.queueing.class_queue import Ticket, Verdict
 from stratos.routing.queueing.reservations import Reservations
 from stratos.routing.settings import BookingConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
-from tests.support.fleet_samples import ledger, make_sample_ask, make_view
-from tests.support.placement_simulation import PlacementSimulation
+from tests.support.worlds.fleet_samples import ledger, make_sample_ask, make_view
+from tests.support.worlds.placement_simulation import PlacementSimulation
 
 LONGEST_S = 6.0
 

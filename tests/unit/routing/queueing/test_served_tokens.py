@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from stratos.core.requests.terms import Share
-from tests.support.queue_world import QueueWorld
+from tests.support.worlds.queue_world import QueueWorld
 
 MAX_PROMPT, MAX_OUTPUT, OUTPUT_COST = 400, 200, 2
 LARGEST = MAX_PROMPT + OUTPUT_COST * MAX_OUTPUT

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stratos.routing.queueing.wait_estimate import WINDOW_S
-from tests.support.fleet_samples import make_request
-from tests.support.queue_world import QueueWorld
+from tests.support.worlds.fleet_samples import make_request
+from tests.support.worlds.queue_world import QueueWorld
 
 
 def test_those_before_it_at_the_pace_of_the_last_seconds() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratos.core.requests.terms import Share
-from tests.support.queue_world import QueueWorld
+from tests.support.worlds.queue_world import QueueWorld
 
 
 def serve_backlogged(weights: dict[str, int], num_served: int, seed: int, *, keys: int = 1) -> dict[str, int]:

@@ -24,7 +24,7 @@ from stratos.rpc.errors import from_rpc_error
 from stratos.rpc.serving.access import ACCESS
 from stratos.rpc.serving.server import GrpcServer
 from stratos.rpc.serving.service import Service
-from tests.support.certificates import CertificateFolder
+from tests.support.servers.certificates import CertificateFolder
 
 UNKNOWN = "/stratos.api.test.v1.TestService/Forgotten"
 HEALTH_METHODS = ("Check", "Watch")  # the third, List, is not implemented by the library's servicer of asyncio

@@ -14,7 +14,7 @@ import pytest
 from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
 from stratos.common.errors import InvalidCheckpoint
 from stratos.rpc.clients.channel import channel, is_serving, wait_serving
-from tests.support.rpc_echo import REGISTRY, EchoService, running
+from tests.support.fakes.rpc_echo import REGISTRY, EchoService, running
 
 
 async def test_order_of_a_clean_life(tmp_path: Path) -> None:

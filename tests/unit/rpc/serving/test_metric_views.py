@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from stratos.rpc.serving.metric_views import LLM_DURATION_BUCKETS_S, LLM_TTFT_BUCKETS_S, VIEWS, ViewCollector
 from stratos_gateway.metrics import GatewayMetrics
-from tests.support.metric_declarations import declared_metrics
+from tests.support.observed.metric_declarations import declared_metrics
 
 
 def views_of(registry: CollectorRegistry, *views: str) -> CollectorRegistry:

@@ -81,7 +81,7 @@ def test_a_peer_that_gave_up_waiting_is_not_told(capfd: pytest.CaptureFixture[st
 async def test_a_real_loop_that_blocks_becomes_not_ready() -> None:
     import asyncio
 
-    from tests.support.rpc_echo import EchoService, running
+    from tests.support.fakes.rpc_echo import EchoService, running
 
     service = EchoService()
     async with running(service, stall_timeout_s=0.4):

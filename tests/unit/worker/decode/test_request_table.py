@@ -22,9 +22,9 @@ from stratos.worker.decode.session import Session, StepDeltas
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.records import PromptOrigin, RequestRecord
 from stratos.worker.status import StatusFeed
-from tests.support.terms import with_terms
-from tests.support.usage_counts import empty_log
 from tests.support.waiting import eventually
+from tests.support.worlds.terms import with_terms
+from tests.support.worlds.usage_counts import empty_log
 
 PROMPT = tuple(range(10))
 

@@ -28,7 +28,7 @@ from stratos.worker.decode.session import Session
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
 from stratos.worker.status import StatusFeed
-from tests.support.usage_counts import empty_log
+from tests.support.worlds.usage_counts import empty_log
 
 PARENT_ID = "b7ad6b7169203331"
 SAMPLED = TraceContext(traceparent=f"00-0af7651916cd43dd8448eb211c80319c-{PARENT_ID}-01", http_request_id="req-1")

@@ -6,9 +6,9 @@ import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.core.requests.records import RequestKey
-from stratos.worker.config import UsageConfig
 from stratos.worker.decode.usage_log import UsageLog
-from tests.support.usage_counts import Gateway, count_of, drop_counter
+from stratos.worker.meters.settings import UsageConfig
+from tests.support.worlds.usage_counts import Gateway, count_of, drop_counter
 
 CONFIG = UsageConfig(claim_after_s=5, offer_interval_s=10, max_age_s=100, max_counts=3)
 

@@ -17,8 +17,8 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.worker.engine_client.device_time import DeviceTime
 from stratos.worker.engine_client.thread import ThreadEngine
-from tests.support.engine_driver import make_request
 from tests.support.waiting import eventually
+from tests.support.worlds.engine_driver import make_request
 
 TENANTS = st.sampled_from(["", PLATFORM_TENANT, "a", "b", "c"])
 STEPS = st.tuples(st.floats(0, 1), st.floats(0, 0.1), st.floats(0, 1), st.dictionaries(TENANTS, st.integers(1, 1000)))

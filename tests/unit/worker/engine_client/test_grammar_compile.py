@@ -9,8 +9,8 @@ import pytest
 from stratos.common.errors import BadRequest
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.worker.engine_client.thread import ThreadEngine
-from tests.support.core_driver import make_core, make_request
 from tests.support.paths import BASE_MODEL
+from tests.support.worlds.core_driver import make_core, make_request
 
 SLOW = "start: R0\n" + "".join(f"R{i}: R{i + 1} R{i + 1}\n" for i in range(60)) + 'R60: "a"\n'
 """Refused, after most of a second."""

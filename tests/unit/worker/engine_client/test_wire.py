@@ -36,8 +36,8 @@ from stratos.engine.contract.results import (
     StepResult,
     StepShares,
 )
-from stratos.kv.port.base import DataPort, FrameArrived, PortEvent, RingBroken
-from stratos.kv.transfer import FrameHeader, TransportOffer
+from stratos.kv_transfer.port.base import DataPort, FrameArrived, PortEvent, RingBroken
+from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.wire import (
     METHODS,
@@ -50,7 +50,7 @@ from stratos.worker.engine_client.wire import (
     decode,
     encode,
 )
-from tests.support.terms import make_terms
+from tests.support.worlds.terms import make_terms
 
 
 def test_every_method_of_the_client_has_types() -> None:

@@ -10,11 +10,11 @@ import pytest
 from stratos.common.errors import BadRequest, Busy, IdentityMismatch
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.kv.capabilities import Capabilities, LocalCapabilities
-from stratos.kv.inproc import InprocHub, InprocRings
-from stratos.kv.receiver import RingReceiver
-from stratos.kv.settings import StagingConfig, TransportConfig
-from stratos.kv.transfer import FrameHeader, TransportOffer
+from stratos.kv_transfer.capabilities import Capabilities, LocalCapabilities
+from stratos.kv_transfer.inproc import InprocHub, InprocRings
+from stratos.kv_transfer.receiver import RingReceiver
+from stratos.kv_transfer.settings import StagingConfig, TransportConfig
+from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
 from stratos.worker.engine_client.remote_port import RemotePort
 from stratos.worker.handoff.codec import request_from_pb, request_to_pb, response_from_pb, response_to_pb
 from stratos.worker.handoff.pairing import check_choice, check_pairing, choose_transport, is_one_host
@@ -38,7 +38,7 @@ from stratos.worker.handoff.records import (
 )
 from stratos.worker.handoff.staging_slots import StagingSlots
 from stratos.worker.handoff.transports import Transports
-from tests.support.terms import make_terms
+from tests.support.worlds.terms import make_terms
 
 NOW_S = 1000.0
 IDENTITY = KvIdentity(model_digest="m", kv_dtype="float32", rope_variant="default", numerics_id="cpu")

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from stratos.worker.meters.gpu import register_gpu
-from tests.support.fake_nvml import FakeGpu, FakeNvml
+from tests.support.fakes.nvml import FakeGpu, FakeNvml
 
 TWO = [FakeGpu("GPU-a"), FakeGpu("GPU-b", used_bytes=1 << 30, utilization_percent=93, watts=610.5, celsius=71)]
 

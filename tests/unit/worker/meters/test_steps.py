@@ -7,11 +7,11 @@ from prometheus_client import CollectorRegistry
 from stratos.core.kv import BlockLedger
 from stratos.core.requests.records import ChoiceOutput, RequestKey
 from stratos.engine.contract.results import EngineStatus, StepResult, StepShares
-from stratos.worker.meters.config import WorkerObserveConfig
 from stratos.worker.meters.memory import MemoryMeter
 from stratos.worker.meters.meters import open_meters
+from stratos.worker.meters.settings import WorkerObserveConfig
 from stratos.worker.meters.steps import StepMeter
-from tests.support.metric_declarations import INFO, ME
+from tests.support.observed.metric_declarations import INFO, ME
 
 
 def step(num_rows: int, num_tokens: int, num_sampled: int = 0, seconds: float = 0.02) -> StepResult:

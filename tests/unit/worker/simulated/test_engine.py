@@ -16,13 +16,13 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import StepResult
 from stratos.engine.fake.runner import FakeConfig, fake_generate
 from stratos.engine.settings import SchedulerConfig
-from stratos.kv.registry import port_transports
-from stratos.kv.settings import TransportConfig
+from stratos.kv_transfer.registry import port_transports
+from stratos.kv_transfer.settings import TransportConfig
 from stratos.sim.runner import StepCosts
 from stratos.worker.simulated.engine import SimulatedEngine
-from tests.support.port_ends import STAGING, write_kv
-from tests.support.terms import make_terms
+from tests.support.kv.port_ends import STAGING, write_kv
 from tests.support.waiting import eventually
+from tests.support.worlds.terms import make_terms
 
 PROMPT, NUM_TOKENS = tuple(range(40)), 5
 STEP_S = 0.02

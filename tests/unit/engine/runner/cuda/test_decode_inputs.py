@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from tests.support.triton_interpreter import DEVICE
+from tests.support.reference.triton_interpreter import DEVICE
 from stratos.core.kv import KvGeometry
 from stratos.engine.attention.triton_paged import TritonPagedAttention
 from stratos.engine.contract.kept_tables import KeptTables

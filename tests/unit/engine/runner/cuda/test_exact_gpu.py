@@ -8,15 +8,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.support.triton_interpreter import DEVICE
+from tests.support.reference.triton_interpreter import DEVICE
 from stratos.engine.attention import triton_paged
 from stratos.engine.contract.plan import StepPlan
 from stratos.engine.runner.cuda.runner import CudaRunner
 from stratos.engine.settings import RunnerConfig
 from stratos.engine.triton_kernels import attention, sampling
 from stratos.engine.triton_kernels.linear import linear
-from tests.support.plan_driver import Driver, Stream
-from tests.support.tiny_models import save_tiny_llama
+from tests.support.reference.tiny_models import save_tiny_llama
+from tests.support.worlds.plan_driver import Driver, Stream
 
 PROMPT = [(i * 29 + 3) % 97 for i in range(18)]
 SCRATCH_BYTES = 2000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.triton_interpreter import DEVICE
+from tests.support.reference.triton_interpreter import DEVICE
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
 from stratos.core.kv import KvRange
@@ -24,10 +24,10 @@ from stratos.engine.runner.cuda.sequence_rows import SequenceRows
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.triton_kernels import sampling
-from tests.support.mixed_requests import PARAMS as PLAIN_PARAMS
-from tests.support.mixed_requests import PROMPT, mixed_requests
-from tests.support.plan_driver import FULL, Driver, all_logprobs
-from tests.support.tiny_models import FAMILIES, save_adapter, save_tiny, save_tiny_llama
+from tests.support.reference.tiny_models import FAMILIES, save_adapter, save_tiny, save_tiny_llama
+from tests.support.worlds.mixed_requests import PARAMS as PLAIN_PARAMS
+from tests.support.worlds.mixed_requests import PROMPT, mixed_requests
+from tests.support.worlds.plan_driver import FULL, Driver, all_logprobs
 
 SHAPE: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
 PARAMS = [*PLAIN_PARAMS, {"temperature": 1.0, "watermark": Watermark(key=b"k" * 16, delta=5.0)}]
@@ -88,7 +88,7 @@ def generate(
 ) -> dict[tuple[str, int], Any]:
     pytest.importorskip("llguidance")  # a machine with a GPU may lack it
     from stratos.engine.core import EngineCore
-    from tests.support.core_driver import run
+    from tests.support.worlds.core_driver import run
 
     settings = {"max_num_batched_tokens": 17, "enable_prefix_cache": False, **scheduler}
     engine = EngineCore(runner, SchedulerConfig(enable_overlap=overlap, **settings))

@@ -1,0 +1,81 @@
+"""Transport within one process: the reference that the others are compared with, and the one of unit tests.
+
+Both ends are given the same ``InprocHub``; an address names a ring in it.
+"""
+
+from __future__ import annotations
+
+from stratos.common.errors import WorkerLost
+from stratos.core.device.payload import Payload
+from stratos.kv_transfer.receiver import Ring, Rings
+from stratos.kv_transfer.sender import CachingSender, checked_payload
+from stratos.kv_transfer.settings import StagingConfig
+from stratos.kv_transfer.transfer import FrameHeader, PairSender, TransportOffer
+
+
+class InprocHub:
+    """Rings by address."""
+
+    def __init__(self) -> None:
+        self.rings: dict[str, memoryview] = {}
+
+
+class _InprocRing(Ring):
+    def __init__(self, hub: InprocHub, pair: str, config: StagingConfig) -> None:
+        self.address = pair
+        self._hub = hub
+        self._slot_bytes = config.slot_bytes
+        self._memory = memoryview(bytearray(config.slot_bytes * config.slots_per_pair))
+        hub.rings[pair] = self._memory
+
+    def payload(self, slot: int, num_bytes: int) -> memoryview:
+        return self._memory[slot * self._slot_bytes :][:num_bytes].toreadonly()
+
+    def close(self) -> None:
+        self._hub.rings.pop(self.address, None)
+
+
+class InprocRings(Rings):
+    """Reached by senders that share the hub."""
+
+    def __init__(self, config: StagingConfig, hub: InprocHub) -> None:
+        self._config, self._hub = config, hub
+
+    async def make(self, pair: str) -> Ring:
+        return _InprocRing(self._hub, pair, self._config)
+
+
+class _InprocPair(PairSender):
+    def __init__(self, offer: TransportOffer, hub: InprocHub) -> None:
+        self.offer = offer
+        self._hub = hub
+        self._closed = False
+
+    async def send(self, header: FrameHeader, payload: Payload | bytes | bytearray) -> None:
+        data = checked_payload(self.offer, header, payload)
+        memory = self._hub.rings.get(self.offer.address)
+        if memory is None or self._closed:
+            raise WorkerLost(f"the KV transfer pair {self.offer.pair} has ended")
+        begin = header.slot * self.offer.slot_bytes
+        memory[begin : begin + data.nbytes] = data
+
+    async def close(self) -> None:
+        self._closed = True
+
+
+class InprocSender(CachingSender):
+    """Sends to receivers that share its hub."""
+
+    transport = "inproc"
+
+    def __init__(self, hub: InprocHub, max_pairs: int = 64) -> None:
+        super().__init__(max_pairs)
+        self._hub = hub
+
+    async def _connect(self, offer: TransportOffer) -> PairSender:
+        memory = self._hub.rings.get(offer.address)
+        if memory is None:
+            raise WorkerLost(f"no receiver offers the KV transfer pair {offer.pair}")
+        if memory.nbytes != offer.slot_bytes * offer.num_slots:
+            raise ValueError(f"the ring of {offer.pair} has {memory.nbytes} bytes, not what its offer says")
+        return _InprocPair(offer, self._hub)

@@ -1,0 +1,108 @@
+"""What clients notice: errors, promised times, queues."""
+
+from __future__ import annotations
+
+from stratos.observe.alerts.alert import Alert
+
+
+def _burns(factor: str, long: str, short: str) -> str:
+    errors = "stratos:request_errors:ratio_rate"
+    return f"{errors}{long} > {factor} * 0.001 and {errors}{short} > {factor} * 0.001"
+
+
+REQUEST_ALERTS = (
+    Alert(
+        name="StratosErrorBudgetBurnsFast",
+        expr=_burns("14.4", "1h", "5m"),
+        lasting="2m",
+        severity="page",
+        summary="More than 1.4 % of requests fail; the error budget of a month would be gone in two days.",
+        meaning="Over an hour and over the last five minutes, requests failed by the platform's fault 14.4 times more "
+        "often than the objective of 99.9 % allows. Errors within streams count; what clients do wrong does not.",
+        check=(
+            "Dashboard Fleet: which outcome, since when; processes that do not answer.",
+            "Access log of the gateways: `outcome=failed`, and the code in `error`.",
+            "Router: `stratos_router_placements_total` by outcome (`overloaded`, `queue_timeout` are want of workers).",
+        ),
+        act=(
+            "`worker_lost`: see StratosWorkersFlap and the workers' logs.",
+            "`overloaded` or `queue_timeout`: add workers, see StratosQueueWaitsLong.",
+            "After an upgrade: go back with `helm rollback`.",
+        ),
+    ),
+    Alert(
+        name="StratosErrorBudgetBurnsSlowly",
+        expr=_burns("6", "6h", "30m"),
+        lasting="15m",
+        summary="More than 0.6 % of requests fail for hours; the error budget of a month would be gone in five days.",
+        meaning="As StratosErrorBudgetBurnsFast, slower: six times what the objective allows, over six hours and over "
+        "the last half an hour.",
+        check=("As for StratosErrorBudgetBurnsFast, over the last day.",),
+        act=("Find the error code that makes most of it in the access log and open a fault for it.",),
+    ),
+    Alert(
+        name="StratosPromisesMissed",
+        expr="stratos:promises_kept:ratio_rate30m < 0.95",
+        lasting="5m",
+        summary="A plan's promised time is missed for more than one prompt in twenty.",
+        meaning="Plans may promise a time to the first token (`ttft`) or between tokens (`itl`), and credits are given "
+        "where it is missed. The labels say which plan and which promise.",
+        check=(
+            "Dashboard Model: times by model; the wait for a worker is part of the time to the first token.",
+            "Dashboard Engine: duration of a step and batch size for `itl`.",
+        ),
+        act=(
+            "`ttft` with a queue: add prefill or decode workers.",
+            "`itl` without one: lower `SCHEDULER__STEP_TIME_BUDGET_MS` or `SCHEDULER__MAX_NUM_SEQS`.",
+            "Neither: promise what the hardware can do (docs/tenants.md).",
+        ),
+    ),
+    Alert(
+        name="StratosQueueWaitsLong",
+        expr="max by (release, class) (stratos_router_queue_oldest_seconds) > 30",
+        lasting="2m",
+        severity="page",
+        summary="Requests wait for more than half a minute for a worker.",
+        meaning="The oldest request of a class has had no placement for 30 s, for two minutes on end: there are too "
+        "few "
+        "workers, or none that may take it.",
+        check=(
+            "`stratos status`: live workers, and why others are out.",
+            "`stratos_router_rejections_total`: `kv_room` and `batch_slots` are load, `features` and `protocol` an "
+            "upgrade.",
+            "Dashboard Autoscaler: workers wanted and there.",
+        ),
+        act=(
+            "Load: raise the pool's maximum, or scale it by hand.",
+            "Workers wanted and not there: look at their pods' events, at quotas and at devices.",
+        ),
+    ),
+    Alert(
+        name="StratosQueueFull",
+        expr='sum by (release) (increase(stratos_router_placements_total{outcome=~"overloaded|queue_timeout"}[5m])) '
+        "> 0",
+        lasting="1m",
+        severity="page",
+        summary="Requests are refused because queues are full or their time is over.",
+        meaning="Routers answered `overloaded` or `queue_timeout`: clients get 503, or go to the external endpoint "
+        "where "
+        "there is one.",
+        check=("As for StratosQueueWaitsLong.", "Dashboard Tenants: one tenant's flood, or the load of all."),
+        act=(
+            "Add workers, or lower what a tenant may have open at once (docs/tenants.md).",
+            "A short peak: raise `QUEUE__*` of the router and the requests' time to live.",
+        ),
+    ),
+    Alert(
+        name="StratosPromptConvicted",
+        expr="sum by (release) (increase(stratos_convictions_total[15m])) > 0",
+        summary="A prompt was refused for good, because workers were lost as it began.",
+        meaning="Two workers were lost as each of them began the same prompt. It is not tried again; other requests "
+        "go on.",
+        check=(
+            "Log of the gateway: the request id of the conviction.",
+            "Logs of the workers that were lost, at that time.",
+        ),
+        act=("Try the prompt on a worker of its own and open a fault with the worker's log.",),
+    ),
+)

@@ -1,0 +1,155 @@
+"""Processes, workers, engines and hand-offs."""
+
+from __future__ import annotations
+
+from stratos.observe.alerts.alert import Alert
+
+WORKER_ALERTS = (
+    Alert(
+        name="StratosProcessDown",
+        expr='up{release!=""} == 0',
+        lasting="1m",
+        severity="page",
+        summary="A process of the platform does not answer its scrapes.",
+        meaning="It is gone, hangs as a whole, or the network between Prometheus and it is cut. The labels say which.",
+        check=(
+            "`kubectl get pods`, or `stratos status`: is it restarting?",
+            "Its log, and that of its last run (`kubectl logs --previous`).",
+            "Are other processes of the same node away as well?",
+        ),
+        act=(
+            "One process: it is started again by itself; its streams go on elsewhere.",
+            "A node: drain it. A policy that shuts Prometheus out: `networkPolicies.metricsClients`.",
+        ),
+    ),
+    Alert(
+        name="StratosGatewayMissing",
+        expr='absent(up{component="gateway"} == 1)',
+        lasting="1m",
+        severity="page",
+        summary="No gateway answers: nothing is served, or Prometheus finds none.",
+        meaning="There is no gateway that was scraped with success.",
+        check=("`kubectl get pods -l app.kubernetes.io/component=gateway`.", "Targets of Prometheus: are there any?"),
+        act=("Start gateways; if they run, mend the discovery (PodMonitor, or the annotations of the pods).",),
+    ),
+    Alert(
+        name="StratosNoLiveWorker",
+        expr='max by (release, role) (stratos_router_workers{state="live"}) == 0'
+        ' and on (release, role) max by (release, role) (max_over_time(stratos_router_workers{state="live"}[1h])) > 0',
+        lasting="1m",
+        severity="page",
+        summary="No router knows a live worker of a role that had some within the hour.",
+        meaning="Without decode workers requests wait; without prefill workers decode workers compute prompts "
+        "themselves. "
+        "A pool that was scaled to zero stands here as well.",
+        check=("`stratos status`: why each worker is out.", "Workers' logs; devices and memory of their nodes."),
+        act=("Mend what the workers' logs say; a pool that is meant to be empty needs nothing.",),
+    ),
+    Alert(
+        name="StratosWorkersFlap",
+        expr='sum by (release, role) (increase(stratos_router_worker_evictions_total{reason!="draining"}[15m])) > 3',
+        lasting="1m",
+        summary="Workers go out again and again.",
+        meaning="Routers took live workers out more than three times in a quarter of an hour: they die, hang, or "
+        "are not "
+        "reached.",
+        check=(
+            "`stratos_router_worker_evictions_total` by reason.",
+            "Restarts of the workers' pods, and what ended them (memory?).",
+        ),
+        act=("Memory: lower `RUNNER__KV_POOL_BYTES`. Hangs: the worker's log names the step. Network: see the node.",),
+    ),
+    Alert(
+        name="StratosStepsStandStill",
+        expr="stratos_requests_running > 0 and on (release, instance) rate(stratos_engine_steps_total[2m]) == 0",
+        lasting="1m",
+        severity="page",
+        summary="An engine has work and makes no step.",
+        meaning="Its step counter stood still for a minute while sequences run. Routers have taken it out by then.",
+        check=(
+            "Log of the worker; `/readyz` says why it is not ready.",
+            "On a GPU: `nvidia-smi`, errors of the driver.",
+        ),
+        act=("Delete the pod; streams go on elsewhere. Keep its log for a fault.",),
+    ),
+    Alert(
+        name="StratosEventLoopLate",
+        expr="histogram_quantile(0.99, sum by (release, component, instance, le) "
+        "(rate(stratos_event_loop_delay_seconds_bucket[5m]))) > 0.5",
+        lasting="5m",
+        summary="A process wakes its tasks more than half a second late.",
+        meaning="Everything that it serves is late by as much: it has too little processor time, or does something "
+        "long.",
+        check=("Its processor time and throttling.", "Other processes on the node."),
+        act=("Raise its cpu request, or add replicas.",),
+    ),
+    Alert(
+        name="StratosKvPoolFull",
+        expr="stratos_kv_utilization_ratio > 0.95",
+        lasting="10m",
+        summary="A worker's KV pool is nearly full.",
+        meaning="Requests hold more than 95 % of the blocks. Admission stops at 0.9; above it running requests "
+        "grow, and "
+        "are preempted when nothing is left.",
+        check=(
+            "Dashboard Engine: preemptions, refusals.",
+            "Lengths of prompts and outputs; are limits of tenants high?",
+        ),
+        act=("Add decode workers, raise `RUNNER__KV_POOL_BYTES`, or lower `max_tokens` limits (docs/tenants.md).",),
+    ),
+    Alert(
+        name="StratosPreemptionsMany",
+        expr="sum by (release) (rate(stratos_preemptions_total[5m])) > 1",
+        lasting="5m",
+        summary="More than one sequence a second gives its KV blocks back.",
+        meaning="Admission takes in more than fits: outputs are longer than they were, so work is done twice.",
+        check=("Dashboard Engine: use of the KV pool, preemptions by kind.",),
+        act=("Lower `SCHEDULER__KV_WATERMARK`, add workers, or give workers a host tier (docs/kv-memory.md).",),
+    ),
+    Alert(
+        name="StratosHandoffsFail",
+        expr='sum by (release) (rate(stratos_kv_handoffs_total{side="receiver", '
+        'outcome!~"committed|cancelled|busy"}[10m]))'
+        ' / (sum by (release) (rate(stratos_kv_handoffs_total{side="receiver"}[10m])) > 0) > 0.05',
+        lasting="5m",
+        summary="More than one hand-off in twenty fails.",
+        meaning="Decode workers do not get KV from prefill workers and compute prompts themselves: answers are right, "
+        "their first tokens late.",
+        check=(
+            "Dashboard Hand-off: outcomes; damaged frames.",
+            "Logs of decode workers: `hand-off of request ... failed`.",
+            "`kubectl get networkpolicy`: the KV port between workers.",
+        ),
+        act=(
+            "Mend the network or the certificates between workers; `identity_mismatch` is a mix of builds or models.",
+        ),
+    ),
+    Alert(
+        name="StratosKvDamaged",
+        expr="sum by (release, cause) (increase(stratos_kv_integrity_failures_total[15m])) > 0",
+        summary="KV frames failed a check.",
+        meaning="A frame arrived damaged. It was asked for again or its range computed; no request saw it. Networks "
+        "and "
+        "memory do this rarely: more than once a day is a fault of a machine.",
+        check=("Which worker: `stratos_kv_integrity_failures_total` by instance.", "Memory errors of the node (EDAC)."),
+        act=("Drain the node if it happens again.",),
+    ),
+    Alert(
+        name="StratosBlockLedgerBroken",
+        expr='sum by (release, instance) (increase(stratos_kv_ledger_audits_total{outcome="broken"}[1h])) > 0',
+        severity="page",
+        summary="A worker's KV block ledger does not add up.",
+        meaning="A recount of an idle engine found a block that is owned twice or not at all. It is a bug.",
+        check=("Log of the worker.",),
+        act=("Drain the worker, let it restart, and open a fault with its log.",),
+    ),
+    Alert(
+        name="StratosAdapterLoadsFail",
+        expr='sum by (release) (increase(stratos_adapter_loads_total{outcome!="fetched"}[10m])) > 0',
+        lasting="1m",
+        summary="Adapters cannot be fetched.",
+        meaning="The object store is away, an adapter is not what was registered, or a disk is full.",
+        check=("`stratos_adapter_loads_total` by outcome.", "Log of the worker: it names the adapter and the reason."),
+        act=("`adapter_mismatch`: register it again. Else mend the object store; what is on disk goes on working.",),
+    ),
+)

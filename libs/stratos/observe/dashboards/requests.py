@@ -1,0 +1,132 @@
+"""Requests of a model, and of tenants and plans."""
+
+from __future__ import annotations
+
+from stratos.observe.panels import Dashboard, Panel, Query, quantiles, rate
+
+MODEL = Dashboard(
+    uid="stratos-model",
+    title="StratosServe / Model",
+    panels=(
+        Panel(
+            title="Requests per minute",
+            text="By model and end.",
+            queries=(
+                Query("60 * " + rate("stratos_request_outcomes_total", "model, outcome"), "{{model}} {{outcome}}"),
+            ),
+            unit="reqpm",
+        ),
+        Panel(
+            title="Time to the first token",
+            text="From a prompt's start to its first token.",
+            queries=quantiles("stratos_request_ttft_seconds", "model", "{{model}}"),
+            unit="s",
+        ),
+        Panel(
+            title="Time between tokens",
+            text="Of one choice, as tokens reach the gateway.",
+            queries=quantiles("stratos_request_itl_seconds", "model", "{{model}}"),
+            unit="s",
+        ),
+        Panel(
+            title="Duration",
+            text="From the arrival to the last byte.",
+            queries=quantiles("stratos_request_duration_seconds", "model", "{{model}}"),
+            unit="s",
+        ),
+        Panel(
+            title="Output tokens per second",
+            text="By model and class.",
+            queries=(Query(rate("stratos_output_tokens_total", "model, class"), "{{model}} class {{class}}"),),
+        ),
+        Panel(
+            title="Prompt tokens by source",
+            text="Cached ones cost nothing, transferred ones a hand-off, recomputed ones were computed at the "
+            "decode worker.",
+            queries=(Query(rate("stratos_prompt_tokens_by_source_total", "source"), "{{source}}"),),
+        ),
+        Panel(
+            title="Wait for a worker",
+            text="Of requests that got one; 95 % waited at most this long. The model is its digest.",
+            queries=(quantiles("stratos_router_wait_seconds", "class", "class {{class}}")[1],),
+            unit="s",
+        ),
+        Panel(
+            title="Queue depth",
+            text="Requests that wait for a worker.",
+            queries=(Query("sum by (model) (stratos:queue_depth{@})", "{{model}}"),),
+        ),
+        Panel(
+            title="Placements",
+            text="Calls of Schedule by outcome; everything but placed is an error that a client may see.",
+            queries=(Query(rate("stratos_router_placements_total", "outcome"), "{{outcome}}"),),
+        ),
+        Panel(
+            title="Answers by status",
+            text="All routes of the API. 499: the client left.",
+            queries=(Query("60 * " + rate("stratos_requests_total", "status"), "{{status}}"),),
+            unit="reqpm",
+        ),
+    ),
+)
+
+TENANTS = Dashboard(
+    uid="stratos-tenants",
+    title="StratosServe / Tenants and plans",
+    panels=(
+        Panel(
+            title="Output tokens per second",
+            text="The first tenants have series of their own; `other` is the rest.",
+            queries=(Query(rate("stratos_output_tokens_total", "tenant"), "{{tenant}}"),),
+        ),
+        Panel(
+            title="Prompt tokens per second",
+            text="Of ended requests.",
+            queries=(Query(rate("stratos_prompt_tokens_total", "tenant"), "{{tenant}}"),),
+        ),
+        Panel(
+            title="Share of the devices",
+            text="Device time by tenant, as a part of all device time.",
+            queries=(
+                Query(
+                    rate("stratos_device_seconds_total", "tenant", 'state="tenant"')
+                    + " / ignoring (tenant) group_left () "
+                    + rate("stratos_device_seconds_total"),
+                    "{{tenant}}",
+                ),
+            ),
+            unit="percentunit",
+        ),
+        Panel(
+            title="Promised times that were kept",
+            text="By plan, over half an hour.",
+            queries=(Query("min by (plan, promise) (stratos:promises_kept:ratio_rate30m{@})", "{{plan}} {{promise}}"),),
+            unit="percentunit",
+        ),
+        Panel(
+            title="Budget used",
+            text="Part of the month's budget that is spent, as the gateways know it.",
+            queries=(Query("max by (tenant) (stratos_budget_used_ratio{@})", "{{tenant}}"),),
+            unit="percentunit",
+        ),
+        Panel(
+            title="Usage ledger",
+            text="Entries written, by outcome.",
+            queries=(Query(rate("stratos_ledger_entries_total", "outcome"), "{{outcome}}"),),
+        ),
+        Panel(
+            title="Entries that wait for Redis",
+            text="Bytes on disk; entries in memory are those that the disk did not take.",
+            queries=(
+                Query("sum (stratos_ledger_spool_bytes{@})", "bytes on disk"),
+                Query("sum (stratos_ledger_pending{@})", "entries in memory"),
+            ),
+        ),
+        Panel(
+            title="Known tenants, keys and adapters",
+            text="Records of the gateways' snapshots.",
+            queries=(Query("max (stratos_snapshot_records{@})", "records"),),
+            kind="stat",
+        ),
+    ),
+)

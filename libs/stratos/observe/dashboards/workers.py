@@ -1,0 +1,179 @@
+"""Engines of the workers, and hand-offs between them."""
+
+from __future__ import annotations
+
+from stratos.observe.panels import WINDOW, Dashboard, Panel, Query, quantiles, rate
+
+ENGINE = Dashboard(
+    uid="stratos-engine",
+    title="StratosServe / Engine",
+    panels=(
+        Panel(
+            title="Decode throughput",
+            text="Tokens that each worker samples a second.",
+            queries=(Query("sum by (instance) (stratos_decode_tokens_per_second{@})", "{{instance}}"),),
+        ),
+        Panel(
+            title="Computed tokens per second",
+            text="Tokens that went through the model, prompts included.",
+            queries=(Query(rate("stratos_engine_computed_tokens_total", "instance"), "{{instance}}"),),
+        ),
+        Panel(
+            title="Duration of a step",
+            text="It bounds the time between tokens.",
+            queries=quantiles("stratos_engine_step_seconds"),
+            unit="s",
+        ),
+        Panel(
+            title="Batch size",
+            text="Mean number of sequences and prefill jobs in a step.",
+            queries=(
+                Query(
+                    f"{rate('stratos_engine_batch_size_sum', 'instance')}"
+                    f" / ({rate('stratos_engine_batch_size_count', 'instance')} > 0)",
+                    "{{instance}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Running and waiting",
+            text="Sequences in the batch, and the short queue at the worker.",
+            queries=(
+                Query("sum by (instance) (stratos_requests_running{@})", "{{instance}} running"),
+                Query("sum by (instance) (stratos_requests_waiting{@})", "{{instance}} waiting"),
+            ),
+        ),
+        Panel(
+            title="Use of the KV pool",
+            text="Part that requests hold. Admission stops at 0.9; what is only cached counts as free.",
+            queries=(Query("max by (instance, device) (stratos_kv_utilization_ratio{@})", "{{instance}} {{device}}"),),
+            unit="percentunit",
+        ),
+        Panel(
+            title="KV blocks by state",
+            text="The sum over the states is the pool.",
+            queries=(Query("sum by (state) (stratos_kv_blocks{@})", "{{state}}"),),
+        ),
+        Panel(
+            title="Preemptions and refusals",
+            text="Sequences that gave their blocks back, and waits that met a full pool.",
+            queries=(
+                Query(rate("stratos_preemptions_total", "kv"), "{{kv}}"),
+                Query(rate("stratos_admission_refusals_total"), "refused"),
+            ),
+        ),
+        Panel(
+            title="Use of the memory's bandwidth",
+            text="Weights and KV that steps had to read, next to the bandwidth that was set: a lower bound.",
+            needs_gpu=True,
+            queries=(
+                Query(
+                    f"sum by (instance) (rate(stratos_memory_read_bytes_total{{@}}[{WINDOW}]))"
+                    " / max by (instance) (stratos_memory_peak_bytes_per_second{@})",
+                    "{{instance}}",
+                ),
+            ),
+            unit="percentunit",
+        ),
+        Panel(
+            title="Devices: whose time",
+            text="Tenants', the platform's own, or idle.",
+            queries=(Query(rate("stratos_device_seconds_total", "state"), "{{state}}"),),
+        ),
+        Panel(
+            title="Adapters: where they were found",
+            text="`store` costs a download, `disk` a load; many of them mean that slots or disk are too small.",
+            queries=(Query(rate("stratos_adapter_requests_total", "found"), "{{found}}"),),
+        ),
+        Panel(
+            title="Adapters in engines",
+            text="And what they take on disk.",
+            queries=(
+                Query("sum by (instance) (stratos_adapters_resident{@})", "{{instance}}"),
+                Query("sum (stratos_adapter_disk_bytes{@}) / 1048576", "MiB on disk"),
+            ),
+        ),
+        Panel(
+            title="GPU: memory",
+            text="Used and whole memory of each worker's GPU.",
+            queries=(Query("max by (instance, gpu, state) (stratos_gpu_memory_bytes{@})", "{{instance}} {{state}}"),),
+            unit="bytes",
+            needs_gpu=True,
+        ),
+        Panel(
+            title="GPU: utilization",
+            text="Part of the time in which a kernel ran; a full GPU may still wait for memory.",
+            queries=(Query("max by (instance, gpu) (stratos_gpu_utilization_ratio{@})", "{{instance}} GPU {{gpu}}"),),
+            unit="percentunit",
+            needs_gpu=True,
+        ),
+        Panel(
+            title="GPU: power",
+            text="Power that each GPU draws.",
+            queries=(Query("max by (instance, gpu) (stratos_gpu_power_watts{@})", "{{instance}} GPU {{gpu}}"),),
+            unit="watt",
+            needs_gpu=True,
+        ),
+        Panel(
+            title="GPU: temperature",
+            text="Near its limit a GPU slows down.",
+            queries=(Query("max by (instance, gpu) (stratos_gpu_temperature_celsius{@})", "{{instance}} GPU {{gpu}}"),),
+            unit="celsius",
+            needs_gpu=True,
+        ),
+    ),
+)
+
+HANDOFF = Dashboard(
+    uid="stratos-handoff",
+    title="StratosServe / Hand-off",
+    panels=(
+        Panel(
+            title="KV on the wire",
+            text="Payload bytes, repeats included.",
+            queries=(
+                Query(rate("stratos_kv_transfer_bytes_total", "direction, transport"), "{{direction}} {{transport}}"),
+            ),
+            unit="Bps",
+        ),
+        Panel(
+            title="Ended legs",
+            text="Committed ones are KV that a request used.",
+            queries=(Query(rate("stratos_kv_handoffs_total", "side, outcome"), "{{side}} {{outcome}}"),),
+        ),
+        Panel(
+            title="Stages",
+            text="95 % of committed hand-offs took at most this long in each stage.",
+            queries=(quantiles("stratos_kv_handoff_stage_seconds", "stage", "{{stage}}")[1],),
+            unit="s",
+        ),
+        Panel(
+            title="Paths of prompts",
+            text="Where prompts were computed.",
+            queries=(Query(rate("stratos_prefills_total", "path"), "{{path}}"),),
+        ),
+        Panel(
+            title="Prompts computed at decode workers",
+            text="By reason; fallbacks are hand-offs that failed.",
+            queries=(Query(rate("stratos_local_prefills_total", "reason"), "{{reason}}"),),
+        ),
+        Panel(
+            title="Damaged frames",
+            text="Frames that failed a check. They never reach a request; more than a few mean a bad link.",
+            queries=(Query(rate("stratos_kv_integrity_failures_total", "cause"), "{{cause}}"),),
+        ),
+        Panel(
+            title="Staging slots",
+            text="Quarantined ones wait for their sender.",
+            queries=(Query("sum by (state) (stratos_kv_staging_slots{@})", "{{state}}"),),
+        ),
+        Panel(
+            title="Host tier",
+            text="KV blocks in host memory by state; all 0 without one.",
+            queries=(
+                Query("sum by (state) (stratos_kv_host_blocks{@})", "{{state}}"),
+                Query(rate("stratos_kv_swapped_blocks_total", "direction"), "{{direction}} a second"),
+            ),
+        ),
+    ),
+)

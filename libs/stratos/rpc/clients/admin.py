@@ -1,0 +1,58 @@
+"""Client of a gateway's admin API (HTTP): one call, and the whole audit log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from stratos.common.errors import DependencyDown, error_from_code
+
+_TIMEOUT_S = 30.0
+
+
+class AdminClient:
+    """Calls one gateway's admin API.
+
+    Args:
+        url: of its port, without a path.
+        key: of the role admin, or of tenant-admin for what that may do.
+    """
+
+    def __init__(self, url: str, key: str) -> None:
+        self.url = url.rstrip("/")
+        headers = {"authorization": f"Bearer {key}"}
+        base_url = f"{self.url}/admin/v1"
+        self._http = httpx.Client(base_url=base_url, headers=headers, timeout=_TIMEOUT_S, trust_env=False)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def call(self, method: str, path: str, body: Any = None, **query: str) -> dict[str, Any]:
+        """One call.
+
+        Raises:
+            StratosError: what the API answers; ``DependencyDown`` where it does not.
+        """
+        try:
+            answer = self._http.request(method, path, json=body, params=query)
+            content: dict[str, Any] = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise DependencyDown(f"the admin API at {self._http.base_url} does not answer: {error}") from error
+        if answer.is_error:
+            found = content.get("error", {})
+            raise error_from_code(
+                str(found.get("code", "")), str(found.get("message", "")), http_status=answer.status_code
+            )
+        return content
+
+    def audit(self) -> list[dict[str, Any]]:
+        """The whole audit log, oldest first."""
+        entries: list[dict[str, Any]] = []
+        after: str | None = "0"
+        while after is not None:
+            page = self.call("GET", "/audit", after=after)
+            entries += page["data"]
+            after = page["next_after"]
+        return entries

@@ -1,0 +1,198 @@
+"""Measure what each optimisation of the engine gains: every switch on and off, interleaved, on one model.
+
+    python -m scripts.bench.ablation --dtype bfloat16 --out benchmarks/results/ablation-2core-cpu.json
+
+The model is a random Llama of 213 M parameters, written into a temporary folder with some adapters.  Each variant is
+an engine in a process of its own; it waits while another one computes.  A figure is the best of --rounds, the gain is
+on against off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from make_random_model import write_adapter, write_model
+
+from scripts.bench.whole_platform import environment
+from scripts.bench.workloads import NUM_ADAPTERS, WORKLOADS
+
+SHAPE = "llama-213m"
+BLOCKS = {"kv_pool_bytes": 512 * 1024 * 1024}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablation:
+    """One optimisation: the settings that turn it off, and where it shows."""
+
+    workloads: tuple[str, ...]
+    runner: dict[str, Any] = field(default_factory=dict)
+    scheduler: dict[str, Any] = field(default_factory=dict)
+    everywhere: dict[str, Any] = field(default_factory=dict)
+    """Scheduler settings of both sides, where the default would hide the difference."""
+    runner_everywhere: dict[str, Any] = field(default_factory=dict)
+    """The same for the runner."""
+
+
+DENSE = ("decode-1", "decode-8", "prefill-1024")
+
+ABLATIONS: dict[str, Ablation] = {
+    "native kernels": Ablation(workloads=DENSE, runner={"enable_native_kernels": False}),
+    "whole-step kernel": Ablation(workloads=DENSE, runner={"enable_whole_step": False}),
+    "native GEMM": Ablation(workloads=DENSE, runner={"enable_native_gemm": False}),
+    "packed GEMM": Ablation(
+        workloads=DENSE, runner={"enable_prepacked_gemm": False}, runner_everywhere={"enable_native_gemm": False}
+    ),
+    "fused operations": Ablation(
+        workloads=DENSE, runner={"enable_fused_ops": False}, runner_everywhere={"enable_whole_step": False}
+    ),
+    "exactness given up": Ablation(workloads=DENSE, runner={"exact": True}, runner_everywhere={"exact": False}),
+    "one step ahead": Ablation(
+        workloads=("decode-1", "decode-8"), scheduler={"enable_overlap": False}, everywhere={"enable_overlap": True}
+    ),
+    "KV cache": Ablation(workloads=("decode-1",), scheduler={"enable_kv_cache": False}),
+    "prefix cache": Ablation(workloads=("shared-prefix",), scheduler={"enable_prefix_cache": False}),
+    "paged KV": Ablation(workloads=("ragged",), scheduler={"kv_allocation": "contiguous"}),
+    "chunked prefill": Ablation(workloads=("intruder",), scheduler={"enable_chunked_prefill": False}),
+    "step-time budget": Ablation(
+        workloads=("intruder",), scheduler={"step_time_budget_ms": 0.0}, everywhere={"step_time_budget_ms": 50.0}
+    ),
+    "mixed steps": Ablation(workloads=("intruder",), scheduler={"scheduling": "prefill-first"}),
+    "continuous batching": Ablation(workloads=("ragged",), scheduler={"batching": "static", "max_num_seqs": 8},
+                                    everywhere={"max_num_seqs": 8}),
+    "batching": Ablation(workloads=("ragged",), scheduler={"max_num_seqs": 1}),
+    "masks in parallel": Ablation(
+        workloads=("constrained-8",), scheduler={"enable_parallel_grammar_masks": False},
+        everywhere={"enable_parallel_grammar_masks": True},
+    ),
+    "sorted adapters": Ablation(workloads=("adapters-8",), runner={"enable_sorted_adapters": False}),
+}  # fmt: skip
+
+
+class Variant:
+    """An engine in a child process that runs workloads when asked to."""
+
+    def __init__(self, runner: dict[str, Any], scheduler: dict[str, Any], adapters: Path) -> None:
+        config = {"runner": runner, "scheduler": scheduler, "adapters": str(adapters)}
+        command = [sys.executable, "-m", "scripts.bench.ablation", "--serve", json.dumps(config)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._answer()
+
+    def measure(self, workload: str, seed: int) -> float:
+        """Run one workload."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{workload} {seed}\n")
+        self._process.stdin.flush()
+        return float(self._answer())
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the variant's process ended; its message is above")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def serve(config: dict[str, Any]) -> None:
+    """Child: load, then answer one line per workload."""
+    from stratos.core.files.adapter_files import read_adapter_files
+    from stratos.engine.core import EngineCore
+    from stratos.engine.runner.torch_runner import TorchRunner
+    from stratos.engine.settings import RunnerConfig, SchedulerConfig
+
+    model_path = Path(config["runner"].pop("model_path"))
+    runner = TorchRunner.load(RunnerConfig(model_path=model_path, **config["runner"]))
+    engine = EngineCore(runner, SchedulerConfig(**{"step_time_budget_ms": 0.0, **config["scheduler"]}))
+    for folder in sorted(Path(config["adapters"]).iterdir()):
+        engine.load_adapter(read_adapter_files(folder))
+    WORKLOADS["decode-1"].run(engine, random.Random(-1))
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        workload, seed = line.split()
+        print(json.dumps(WORKLOADS[workload].run(engine, random.Random(int(seed)))), flush=True)
+
+
+def measure(ablation: Ablation, base: dict[str, Any], adapters: Path, rounds: int) -> list[dict[str, Any]]:
+    """All workloads of one ablation, on and off in turn."""
+    base = base | ablation.runner_everywhere
+    on = Variant(base, ablation.everywhere, adapters)
+    off = Variant(base | ablation.runner, ablation.everywhere | ablation.scheduler, adapters)
+    rows = []
+    for name in ablation.workloads:
+        workload = WORKLOADS[name]
+        runs = [(on.measure(name, 2 * turn), off.measure(name, 2 * turn + 1)) for turn in range(rounds)]
+        best = max if workload.is_higher_better else min
+        with_it, without = best(run[0] for run in runs), best(run[1] for run in runs)
+        gain = with_it / without if workload.is_higher_better else without / with_it
+        rows.append(
+            {
+                "workload": name,
+                "unit": workload.unit,
+                "on": with_it,
+                "off": without,
+                "gain": round(gain, 2),
+                "runs": runs,
+            }
+        )
+    on.close()
+    off.close()
+    return rows
+
+
+def table(results: dict[str, list[dict[str, Any]]]) -> str:
+    """Lines for a terminal."""
+    lines = [f"{'optimisation':<22} {'workload':<14} {'on':>9} {'off':>9} {'gain':>6}  unit"]
+    for name, rows in results.items():
+        lines += [
+            f"{name:<22} {row['workload']:<14} {row['on']:>9.1f} {row['off']:>9.1f} {row['gain']:>5.2f}x  {row['unit']}"
+            for row in rows
+        ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parse the command line, measure, print a table, and write JSON if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=sorted(ABLATIONS), nargs="+", default=list(ABLATIONS))
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    if args.serve:
+        serve(json.loads(args.serve))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        model, adapters = Path(folder, "llama-213m"), Path(folder, "adapters")
+        write_model(SHAPE, model)
+        for index in range(NUM_ADAPTERS):
+            write_adapter(SHAPE, adapters / str(index), 8 << index % 2, index)
+        base = {"model_path": str(model), "dtype": args.dtype, "num_threads": args.threads, **BLOCKS}
+        results = {}
+        for name in args.only:
+            results[name] = measure(ABLATIONS[name], base, adapters, args.rounds)
+            print(f"measured {name}", file=sys.stderr, flush=True)
+    print(table(results))
+    document = {
+        "environment": environment(), "model": "random Llama, 213 M parameters",
+        "dtype": args.dtype, "threads": args.threads, "rounds": args.rounds, "results": results,
+    }  # fmt: skip
+    if args.out:
+        args.out.write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

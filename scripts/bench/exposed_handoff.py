@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Measure what a first token waits for because its prompt is computed by another worker: the exposed hand-off.
+
+    python -m scripts.bench.exposed_handoff --out benchmarks/results/exposed-handoff-2core-cpu.json
+
+A prefill and a decode worker, each a process with one thread of computation; the shipped model in float32 (6 KiB of
+KV per token).  By turns a random prompt is computed by the decode worker itself and by the prefill worker, which hands
+its KV over; a time runs from the submission on the decode worker's session to the first token.  The exposed part is the
+difference of the two, each at its fastest, in ms and as a share of the time without a hand-off; ``neighbours_ms`` has
+the difference of each pair of neighbours, which shows how much else the machine did.  The tail is the part of a
+hand-off, from grant to commit, after the last token of the prompt was computed: both times of one request, a median.
+
+Modes: ``streamed`` sends the frames of a chunk of 512 tokens beside the computation of the next one (the default on a
+CPU); ``in turn`` computes the prompt in one step, so all frames come after it (SCHEDULER__ENABLE_CHUNKED_PREFILL off);
+``streamed, overlap`` also launches steps ahead of the host (SCHEDULER__ENABLE_OVERLAP on).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from scripts.bench.whole_platform import VOCAB, environment, publish
+from scripts.bench.worker_pair import Done, Session, session, worker
+from stratos.common.tls.identity import PeerRole
+from stratos.core.placement import WorkerRef
+from stratos.pki.local import dialer_of, make_certificates, tls_config
+from stratos.rpc.clients.dialer import PLAIN
+
+PROMPTS = (1024, 2048, 4032)
+TRANSPORTS = ("shm", "gloo", "tls")
+MODES: dict[str, dict[str, str]] = {
+    "streamed": {},
+    "in turn": {"SCHEDULER__ENABLE_CHUNKED_PREFILL": "false"},
+    "streamed, overlap": {"SCHEDULER__ENABLE_OVERLAP": "true"},
+}
+
+
+class Client:
+    """A session and the worker that computes prompts for it; no prompt comes twice."""
+
+    def __init__(self, session: Session, source: WorkerRef, rng: random.Random) -> None:
+        self._session, self._source, self._rng = session, source, rng
+
+    async def first_token(self, num_tokens: int, *, is_handed_over: bool) -> Done:
+        """A request for a token after the first one."""
+        prompt = [self._rng.randrange(10, VOCAB) for _ in range(num_tokens)]
+        return await self._session.run(prompt, (self._source,) if is_handed_over else (), max_tokens=2)
+
+
+@asynccontextmanager
+async def pair(transport: str, mode: str) -> AsyncIterator[Client]:
+    """Both workers, and a session."""
+    async with AsyncExitStack() as stack:
+        folder, asking, dialer = Path(stack.enter_context(tempfile.TemporaryDirectory())), PLAIN, PLAIN
+        if transport == "tls":
+            make_certificates(folder / "tls")
+            asking, dialer = (
+                dialer_of(tls_config(folder / "tls", role)) for role in (PeerRole.ROUTER, PeerRole.GATEWAY)
+            )
+        settings = {"TRANSPORT__NAMES": json.dumps([transport]), **MODES[mode]}
+        source, target = [
+            await stack.enter_async_context(worker(role, folder, settings, dialer=asking))
+            for role in (PeerRole.PREFILL_WORKER, PeerRole.DECODE_WORKER)
+        ]
+        submits = await stack.enter_async_context(session(target, dialer))
+        yield Client(submits, source.ref, random.Random(f"{transport} {mode}"))
+
+
+async def measure(transport: str, mode: str, repeat: int) -> list[dict[str, Any]]:
+    """A row per prompt length."""
+    rows = []
+    async with pair(transport, mode) as client:
+        for is_handed_over in (False, True):
+            await client.first_token(64, is_handed_over=is_handed_over)
+        for num_tokens in PROMPTS:
+            times = []
+            for _ in range(max(3, repeat * PROMPTS[0] // num_tokens)):
+                alone, handed = [
+                    await client.first_token(num_tokens, is_handed_over=is_handed_over)
+                    for is_handed_over in (False, True)
+                ]
+                times.append((alone.first_s, handed.first_s, handed.receipt.prefill_ns, handed.receipt.transfer_ns))
+            rows.append({"transport": transport, "mode": mode, "prompt_tokens": num_tokens, **_row(times)})
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    return rows
+
+
+def _row(times: list[tuple[float, float, int, int]]) -> dict[str, Any]:
+    alone, handed = min(alone for alone, *_ in times), min(handed for _, handed, _, _ in times)
+    tail = median(transfer - prefill for _, _, prefill, transfer in times)
+    return {
+        "alone_ms": round(alone * 1e3, 1),
+        "handed_over_ms": round(handed * 1e3, 1),
+        "exposed_ms": round((handed - alone) * 1e3, 1),
+        "exposed_share": round(handed / alone - 1, 4),
+        "tail_ms": round(tail / 1e6, 1),
+        "neighbours_ms": [round((handed - alone) * 1e3, 1) for alone, handed, _, _ in times],
+    }
+
+
+def main() -> None:
+    """Run everything and print, or write, one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--repeat", type=int, default=8, help="pairs of the shortest prompt; longer ones have fewer")
+    parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=TRANSPORTS)
+    parser.add_argument("--modes", nargs="+", choices=tuple(MODES), default=tuple(MODES))
+    args = parser.parse_args()
+    rows = []
+    for transport in args.transports:
+        for mode in args.modes:
+            rows += asyncio.run(measure(transport, mode, args.repeat))
+    workload = f"one request at a time, {args.repeat} pairs of the shortest prompt, fewer (3 at least) of longer ones"
+    publish({"environment": environment(), "workload": workload, "rows": rows}, args.out)
+
+
+if __name__ == "__main__":
+    main()

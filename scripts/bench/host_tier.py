@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Measure what the host tier saves: swapping a preempted sequence instead of computing it again, and loading a prefix.
+
+    python -m scripts.bench.host_tier --out benchmarks/results/host-tier-2core-cpu.json
+
+Two workloads over the shipped model in float32, one engine per arm, all arms in one process and in turn, so that they
+see the same machine; every figure is the least of ``--rounds``, ratios are to the arm "off".
+
+    preemption   12 requests of 256 prompt tokens and 256 output tokens over a pool of 168 blocks of 16 tokens,
+                 admitted by their prompts alone: seconds to the end of all, greedy tokens equal in all arms
+    prefixes     12 prompts of 960 tokens asked for in turn, twice, over a pool that holds 3 of them: seconds of the
+                 second round, with one output token each
+
+Arms differ in switches only: "off" has no host tier, "measured" copies where the measured rates say that it is
+cheaper, "always" copies whenever there is room.  On a CPU both pools are the same memory, so this measures the
+mechanism and the cost of a copy, not a GPU's bus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from scripts.bench.whole_platform import environment
+from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.core.requests.terms import RequestTerms
+from stratos.engine.core import EngineCore
+from stratos.engine.runner.torch_runner import TorchRunner
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK_SIZE, POOL_BLOCKS, HOST_BLOCKS = 16, 168, 1024
+BLOCK_BYTES = BLOCK_SIZE * 6 * 2 * 4 * 32 * 4
+"""Tokens, layers, K and V, KV heads, head_dim, float32: of the shipped model."""
+ARMS: dict[str, dict[str, Any]] = {
+    "off": {"enable_host_tier": False},
+    "measured": {},
+    "always": {"enable_swap_costs": False},
+}
+NUM_REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 12, 256, 256
+NUM_PREFIXES, PREFIX_TOKENS = 12, 960
+
+
+def make_engine(switches: dict[str, Any]) -> EngineCore:
+    """An engine of one arm; preemption is frequent, because admission looks at prompts alone."""
+    runner = TorchRunner.load(
+        RunnerConfig(
+            model_path=ROOT / "models" / "base",
+            block_size=BLOCK_SIZE,
+            kv_pool_bytes=POOL_BLOCKS * BLOCK_BYTES,
+            host_pool_bytes=HOST_BLOCKS * BLOCK_BYTES,
+            num_threads=1,
+        )
+    )
+    crowded: dict[str, Any] = {"kv_watermark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
+    config = SchedulerConfig(step_time_budget_ms=0.0, **crowded, **switches)
+    return EngineCore(runner, config)
+
+
+def make_request(name: str, num_prompt: int, num_output: int, salt: bytes) -> EngineRequest:
+    """A prompt of its own for each name, greedy."""
+    start = sum(name.encode()) * 37
+    return EngineRequest(
+        key=RequestKey(name, 0),
+        prompt_ids=tuple(5 + (start + 13 * i) % 4000 for i in range(num_prompt)),
+        choices=(ChoiceState(index=0),),
+        sampling=SamplingParams(temperature=0.0, max_tokens=num_output, ignore_eos=True),
+        seed=0,
+        terms=RequestTerms(cache_salt=salt, arrival_s=time.monotonic()),
+    )
+
+
+def run(engine: EngineCore, requests: list[EngineRequest]) -> tuple[float, dict[str, list[int]]]:
+    """Seconds until all have ended, and their tokens."""
+    began_s, tokens = time.perf_counter(), {}  # type: ignore[var-annotated]
+    for request in requests:
+        engine.add(request)
+    while engine.has_work:
+        for output in engine.step().outputs:
+            tokens.setdefault(output.key.request_id, []).extend(output.token_ids)
+    return time.perf_counter() - began_s, tokens
+
+
+def preemption_round(engine: EngineCore, number: int) -> tuple[dict[str, float], dict[str, list[int]]]:
+    """One burst; nothing is shared with the round before."""
+    before = engine.status()
+    salt = b"%d" % number
+    seconds, tokens = run(
+        engine, [make_request(f"r{i}", PROMPT_TOKENS, OUTPUT_TOKENS, salt) for i in range(NUM_REQUESTS)]
+    )
+    after = engine.status()
+    return {
+        "seconds": seconds,
+        "preemptions": after.num_preemptions - before.num_preemptions,
+        "swapped": after.host.num_swapped_out - before.host.num_swapped_out,
+    }, tokens
+
+
+def prefix_round(engine: EngineCore, number: int) -> tuple[dict[str, float], dict[str, list[int]]]:
+    """Every prompt once to fill the tiers, and once again, timed."""
+    salt = b"prefix%d" % number
+    for i in range(NUM_PREFIXES):
+        run(engine, [make_request(f"p{i}", PREFIX_TOKENS, 1, salt)])
+    before, seconds, tokens = engine.status(), 0.0, {}  # type: ignore[var-annotated]
+    for i in range(NUM_PREFIXES):
+        elapsed, got = run(engine, [make_request(f"p{i}", PREFIX_TOKENS, 1, salt)])
+        seconds += elapsed
+        tokens |= got
+    loaded = engine.status().host.num_blocks_in - before.host.num_blocks_in
+    return {"seconds": seconds, "loaded_blocks": loaded}, tokens
+
+
+def measure(num_rounds: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Figures by workload and arm."""
+    engines = {arm: make_engine(switches) for arm, switches in ARMS.items()}
+    results: dict[str, dict[str, dict[str, float]]] = {}
+    for workload, one_round in (("preemption", preemption_round), ("prefixes", prefix_round)):
+        best: dict[str, dict[str, float]] = {}
+        for number in range(num_rounds):
+            runs = {arm: one_round(engine, number) for arm, engine in engines.items()}
+            if any(tokens != runs["off"][1] for _, tokens in runs.values()):
+                raise SystemExit(f"{workload}: the arms do not agree on the tokens")
+            for arm, (figures, _) in runs.items():
+                if arm not in best or figures["seconds"] < best[arm]["seconds"]:
+                    best[arm] = figures
+        for figures in best.values():
+            figures["speedup"] = round(best["off"]["seconds"] / figures["seconds"], 3)
+            figures["seconds"] = round(figures["seconds"], 3)
+        results[workload] = best
+    return results
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    results = measure(options.rounds)
+    for workload, arms in results.items():
+        for arm, figures in arms.items():
+            print(f"{workload:<12} {arm:<10} {figures}")
+    if options.out is not None:
+        document = {"environment": environment(), "rounds": options.rounds, "results": results}
+        options.out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Measure what encryption costs when KV moves between hosts: the TLS transport against Gloo, which does not encrypt.
+
+    python -m scripts.bench.kv_tls --out benchmarks/results/kv-tls-2core-cpu.json
+
+Two processes on loopback, frames of 1 MiB, up to 8 of them on the way, rounds of both transports by turns.  A hand-off
+is the KV of 1,024 tokens, of the shipped model in float32 (6 KiB per token) and of a Llama 3 8B in bfloat16 (128 KiB).
+Its time runs from the first header to the last byte in its slot.  Control messages and checksums, which are the same
+for both, are not in it.  CPU is that of both processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from scripts.bench.whole_platform import environment, publish
+from stratos.common.tls.contexts import TlsContexts
+from stratos.common.tls.files import TlsFiles
+from stratos.common.tls.identity import PeerRole
+from stratos.core.kv import KvRange
+from stratos.kv_transfer.registry import make_receiver, make_sender
+from stratos.kv_transfer.settings import StagingConfig, TransportConfig
+from stratos.kv_transfer.transfer import FrameHeader, PairSender, Receiver, TransportOffer
+from stratos.pki.local import make_certificates, tls_config
+
+TRANSPORTS = ("gloo", "tls")
+FRAME_BYTES = 1024 * 1024
+TOKEN_BYTES = {"shipped model, float32": 6 * 2 * 4 * 32 * 4, "Llama 3 8B, bfloat16": 32 * 2 * 8 * 128 * 2}
+NUM_TOKENS = 1024
+IN_FLIGHT = 8
+SETTINGS = TransportConfig(staging=StagingConfig(slot_bytes=FRAME_BYTES, slots_per_pair=2 * IN_FLIGHT))
+
+
+def contexts(folder: Path, role: PeerRole) -> TlsContexts:
+    """Certificates of one end."""
+    return TlsContexts(TlsFiles(tls_config(folder, role)))
+
+
+def frame(leg: str, seq: int, slot: int) -> FrameHeader:
+    """A header as both ends know it; checksums are not measured."""
+    return FrameHeader(
+        leg=leg, seq=seq, kv_range=KvRange(0, 1, 0, 1), head_begin=0, head_end=1,
+        num_bytes=FRAME_BYTES, checksum=0, slot=slot,
+    )  # fmt: skip
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+async def send_all(pair: PairSender, leg: str, num_frames: int, payload: bytearray) -> None:
+    """Frames in order, several on the way at once."""
+    room = asyncio.Semaphore(IN_FLIGHT)
+
+    async def one(seq: int) -> None:
+        try:
+            await pair.send(frame(leg, seq, 0), payload)
+        finally:
+            room.release()
+
+    async with asyncio.TaskGroup() as group:
+        for seq in range(num_frames):
+            await room.acquire()
+            group.create_task(one(seq))
+
+
+async def run_sender(folder: Path) -> None:
+    """The sending process: orders on stdin, an answer with its CPU seconds after each."""
+    tls = contexts(folder, PeerRole.PREFILL_WORKER)
+    senders = {name: make_sender(name, SETTINGS, tls=tls) for name in TRANSPORTS}
+    pairs: dict[str, PairSender] = {}
+    payload = bytearray(FRAME_BYTES)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        order = json.loads(line)
+        if "offer" in order:
+            offer = TransportOffer(**order["offer"])
+            pairs[offer.transport] = await senders[offer.transport].connect(offer)
+        else:
+            await send_all(pairs[order["transport"]], order["leg"], order["num_frames"], payload)
+        print(json.dumps({"cpu_s": cpu_s()}), flush=True)
+    for sender in senders.values():
+        await sender.close()
+
+
+class Source:
+    """The sending process, seen from here."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def order(self, **order: Any) -> float:
+        """Give an order; returns the process' CPU seconds at its end."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        return float(json.loads(await self._process.stdout.readline())["cpu_s"])
+
+
+async def hand_off(receiver: Receiver, pair: str, source: Source, leg: str, num_frames: int) -> dict[str, float]:
+    """One hand-off; returns its seconds and CPU seconds."""
+    slots = receiver.allocate_slots(pair, IN_FLIGHT, leg=leg)
+    before = await source.order(transport=receiver.transport, leg=leg, num_frames=0)
+    own, begin = cpu_s(), time.perf_counter()
+    sending = asyncio.create_task(source.order(transport=receiver.transport, leg=leg, num_frames=num_frames))
+    for seq in range(min(len(slots), num_frames)):
+        receiver.post(pair, frame(leg, seq, slots[seq]))
+    for seq in range(num_frames):
+        slot = slots[seq % len(slots)]
+        await receiver.wait(pair, leg, seq, timeout_s=60)
+        receiver.recycle_slot(pair, slot)
+        if seq + len(slots) < num_frames:
+            receiver.post(pair, frame(leg, seq + len(slots), slot))
+    took_s = time.perf_counter() - begin
+    theirs = await sending - before
+    for slot in slots:
+        receiver.release_slot(pair, slot)
+    return {"s": took_s, "cpu_s": theirs + cpu_s() - own}
+
+
+async def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
+    """Both transports by turns, for both models."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "scripts.bench.kv_tls",
+        "--sender",
+        str(folder),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    source, tls = Source(process), contexts(folder, PeerRole.DECODE_WORKER)
+    receivers = {name: make_receiver(name, "bench-d", SETTINGS, tls=tls) for name in TRANSPORTS}
+    pairs = {}
+    for name, receiver in receivers.items():
+        offer = await receiver.open_pair("bench-p")
+        pairs[name] = offer.pair
+        await source.order(offer={field: getattr(offer, field) for field in TransportOffer.__slots__})
+    results = []
+    for model, token_bytes in TOKEN_BYTES.items():
+        num_frames = NUM_TOKENS * token_bytes // FRAME_BYTES
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in TRANSPORTS}
+        for number in range(rounds + 1):
+            for name in TRANSPORTS:
+                one = await hand_off(receivers[name], pairs[name], source, f"{model}-{number}", num_frames)
+                if number:  # the first round warms up
+                    found[name].append(one)
+        results += [summary(name, model, num_frames, runs) for name, runs in found.items()]
+    assert process.stdin is not None
+    process.stdin.close()
+    await process.wait()
+    for receiver in receivers.values():
+        await receiver.close()
+    return results
+
+
+def summary(transport: str, model: str, num_frames: int, runs: list[dict[str, float]]) -> dict[str, Any]:
+    """Median, and the 90th percentile of the time."""
+    num_bytes, times = num_frames * FRAME_BYTES, sorted(run["s"] for run in runs)
+    return {
+        "transport": transport,
+        "model": model,
+        "mib": num_bytes // 2**20,
+        "rounds": len(runs),
+        "ms_p50": round(statistics.median(times) * 1e3, 2),
+        "ms_p90": round(times[int(len(times) * 0.9)] * 1e3, 2),
+        "mb_per_s": round(num_bytes / statistics.median(times) / 1e6),
+        "cpu_ms": round(statistics.median(run["cpu_s"] for run in runs) * 1e3, 1),
+    }
+
+
+def main() -> None:
+    """Parse arguments, measure, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="JSON file of the results")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--sender", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.sender:
+        asyncio.run(run_sender(options.sender))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        make_certificates(Path(folder))
+        results = asyncio.run(measure(Path(folder), options.rounds))
+    publish({"environment": environment(), "results": results}, options.out)
+
+
+if __name__ == "__main__":
+    main()

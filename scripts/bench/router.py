@@ -1,0 +1,198 @@
+"""CPU time of a router's own work: statuses, placements and ends of a large fleet, on a clock that is stepped.
+
+    python -m scripts.bench.router --seconds 60 --out benchmarks/results/router-2core-cpu.json
+
+Workers report at the rate of real ones that compute, requests arrive evenly and run for 2 to 6 seconds.  Decoding of
+status messages is part of it; sockets and gRPC are not.  Cores: CPU seconds of the thread per second of the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import heapq
+import itertools
+import json
+import os
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from stratos.common.clock import FakeClock
+from stratos.core.fleet import WorkerStatus
+from stratos.core.kv import BlockLedger, KvIdentity
+from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
+from stratos.core.requests.terms import RequestTerms
+from stratos.routing.bookings import BookingLedger
+from stratos.rpc.codec.fleet import status_from_pb, status_to_pb
+from stratos_router.discovery import Member
+from stratos_router.fleet import FleetState
+from stratos_router.metrics import RouterMetrics
+from stratos_router.scheduler import Scheduler
+from stratos_router.settings import RouterSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+TICK_S = 0.005
+STATUS_S = 0.05
+IDENTITY = KvIdentity(model_digest="ab" * 32, kv_dtype="bfloat16", rope_variant="r", numerics_id="n")
+NUM_BLOCKS, MAX_NUM_SEQS = 10_000, 64
+
+
+class Fleet:
+    """A router without sockets, and what its workers run."""
+
+    def __init__(self, num_decode: int, num_prefill: int) -> None:
+        self.clock, self.random = FakeClock(), Random(1)
+        settings = RouterSettings(discovery="static://decode@a:1")
+        metrics = RouterMetrics(CollectorRegistry())
+        bookings = BookingLedger(settings.bookings)
+        self.fleet = FleetState(settings.liveness, bookings, metrics)
+        self.scheduler = Scheduler(self.fleet, bookings, settings, metrics, self.clock, Random(1))
+        roles = [WorkerRole.DECODE] * num_decode + [WorkerRole.PREFILL] * num_prefill
+        self.members = [Member(f"{role}-{i}", f"h{i}:1", role) for i, role in enumerate(roles)]
+        self.fleet.set_members(self.members)
+        self.running = dict.fromkeys((member.worker_id for member in self.members), 0)
+        self.statuses = {member.worker_id: self._status(member) for member in self.members}
+        self.cpu = {"statuses": 0.0, "turns": 0.0, "ends": 0.0}
+        self.decisions_s: list[float] = []
+        self._step = 0
+
+    @staticmethod
+    def _status(member: Member) -> WorkerStatus:
+        ref = WorkerRef(worker_id=member.worker_id, incarnation=member.worker_id, address="", role=member.role)
+        blocks = BlockLedger(total=NUM_BLOCKS, free=NUM_BLOCKS, cached=0, allocated=0, reserved=0, fenced=0)
+        return WorkerStatus(ref=ref, blocks=blocks, identity=IDENTITY, max_num_seqs=MAX_NUM_SEQS)
+
+    def report(self, worker_id: str) -> None:
+        """One status arrives, as bytes."""
+        num_running, self._step = self.running[worker_id], self._step + 1
+        allocated = min(NUM_BLOCKS, num_running * 20)
+        last = self.statuses[worker_id]
+        blocks = replace(last.blocks, free=NUM_BLOCKS - allocated, allocated=allocated)
+        status = replace(
+            last,
+            engine_step=self._step,
+            is_computing=True,
+            version=last.version + 1,
+            num_running=num_running,
+            num_free_batch_slots=max(0, MAX_NUM_SEQS - num_running),
+            blocks=blocks,
+        )
+        self.statuses[worker_id] = status
+        data = status_to_pb(status).SerializeToString()
+        message = type(status_to_pb(last))
+        with self.counted("statuses"):
+            self.scheduler.on_status(worker_id, status_from_pb(message.FromString(data)))
+
+    def turn(self, num_arrived: int) -> None:
+        """What the router does after it was woken; each request that came is one decision."""
+        began_s = time.thread_time()
+        self.scheduler.turn(self.clock.now())
+        spent_s = time.thread_time() - began_s
+        self.cpu["turns"] += spent_s
+        self.decisions_s += [spent_s / num_arrived] * num_arrived
+
+    def counted(self, name: str) -> Any:
+        """Adds the CPU time of a block."""
+        return _Counted(self.cpu, name)
+
+
+class _Counted:
+    def __init__(self, cpu: dict[str, float], name: str) -> None:
+        self._cpu, self._name, self._began = cpu, name, 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        self._cpu[self._name] += time.thread_time() - self._began
+
+
+async def measure(fleet: Fleet, seconds: float, rate: float) -> dict[str, Any]:
+    """Run the fleet for so long; returns cores and the distribution of decisions."""
+    ends: list[tuple[float, int, Placement]] = []
+    calls: list[asyncio.Task[Placement]] = []
+    numbers, per_tick, due = itertools.count(), rate * TICK_S, 0.0
+    wall_s = time.monotonic()
+    for tick in range(round(seconds / TICK_S)):
+        for index, member in enumerate(fleet.members):
+            if (tick + index) % round(STATUS_S / TICK_S) == 0:
+                fleet.report(member.worker_id)
+        due += per_tick
+        num_arrived, due = int(due), due - int(due)
+        for _ in range(num_arrived):
+            terms = RequestTerms(tenant=f"t{fleet.random.randrange(100)}", arrival_s=fleet.clock.now())
+            request = PlacementRequest(
+                request_id=f"r{next(numbers)}",
+                terms=terms,
+                model_digest=IDENTITY.model_digest,
+                num_prompt_tokens=256,
+                max_tokens=64,
+            )
+            calls.append(asyncio.create_task(fleet.scheduler.schedule(request)))
+        await asyncio.sleep(0)
+        fleet.turn(num_arrived)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        now = fleet.clock.now()
+        for call in [call for call in calls if call.done()]:
+            placement = call.result()
+            fleet.running[placement.worker.worker_id] += 1
+            heapq.heappush(ends, (now + fleet.random.uniform(2.0, 6.0), next(numbers), placement))
+        calls = [call for call in calls if not call.done()]
+        while ends and ends[0][0] <= now:
+            placement = heapq.heappop(ends)[2]
+            fleet.running[placement.worker.worker_id] -= 1
+            with fleet.counted("ends"):
+                fleet.scheduler.complete(placement.handoff_id, Outcome.FINISHED, 64)
+        fleet.clock.advance(TICK_S)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    decisions = sorted(fleet.decisions_s)
+    return {
+        "seconds": seconds,
+        "wall_s": round(time.monotonic() - wall_s, 1),
+        "requests_per_s": rate,
+        "num_waiting_at_end": len(calls),
+        "cores": {name: round(cpu_s / seconds, 3) for name, cpu_s in fleet.cpu.items()},
+        "decision_cpu_ms": {
+            f"p{q}": round(1000 * decisions[min(len(decisions) - 1, len(decisions) * q // 100)], 3) for q in (50, 99)
+        },
+    }
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--rate", type=float, default=500.0)
+    parser.add_argument("--decode", type=int, default=100)
+    parser.add_argument("--prefill", type=int, default=50)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    result = asyncio.run(measure(Fleet(args.decode, args.prefill), args.seconds, args.rate))
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    cpus = (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines())
+    names = [name for name in cpus if "CPU" in name or "Processor" in name]
+    document = {
+        "cpu": next(iter(names), ""),
+        "machine_cores": os.cpu_count(),
+        "load_average": [round(load, 1) for load in os.getloadavg()],
+        "commit": commit.stdout.strip(),
+        **result,
+    }
+    document |= {"decode_workers": args.decode, "prefill_workers": args.prefill}
+    text = json.dumps(document, indent=2) + "\n"
+    print(text, end="")
+    if args.out:
+        args.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Measure how throughput grows with simulated decode workers behind a real router and gateway: 1, 4, 8.
+
+    python -m scripts.bench.scaling --out benchmarks/results/scaling-simulated.json
+
+``stratos up --engine fake`` brings gateway and router; its own decode worker is stopped (SIGSTOP), so that those of
+``stratos sim-worker`` serve alone.  A step of theirs lasts --step-ms whatever it holds, far longer than everything else
+takes, so what is measured is whether placement keeps their batch slots filled.  There are more streams than slots, and
+each is followed by the next one.  Tokens are counted for --window-s once all slots are taken, in turns over the numbers
+of workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from scripts.bench.whole_platform import Platform, environment, publish
+from stratos.cli.data.platform_facts import PlatformFacts
+from stratos.cli.local.running import find_platform, list_processes
+from stratos.rpc.clients.router import RouterClient
+
+SLOTS, EXTRA, NUM_PROMPT, NUM_OUTPUT = 12, 1.25, 32, 16
+SETTLE_S = 12.0
+OWN_WORKER = "decode-0"
+
+
+@contextmanager
+def simulated(count: int, step_ms: float, data_dir: str) -> Iterator[None]:
+    """That many workers, live at the router."""
+    env = {
+        "STRATOS_SIM_WORKER_SCHEDULER__MAX_NUM_SEQS": str(SLOTS),
+        "STRATOS_SIM_WORKER_FAKE__NUM_BLOCKS": "2048",
+        "STRATOS_SIM_WORKER_COSTS__PROMPT_TOKEN_S": "0",
+        "STRATOS_SIM_WORKER_COSTS__SEQUENCE_S": "0",
+    }
+    argv = [str(Path(sys.executable).with_name("stratos")), "sim-worker", "--count", str(count)]
+    argv += ["--step-ms", str(step_ms), "--data-dir", data_dir]
+    with subprocess.Popen(argv, env={**os.environ, **env}, stderr=subprocess.DEVNULL) as process:
+        try:
+            asyncio.run(wait_live(find_platform(Path(data_dir)), count))
+            yield
+        finally:
+            process.terminate()
+
+
+async def wait_live(facts: PlatformFacts, count: int) -> None:
+    """The router calls exactly so many workers live."""
+    async with RouterClient(facts.router_addresses[0]) as router:
+        while sum(worker.is_live for worker in (await router.fleet()).workers) != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+async def tokens_per_s(platform: Platform, num_streams: int, window_s: float, seed: int) -> float:
+    """Of a closed loop with so many streams, while all of them flow."""
+    rng, times = random.Random(seed), list[float]()
+    headers = {"authorization": f"Bearer {platform.key}"}
+    async with httpx.AsyncClient(headers=headers, timeout=120, limits=httpx.Limits(max_connections=None)) as client:
+
+        async def follow() -> None:
+            while True:
+                body = {
+                    "model": "base", "prompt": [rng.randrange(10, 4096) for _ in range(NUM_PROMPT)], "stream": True,
+                    "max_tokens": rng.randrange(NUM_OUTPUT // 2, NUM_OUTPUT * 3 // 2), "temperature": 0,
+                    "ignore_eos": True,
+                }  # fmt: skip
+                async with client.stream("POST", f"{platform.url}/completions", json=body) as answer:
+                    answer.raise_for_status()
+                    async for line in answer.aiter_lines():
+                        if line.startswith("data: {"):
+                            times.append(time.perf_counter())
+
+        streams = [asyncio.create_task(follow()) for _ in range(num_streams)]
+        await asyncio.sleep(SETTLE_S)
+        begin = time.perf_counter()
+        await asyncio.sleep(window_s)
+        end = time.perf_counter()
+        for stream in streams:
+            stream.cancel()
+        failed = [r for r in await asyncio.gather(*streams, return_exceptions=True) if isinstance(r, Exception)]
+    if failed:
+        raise failed[0]
+    return sum(begin <= moment < end for moment in times) / (end - begin)
+
+
+def measure(count: int, args: argparse.Namespace, platform: Platform, data_dir: str, turn: int) -> dict[str, Any]:
+    """One number of workers, once."""
+    with simulated(count, args.step_ms, data_dir):
+        rate = asyncio.run(tokens_per_s(platform, round(EXTRA * SLOTS * count), args.window_s, 100 * turn + count))
+    asyncio.run(wait_live(find_platform(Path(data_dir)), 0))
+    row = {"workers": count, "tokens_per_s": round(rate, 1), "load_average": round(os.getloadavg()[0], 1)}
+    print(json.dumps(row), file=sys.stderr, flush=True)
+    return row
+
+
+def summary(rows: list[dict[str, Any]], step_ms: float) -> list[dict[str, Any]]:
+    """Means per number of workers, as a share of linear growth and of what the slots allow."""
+    found: list[dict[str, Any]] = []
+    for count in sorted({row["workers"] for row in rows}):
+        rates = [row["tokens_per_s"] for row in rows if row["workers"] == count]
+        mean = sum(rates) / len(rates)
+        single = found[0]["tokens_per_s"] if found else mean
+        most = count * SLOTS * 1000 / step_ms
+        found.append(
+            {
+                "workers": count,
+                "tokens_per_s": round(mean, 1),
+                "of_linear": round(mean / (count * single), 4),
+                "of_slots": round(mean / most, 4),
+            }
+        )
+    return found
+
+
+def main() -> None:
+    """Measure in turns, print or write one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--step-ms", type=float, default=500.0)
+    parser.add_argument("--window-s", type=float, default=40.0)
+    args = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as data_dir:
+        platform = Platform(data_dir, ["--engine", "fake", "--prefill", "0", "--max-decode", "1"])
+        views = asyncio.run(list_processes(find_platform(Path(data_dir))))
+        own = next(view.pid for view in views if view.name == OWN_WORKER)
+        try:
+            os.kill(own, signal.SIGSTOP)
+            asyncio.run(wait_live(find_platform(Path(data_dir)), 0))
+            for turn in range(args.turns):
+                rows += [measure(count, args, platform, data_dir, turn) for count in args.workers]
+        finally:
+            os.kill(own, signal.SIGCONT)
+            platform.stop()
+    result = {
+        "environment": environment(),
+        "conditions": {"step_ms": args.step_ms, "slots_per_worker": SLOTS, "streams_per_slot": EXTRA},
+        "scaling": summary(rows, args.step_ms),
+        "runs": rows,
+    }
+    publish(result, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Parts of values.schema.json that several values share, and those that are lists of objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scripts.chart.schema.settings import SECRET_REFERENCE, camel, config_schema, secret_schema
+from scripts.docs.document_settings import SERVICES
+from stratos.routing.policy.filters import FILTERS
+from stratos.routing.policy.pickers import PICKERS
+from stratos.routing.policy.scorers import SCORERS
+
+NAME = r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$"
+_TEXT = {"type": "string"}
+_FILLED = {"type": "string", "minLength": 1}
+_OBJECTS = {"type": "array", "items": {"type": "object"}}
+_PER_MODEL_GATEWAY = (
+    "replicas",
+    "resources",
+    "floor",
+    "startupSeconds",
+    "scheduling",
+    "config",
+    "secretConfig",
+    "extraEnv",
+)
+
+
+def definitions(values: dict[str, Any]) -> dict[str, Any]:
+    """All of them.
+
+    Args:
+        values: schema of values.yaml, from which pools of a model take what they may override.
+    """
+    found: dict[str, Any] = {
+        "quantity": {"type": ["string", "integer"], "pattern": r"^[0-9]+(\.[0-9]+)?(m|[EPTGMk]i?|e[0-9]+)?$"},
+        "strings": {"type": "object", "additionalProperties": _TEXT},
+        "secretReference": SECRET_REFERENCE,
+        "cidr": {"type": "string", "pattern": r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"},
+        "env": _OBJECTS | {"items": {"type": "object", "required": ["name"], "properties": {"name": _FILLED}}},
+        "networkPeer": _closed(
+            podSelector={"type": "object"}, namespaceSelector={"type": "object"}, ipBlock={"type": "object"}
+        ),
+        "resources": _closed(requests={"$ref": "#/definitions/amounts"}, limits={"$ref": "#/definitions/amounts"}),
+        "amounts": {"type": "object", "additionalProperties": {"$ref": "#/definitions/quantity"}},
+        "rollout": _closed(maxSurge={"type": ["integer", "string"]}, maxUnavailable={"type": ["integer", "string"]}),
+        "scheduling": _closed(
+            priorityClassName=_TEXT,
+            schedulerName=_TEXT,
+            nodeSelector={"$ref": "#/definitions/strings"},
+            tolerations=_OBJECTS,
+            affinity={"type": "object"},
+            topologySpreadConstraints=_OBJECTS,
+            annotations={"$ref": "#/definitions/strings"},
+            labels={"$ref": "#/definitions/strings"},
+        ),
+        "source": _source(),
+        "model": _model(values["properties"]),
+    }
+    for service in SERVICES:
+        found[f"{camel(service)}Config"] = config_schema(service)
+    _name_policies(found["routerConfig"]["properties"]["policies"]["properties"]["custom"]["additionalProperties"])
+    found["gatewaySecretConfig"] = secret_schema("gateway")
+    return found
+
+
+def _name_policies(policy: dict[str, Any]) -> None:
+    """What a policy is made of has names; the settings class checks them only when a router starts."""
+    parts = policy["properties"]
+    parts["filters"]["items"] = {"enum": sorted(FILTERS)}
+    parts["scorers"]["propertyNames"] = {"enum": sorted(SCORERS)}
+    parts["picker"] |= {"enum": sorted(PICKERS)}
+
+
+def _model(values: dict[str, Any]) -> dict[str, Any]:
+    gateway = {name: values["gateway"]["properties"][name] for name in _PER_MODEL_GATEWAY}
+    model = _closed(
+        name={"type": "string", "pattern": NAME, "description": "Part of the names of its objects."},
+        servedName=_TEXT | {"description": 'What clients write as "model"; empty takes the name.'},
+        source={"$ref": "#/definitions/source"},
+        hosts={
+            "type": "array",
+            "items": _FILLED,
+            "description": "Host names of its gateways at Ingress and HTTPRoute.",
+        },
+        gateway=_closed(**gateway),
+        prefill=_closed(**values["prefillWorker"]["properties"]),
+        decode=_closed(**values["decodeWorker"]["properties"]),
+    )
+    return model | {"required": ["name", "source"]}
+
+
+def _source() -> dict[str, Any]:
+    kinds = _closed(
+        image=_closed(
+            repository=_FILLED,
+            tag=_TEXT,
+            path=_FILLED | {"description": "Folder of the model in the image, which has cp."},
+            sizeLimit={"$ref": "#/definitions/quantity"},
+        ),
+        claim=_closed(name=_FILLED, path=_TEXT | {"description": "Folder of the model in the volume."}),
+        objectStore=_closed(
+            prefix=_FILLED | {"description": "Below objectStore.url."},
+            digest=_TEXT
+            | {"description": "SHA-256 of the model, which is checked; `stratos models publish` prints it."},
+            cache=_closed(
+                claim=_TEXT
+                | {"description": "A claim that the pods of a node, or all pods, share; empty: one copy a pod."},
+                sizeLimit={"$ref": "#/definitions/quantity"},
+            ),
+        ),
+        imageVolume=_closed(repository=_FILLED, tag=_TEXT, path=_TEXT),
+    )
+    kinds["properties"]["image"]["required"] = ["repository"]
+    kinds["properties"]["claim"]["required"] = ["name"]
+    kinds["properties"]["objectStore"]["required"] = ["prefix"]
+    kinds["properties"]["imageVolume"]["required"] = ["repository"]
+    return kinds | {"minProperties": 1, "maxProperties": 1}
+
+
+def _closed(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": properties}

@@ -1,0 +1,256 @@
+"""The admin API through a real gateway and a real Redis: roles, declarations, keys, hostile bodies, the audit log."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import eventually
+from tests.support.worlds.admin_world import AdminWorld, admin_world
+from tests.support.worlds.gateway_world import say
+
+
+@pytest.fixture
+async def admin(redis_url: str, tmp_path: Path) -> AsyncIterator[AdminWorld]:
+    async with admin_world(redis_url, tmp_path) as world:
+        yield world
+
+
+async def test_roles_reach_what_is_theirs_and_nothing_else(admin: AdminWorld) -> None:
+    found = {}
+    for by in admin.keys:
+        found[by] = [
+            (await admin.call(method, path, body, by=by)).status_code
+            for method, path, body in (
+                ("GET", "/plans", None),
+                ("GET", "/tenants/acme", None),
+                ("PUT", "/tenants/acme", {"plan": "premium"}),
+                ("GET", "/keys", None),
+                ("POST", "/keys", {"tenant": "acme", "role": "admin"}),
+                ("POST", "/blocks", {"model": "x"}),
+                ("GET", "/declaration", None),
+                ("GET", "/audit", None),
+            )
+        ]
+    assert found == {
+        "admin": [200] * 8,
+        "owner": [403, 200, 403, 200, 403, 403, 403, 200],
+        "user": [403] * 8,
+        "stranger": [403, 404, 403, 200, 403, 403, 403, 200],
+    }
+    assert (await admin.http.get("/admin/v1/plans")).status_code == 401
+    assert (await admin.public.get("/admin/v1/plans")).status_code == 404, "not on the port of tenants"
+    assert (await admin.http.get("/v1/models")).status_code == 404
+    shown = (await admin.call("GET", "/keys", by="owner")).json()["data"]
+    assert {key["tenant"] for key in shown} == {"acme"}
+    assert not any("mac" in key or "cache_salt" in key for key in shown)
+    theirs = (await admin.call("GET", "/keys", tenant="acme")).json()["data"][0]["key_id"]
+    for method, path in (("DELETE", f"/keys/{theirs}"), ("POST", f"/keys/{theirs}/rotate")):
+        assert (await admin.call(method, path, {} if method == "POST" else None, by="stranger")).status_code == 404
+    log = (await admin.call("GET", "/audit", by="stranger")).json()["data"]
+    assert {entry["tenant"] for entry in log} == {"other"}
+
+
+async def test_keys_are_made_rotated_suspended_and_revoked(admin: AdminWorld) -> None:
+    made = (await admin.call("POST", "/keys", {"name": "app", "models": ["base"]}, by="owner")).json()
+    assert made["tenant"] == "acme"
+    assert await admin.status(made["key"]) == 200
+    path = f"/keys/{made['key_id']}"
+    rotated = (await admin.call("POST", f"{path}/rotate", {"overlap_s": 60}, by="owner")).json()["key"]
+    assert [await admin.status(key) for key in (made["key"], rotated)] == [200, 200]
+    assert (await admin.call("POST", f"{path}/suspend", {}, by="owner")).status_code == 200
+    await admin.refused_with(made["key"], 401)
+    assert (await admin.call("DELETE", path, by="owner")).status_code == 200
+    assert (await admin.call("POST", f"{path}/resume", {}, by="owner")).status_code == 404
+
+
+async def test_a_declaration_is_shown_applied_once_and_exported_again(admin: AdminWorld) -> None:
+    wanted = {
+        "plans": {"gold": {"priority_class": 0, "tokens_per_min": 1000}},
+        "tenants": {"acme": {"plan": "gold", "overrides": {"max_n": 2}}, "new": {"suspended": True}},
+    }
+    dry = (await admin.call("POST", "/declaration", wanted, dry_run="true")).json()
+    assert [(c["action"], c["kind"], c["name"]) for c in dry["changes"]] == [
+        ("create", "plan", "gold"), ("update", "tenant", "acme"), ("create", "tenant", "new"),
+    ]  # fmt: skip
+    assert dry["changes"][1]["changes"] == {
+        "plan": {"before": "standard", "after": "gold"}, "overrides": {"before": {}, "after": {"max_n": 2}},
+    }  # fmt: skip
+    assert (await admin.call("GET", "/tenants/new")).status_code == 404, "a dry run changes nothing"
+    applied = (await admin.call("POST", "/declaration", wanted)).json()
+    assert applied["changes"] == dry["changes"]
+    assert (await admin.call("POST", "/declaration", wanted)).json()["changes"] == []
+    exported = (await admin.call("GET", "/declaration")).json()
+    assert exported["tenants"]["acme"] == {"plan": "gold", "overrides": {"max_n": 2}, "suspended": False}
+    assert (await admin.call("POST", "/declaration", exported)).json()["changes"] == []
+    log = (await admin.call("GET", "/audit")).json()["data"]
+    actor = f"key:{admin.keys['admin'].split('-')[1]}"
+    assert [(e["actor"], e["action"], e["id"]) for e in log[-3:]] == [
+        (actor, "plan.put", "gold"), (actor, "tenant.put", "acme"), (actor, "tenant.put", "new"),
+    ]  # fmt: skip
+    assert log[-2]["before"]["plan"] == "standard"
+    assert (await admin.call("DELETE", "/plans/gold")).status_code == 400, "acme has it"
+
+
+async def test_a_suspended_and_a_deleted_tenant_is_refused_within_a_second(admin: AdminWorld) -> None:
+    for method, path, status in (
+        ("POST", "/tenants/acme/suspend", 403), ("POST", "/tenants/acme/resume", 200), ("DELETE", "/tenants/acme", 401),
+    ):  # fmt: skip
+        assert (await admin.call(method, path, {} if method == "POST" else None)).status_code == 200
+        await admin.refused_with(admin.keys["user"], status)
+    assert (await admin.call("DELETE", "/tenants/platform")).status_code == 400, "not with a key of its own"
+
+
+HOSTILE: list[tuple[str, str, Any]] = [
+    ("PUT", "/plans/gold", {"weight": "9"}),
+    ("PUT", "/plans/gold", {"weight": 10**30}),
+    ("PUT", "/plans/gold", {"models": ["x" * 300]}),
+    ("PUT", "/plans/gold", {"prices": {"8b": {"prompt": -1}}}),
+    ("PUT", "/plans/Gold Plan", {}),
+    ("PUT", "/plans/gold", []),
+    ("PUT", "/tenants/acme", {"plan": "no-such"}),
+    ("PUT", "/tenants/acme", {"plan": {"$ne": 1}}),
+    ("PUT", "/tenants/acme", {"cache_salt": "00"}),
+    ("PUT", "/tenants/acme", {"overrides": {"name": "x"}}),
+    ("PUT", "/tenants/a%0Ab", {}),
+    ("POST", "/keys", {"tenant": "../x"}),
+    ("POST", "/keys", {"name": "x\u0000y"}),
+    ("POST", "/keys", {"name": "x" * 300}),
+    ("POST", "/keys", {"expires_in_s": -1}),
+    ("POST", "/keys", {"expires_in_s": 1e300}),
+    ("POST", "/keys", {"expires_in_s": True}),
+    ("POST", "/keys", {"networks": ["10.0.0.0/99"]}),
+    ("POST", "/keys", {"models": [1]}),
+    ("POST", "/keys", {"mac": "ab"}),
+    ("POST", "/keys", {"role": "root"}),
+    ("POST", "/blocks", {"model": "a", "adapter": "b"}),
+    ("POST", "/blocks", {}),
+    ("POST", "/declaration", {"tenants": []}),
+    ("POST", "/declaration", {"tenants": {"acme": {"overrides": []}}}),
+    ("POST", "/declaration", {"tenants": {"acme": None}}),
+    ("POST", "/declaration", {"tenants": {"acme": {"plan": "no-such"}}}),
+    ("POST", "/declaration", {"plans": {"gold": {"budget": {"hard": 1.5}}}}),
+    ("POST", "/declaration", {"keys": {}}),
+    ("GET", "/audit?after=0%20COUNT%201", None),
+    ("GET", "/audit?after=" + "9" * 25, None),
+    ("GET", "/audit?after=%D9%A2", None),
+    ("GET", "/usage?start=2026-02-30", None),
+    ("GET", "/usage?start=0001-01-01&end=9999-12-31", None),
+    ("GET", "/usage?group_by=tenant", None),
+    ("GET", "/usage?tenant=*", None),
+    ("GET", "/usage?tenant=acme%3A2026-11-22", None),
+    ("GET", "/ledger", None),
+    ("GET", "/ledger?day=today", None),
+    ("GET", "/ledger?day=2026-11-22&cursor=-1", None),
+    ("GET", "/ledger?day=2026-11-22&cursor=0%20COUNT%201", None),
+    ("GET", "/ledger?day=2026-11-22&cursor=" + "9" * 30, None),
+    ("GET", "/statement?month=2026-13", None),
+    ("GET", "/statement?month=%D9%A2%D9%A0%D9%A2%D9%A6-11", None),
+    ("GET", "/statement?month=2026-11&tenant=a%00b", None),
+    ("GET", "/costs?month=2026-11&hour_price=1.5", None),
+    ("GET", "/costs?month=2026-11&hour_price=%D9%A2", None),
+    ("GET", "/costs?month=2026-11&paid_hours=1e9", None),
+]
+
+
+async def test_hostile_inputs_are_refused_and_change_nothing(admin: AdminWorld) -> None:
+    before = (await admin.call("GET", "/declaration")).json(), len((await admin.call("GET", "/audit")).json()["data"])
+    for method, path, body in HOSTILE:
+        answer = await admin.call(method, path, body)
+        assert answer.status_code == 400, (method, path, body, answer.text)
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    for content in (b"", b"{", b"null", b"\xff", b'{"a":' * 5000, json.dumps({"name": "x" * 5_000_000}).encode()):
+        headers = {"authorization": f"Bearer {admin.keys['admin']}", "content-type": "application/json"}
+        answer = await admin.http.post("/admin/v1/declaration", content=content, headers=headers)
+        assert answer.status_code in ((200,) if not content else (400, 413)), content[:20]
+    after = (await admin.call("GET", "/declaration")).json(), len((await admin.call("GET", "/audit")).json()["data"])
+    assert before == after
+
+
+ODD: list[Any] = [
+    None, True, False, 0, -1, 1.5, 10**25, -(10**25), "", "x", "acme", "base", "premium", "\u0000", "a/b", "../x",
+    "*" * 300, "\u202e", "admin", [], {}, [None], ["*"], [["acme"]], {"": 0}, {"plan": "premium"}, {"$ne": 1},
+    {"acme": {}},
+]  # fmt: skip
+"""Values that a field may have in place of what it should."""
+FIELDS = [
+    "tenant", "name", "plan", "role", "models", "networks", "expires_in_s", "overlap_s", "overrides", "suspended",
+    "weight", "prices", "budget", "plans", "tenants", "policies", "templates", "model", "adapter", "reason", "shipped",
+    "versions", "mac",
+]  # fmt: skip
+PATHS = [
+    ("GET", "/plans"), ("PUT", "/plans/{}"), ("DELETE", "/plans/{}"), ("GET", "/tenants/{}"), ("PUT", "/tenants/{}"),
+    ("POST", "/tenants/{}/suspend"), ("POST", "/tenants/{}/{}"), ("POST", "/keys"), ("DELETE", "/keys/{}"),
+    ("POST", "/keys/{}/rotate"), ("POST", "/keys/{}/{}"), ("POST", "/blocks"), ("DELETE", "/blocks"), ("GET", "/audit"),
+    ("GET", "/usage"), ("GET", "/ledger"), ("GET", "/ledger/tenants"), ("GET", "/statement"), ("GET", "/costs"),
+    ("POST", "/declaration"), ("PUT", "/policies/{}"), ("PUT", "/templates/{}"), ("DELETE", "/templates/{}/{}"),
+]  # fmt: skip
+QUERY = ["after", "tenant", "month", "day", "start", "end", "cursor", "group_by", "hour_price", "paid_hours"]
+PERIODS = ["2026-11", "2026-11-22", "0", "9" * 18, "model,day"]
+NAMES = ["gold", "other", "{key}", "x" * 200, "%00", "%2e%2e", "a%2Fb", "resume", "\u00e9", "-1", "%"]
+
+
+def body_of(random: Random, depth: int = 2) -> Any:
+    """An object of known and unknown fields with odd values, or something else altogether."""
+    if random.random() < 0.1:
+        return random.choice(ODD)
+    names = random.sample([*FIELDS, "unknown", ""], random.randint(0, 4))
+    return {n: body_of(random, depth - 1) if depth and random.random() < 0.3 else random.choice(ODD) for n in names}
+
+
+def keys_in(value: Any) -> Iterator[str]:
+    """Names of the fields of an answer, at any depth."""
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from keys_in(inner)
+    if isinstance(value, dict):
+        yield from value
+
+
+async def test_no_request_finds_a_bug_or_shows_a_secret_or_lets_a_tenant_write(admin: AdminWorld) -> None:
+    random, statuses = Random(12), Counter[tuple[str, int]]()
+    own = admin.keys["stranger"].split("-")[1]
+    for _ in range(250):
+        method, path = random.choice(PATHS)
+        path = path.format(*(random.choice(NAMES).replace("{key}", own) for _ in range(2)))
+        by = random.choice(["admin", "owner", "user"])
+        query = {name: str(random.choice([*ODD, *PERIODS])) for name in QUERY if random.random() < 0.2}
+        answer = await admin.call(method, path, body_of(random), by=by, **query)
+        statuses[by, answer.status_code] += 1
+        assert answer.status_code in (200, 400, 403, 404, 405), (method, path, answer.text)
+        assert not {"cache_salt", "mac"} & set(keys_in(answer.json()))
+    assert {status for by, status in statuses if by == "user"} <= {403, 404, 405}
+    assert statuses["admin", 200] > 10 < statuses["admin", 400], "both kinds of requests are tried"
+    log = (await admin.call("GET", "/audit")).json()["data"]
+    user = f"key:{admin.keys['user'].split('-')[1]}"
+    assert user not in {entry["actor"] for entry in log}
+    owner = f"key:{admin.keys['owner'].split('-')[1]}"
+    assert {entry["tenant"] for entry in log if entry["actor"] == owner} <= {"acme"}
+
+
+async def test_the_ledger_of_a_deleted_tenant_is_that_of_a_pseudonym(admin: AdminWorld) -> None:
+    admin.worker.script = say("hello")
+    headers = {"authorization": f"Bearer {admin.keys['user']}"}
+    body = {"model": "base", "prompt": [5, 6, 7], "max_tokens": 9}
+    assert (await admin.public.post("/v1/completions", json=body, headers=headers)).status_code == 200
+
+    async def ledgers() -> list[str]:
+        found: list[str] = (await admin.call("GET", "/ledger/tenants")).json()["data"]
+        return found
+
+    await eventually(lambda: holds(ledgers, ["acme"]), "the request is in the ledger")
+    gone = (await admin.call("DELETE", "/tenants/acme")).json()["ledger"]
+    assert "acme" not in gone
+    await eventually(lambda: holds(ledgers, [gone]), "the ledger has another name")
+    assert (await admin.call("DELETE", "/tenants/acme")).status_code == 404
+    assert (await admin.call("GET", "/usage", tenant=gone)).json()["total"]["requests"] == 1
+
+
+async def holds(read: Callable[[], Awaitable[list[str]]], wanted: list[str]) -> bool:
+    """Whether a list is as it should be by now."""
+    return await read() == wanted

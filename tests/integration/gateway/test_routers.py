@@ -1,0 +1,169 @@
+"""A gateway's router set over real router processes: killed, stopped, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from stratos.common.clock import SystemClock
+from stratos.common.errors import PromptRefused
+from stratos.core.placement import Outcome, Placement, WorkerRole
+from stratos.core.requests.convictions import ConvictionConfig
+from stratos.rpc.clients.peer_addresses import PeerAddresses
+from stratos.rpc.clients.router import RouterClient
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.routers.preference import preferred
+from stratos_gateway.routers.router_set import RouterSet
+from stratos_gateway.routers.settings import RoutersConfig
+from tests.support.waiting import eventually
+from tests.support.worlds.router_world import (
+    ask,
+    by_id,
+    fake_workers,
+    make_status,
+    service_process,
+    until_live,
+)
+
+
+@dataclass
+class World:
+    """Two routers over one worker, and a gateway's view of them."""
+
+    tmp_path: Path
+    worker_address: str
+    routers: RouterSet = field(init=False)
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    processes: dict[str, AsyncExitStack] = field(default_factory=dict)
+    pids: dict[str, int] = field(default_factory=dict)
+
+    async def start_router(self, name: str, listen: str = "127.0.0.1:0") -> str:
+        """Start a router process and wait until it knows the worker; returns its address."""
+        folder = self.tmp_path / name
+        folder.mkdir()
+        stack, settings = AsyncExitStack(), {"discovery": f"static://decode@{self.worker_address}", "listen": listen}
+        found = await stack.enter_async_context(service_process("stratos_router", folder, settings))
+        address = str(found["address"])
+        self.processes[address], self.pids[address] = stack, found["pid"]
+        async with RouterClient(address) as client:
+            await until_live(client, self.worker_address)
+        return address
+
+    async def kill(self, address: str) -> None:
+        os.kill(self.pids[address], signal.SIGKILL)
+        with contextlib.suppress(AssertionError, ProcessLookupError):  # it cannot end with code 0
+            await self.processes.pop(address).aclose()
+
+    async def until_up(self, count: int) -> None:
+        await eventually(lambda: self.registry.get_sample_value("stratos_routers", {"state": "up"}) == count)
+
+    async def schedule(self, tenant: str) -> Placement:
+        return await self.routers.schedule(ask(f"req-{tenant}", tenant=tenant), timeout_s=10)
+
+
+@asynccontextmanager
+async def gateway(addresses: Sequence[str], registry: CollectorRegistry) -> AsyncIterator[RouterSet]:
+    """What a gateway process has of routers, once it knows that all of them answer."""
+    metrics, config = GatewayMetrics(registry), RoutersConfig(silence_timeout_s=0.5)
+    clock = SystemClock()
+    known = PeerAddresses(addresses, clock)
+    routers = RouterSet(known, RouterClient, config, ConvictionConfig(), metrics, clock, Random())
+    running = asyncio.create_task(routers.run())
+    try:
+        await eventually(lambda: registry.get_sample_value("stratos_routers", {"state": "up"}) == len(addresses))
+        yield routers
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await routers.close()
+
+
+@asynccontextmanager
+async def two_routers(tmp_path: Path, **worker: Any) -> AsyncIterator[tuple[World, str, str]]:
+    """Yields the world, the first choice of tenant "a", and the other router."""
+    async with fake_workers(make_status("decode-0", WorkerRole.DECODE, **worker)) as workers, AsyncExitStack() as stack:
+        world = World(tmp_path, workers[0].address)
+        stack.push_async_callback(_stop, world)
+        addresses = await asyncio.gather(world.start_router("one"), world.start_router("two"))
+        world.routers = await stack.enter_async_context(gateway(addresses, world.registry))
+        first, second = preferred("a", addresses)
+        yield world, first, second
+
+
+async def _stop(world: World) -> None:
+    for stack in world.processes.values():
+        await stack.aclose()
+
+
+async def test_a_call_in_the_queue_of_a_stopped_router_is_placed_by_the_other(tmp_path: Path) -> None:
+    async with two_routers(tmp_path, max_num_seqs=1) as (world, first, second):
+        held = [await world.schedule("a") for _ in range(3)]  # the batch slot and two places in its short queue
+        assert {placement.router_address for placement in held} == {first}
+        waiting = asyncio.create_task(world.schedule("a"))
+        async with RouterClient(first) as client:
+
+            async def is_queued() -> bool:
+                return bool((await client.fleet()).queues)
+
+            await eventually(is_queued, "the call waits at the first router")
+        os.kill(world.pids[first], signal.SIGSTOP)
+        try:
+            assert (await waiting).router_address == second
+            world.routers.report(held[0], Outcome.FINISHED, 1)  # it must keep until the router moves again
+        finally:
+            os.kill(world.pids[first], signal.SIGCONT)
+
+        async def is_told() -> bool:
+            async with RouterClient(first) as client:
+                fleet = await client.fleet()
+            return not fleet.queues and by_id(fleet)[world.worker_address].num_booked < 3
+
+        await eventually(is_told, "the first router lost the call and heard of the end")
+        await world.until_up(2)
+
+
+POISON = ask("poison", tenant="a", prompt_digest=b"poison")
+
+
+async def _until_convicted(world: World) -> None:
+    """Until the gateway refuses the prompt by itself, and so will tell a router that comes later."""
+
+    async def is_refused() -> bool:
+        try:
+            placement = await world.routers.schedule(POISON, timeout_s=10)
+        except PromptRefused:  # by a router, until the gateway has heard of it
+            return bool(world.registry.get_sample_value("stratos_convicted_refusals_total"))
+        world.routers.report(placement, Outcome.CANCELLED, 0)
+        return False
+
+    await eventually(is_refused, "the gateway refuses the poison", timeout_s=1.0)
+
+
+async def test_requests_and_convictions_go_on_through_the_other_router_and_return(tmp_path: Path) -> None:
+    async with two_routers(tmp_path) as (world, first, second):
+        async with gateway([first, second], CollectorRegistry()) as convicting:
+            await convicting.convict(POISON)
+        await _until_convicted(world)
+        assert (await world.schedule("a")).router_address == first
+        await world.kill(first)
+        assert (await world.schedule("a")).router_address == second
+        await world.start_router("successor", first)
+        await world.until_up(2)
+        assert (await world.schedule("a")).router_address == first
+        async with RouterClient(first) as client:
+            with pytest.raises(PromptRefused):
+                await client.schedule(POISON)
+        async with gateway([first], CollectorRegistry()) as later:
+            with pytest.raises(PromptRefused):
+                await later.schedule(POISON)

@@ -1,0 +1,141 @@
+"""`stratos up` that cannot start says why in words, and a killed supervisor takes everything with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+from safetensors.torch import load_file, save_file
+
+from tests.support.paths import BASE_MODEL
+from tests.support.waiting import wait_until
+from tests.support.worlds.platform_process import gone, launch_platform, running_platform
+
+SHIPPED = BASE_MODEL
+
+
+def failing_start(data_dir: Path, *arguments: str) -> str:
+    """Output of a start that must fail with exit code 1, no traceback and no process left."""
+    platform = launch_platform(data_dir, *arguments)
+    seen: dict[int, psutil.Process] = {}
+    while platform.popen.poll() is None:
+        with suppress(psutil.NoSuchProcess, subprocess.TimeoutExpired):
+            seen |= {child.pid: child for child in platform.children()}
+            platform.popen.wait(0.05)
+    code = platform.stop()
+    assert code == 1, platform.output
+    assert "Traceback" not in platform.output, platform.output
+    assert gone(list(seen.values()))
+    return platform.output
+
+
+def copy_model(folder: Path, change: Callable[[Path], None]) -> Path:
+    shutil.copytree(SHIPPED, folder)
+    change(folder)
+    return folder
+
+
+def set_architecture(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["BertForMaskedLM"], "model_type": "bert"}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_a_wrong_model_path(tmp_path: Path) -> None:
+    output = failing_start(tmp_path / "data", "--model", str(tmp_path / "nowhere"))
+    assert "there is no such folder" in output
+    assert "--model" in output
+
+
+def test_weights_that_are_no_safetensors(tmp_path: Path) -> None:
+    model = copy_model(tmp_path / "model", lambda p: (p / "model.safetensors").rename(p / "pytorch_model.bin"))
+    assert "safetensors" in failing_start(tmp_path / "data", "--model", str(model))
+
+
+def test_an_unsupported_architecture_is_named(tmp_path: Path) -> None:
+    model = copy_model(tmp_path / "model", set_architecture)
+    output = failing_start(tmp_path / "data", "--model", str(model))
+    assert "BertForMaskedLM" in output or "bert" in output
+
+
+def test_truncated_weights(tmp_path: Path) -> None:
+    def truncate(folder: Path) -> None:
+        with (folder / "model.safetensors").open("r+b") as file:
+            file.truncate(100_000)
+
+    output = failing_start(tmp_path / "data", "--model", str(copy_model(tmp_path / "model", truncate)))
+    assert "model.safetensors" in output
+
+
+def test_what_a_worker_alone_finds_is_shown_with_its_name(tmp_path: Path) -> None:
+    def poison(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        tensors["model.norm.weight"][3] = float("nan")
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    model = copy_model(tmp_path / "model", poison)
+    output = failing_start(tmp_path / "data", "--prefill", "0", "--model", str(model))
+    assert "decode-0 could not start" in output
+    assert "model.norm.weight" in output
+
+
+def test_an_unusable_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    output = failing_start(tmp_path / "file" / "data")
+    assert "data directory" in output
+    assert "--data-dir" in output
+
+
+def test_wrong_flags(tmp_path: Path) -> None:
+    assert "--engine must be one of torch, fake" in failing_start(tmp_path / "data", "--engine", "magic")
+
+
+def test_a_redis_that_does_not_answer(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{silent.getsockname()[1]}/0"
+        output = failing_start(tmp_path / "data", "--engine", "fake", "--redis-url", f"redis://:secret@{place}")
+    assert f"the Redis at {place} does not answer; correct --redis-url" in output
+    assert "secret" not in output
+
+
+def test_a_killed_supervisor_takes_every_process_with_it(tmp_path: Path) -> None:
+    """Interpreters of their own, whose imports take their time, are killed in the next one."""
+    platform = launch_platform(tmp_path / "data", "--engine", "fake")
+    platform.wait_for("Ctrl-C here", 60)
+    children = platform.children()
+    assert {"valkey-server"} <= {child.name() for child in children}
+    platform.popen.send_signal(signal.SIGKILL)
+    platform.popen.wait(10)
+    wait_until(lambda: gone(children), what="the end of every process")
+    left_behind = platform.shm_dir()
+    with running_platform(tmp_path / "data", "--engine", "fake") as again:
+        assert not left_behind.exists(), "the next start sweeps what a killed one left in memory"
+        assert again.api_key == platform.api_key
+        assert len(list((tmp_path / "data" / "run").iterdir())) == 1
+
+
+def test_a_supervisor_killed_while_it_starts_takes_every_process_with_it(tmp_path: Path) -> None:
+    platform = launch_platform(tmp_path / "data", "--engine", "fake", is_executed=True)
+    platform.wait_for("redis ", 60)
+    children = wait_until(lambda: [c for c in platform.children() if len(platform.children()) >= 4])
+    platform.popen.send_signal(signal.SIGKILL)
+    platform.popen.wait(10)
+    wait_until(lambda: gone(children), what="the end of every process")
+
+
+def test_ctrl_c_while_it_starts(tmp_path: Path) -> None:
+    platform = launch_platform(tmp_path / "data", "--engine", "fake", is_executed=True)
+    platform.wait_for("redis ", 60)
+    children = platform.children()
+    assert platform.stop(signal.SIGINT) == 0
+    assert gone(children)
+    assert "Traceback" not in platform.output
+    assert not list((tmp_path / "data" / "run").iterdir())

@@ -1,0 +1,1 @@
+"""Faults, streams and reports of the chaos suite."""

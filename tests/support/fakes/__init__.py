@@ -1,0 +1,1 @@
+"""Stand-ins for one process or device each."""

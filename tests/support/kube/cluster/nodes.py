@@ -1,0 +1,68 @@
+"""Nodes that are drained, lost and cut off."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from tests.support.kube.cluster.commands import Kubectl, run, wait_until
+from tests.support.kube.cluster.release import Release
+from tests.support.kube.cluster.settings import ClusterSettings
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """Which node a test may drain and which it may lose; the others keep the load and the cluster itself."""
+
+    drained: str
+    lost: str
+
+    @classmethod
+    def of_cluster(cls) -> NodePlan:
+        """The last two by name; the first one is where a cluster keeps its own pods."""
+        names = sorted(node["metadata"]["name"] for node in Kubectl().items("nodes"))
+        assert len(names) >= 3, "needs three nodes"
+        return cls(drained=names[-2], lost=names[-1])
+
+
+def avoiding(*nodes: str) -> dict[str, object]:
+    """An affinity that leaves these nodes out."""
+    expression = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(nodes)}
+    terms = [{"matchExpressions": [expression]}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+def components_on(release: Release, node: str) -> list[str]:
+    """Of the pods that run there."""
+    return sorted(
+        pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in release.pods()
+        if pod["spec"].get("nodeName") == node and pod["status"]["phase"] == "Running"
+    )  # fmt: skip
+
+
+def drain(node: str) -> None:
+    """Evict what is there, within the disruption budgets."""
+    flags = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=300s")
+    Kubectl()("drain", node, *flags, timeout_s=330)
+
+
+def uncordon(node: str) -> None:
+    """Pods may go there again."""
+    Kubectl()("uncordon", node)
+
+
+def disturb(cluster: ClusterSettings, verb: str, node: str) -> None:
+    """kill, revive, cut or join a node."""
+    run([*cluster.node, verb, node], timeout_s=180)
+
+
+def is_ready(node: str) -> bool:
+    """As the API server has it."""
+    status = json.loads(Kubectl()("get", "node", node, "-o", "json"))["status"]
+    return any(found["type"] == "Ready" and found["status"] == "True" for found in status["conditions"])
+
+
+def wait_ready(release: Release, node: str) -> None:
+    """The node is back, and every pod of the release serves."""
+    wait_until(f"{node} is ready", lambda: is_ready(node), 180)
+    wait_until("all pods are ready", lambda: not release.unready(), 300)

@@ -1,0 +1,42 @@
+"""An earlier version beside the checkout: its chart, and images built from it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.kube.cluster.commands import run
+from tests.support.kube.cluster.settings import ClusterSettings
+
+COMMIT = "d0167ca0"
+"""The oldest whose chart installs with mTLS, KV over TLS and a first key of today's form."""
+IMAGES = ("gateway", "router", "lora-registry", "autoscaler", "worker", "model-demo", "redis")
+
+
+@dataclass(frozen=True, slots=True)
+class OldVersion:
+    """Its images are on the nodes."""
+
+    tag: str
+    chart: Path
+
+
+@contextmanager
+def old_version(cluster: ClusterSettings, folder: Path, timeout_s: float = 1800.0) -> Iterator[OldVersion]:
+    """Checked out into ``folder``, which must not be there yet; built and loaded as the checkout itself is."""
+    run(["git", "worktree", "add", "--detach", str(folder), COMMIT])
+    try:
+        tag = f"e2e-{COMMIT}"
+        if cluster.build:
+            builder = ["--builder", shlex.join(cluster.build)]
+            command = [sys.executable, str(folder / "scripts" / "build_images.py"), "--no-sbom", "--tag", tag]
+            run([*command, *builder], timeout_s=timeout_s)
+        for name in IMAGES if cluster.load else ():
+            run([*cluster.load, f"stratosserve/{name}:{tag}"], timeout_s=timeout_s)
+        yield OldVersion(tag=tag, chart=folder / "deploy" / "helm" / "stratosserve")
+    finally:
+        run(["git", "worktree", "remove", "--force", str(folder)])

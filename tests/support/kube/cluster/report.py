@@ -1,0 +1,74 @@
+"""Figures of an end-to-end run: JSON, and a page for people."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.chaos.report import environment
+
+
+@dataclass(slots=True)
+class ClusterReport:
+    """Points as they end, written after each: a run that is cut off leaves what it found.
+
+    A report that is there is added to, so that points may run one by one; each names its commit.
+    """
+
+    path: Path | None
+    cluster: str
+    points: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def from_environment(cls, cluster: str) -> ClusterReport:
+        """Into the file E2E_REPORT, or nowhere."""
+        path = os.environ.get("E2E_REPORT")
+        report = cls(Path(path) if path else None, cluster)
+        if report.path is not None and report.path.exists():
+            report.points = json.loads(report.path.read_text())["points"]
+        return report
+
+    def add(self, point: str, *, has_passed: bool, **figures: Any) -> None:
+        head = {"passed": has_passed, "ended": time.strftime("%Y-%m-%d %H:%M"), "commit": environment()["commit"]}
+        self.points[point] = head | figures
+        if self.path is not None:
+            content = {"cluster": self.cluster, "environment": environment(), "points": self.points}
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(json.dumps(content, indent=1) + "\n")
+            self.path.with_suffix(".md").write_text(self.page())
+
+    def page(self) -> str:
+        """Markdown."""
+        facts = environment()
+        lines = [
+            "# End-to-end run on a cluster",
+            "",
+            f"{self.cluster}; {facts['cpu']}, {facts['cores']} cores in all.",
+        ]
+        for point, row in sorted(self.points.items()):
+            lines += [
+                "",
+                f"## {point}",
+                "",
+                f"{'Passed' if row['passed'] else '**Failed**'}, {row['ended']}, commit {row['commit'][:12]}.",
+                "",
+            ]
+            figures = {name: value for name, value in row.items() if name not in ("passed", "ended", "commit")}
+            lines += [
+                "| what | figure |",
+                "|---|---|",
+                *(f"| {name.replace('_', ' ')} | {_cell(value)} |" for name, value in figures.items()),
+            ]
+        return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_cell(inner)}" for key, inner in value.items())
+    return str(value)

@@ -1,0 +1,1 @@
+"""Both ends of a KV transfer, and faults between them."""

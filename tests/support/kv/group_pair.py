@@ -1,0 +1,84 @@
+"""One end of a pair over groups that pair frames by order, as a process: ``group_pair MAKER receive|send [OFFER]``.
+
+The receiver prints its offer, then a line once every frame has arrived as it was sent; the sender a line once all left.
+MAKER is ``nccl`` or ``ordered-gloo``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from stratos.core.kv import KvRange
+from stratos.kv_transfer.framing import checksum
+from stratos.kv_transfer.groups.nccl import NcclGroups
+from stratos.kv_transfer.groups.ordered import OrderedRings, OrderedSender
+from stratos.kv_transfer.receiver import RingReceiver
+from stratos.kv_transfer.settings import GlooConfig, NcclConfig, StagingConfig
+from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
+from tests.support.kv.ordered_gloo import OrderedGloo
+
+SIZES = (1, 4097, 1 << 20, 3 << 20)
+TIMEOUT_S = 60.0
+LEG = "leg-1"
+
+
+def frames() -> list[tuple[FrameHeader, bytes]]:
+    payloads = [random.Random(seq).randbytes(size) for seq, size in enumerate(SIZES)]
+    return [
+        (
+            FrameHeader(
+                leg=LEG, seq=seq, kv_range=KvRange(seq, seq + 1, 0, 1), head_begin=0, head_end=1,
+                num_bytes=len(payload), checksum=checksum(payload), slot=seq, pair_seq=seq,
+            ),
+            payload,
+        )
+        for seq, payload in enumerate(payloads)
+    ]  # fmt: skip
+
+
+async def receive(config: Any, maker: Any) -> None:
+    staging = StagingConfig(slot_bytes=max(SIZES), slots_per_pair=len(SIZES))
+    receiver = RingReceiver(maker.name, "inc-d", staging, OrderedRings(staging, config, maker))
+    offer = await receiver.open_pair("inc-p")
+    slots: list[int] = []
+    while len(slots) < len(SIZES):
+        slots += receiver.allocate_slots(offer.pair, len(SIZES), leg=LEG)
+    print(json.dumps(asdict(offer)), flush=True)
+    for header, _ in frames():
+        receiver.post(offer.pair, header)
+    for header, payload in frames():
+        got = await receiver.wait(offer.pair, LEG, header.seq, timeout_s=TIMEOUT_S)
+        assert isinstance(got, memoryview)
+        assert bytes(got) == payload
+    print("all frames are right", flush=True)
+    await receiver.close()
+
+
+async def send(config: Any, maker: Any, offer: TransportOffer) -> None:
+    sender = OrderedSender(config, maker)
+    pair = await sender.connect(offer)
+    for header, payload in frames():
+        await pair.send(header, payload)
+    print("all frames have left", flush=True)
+    sys.stdin.readline()  # a group ends with its first end: not before the other one has everything
+    await sender.close()
+
+
+def main() -> None:
+    name, role = sys.argv[1:3]
+    is_nccl = name == NcclGroups.name
+    config = NcclConfig(timeout_s=TIMEOUT_S) if is_nccl else GlooConfig(timeout_s=TIMEOUT_S)
+    maker = NcclGroups(config) if isinstance(config, NcclConfig) else OrderedGloo(config)
+    if role == "receive":
+        asyncio.run(receive(config, maker))
+    else:
+        asyncio.run(send(config, maker, TransportOffer(**json.loads(sys.argv[3]))))
+
+
+if __name__ == "__main__":
+    main()

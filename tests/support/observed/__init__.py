@@ -1,0 +1,1 @@
+"""Metrics, PromQL and alerts as tests read them."""

@@ -1,0 +1,277 @@
+"""Routers and real engines on one clock: how often does a worker refuse what a router placed?
+
+Routers use the real queue, choice and bookings; workers the real scheduler and block manager over the fake runner, and
+the real sum of their intents.  Statuses, placements and reports of ends take time on their way.  Every placement is a
+hand-off: it reserves when its prompt has been computed elsewhere, and ``None`` is what gateways see as Busy.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from stratos.common.clock import FakeClock
+from stratos.core.fleet import WorkerStatus
+from stratos.core.placement import PlacementRequest
+from stratos.core.requests.records import EngineRequest, RequestKey
+from stratos.engine.core import EngineCore
+from stratos.engine.fake.runner import FakeConfig, FakeRunner
+from stratos.engine.settings import SchedulerConfig
+from stratos.routing.admission import Ask
+from stratos.routing.bookings import Booking, BookingLedger
+from stratos.routing.fleet_views import FleetViews
+from stratos.routing.isolation import SuspectHolds
+from stratos.routing.picker import Choice
+from stratos.routing.placer import Placer
+from stratos.routing.policy.policies import Policies
+from stratos.routing.policy.settings import PoliciesConfig
+from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.queueing.placement_queue import PlacementQueue
+from stratos.routing.queueing.reservations import Reservations
+from stratos.routing.settings import BookingConfig, QueueConfig, SuspectConfig
+from stratos.routing.worker_view import WorkerView
+from stratos.worker.decode.intents import sum_intents
+from tests.support.worlds.engine_driver import make_request as make_engine_request
+from tests.support.worlds.fleet_samples import make_request, make_status
+
+TICK_S = 0.005
+STEP_S = 0.02
+STATUS_S = 0.05
+BLOCK_SIZE = 4
+VOCAB_SIZE = 4096
+"""An eighth of the tokens end an output."""
+
+
+@dataclass
+class Replayed:
+    """What happened."""
+
+    num_placed: int = 0
+    num_finished: int = 0
+    num_busy: int = 0
+    busy_by_status: Counter[tuple[int, str, int]] = field(default_factory=Counter)
+    """Refusals per router, worker and version of the status that the placement went by."""
+    occupancy: list[float] = field(default_factory=list)
+    """Share of all batch slots that run, at every status."""
+
+
+def check(replayed: Replayed, num_routers: int, num_arrivals: int) -> None:
+    """Every request has finished, and workers refused no more than the rule of several routers allows."""
+    assert replayed.num_finished == num_arrivals
+    assert replayed.num_placed == num_arrivals + replayed.num_busy
+    # Routers do not see one another within a status: what fits one's part may be lost to a wide request of another.
+    assert max(replayed.busy_by_status.values(), default=0) <= 2
+    assert sum(count > 1 for count in replayed.busy_by_status.values()) <= max(1, num_arrivals // 1000)
+    assert replayed.num_busy <= (num_routers - 1) * num_arrivals * 0.03
+
+
+class ReplayWorker:
+    """One decode worker: a real engine, and the requests that it has agreed to."""
+
+    def __init__(self, name: str, clock: FakeClock, *, num_blocks: int, max_num_seqs: int) -> None:
+        self.name = name
+        runner = FakeRunner(
+            FakeConfig(
+                num_blocks=num_blocks, block_size=BLOCK_SIZE, vocab_size=VOCAB_SIZE, eos_token_ids=tuple(range(512))
+            )
+        )
+        config = SchedulerConfig(max_num_seqs=max_num_seqs, default_output_tokens=8, enable_prefix_cache=False)
+        self.engine = EngineCore(runner, config, clock)
+        self.intents: dict[RequestKey, EngineRequest] = {}
+        self.max_num_seqs = max_num_seqs
+        self._version = itertools.count(1)
+
+    def status(self, num_routers: int) -> WorkerStatus:
+        """What ``WorkerProcess.status`` makes of the engine and the intents."""
+        engine = self.engine.status()
+        intents = sum_intents(self.intents.values(), engine.p90_output_tokens, BLOCK_SIZE, self.max_num_seqs)
+        return make_status(
+            self.name,
+            version=next(self._version),
+            blocks=engine.blocks,
+            block_size=BLOCK_SIZE,
+            max_num_seqs=self.max_num_seqs,
+            num_running=engine.num_running,
+            num_waiting=engine.num_waiting,
+            num_promised_blocks=engine.num_promised_blocks + intents.num_blocks,
+            num_free_batch_slots=max(0, engine.num_free_batch_slots - intents.num_batch_slots),
+            p90_output_tokens=engine.p90_output_tokens,
+            num_routers=num_routers,
+        )
+
+
+class ReplayRouter:
+    """One router, with what it knows of the workers."""
+
+    def __init__(self, index: int, random: Random) -> None:
+        self.index = index
+        self.statuses: dict[str, WorkerStatus] = {}
+        self.bookings = BookingLedger(BookingConfig())
+        self.queue = PlacementQueue(QueueConfig(ttl_s=1e9, recovery_ttl_s=1e9, max_requests=1_000_000))
+        self.placer = Placer(
+            Reservations(self.bookings), SuspectHolds(SuspectConfig()), Policies(PoliciesConfig()), random
+        )
+        self.version = 0
+
+    def views(self) -> FleetViews:
+        return FleetViews(
+            WorkerView(
+                ref=status.ref,
+                status=status,
+                fresh=self.bookings.fresh(status.ref.incarnation),
+                held=self.bookings.held(status.ref.incarnation),
+                num_ended_seqs=self.bookings.num_ended_seqs(status.ref.incarnation),
+            )
+            for status in self.statuses.values()
+        )
+
+
+class AdmissionReplay:
+    """``num_routers`` routers in front of two workers whose pools are short of blocks and of batch slots in turn."""
+
+    def __init__(self, num_routers: int, *, seed: int = 1, num_workers: int = 2) -> None:
+        self.clock = FakeClock()
+        self.replayed = Replayed()
+        self.random = Random(seed)
+        self.workers = {
+            f"w{i}": ReplayWorker(f"w{i}", self.clock, num_blocks=120, max_num_seqs=12) for i in range(num_workers)
+        }
+        self.routers = [ReplayRouter(index, Random(seed + index)) for index in range(num_routers)]
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._placed: dict[RequestKey, tuple[ReplayRouter, str]] = {}
+        self._is_dirty: set[int] = set()
+
+    def run(self, num_arrivals: int, rate: float) -> Replayed:
+        """Let so many requests arrive, ``rate`` a second, and run until all have finished."""
+        at = self.clock.now()
+        for _ in range(num_arrivals):
+            at += self.random.expovariate(rate)
+            self._at(at, self._arrive)
+        ticks = itertools.count()
+        while self.replayed.num_finished < num_arrivals:
+            self._tick(next(ticks))
+            self.clock.advance(TICK_S)
+        return self.replayed
+
+    def _at(self, when: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._numbers), action))
+
+    def _after(self, least_s: float, most_s: float, action: Callable[[], None]) -> None:
+        self._at(self.clock.now() + self.random.uniform(least_s, most_s), action)
+
+    def _tick(self, tick: int) -> None:
+        now = self.clock.now()
+        while self._events and self._events[0][0] <= now:
+            heapq.heappop(self._events)[2]()
+        for worker in self.workers.values():
+            if tick % round(STEP_S / TICK_S) == 0:
+                self._step(worker)
+            if tick % round(STATUS_S / TICK_S) == 0:
+                self._report(worker)
+        for index in sorted(self._is_dirty):
+            self._dispatch(self.routers[index])
+        self._is_dirty.clear()
+
+    def _arrive(self) -> None:
+        random = self.random
+        num_choices = random.choice([1, 1, 1, 1, 2, 4])
+        router = random.choice(self.routers)
+        request = make_request(
+            f"r{next(self._numbers)}",
+            tenant=random.choice("abc"),
+            num_prompt_tokens=random.randint(2, 60),
+            max_tokens=num_choices * random.choice([4, 8, 16]),
+            num_choices=num_choices,
+        )
+        self._push(router, request)
+
+    def _push(self, router: ReplayRouter, request: PlacementRequest) -> None:
+        router.queue.push(request, self.clock.now())
+        self._is_dirty.add(router.index)
+
+    def _dispatch(self, router: ReplayRouter) -> None:
+        def place(ticket: Ticket) -> str | Verdict:
+            ask = Ask(request=ticket.request)
+            choice = router.placer.choose(ticket, ask, router.views(), router.version)
+            return self._book(router, ask, choice) if isinstance(choice, Choice) else choice
+
+        def reserve(ticket: Ticket) -> None:
+            router.placer.reserve(ticket, Ask(request=ticket.request), router.views())
+
+        router.version += 1
+        for _ in router.queue.dispatch(self.clock.now(), place, reserve):
+            pass
+
+    def _book(self, router: ReplayRouter, ask: Ask, choice: Choice) -> str:
+        router.version += 1
+        request, view = ask.request, choice.worker
+        booking = Booking(
+            handoff_id=f"{request.request_id}-{request.attempt}",
+            request=request,
+            decode_incarnation=view.ref.incarnation,
+            num_blocks=ask.need(view).num_blocks,
+            at=self.clock.now(),
+        )
+        router.bookings.add(booking)
+        self.replayed.num_placed += 1
+        worker = self.workers[view.ref.worker_id]
+        self._after(0.001, 0.02, lambda: self._submit(router, worker, booking, view.status.version))
+        return worker.name
+
+    def _submit(self, router: ReplayRouter, worker: ReplayWorker, booking: Booking, version: int) -> None:
+        request = booking.request
+        per_choice = request.max_tokens // request.num_choices
+        prompt = [self.random.randrange(VOCAB_SIZE) for _ in range(request.num_prompt_tokens)]
+        engine_request = make_engine_request(prompt, "", request.num_choices, max_tokens=per_choice)
+        engine_request = replace(engine_request, key=RequestKey(request.request_id, request.attempt))
+        worker.intents[engine_request.key] = engine_request
+        self._after(0.0, 0.15, lambda: self._reserve(router, worker, booking, engine_request, version))
+
+    def _reserve(
+        self, router: ReplayRouter, worker: ReplayWorker, booking: Booking, request: EngineRequest, version: int
+    ) -> None:
+        del worker.intents[request.key]
+        if worker.engine.reserve(request) is not None:
+            worker.engine.commit(request.key)
+            self._placed[request.key] = router, booking.handoff_id
+            return
+        self.replayed.num_busy += 1
+        self.replayed.busy_by_status[router.index, worker.name, version] += 1
+        refusals = {**booking.request.refusals, booking.decode_incarnation: version}
+        again = replace(booking.request, attempt=booking.request.attempt + 1, is_move=True, refusals=refusals)
+
+        def report() -> None:
+            router.bookings.end(booking.handoff_id, self.clock.now())
+            self._push(router, again)
+
+        self._after(0.001, 0.01, report)
+
+    def _step(self, worker: ReplayWorker) -> None:
+        if not worker.engine.has_work:
+            return
+        result = worker.engine.step()
+        for key in {output.key for output in result.outputs}:
+            if key in self._placed and key not in worker.engine.inspect().open_requests:
+                router, handoff_id = self._placed.pop(key)
+                self._after(0.001, 0.015, lambda r=router, h=handoff_id: self._ended(r, h))  # type: ignore[misc]
+
+    def _ended(self, router: ReplayRouter, handoff_id: str) -> None:
+        self.replayed.num_finished += 1
+        router.bookings.end(handoff_id, self.clock.now(), has_finished=True)
+        self._is_dirty.add(router.index)
+
+    def _report(self, worker: ReplayWorker) -> None:
+        status = worker.status(len(self.routers))
+        self.replayed.occupancy.append(status.num_running / status.max_num_seqs)
+        for router in self.routers:
+            self._after(0.0, 0.004, lambda r=router: self._hear(r, status))  # type: ignore[misc]
+
+    def _hear(self, router: ReplayRouter, status: WorkerStatus) -> None:
+        router.statuses[status.ref.worker_id] = status
+        router.bookings.on_status(status, self.clock.now())
+        self._is_dirty.add(router.index)

@@ -1,0 +1,90 @@
+"""The gateway's routes in front of a router without room, for tests of what happens before anything is placed."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry
+from starlette.routing import BaseRoute
+
+from stratos.common.clock import Clock, SystemClock
+from stratos.common.errors import Overloaded
+from stratos.core.gateway_load import GatewayLoad
+from stratos.core.placement import Outcome, Placement, PlacementRequest
+from stratos.core.tenant import Tenant
+from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.app import GatewayApp, build_routes
+from stratos_gateway.generation.platform import Platform
+from stratos_gateway.generation.prompt_digest import PromptDigests
+from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.limits.leaser import NO_LEASES, Leaser
+from stratos_gateway.limits.limiter import TenantLimiter
+from stratos_gateway.limits.settings import LimitsConfig
+from stratos_gateway.metrics import GatewayMetrics
+from stratos_gateway.models.catalogue import ModelCatalogue
+from stratos_gateway.observe.request_book import RequestBook
+from stratos_gateway.routes.edge import Edge
+from stratos_gateway.routes.embedding import EmbeddingEndpoint
+from stratos_gateway.routes.generation import GenerationEndpoint
+from stratos_gateway.routes.preparation import Preparation
+from stratos_gateway.routes.usage import UsageRoute
+from tests.support.reference.shipped_model import served_model
+
+
+class Full:
+    """A router without room, and keys that are all known: a request that was accepted is answered with 503."""
+
+    async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
+        raise Overloaded("full")
+
+    async def report_load(self, load: GatewayLoad) -> None: ...
+
+    async def convict(self, request: PlacementRequest) -> None: ...
+
+    def report(self, placement: Placement, outcome: Outcome, num_output_tokens: int) -> None: ...
+
+    async def authenticate(self, key: str) -> Tenant:
+        return Tenant(name="t")
+
+    def refusal(self, tenant: Tenant) -> None: ...
+
+
+def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRoute]:
+    """All routes of one gateway that has the shipped model."""
+    metrics, full, unreached = GatewayMetrics(CollectorRegistry()), Full(), cast("Any", None)
+    clock = clock or SystemClock()
+    catalogue = ModelCatalogue(served_model().base)
+    preparation = Preparation(model=served_model(), catalogue=catalogue, default_max_tokens=16)
+    platform = Platform(
+        routers=full,
+        prompt_digests=PromptDigests(b"secret"),
+        sessions=unreached,
+        clock=clock,
+        metrics=metrics,
+        placement_timeout_s=1.0,
+    )
+    edge = Edge(
+        authenticator=full,
+        admission=Admission(64, 64, metrics),
+        platform=platform,
+        tokenizer=served_model().tokenizer,
+        limits=HttpLimits(max_body_bytes=max_body_bytes, body_timeout_s=5, write_timeout_s=5),
+        limiter=TenantLimiter(Leaser(NO_LEASES, clock, LimitsConfig()), clock, "base"),
+    )
+    return build_routes(
+        chat=GenerationEndpoint(edge, preparation.chat, "messages"),
+        completion=GenerationEndpoint(edge, preparation.completion, "prompt"),
+        embedding=EmbeddingEndpoint(edge, served_model(), catalogue, unreached, 5.0),
+        authenticate=edge.authenticate,
+        usage=UsageRoute(edge.authenticate, None),
+        catalogue=catalogue,
+        health=unreached,
+        not_ready_reason=str,
+    )
+
+
+def full_app(max_body_bytes: int, clock: Clock | None = None) -> GatewayApp:
+    """The application of these routes."""
+    book = RequestBook(GatewayMetrics(CollectorRegistry()), clock or SystemClock())
+    return GatewayApp(full_routes(max_body_bytes, clock), book, Random(0))

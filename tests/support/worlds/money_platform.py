@@ -1,0 +1,134 @@
+"""A platform of two gateways with a price list, a classifier and an external endpoint, as real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.fakes.scripted_http import Asked, Reply, ScriptedHttp, scripted_http_in_thread
+from tests.support.worlds.platform_process import PlatformProcess, running_platform
+
+GATEWAYS = ("gateway-0", "gateway-1")
+STEP_S = 0.005
+AFTER_S = 2.0
+EXTERNAL_PRICE = {"prompt": 2_000_000, "cached": 1_000_000, "output": 5_000_000}
+EXTERNAL_USAGE = {"prompt_tokens": 70, "completion_tokens": 30, "prompt_tokens_details": {"cached_tokens": 20}}
+EXTERNAL_COST = 50 * 2 + 20 * 1 + 30 * 5
+"""Micro-units of one external request."""
+PRICES = {"default": {"prompt": 1_000_000, "cached": 250_000, "output": 3_000_000}}
+SCORED = "please score me"
+"""A text on which the classifier gives 0.9; any other gets 0.1."""
+DECLARED: dict[str, Any] = {
+    "policies": {"words": {"words": {"w": ["blue heron"]}, "replacement": "[cut]"},
+                 "scored": {"classifier_threshold": 0.5}},
+    "templates": {"policed/bird": {"versions": {1: {"text": "The {{ bird }}"}}}},
+    "plans": {"paid": {"priority_class": 2, "prices": PRICES, "resident_only": True},
+              "open": {"priority_class": 2, "prices": PRICES}},
+    "tenants": {"payer": {"plan": "paid"}, "resident": {"plan": "paid"}, "roamer": {"plan": "open"},
+                "leaver": {"plan": "paid"}, "policed": {"plan": "paid", "overrides": {"content_policy": "words"}},
+                "scored": {"plan": "paid", "overrides": {"content_policy": "scored"}}},
+}  # fmt: skip
+
+
+async def outside(asked: Asked, reply: Reply) -> None:
+    """The classifier, and an endpoint that says "from outside"."""
+    if asked.path.endswith("/moderations"):
+        texts = asked.body["input"]
+        score = 0.9 if SCORED in str(texts) else 0.1
+        await reply.send({"results": [{"category_scores": {"any": score}}]})
+        return
+    await reply.begin_events()
+    for piece, reason in (("from ", None), ("outside", None), ("", "stop")):
+        said = {"delta": {"content": piece}} if "messages" in asked.body else {"text": piece}
+        await reply.event({"choices": [{"index": 0, "finish_reason": reason, **said}]})
+    await reply.event({"choices": [], "usage": EXTERNAL_USAGE})
+    await reply.event("[DONE]")
+
+
+@dataclass
+class MoneyPlatform:
+    """The platform and its callers."""
+
+    process: PlatformProcess
+    scripted: ScriptedHttp
+    keys: dict[str, str] = field(default_factory=dict)
+    """By tenant; "platform" is of the role admin, "owner" of payer's tenant-admin."""
+
+    @cached_property
+    def admin(self) -> httpx.Client:
+        """Of the admin API, by the platform's admin."""
+        url, headers = self.process.facts()["admin_url"], {"authorization": f"Bearer {self.keys['platform']}"}
+        return httpx.Client(base_url=f"{url}/admin/v1", headers=headers, timeout=20, trust_env=False)
+
+    def client(self, tenant: str) -> httpx.AsyncClient:
+        """A new connection for each request, so that both gateways get some."""
+        return httpx.AsyncClient(
+            base_url=self.process.base_url,
+            headers={"authorization": f"Bearer {self.keys[tenant]}"},
+            timeout=60,
+            trust_env=False,
+            limits=httpx.Limits(max_connections=100, max_keepalive_connections=0),
+        )
+
+    def external_calls(self) -> list[Asked]:
+        """Requests that the external endpoint was asked."""
+        return [asked for asked in list(self.scripted.asked) if "completions" in asked.path]
+
+    def metric(self, gateway: str, name: str) -> float:
+        """Sum of a metric's samples at one gateway."""
+        address = self.process.processes()[gateway]["metrics_address"]
+        text = httpx.get(f"http://{address}/metrics", trust_env=False).text
+        families = text_string_to_metric_families(text)
+        return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+
+    def log(self, gateway: str) -> str:
+        """What a gateway has logged."""
+        return (self.process.run_dir() / "logs" / f"{gateway}.log").read_text()
+
+    async def at_both(self, metric: str, ask: Any) -> None:
+        """Call ``ask`` until each gateway has counted one of its answers in ``metric``."""
+        for _ in range(40):
+            await asyncio.gather(*(ask() for _ in range(4)))
+            values = await asyncio.gather(*(asyncio.to_thread(self.metric, name, metric) for name in GATEWAYS))
+            if all(values):
+                return
+        raise AssertionError(f"one gateway has counted nothing in {metric}: {values}")
+
+
+@contextmanager
+def money_platform(folder: Path) -> Iterator[MoneyPlatform]:
+    """Start all of it."""
+    with scripted_http_in_thread(outside) as scripted:
+        env = {
+            "STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S),
+            "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS": "1",
+            "STRATOS_ROUTER_ADMISSION__MAX_WAITING_PER_WORKER": "0",
+            "STRATOS_GATEWAY_OVERFLOW__URL": f"{scripted.url}/v1",
+            "STRATOS_GATEWAY_OVERFLOW__AFTER_S": str(AFTER_S),
+            **{f"STRATOS_GATEWAY_OVERFLOW__{name.upper()}_PRICE": str(p) for name, p in EXTERNAL_PRICE.items()},
+            "STRATOS_GATEWAY_POLICIES__CLASSIFIER_URL": f"{scripted.url}/v1/moderations",
+        }
+        flags = ("--engine", "fake", "--gateways", "2", "--prefill", "0", "--decode", "1", "--max-decode", "1")
+        with running_platform(folder, *flags, env=env) as process:
+            platform = MoneyPlatform(process, scripted)
+            made = process.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout
+            platform.keys["platform"] = made.strip()
+            answer = platform.admin.post("/declaration", content=json.dumps(DECLARED))
+            assert answer.status_code == 200, answer.text
+            for tenant in DECLARED["tenants"]:
+                platform.keys[tenant] = platform.admin.post("/keys", json={"tenant": tenant}).json()["key"]
+            owner = platform.admin.post("/keys", json={"tenant": "payer", "role": "tenant-admin"})
+            platform.keys["owner"] = owner.json()["key"]
+            try:
+                yield platform
+            finally:
+                platform.admin.close()

@@ -1,0 +1,188 @@
+"""A platform of ``stratos up`` as a child process, for integration tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from stratos.cli.local.running import find_platform
+from stratos.cli.status import read_status, status_json
+from tests.support.servers import warm_process
+
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 40.0
+READY_LINE = "Ctrl-C here stops everything"
+
+
+@dataclass
+class PlatformProcess:
+    """One running ``stratos up`` and what it printed."""
+
+    popen: subprocess.Popen[str] | warm_process.WarmProcess
+    data_dir: Path
+    lines: list[str]
+    _reader: threading.Thread
+    _queue: queue.Queue[str | None]
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    @property
+    def base_url(self) -> str:
+        return re.search(r"https?://\S+", self.output)[0]
+
+    @property
+    def api_key(self) -> str:
+        return re.search(r"sk-[0-9a-f]{12}-[0-9a-f]{40}-[0-9a-f]{8}", self.output)[0]
+
+    def wait_for(self, text: str, timeout_s: float) -> None:
+        """Read output until a line holds ``text``; fails when it ends before."""
+        deadline = time.monotonic() + timeout_s
+        while not any(text in line for line in self.lines):
+            try:
+                line = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"{text!r} was not printed in {timeout_s} s:\n{self.output}") from None
+            assert line is not None, f"stratos up ended without printing {text!r}:\n{self.output}"
+            self.lines.append(line)
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.popen.pid).children(recursive=True)
+
+    def run_dir(self) -> Path:
+        return self.data_dir / "run" / self.run_id
+
+    def shm_dir(self) -> Path:
+        return Path("/dev/shm") / f"stratos-{self.run_id}"
+
+    def facts(self) -> dict[str, Any]:
+        return json.loads((self.run_dir() / "platform.json").read_text())
+
+    def status(self) -> dict[str, Any]:
+        """What `stratos status --json` prints, without starting a process for it."""
+        return status_json(asyncio.run(read_status(find_platform(self.data_dir, self.run_id))))
+
+    @property
+    def run_id(self) -> str:
+        """The run of this process, among those of the data directory."""
+        runs = [json.loads(p.read_text()) for p in (self.data_dir / "run").glob("*/platform.json")]
+        return next(run["run_id"] for run in runs if run["pid"] == self.popen.pid)
+
+    def processes(self) -> dict[str, dict[str, Any]]:
+        return {process["name"]: process for process in self.status()["processes"]}
+
+    def stratos(self, *arguments: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Another ``stratos`` command against this platform."""
+        done = warm_process.run("stratos.cli", *arguments, "--data-dir", str(self.data_dir), stdin=stdin)
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def stop(self, signum: int = signal.SIGINT) -> int:
+        """Send a signal and wait for the end; returns the exit code."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signum)
+        code = self.popen.wait(STOP_TIMEOUT_S)
+        self._reader.join(5)
+        while not self._queue.empty():
+            if (line := self._queue.get()) is not None:
+                self.lines.append(line)
+        return code
+
+
+def launch_platform(
+    data_dir: Path,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    is_executed: bool = False,
+) -> PlatformProcess:
+    """Start ``stratos up``; nothing is waited for.
+
+    Args:
+        data_dir: its data directory.
+        arguments: more of its command line.
+        env: added to the environment of the tests.
+        cwd: folder that it is started in.
+        is_executed: it and its fork server are interpreters of their own, as for a user and wherever ``env`` is for
+            interpreters; else forks with their imports done, which serve the same for seconds of processor time less.
+    """
+    argv = ["stratos.cli", "up", "--data-dir", str(data_dir), *arguments]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+    is_for_interpreters = any(name.startswith("PYTHON") for name in env or {})
+    start = _execute if is_executed or is_for_interpreters else warm_process.begin
+    popen = start(*argv, env=environ, cwd=cwd)
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        for line in popen.stdout:
+            lines.put(line)
+        lines.put(None)
+        popen.stdout.close()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    return PlatformProcess(popen=popen, data_dir=data_dir, lines=[], _reader=reader, _queue=lines)
+
+
+def _execute(*argv: str, env: Mapping[str, str], cwd: Path | None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+    )
+
+
+@contextmanager
+def running_platform(
+    data_dir: Path,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    start_timeout_s: float = START_TIMEOUT_S,
+    is_executed: bool = False,
+) -> Iterator[PlatformProcess]:
+    """A platform that serves; ended, by force if need be, at the end."""
+    platform = launch_platform(data_dir, *arguments, env=env, is_executed=is_executed)
+    try:
+        platform.wait_for(READY_LINE, start_timeout_s)
+        yield platform
+    finally:
+        try:
+            platform.stop()
+        except subprocess.TimeoutExpired:
+            platform.popen.kill()
+            platform.popen.wait()
+            raise
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    """None of the processes lives; zombies count as ended."""
+    return not [p for p in processes if state_of(p) != psutil.STATUS_ZOMBIE]
+
+
+def state_of(process: psutil.Process) -> str:
+    """As psutil names it; a zombie if it has gone."""
+    try:
+        return str(process.status()) if process.is_running() else str(psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return str(psutil.STATUS_ZOMBIE)
