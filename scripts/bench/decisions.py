@@ -24,11 +24,11 @@ from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import PlacementRequest, WorkerRef, WorkerRole
 from stratos.routing.admission import Ask
 from stratos.routing.fleet_views import FleetViews
-from stratos.routing.picker import Choice, choose
+from stratos.routing.picker import EndpointChoice, choose
 from stratos.routing.policy.named import NAMED
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.prefix_index import PrefixIndex
-from stratos.routing.policy.settings import PoliciesConfig
+from stratos.routing.policy.settings import RoutingPoliciesConfig
 from stratos.routing.worker_view import WorkerView
 
 IDENTITY = KvIdentity(model_digest="m" * 64, kv_dtype="bfloat16", rope_variant="default", numerics_id="cuda")
@@ -73,13 +73,13 @@ def fill(index: PrefixIndex, views: list[WorkerView], prefixes: list[tuple[int, 
 
 def decide(policy: str, views: list[WorkerView], index: PrefixIndex, requests: list[PlacementRequest]) -> list[float]:
     """CPU seconds of each decision, in order of size."""
-    policies, rng, fleet = Policies(PoliciesConfig(default=policy), index), Random(1), FleetViews(views)
+    policies, rng, fleet = Policies(RoutingPoliciesConfig(default=policy), index), Random(1), FleetViews(views)
     seconds = []
     for request in requests:
         began_s = time.thread_time()
         choice = choose(fleet, Ask(request=request), policies, rng)
         seconds.append(time.thread_time() - began_s)
-        assert isinstance(choice, Choice)
+        assert isinstance(choice, EndpointChoice)
         assert len(choice.prefill) == 2
     return sorted(seconds)
 

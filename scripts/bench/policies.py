@@ -23,7 +23,7 @@ from typing import Any
 
 from scripts.bench.whole_platform import environment
 from stratos.routing.policy.named import NAMED
-from stratos.routing.policy.settings import PoliciesConfig, PolicyConfig
+from stratos.routing.policy.settings import PolicyConfig, RoutingPoliciesConfig
 from stratos.sim.fleet import FleetConfig, SimFleet
 from stratos.sim.report import Report
 from stratos.sim.traces import TRACES
@@ -35,7 +35,7 @@ WARM_UP = 0.15
 Run = dict[str, Any]
 
 
-def measure(trace: str, policies: PoliciesConfig, seed: int, num_workers: int) -> Run:
+def measure(trace: str, policies: RoutingPoliciesConfig, seed: int, num_workers: int) -> Run:
     """Both ways of one trace with one policy."""
     sessions = TRACES[trace](seed)
     began_s = time.process_time()
@@ -89,7 +89,7 @@ def main() -> None:
     runs, where = [], environment()  # of the code that was loaded: a run takes minutes
     for trace in args.traces:
         for policy in args.policies:
-            runs.append(measure(trace, PoliciesConfig(default=policy, custom=custom), args.seed, args.workers))
+            runs.append(measure(trace, RoutingPoliciesConfig(default=policy, custom=custom), args.seed, args.workers))
             print(json.dumps(runs[-1]), flush=True)
     print(table(runs))
     if args.out:

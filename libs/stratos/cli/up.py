@@ -14,7 +14,7 @@ from stratos.cli.data.folder import DataDir, RunDir
 from stratos.cli.data.log_rotation import rotate_logs
 from stratos.cli.local.banner import banner
 from stratos.cli.local.options import UpOptions
-from stratos.cli.local.platform import Platform
+from stratos.cli.local.platform import LocalPlatform
 from stratos.cli.local.preflight import check_options
 from stratos.cli.local.process import StartFailed
 from stratos.common.errors import StratosError
@@ -83,7 +83,7 @@ async def _run(options: UpOptions, data: DataDir, run: RunDir, sizes: str, fork_
         _say(sizes)
     exit_code = 1
     try:
-        platform = Platform(
+        platform = LocalPlatform(
             options,
             data=data,
             run=run,
@@ -107,7 +107,7 @@ async def _run(options: UpOptions, data: DataDir, run: RunDir, sizes: str, fork_
     return exit_code
 
 
-async def _serve(platform: Platform, options: UpOptions, run: RunDir, signals: _StopSignals, began: float) -> int:
+async def _serve(platform: LocalPlatform, options: UpOptions, run: RunDir, signals: _StopSignals, began: float) -> int:
     start = asyncio.create_task(platform.start(), name="start")
     stop = asyncio.create_task(signals.stop.wait(), name="stop")
     await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)

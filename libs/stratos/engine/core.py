@@ -35,7 +35,7 @@ from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest
 from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
-from stratos.engine.contract.results import EngineStatus, Reservation, StepResult
+from stratos.engine.contract.results import BlockReservation, EngineStatus, StepResult
 from stratos.engine.contract.runner import Runner
 from stratos.engine.inspection import EngineInspection, Queue, SequenceInspection
 from stratos.engine.kv_cache.audit import LedgerAudit
@@ -161,7 +161,7 @@ class EngineCore:
             hashes = self._context.prompt_hashes(prompt_ids, adapter_digest, cache_salt)
             return self._context.num_cached_blocks(hashes) * self._blocks.block_size
 
-    def reserve(self, request: EngineRequest) -> Reservation | None:
+    def reserve(self, request: EngineRequest) -> BlockReservation | None:
         """Reference the cached prefix and take blocks for the rest of the prompt; ``None`` when there is no room."""
         with self._changing():
             self._check_new(request)

@@ -24,7 +24,7 @@ from stratos.engine.requests.embeddings import EmbeddingTable
 from stratos.engine.requests.generations import BlockCopy, GenerationTable
 from stratos.engine.requests.prefill_jobs import PrefillJobTable
 from stratos.engine.scheduler.cost_model import StepLoad
-from stratos.engine.scheduler.scheduler import Decision
+from stratos.engine.scheduler.scheduler import StepDecision
 from stratos.engine.sequence import Sequence
 
 _log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class StepTracker:
     def _kv(self) -> KvCache:
         return self.context.kv
 
-    def apply(self, decision: Decision, result: StepResult) -> None:
+    def apply(self, decision: StepDecision, result: StepResult) -> None:
         """Carry out what the scheduler decided besides rows."""
         for job in decision.ready_jobs:
             self.jobs.make_ready(job)

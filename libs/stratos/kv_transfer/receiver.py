@@ -20,7 +20,7 @@ from stratos.common.errors import Internal, Overloaded, WorkerLost
 from stratos.core.device.payload import Payload
 from stratos.core.kv import StagingLedger
 from stratos.kv_transfer.settings import StagingConfig
-from stratos.kv_transfer.staging import SlotLedger, SlotState
+from stratos.kv_transfer.staging import SlotLedger, StagingState
 from stratos.kv_transfer.transfer import FrameHeader, Receiver, StagedPayload, TransportOffer
 
 
@@ -151,7 +151,7 @@ class RingReceiver(Receiver):
 
     def slots_of(self, pair: str, leg: str) -> list[int]:
         found = self._pairs.get(pair)
-        return found.slots.slots_of(leg, SlotState.GRANTED) if found else []
+        return found.slots.slots_of(leg, StagingState.GRANTED) if found else []
 
     def post(self, pair: str, header: FrameHeader) -> None:
         found = self._require(pair)
@@ -164,7 +164,7 @@ class RingReceiver(Receiver):
         found.frames[header.slot] = frame
         # Posted also for a slot in quarantine: an announced frame is always sent, and over a transport with posted
         # receives the slot can be settled only when that receive is complete.
-        if found.slots.state(header.slot) is SlotState.QUARANTINED:
+        if found.slots.state(header.slot) is StagingState.QUARANTINED:
             frame.fail("the hand-off was given up")
         found.ring.post(frame)
 
@@ -212,7 +212,7 @@ class RingReceiver(Receiver):
         found = self._pairs.get(pair)
         if not found:
             return
-        for slot in found.slots.slots_of(leg, SlotState.QUARANTINED):
+        for slot in found.slots.slots_of(leg, StagingState.QUARANTINED):
             frame = found.frames.get(slot)
             # The source says that it sends no more.  In shared memory that is the end of its writes; a posted
             # receive, though, may still be writing what is on the wire, so its slot waits for ``_arrived``.
@@ -256,7 +256,7 @@ class RingReceiver(Receiver):
         frame.arrived = True
         frame.changed.set()
         slot = frame.header.slot
-        if pair.slots.state(slot) is SlotState.QUARANTINED:
+        if pair.slots.state(slot) is StagingState.QUARANTINED:
             del pair.frames[slot]
             pair.slots.settle(slot)
 
@@ -320,7 +320,7 @@ def _check_header(pair: _Pair, header: FrameHeader) -> None:
 
 
 def _forget_frame(pair: _Pair, slot: int) -> None:
-    if pair.slots.state(slot) is not SlotState.GRANTED:
+    if pair.slots.state(slot) is not StagingState.GRANTED:
         raise ValueError(f"staging slot {slot} is {pair.slots.state(slot).value}, not granted")
     frame = pair.frames.get(slot)
     if frame is not None and not frame.arrived:

@@ -31,13 +31,13 @@ def fitting_payload(offer: TransportOffer, header: FrameHeader, payload: Payload
     return data
 
 
-class _Pair(Protocol):
+class _SendingPair(Protocol):
     offer: TransportOffer
 
     async def close(self) -> None: ...
 
 
-PairT = TypeVar("PairT", bound=_Pair)
+PairT = TypeVar("PairT", bound=_SendingPair)
 
 
 def _base_of(pair: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from stratos.common.errors import BadRequest, NotFound
 from stratos.common.tls.identity import PeerRole, check_domain
 from stratos.pki.authority import KeyPair
-from stratos.pki.renewal import Authority, Certificates, Policy, Wishes, renew
+from stratos.pki.renewal import Authority, Certificates, RenewalWishes, ValidityPolicy, renew
 from stratos.pki.stores import CA, CERTIFICATE, KEY, CertificateStore
 
 CA_DOCUMENT = "ca"
@@ -35,10 +35,10 @@ def keep(
     store: CertificateStore,
     domain: str,
     roles: Sequence[PeerRole],
-    policy: Policy,
+    policy: ValidityPolicy,
     now: datetime.datetime,
     *,
-    wishes: Wishes | None = None,
+    wishes: RenewalWishes | None = None,
     must_exist: bool = False,
 ) -> RunReport:
     """Bring a store up to date.
@@ -68,7 +68,7 @@ def keep(
     )
     if must_exist and not known.authorities:
         raise NotFound("there is no CA here to renew certificates of; `stratos certificates issue` makes one")
-    made = renew(known, roles, policy, now, wishes or Wishes())
+    made = renew(known, roles, policy, now, wishes or RenewalWishes())
     written = []
     if made.authorities != known.authorities:
         store.write(CA_DOCUMENT, {AUTHORITIES: _to_json(made.authorities), CA: made.bundle})

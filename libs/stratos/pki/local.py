@@ -13,7 +13,7 @@ from stratos.common.tls.files import TlsFiles
 from stratos.common.tls.identity import InvalidCertificate, PeerRole
 from stratos.common.tls.settings import TlsConfig
 from stratos.pki.keeper import keep
-from stratos.pki.renewal import Policy
+from stratos.pki.renewal import ValidityPolicy
 from stratos.pki.stores import CA, CERTIFICATE, KEY, FolderStore
 from stratos.rpc.clients.dialer import PLAIN, Dialer
 
@@ -24,7 +24,7 @@ LIFETIME = datetime.timedelta(days=365)
 
 def make_certificates(folder: Path) -> None:
     """Certificates for every role, under a new CA."""
-    policy = Policy(lifetime=LIFETIME)
+    policy = ValidityPolicy(lifetime=LIFETIME)
     keep(FolderStore(folder), LOCAL_DOMAIN, list(PeerRole), policy, datetime.datetime.now(datetime.UTC))
 
 

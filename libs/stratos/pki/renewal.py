@@ -22,7 +22,7 @@ from stratos.pki.authority import KeyPair, is_signed_by, issue, new_authority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class ValidityPolicy:
     """How long things are valid."""
 
     lifetime: datetime.timedelta = datetime.timedelta(days=30)
@@ -46,7 +46,7 @@ class Authority:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class RenewalWishes:
     """What a run is to do beyond what is due."""
 
     rotate_ca: bool = False
@@ -68,7 +68,11 @@ class Certificates:
 
 
 def renew(
-    known: Certificates, roles: Sequence[PeerRole], policy: Policy, now: datetime.datetime, wishes: Wishes
+    known: Certificates,
+    roles: Sequence[PeerRole],
+    policy: ValidityPolicy,
+    now: datetime.datetime,
+    wishes: RenewalWishes,
 ) -> Certificates:
     """The certificates as they should be from now on; what is not due is kept byte for byte."""
     authorities = _authorities(known, policy, now, wishes)
@@ -81,7 +85,9 @@ def renew(
     return replace(known, authorities=authorities, leaves=leaves)
 
 
-def _authorities(known: Certificates, policy: Policy, now: datetime.datetime, wishes: Wishes) -> tuple[Authority, ...]:
+def _authorities(
+    known: Certificates, policy: ValidityPolicy, now: datetime.datetime, wishes: RenewalWishes
+) -> tuple[Authority, ...]:
     found = [a for a in known.authorities if a.pair.load().not_valid_after_utc > now]
     if not any(authority.signs_since for authority in found):
         # Nothing that is trusted can sign: there is no overlap to wait for.
@@ -101,16 +107,16 @@ def _signer(authorities: Sequence[Authority]) -> Authority:
     return [authority for authority in authorities if authority.signs_since][-1]
 
 
-def _new(known: Certificates, policy: Policy, now: datetime.datetime) -> KeyPair:
+def _new(known: Certificates, policy: ValidityPolicy, now: datetime.datetime) -> KeyPair:
     return new_authority(known.domain, policy.ca_lifetime, now)
 
 
-def _ends_soon(authority: Authority, policy: Policy, now: datetime.datetime) -> bool:
+def _ends_soon(authority: Authority, policy: ValidityPolicy, now: datetime.datetime) -> bool:
     return authority.pair.load().not_valid_after_utc - now < policy.ca_lifetime / 5
 
 
 def _is_due(
-    held: KeyPair, identity: Identity, signer: x509.Certificate, policy: Policy, now: datetime.datetime
+    held: KeyPair, identity: Identity, signer: x509.Certificate, policy: ValidityPolicy, now: datetime.datetime
 ) -> bool:
     try:
         leaf = held.load()

@@ -32,7 +32,7 @@ class Direction(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class PlanningDecision:
     """What to do now, and why."""
 
     direction: Direction
@@ -65,7 +65,9 @@ class PoolPlanner:
         self._no_start_before = NEVER
         self._desired = config.min_workers
 
-    def decide(self, pool: PoolObservation | None, now: float, *, why_none: Reason = Reason.NO_DATA) -> Decision:
+    def decide(
+        self, pool: PoolObservation | None, now: float, *, why_none: Reason = Reason.NO_DATA
+    ) -> PlanningDecision:
         """One decision; it is taken as carried out.
 
         Args:
@@ -91,7 +93,7 @@ class PoolPlanner:
     def start_succeeded(self) -> None:
         self._num_failures = 0
 
-    def _repair(self, pool: PoolObservation, now: float) -> Decision | None:
+    def _repair(self, pool: PoolObservation, now: float) -> PlanningDecision | None:
         """Back into [min, max] first."""
         config, num_present = self._config, len(pool.staying) + pool.num_starting
         if num_present >= config.min_workers:
@@ -104,7 +106,7 @@ class PoolPlanner:
             return self._drain(pool, config.max_workers, Reason.ABOVE_MAX, now)
         return None
 
-    def _grow(self, pool: PoolObservation, load: Load, now: float) -> Decision | None:
+    def _grow(self, pool: PoolObservation, load: Load, now: float) -> PlanningDecision | None:
         """More at once, when the load asks for it."""
         config, num_present = self._config, len(pool.staying) + pool.num_starting
         reason = pressure(load, config.planner)
@@ -125,7 +127,7 @@ class PoolPlanner:
         num_usable = sum(worker.is_live for worker in pool.staying)
         return self._start(max(num_wanted(pool, config), num_usable + 1), num_usable, reason, now, num_present)
 
-    def _shrink(self, pool: PoolObservation, now: float) -> Decision:
+    def _shrink(self, pool: PoolObservation, now: float) -> PlanningDecision:
         """One less, when that has been enough for the whole window."""
         config = self._config
         num_staying, is_least = len(pool.staying), len(pool.drainable) <= config.min_workers
@@ -137,16 +139,18 @@ class PoolPlanner:
             return self._hold(Reason.STABILISING, desired=num_staying, blocked=Reason.QUIET)
         return self._drain(pool, num_staying - 1, Reason.QUIET, now)
 
-    def _start(self, wanted: int, supply: int, reason: Reason, now: float, num_present: int | None = None) -> Decision:
+    def _start(
+        self, wanted: int, supply: int, reason: Reason, now: float, num_present: int | None = None
+    ) -> PlanningDecision:
         config = self._config
         if now < self._no_start_before:
             return self._hold(Reason.START_FAILED, blocked=reason)
         present = supply if num_present is None else num_present
         count = min(wanted - supply, config.max_workers - present, config.planner.max_step_up)
         self._last_up = now
-        return Decision(direction=Direction.UP, reason=reason, desired=present + count, num_start=count)
+        return PlanningDecision(direction=Direction.UP, reason=reason, desired=present + count, num_start=count)
 
-    def _drain(self, pool: PoolObservation, desired: int, reason: Reason, now: float) -> Decision:
+    def _drain(self, pool: PoolObservation, desired: int, reason: Reason, now: float) -> PlanningDecision:
         if pool.num_leaving or len(pool.staying) < len(pool.workers):
             return self._hold(Reason.DRAIN_IN_PROGRESS, blocked=reason)
         if now - max(self._last_down, self._last_up) < self._config.planner.cooldown_down_s:
@@ -156,11 +160,11 @@ class PoolPlanner:
             return self._hold(Reason.NO_LIVE_WORKER, blocked=reason)
         victim = min(live, key=lambda w: (w.num_seqs, w.num_queued_tokens, -self._first_seen[_name(w)]))
         self._last_down = now
-        return Decision(direction=Direction.DOWN, reason=reason, desired=desired, victim=victim.worker_id)
+        return PlanningDecision(direction=Direction.DOWN, reason=reason, desired=desired, victim=victim.worker_id)
 
-    def _hold(self, reason: Reason, *, desired: int | None = None, blocked: Reason | None = None) -> Decision:
+    def _hold(self, reason: Reason, *, desired: int | None = None, blocked: Reason | None = None) -> PlanningDecision:
         size = self._desired if desired is None else desired
-        return Decision(direction=Direction.HOLD, reason=reason, desired=size, blocked=blocked)
+        return PlanningDecision(direction=Direction.HOLD, reason=reason, desired=size, blocked=blocked)
 
     def _track(self, pool: PoolObservation, load: Load, now: float) -> None:
         """Remember since when workers are known or out, and what the load asked for."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from stratos.planning.observation import PoolObservation
 
 
-class Verdict(enum.StrEnum):
+class ZeroVerdict(enum.StrEnum):
     """What is to become of a model's pools."""
 
     AWAKE = "awake"
@@ -59,11 +59,11 @@ class ZeroPlanner:
         self._idle_since: float | None = None
         self._seen_at = float("-inf")
 
-    def decide(self, seen: ModelObservation | None, now: float) -> Verdict:
+    def decide(self, seen: ModelObservation | None, now: float) -> ZeroVerdict:
         """What to do now; ``AWAKE`` leaves the pools to their own scalers."""
         if seen is None:
             self._idle_since = None
-            return Verdict.AWAKE
+            return ZeroVerdict.AWAKE
         is_partial = any(pool.is_partial for pool in seen.pools)
         if seen.is_busy or is_partial:
             self._idle_since = None
@@ -72,8 +72,8 @@ class ZeroPlanner:
         self._seen_at = now
         sizes = [pool.num_present for pool in seen.pools]
         if seen.num_waiting and not all(sizes):
-            return Verdict.WAKE
+            return ZeroVerdict.WAKE
         if not any(sizes):
-            return Verdict.ASLEEP
+            return ZeroVerdict.ASLEEP
         is_rested = self._idle_since is not None and now - self._idle_since >= self._idle_s
-        return Verdict.SLEEP if is_rested and max(sizes) <= 1 else Verdict.AWAKE
+        return ZeroVerdict.SLEEP if is_rested and max(sizes) <= 1 else ZeroVerdict.AWAKE

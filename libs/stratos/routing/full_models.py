@@ -13,7 +13,7 @@ from stratos.core.placement import Work
 from stratos.routing.admission import Ask
 from stratos.routing.filters import Rejection
 from stratos.routing.picker import Refusal
-from stratos.routing.queueing.class_queue import Verdict
+from stratos.routing.queueing.class_queue import PlacementVerdict
 
 _NOT_CANDIDATES = frozenset({Rejection.MODEL, Rejection.OUT, Rejection.RESERVED, Rejection.BATCH_SLOTS})
 
@@ -38,13 +38,13 @@ class FullModels:
         ):
             self._refused[_key(ask)] = ask
 
-    def verdict(self, ask: Ask, version: int) -> Verdict | None:
+    def verdict(self, ask: Ask, version: int) -> PlacementVerdict | None:
         """What follows for this request from an earlier refusal; ``None`` when it has to be tried."""
         refused = self._refused.get(_key(ask)) if version == self._version else None
         if refused is None:
             return None
         if refused.num_slots == 1 and not ask.closed:
-            return Verdict.FULL
+            return PlacementVerdict.FULL
         is_covered = (
             not _is_choosy(ask)
             and ask.request.required_features <= refused.request.required_features
@@ -54,7 +54,7 @@ class FullModels:
             and ask.request.is_return >= refused.request.is_return
             and not ask.request.terms.adapter.digest
         )
-        return Verdict.BLOCKED if is_covered else None
+        return PlacementVerdict.BLOCKED if is_covered else None
 
 
 def _key(ask: Ask) -> tuple[str, Work, frozenset[str]]:

@@ -29,7 +29,7 @@ class OutReason(enum.StrEnum):
     NOT_READY = "not_ready"
 
 
-class Liveness:
+class WorkerLiveness:
     """Verdict on one worker address; a new incarnation starts without a history."""
 
     def __init__(self, settings: LivenessConfig) -> None:

@@ -27,7 +27,7 @@ MAX_PREFILL = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EndpointChoice:
     """Where a request may run."""
 
     decode: WorkerView | None
@@ -39,9 +39,9 @@ class Choice:
         """The worker that runs the request."""
         return self.decode or self.prefill[0]
 
-    def without_sources(self) -> Choice:
+    def without_sources(self) -> EndpointChoice:
         """The same worker, which computes the prompt itself."""
-        return self if self.decode is None else Choice(self.decode, ())
+        return self if self.decode is None else EndpointChoice(self.decode, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Refusal:
 
 def choose(
     views: FleetViews, ask: Ask, policies: Policies, rng: Random, *, preferred_prefill: str = ""
-) -> Choice | Refusal:
+) -> EndpointChoice | Refusal:
     """Choose the decode worker and up to two prefill workers, best first; for embeddings one prefill worker alone.
 
     Args:
@@ -84,7 +84,7 @@ def choose(
         others = views.num_of_role(role) - len(pool)
         return Refusal(rejections + Counter({Rejection.MODEL: others}), role)
     if role is WorkerRole.PREFILL:
-        return Choice(None, tuple(ranked))
+        return EndpointChoice(None, tuple(ranked))
     decode = ranked[0]
     sources = views.pool(WorkerRole.PREFILL, request.model_digest)
     checks = deciding_filters(ask, prefill_filters(decode.status.identity))
@@ -92,7 +92,7 @@ def choose(
     known = [view for view in able if view.ref.incarnation == preferred_prefill] if preferred_prefill else []
     others_able = [view for view in able if view not in known] if known else able
     prefill = known + policies.rank(others_able, context, WorkerRole.PREFILL, MAX_PREFILL - len(known), rng)
-    return Choice(decode, tuple(prefill))
+    return EndpointChoice(decode, tuple(prefill))
 
 
 def never_fits(views: FleetViews, ask: Ask) -> bool:

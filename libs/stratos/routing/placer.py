@@ -14,9 +14,9 @@ from stratos.routing.filters import Rejection, is_candidate
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.full_models import FullModels
 from stratos.routing.isolation import SuspectHolds, still_excluded
-from stratos.routing.picker import Choice, Refusal, choose
+from stratos.routing.picker import EndpointChoice, Refusal, choose
 from stratos.routing.policy.policies import Policies
-from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from stratos.routing.queueing.reservations import Reservations
 
 
@@ -54,7 +54,7 @@ class Placer:
 
     def choose(
         self, ticket: Ticket, ask: Ask, views: FleetViews, version: int, *, preferred_prefill: str = ""
-    ) -> Choice | Verdict:
+    ) -> EndpointChoice | PlacementVerdict:
         """Where a request may run now; nothing is booked.
 
         Args:
@@ -71,28 +71,30 @@ class Placer:
         if not holders and not ask.request.is_suspect:
             return self._try(ask, fleet)
         if self._suspects.has_prompt_of(ask.request):
-            return Verdict.INELIGIBLE
+            return PlacementVerdict.INELIGIBLE
         apart = _closing(ask, ask.closed | holders)
         choice = self._try(apart, fleet)
-        if not isinstance(choice, Choice):
+        if not isinstance(choice, EndpointChoice):
             beside = self._try(ask, fleet)
             # A suspect waits for a worker without another one, and stops no others; those go beside one if they must.
-            return Verdict.INELIGIBLE if ask.request.is_suspect and isinstance(beside, Choice) else beside
+            return (
+                PlacementVerdict.INELIGIBLE if ask.request.is_suspect and isinstance(beside, EndpointChoice) else beside
+            )
         return choice.without_sources() if ask.request.is_suspect else choice
 
-    def _try(self, ask: Ask, fleet: _Fleet) -> Choice | Verdict:
+    def _try(self, ask: Ask, fleet: _Fleet) -> EndpointChoice | PlacementVerdict:
         if (verdict := self._full.verdict(ask, fleet.version)) is not None:
             return verdict
         choice = self._choose(ask, fleet)
-        if isinstance(choice, Choice):
+        if isinstance(choice, EndpointChoice):
             return choice
         self._rejections.update(choice.rejections)
         self._full.learn(ask, choice, fleet.version)
         if choice.is_blocked:
-            return self._full.verdict(ask, fleet.version) or Verdict.BLOCKED
-        return Verdict.INELIGIBLE
+            return self._full.verdict(ask, fleet.version) or PlacementVerdict.BLOCKED
+        return PlacementVerdict.INELIGIBLE
 
-    def _choose(self, ask: Ask, fleet: _Fleet) -> Choice | Refusal:
+    def _choose(self, ask: Ask, fleet: _Fleet) -> EndpointChoice | Refusal:
         """A worker that the request avoids is better than none: it may be the only one that serves the model."""
         views, prefill = fleet.views, fleet.preferred_prefill
         choice = choose(views, ask, self._policies, self._rng, preferred_prefill=prefill)

@@ -13,12 +13,12 @@ from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import RequestTerms
 from stratos.engine.contract.results import StepResult
-from stratos.routing.policy.settings import PoliciesConfig
-from stratos.sim.report import Outcome, Recorder
+from stratos.routing.policy.settings import RoutingPoliciesConfig
+from stratos.sim.report import Recorder, SimulatedOutcome
 from stratos.sim.router import SimRouter
 from stratos.sim.runner import IDENTITY
 from stratos.sim.timeline import Timeline
-from stratos.sim.traces import Session, Turn
+from stratos.sim.traces import ClientSession, Turn
 from stratos.sim.worker import SimWorker, WorkerConfig
 
 SAMPLE_INTERVAL_S = 0.25
@@ -31,7 +31,7 @@ class FleetConfig:
 
     num_workers: int = 8
     worker: WorkerConfig = field(default_factory=WorkerConfig)
-    policies: PoliciesConfig = field(default_factory=PoliciesConfig)
+    policies: RoutingPoliciesConfig = field(default_factory=RoutingPoliciesConfig)
     concurrency: int | None = None
     """Sessions that are open at once: a next one begins when one ends. ``None``: they arrive by themselves."""
     sessions_per_s: float = 1.0
@@ -46,7 +46,7 @@ class FleetConfig:
 class SimFleet:
     """One run."""
 
-    def __init__(self, config: FleetConfig, sessions: Sequence[Session]) -> None:
+    def __init__(self, config: FleetConfig, sessions: Sequence[ClientSession]) -> None:
         self._config = config
         self._timeline = Timeline()
         self._router = SimRouter(config.policies, self._timeline, config.seed, self._on_placed)
@@ -56,7 +56,7 @@ class SimFleet:
         }
         self._root = chain_root(IDENTITY, "", b"")
         self._waiting = list(reversed(sessions))
-        self._open: dict[str, tuple[Session, int, Outcome]] = {}
+        self._open: dict[str, tuple[ClientSession, int, SimulatedOutcome]] = {}
         self._handoffs: dict[str, str] = {}
         self._count = 0
         self.recorder = Recorder()
@@ -81,11 +81,11 @@ class SimFleet:
         if self._waiting:
             self._ask(self._waiting.pop(), 0)
 
-    def _ask(self, session: Session, number: int) -> None:
+    def _ask(self, session: ClientSession, number: int) -> None:
         turn = session.turns[number]
         self._count += 1
         request_id = f"r{self._count}"
-        outcome = Outcome(arrived_s=self._timeline.now(), num_prompt_tokens=len(turn.prompt_ids))
+        outcome = SimulatedOutcome(arrived_s=self._timeline.now(), num_prompt_tokens=len(turn.prompt_ids))
         self._open[request_id] = (session, number, outcome)
         hashes = block_hashes(self._root, turn.prompt_ids[:-1], self._config.worker.block_size)
         names = block_names(hashes[: self._config.max_hashes])

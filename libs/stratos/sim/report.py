@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class SimulatedOutcome:
     """One request."""
 
     arrived_s: float
@@ -38,7 +38,7 @@ class Report:
 class Recorder:
     """Collects a run."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[SimulatedOutcome] = field(default_factory=list)
     loads: list[tuple[int, ...]] = field(default_factory=list)
     """Sequences of each worker, at even distances in time."""
 
@@ -69,7 +69,7 @@ class Recorder:
         return max(per_worker) * len(per_worker) / sum(per_worker) if sum(per_worker) else 1.0
 
 
-def _total(outcomes: Sequence[Outcome], name: str) -> int:
+def _total(outcomes: Sequence[SimulatedOutcome], name: str) -> int:
     return sum(getattr(outcome, name) for outcome in outcomes)
 
 

@@ -14,12 +14,12 @@ from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.isolation import SuspectHolds
-from stratos.routing.picker import Choice
+from stratos.routing.picker import EndpointChoice
 from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.prefix_index import PrefixIndex
-from stratos.routing.policy.settings import PoliciesConfig
-from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.policy.settings import RoutingPoliciesConfig
+from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
 from stratos.routing.settings import BookingConfig, QueueConfig, SuspectConfig
@@ -45,7 +45,7 @@ class SimRouter:
 
     def __init__(
         self,
-        config: PoliciesConfig,
+        config: RoutingPoliciesConfig,
         timeline: Timeline,
         seed: int,
         on_placed: Callable[[PlacementRequest, WorkerRef, str], None],
@@ -93,10 +93,10 @@ class SimRouter:
             worker, handoff_id = found.result
             self._on_placed(found.ticket.request, worker, handoff_id)
 
-    def _place(self, ticket: Ticket) -> tuple[WorkerRef, str] | Verdict:
+    def _place(self, ticket: Ticket) -> tuple[WorkerRef, str] | PlacementVerdict:
         ask = self._ask(ticket)
         choice = self._placer.choose(ticket, ask, self._views, self._version)
-        if not isinstance(choice, Choice):
+        if not isinstance(choice, EndpointChoice):
             return choice
         worker, handoff_id = choice.worker, f"handoff-{next(self._numbers)}"
         self._bookings.add(

@@ -18,7 +18,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ClientSession:
     """Requests of one client, one after the other."""
 
     key: int
@@ -28,17 +28,17 @@ class Session:
 
 def shared_prefixes(
     seed: int, *, num_prefixes: int = 64, num_sessions: int = 768, prefix_tokens: int = 2048
-) -> list[Session]:
+) -> list[ClientSession]:
     """Questions about long documents: each prompt is one of a few prefixes and a question of its own."""
     rng = Random(seed)
     prefixes = [_tokens(rng, prefix_tokens) for _ in range(num_prefixes)]
     return [
-        Session(0, (Turn(rng.choice(prefixes) + _tokens(rng, rng.randint(64, 192)), rng.randint(16, 64)),))
+        ClientSession(0, (Turn(rng.choice(prefixes) + _tokens(rng, rng.randint(64, 192)), rng.randint(16, 64)),))
         for _ in range(num_sessions)
     ]
 
 
-def mixed(seed: int, *, num_sessions: int = 320) -> list[Session]:
+def mixed(seed: int, *, num_sessions: int = 320) -> list[ClientSession]:
     """Half chats of several turns below a few system prompts, a quarter documents, a quarter prompts of all lengths."""
     rng = Random(seed)
     systems = [_tokens(rng, 256) for _ in range(8)]
@@ -47,13 +47,13 @@ def mixed(seed: int, *, num_sessions: int = 320) -> list[Session]:
     for number in range(1, num_sessions + 1):
         kind = rng.random()
         if kind < 0.5:
-            sessions.append(Session(number, tuple(_chat(rng, rng.choice(systems), rng.randint(2, 6)))))
+            sessions.append(ClientSession(number, tuple(_chat(rng, rng.choice(systems), rng.randint(2, 6)))))
         elif kind < 0.75:
             prompt = rng.choice(documents) + _tokens(rng, rng.randint(32, 128))
-            sessions.append(Session(0, (Turn(prompt, rng.randint(16, 64)),)))
+            sessions.append(ClientSession(0, (Turn(prompt, rng.randint(16, 64)),)))
         else:
             length = rng.randint(3000, 6000) if rng.random() < 0.1 else rng.randint(64, 1024)
-            sessions.append(Session(0, (Turn(_tokens(rng, length), rng.randint(16, 96)),)))
+            sessions.append(ClientSession(0, (Turn(_tokens(rng, length), rng.randint(16, 96)),)))
     return sessions
 
 

@@ -20,7 +20,7 @@ MIN_INTERVAL_S = 0.05
 MAX_INTERVAL_MS = 60_000
 
 
-class Watcher:
+class StatusStream:
     """One stream of statuses."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class StatusFeed:
     """Wakes watchers when something changed. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._watchers: set[Watcher] = set()
+        self._watchers: set[StatusStream] = set()
 
     @property
     def num_watchers(self) -> int:
@@ -55,9 +55,9 @@ class StatusFeed:
         for watcher in self._watchers:
             watcher.tenant_tokens[tenant] += num_tokens
 
-    async def changes(self, interval_s: float) -> AsyncGenerator[Watcher, None]:
+    async def changes(self, interval_s: float) -> AsyncGenerator[StatusStream, None]:
         """Yields at once, then on changes and at least every ``interval_s``, at most 20 times a second."""
-        watcher = Watcher()
+        watcher = StatusStream()
         self._watchers.add(watcher)
         try:
             while True:

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from stratos.planning.observation import PoolObservation
-from stratos.planning.planner import Decision
+from stratos.planning.planner import PlanningDecision
 from stratos.planning.settings import PoolKey, ScalingMode
 
 MAX_ENTRIES = 1000
@@ -18,7 +18,7 @@ class HistoryEntry:
 
     key: PoolKey
     mode: ScalingMode
-    decision: Decision
+    decision: PlanningDecision
     """The last of them."""
     seen: PoolObservation | None
     first_s: float
@@ -35,7 +35,7 @@ class History:
         self._open: dict[PoolKey, HistoryEntry] = {}
 
     def note(
-        self, key: PoolKey, mode: ScalingMode, decision: Decision, seen: PoolObservation | None, now: float
+        self, key: PoolKey, mode: ScalingMode, decision: PlanningDecision, seen: PoolObservation | None, now: float
     ) -> None:
         """A decision was taken."""
         last = self._open.get(key)
@@ -52,6 +52,6 @@ class History:
         return list(self._entries)[-most:]
 
 
-def _is_same(one: Decision, other: Decision) -> bool:
+def _is_same(one: PlanningDecision, other: PlanningDecision) -> bool:
     facts = [(d.direction, d.reason, d.blocked, d.desired, d.victim) for d in (one, other)]
     return facts[0] == facts[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from stratos.planning.observation import PoolObservation, count_states
-from stratos.planning.planner import Decision
+from stratos.planning.planner import PlanningDecision
 from stratos.planning.settings import PoolKey
 
 
@@ -45,7 +45,7 @@ class AutoscalerMetrics:
         """A start or a drain ended."""
         self.actions.labels(*_names(key), action, outcome).inc()
 
-    def show(self, key: PoolKey, pool: PoolObservation | None, decision: Decision) -> None:
+    def show(self, key: PoolKey, pool: PoolObservation | None, decision: PlanningDecision) -> None:
         """Record one decision and what it was taken on."""
         names = _names(key)
         self._desired.labels(*names).set(decision.desired)

@@ -11,7 +11,7 @@ from stratos.common.errors import StratosError
 from stratos.core.fleet import Fleet
 from stratos.planning.fleet_sum import FleetSum
 from stratos.planning.observation import PoolObservation, observe
-from stratos.planning.planner import Decision, PoolPlanner
+from stratos.planning.planner import PlanningDecision, PoolPlanner
 from stratos.planning.settings import PoolConfig, PoolKey
 from stratos_autoscaler.backends.base import BackendWorker
 from stratos_autoscaler.metrics import AutoscalerMetrics
@@ -38,7 +38,7 @@ class ManagedPool:
     key: PoolKey
     """With the model's digest, once that is known."""
     starts: list[_Start] = field(default_factory=list)
-    last: Decision | None = None
+    last: PlanningDecision | None = None
 
     def asked(self, task: asyncio.Task[str]) -> None:
         """A worker was asked for."""

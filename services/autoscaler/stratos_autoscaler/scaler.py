@@ -18,9 +18,9 @@ from stratos.common.errors import StratosError
 from stratos.planning.demand import Reason, measure
 from stratos.planning.fleet_sum import FleetSum
 from stratos.planning.observation import PoolObservation
-from stratos.planning.planner import Decision, Direction, PoolPlanner
+from stratos.planning.planner import Direction, PlanningDecision, PoolPlanner
 from stratos.planning.settings import PoolConfig, ScalingMode
-from stratos.planning.zero import ModelObservation, Verdict, ZeroPlanner
+from stratos.planning.zero import ModelObservation, ZeroPlanner, ZeroVerdict
 from stratos_autoscaler.backends.base import Backend, BackendWorker
 from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.history import History
@@ -123,7 +123,7 @@ class Scaler:
         verdicts = self._verdicts(seen, found, now)
         why_none = Reason.NO_DATA if owned is None or self.is_active else Reason.STANDBY
         for place, pool in enumerate(self._pools):
-            verdict = verdicts.get(pool.key.model_name, Verdict.AWAKE)
+            verdict = verdicts.get(pool.key.model_name, ZeroVerdict.AWAKE)
             decision = self._decide(pool, seen.get(place), verdict, now, why_none)
             self._note(pool, seen.get(place), decision, now)
             await self._act(pool, decision)
@@ -166,7 +166,7 @@ class Scaler:
                 known.append(key)
         self._board.show(found, known)
 
-    def _verdicts(self, seen: Observations, found: FleetSum | None, now: float) -> dict[str, Verdict]:
+    def _verdicts(self, seen: Observations, found: FleetSum | None, now: float) -> dict[str, ZeroVerdict]:
         """Of every model whose pools may be empty."""
         verdicts = {}
         for model, planner in self._zeros.items():
@@ -180,29 +180,31 @@ class Scaler:
         return verdicts
 
     def _decide(
-        self, pool: ManagedPool, seen: PoolObservation | None, verdict: Verdict, now: float, why_none: Reason
-    ) -> Decision:
+        self, pool: ManagedPool, seen: PoolObservation | None, verdict: ZeroVerdict, now: float, why_none: Reason
+    ) -> PlanningDecision:
         if seen is None:
             return pool.planner.decide(None, now, why_none=why_none)
         mode, size = pool.config.bounds.mode, seen.num_present
-        hold = Decision(direction=Direction.HOLD, reason=Reason.ASLEEP, desired=size, load=measure(seen, pool.config))
-        if verdict is Verdict.WAKE and not size:
+        hold = PlanningDecision(
+            direction=Direction.HOLD, reason=Reason.ASLEEP, desired=size, load=measure(seen, pool.config)
+        )
+        if verdict is ZeroVerdict.WAKE and not size:
             return replace(hold, direction=Direction.UP, reason=Reason.WAKE, desired=1, num_start=1)
-        if verdict is Verdict.SLEEP:
+        if verdict is ZeroVerdict.SLEEP:
             return self._sleep(hold, seen)
-        if verdict is Verdict.ASLEEP:
+        if verdict is ZeroVerdict.ASLEEP:
             return hold
         if mode is ScalingMode.PLANNER:
             return pool.planner.decide(seen, now)
         return replace(hold, reason=Reason.HPA if mode is ScalingMode.HPA else Reason.NOT_MANAGED)
 
-    def _sleep(self, hold: Decision, seen: PoolObservation) -> Decision:
+    def _sleep(self, hold: PlanningDecision, seen: PoolObservation) -> PlanningDecision:
         live = [worker for worker in seen.staying if worker.is_live]
         if not live:
             return replace(hold, reason=Reason.NO_LIVE_WORKER, blocked=Reason.IDLE)
         return replace(hold, direction=Direction.DOWN, reason=Reason.IDLE, desired=0, victim=live[0].worker_id)
 
-    async def _act(self, pool: ManagedPool, decision: Decision) -> None:
+    async def _act(self, pool: ManagedPool, decision: PlanningDecision) -> None:
         for _ in range(decision.num_start):
             pool.asked(asyncio.create_task(self._backend.start(pool.key)))
         if decision.direction is Direction.DOWN:
@@ -228,7 +230,7 @@ class Scaler:
             return False
         return True
 
-    def _note(self, pool: ManagedPool, seen: PoolObservation | None, decision: Decision, now: float) -> None:
+    def _note(self, pool: ManagedPool, seen: PoolObservation | None, decision: PlanningDecision, now: float) -> None:
         """Show a decision; log changes of mind, not every second."""
         self._metrics.show(pool.key, seen, decision)
         self.history.note(pool.config.bounds.key, pool.config.bounds.mode, decision, seen, now)

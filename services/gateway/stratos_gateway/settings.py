@@ -20,7 +20,7 @@ from stratos_gateway.models.watermark_policy import WatermarkConfig
 from stratos_gateway.observe.settings import ObserveConfig
 from stratos_gateway.oidc.settings import OidcConfig, check_oidc
 from stratos_gateway.overflow.settings import OverflowConfig
-from stratos_gateway.policies.settings import PoliciesConfig
+from stratos_gateway.policies.settings import ContentPoliciesConfig
 from stratos_gateway.routers.settings import RoutersConfig
 from stratos_gateway.routes.settings import HealthConfig
 from stratos_gateway.sessions.liveness import SessionConfig
@@ -69,7 +69,7 @@ class GatewaySettings(ServiceSettings):
     routers: RoutersConfig = RoutersConfig()
     convictions: ConvictionConfig = ConvictionConfig()
     watermark: WatermarkConfig = WatermarkConfig()
-    policies: PoliciesConfig = PoliciesConfig()
+    policies: ContentPoliciesConfig = ContentPoliciesConfig()
     overflow: OverflowConfig = OverflowConfig()
 
     @field_validator("snapshot")

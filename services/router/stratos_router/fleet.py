@@ -12,7 +12,7 @@ from stratos.core.fleet import FleetWorker, WorkerStatus
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.fleet_views import FleetViews
-from stratos.routing.liveness import Liveness, OutReason
+from stratos.routing.liveness import OutReason, WorkerLiveness
 from stratos.routing.settings import LivenessConfig
 from stratos.routing.worker_view import WorkerView
 from stratos_router.discovery import Member
@@ -29,7 +29,7 @@ class _Record:
 
     def __init__(self, member: Member, settings: LivenessConfig) -> None:
         self.member = member
-        self.liveness = Liveness(settings)
+        self.liveness = WorkerLiveness(settings)
         self.reason: OutReason | None = OutReason.UNKNOWN
         """Why it may not be chosen, as of the last look."""
 

@@ -37,11 +37,11 @@ from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.filters import Rejection
 from stratos.routing.isolation import SuspectHolds
-from stratos.routing.picker import Choice, Refusal, choose, missing_features, never_fits
+from stratos.routing.picker import EndpointChoice, Refusal, choose, missing_features, never_fits
 from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
 from stratos.routing.prefill_memory import PrefillMemory
-from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
 from stratos.routing.worker_view import WorkerView
@@ -274,16 +274,16 @@ class Scheduler:
         finally:
             del self._calls[ticket], self._asks[ticket]
 
-    def _place(self, now: float, ticket: Ticket) -> Placement | Verdict:
+    def _place(self, now: float, ticket: Ticket) -> Placement | PlacementVerdict:
         request = ticket.request
         call = self._calls.get(ticket)
         if call is None or call.done():
-            return Verdict.INELIGIBLE  # its caller is about to leave
+            return PlacementVerdict.INELIGIBLE  # its caller is about to leave
         ask = self._ask_again(ticket)
         preferred = self._prefill_memory.recall(request.request_id) if request.is_move else ""
         views, version = self._fleet.views(now), self._fleet.version
         choice = self._placer.choose(ticket, ask, views, version, preferred_prefill=preferred)
-        return self._book(choice, ask, ticket, now) if isinstance(choice, Choice) else choice
+        return self._book(choice, ask, ticket, now) if isinstance(choice, EndpointChoice) else choice
 
     def _reserve(self, now: float, ticket: Ticket) -> None:
         self._placer.reserve(ticket, self._ask_again(ticket), self._fleet.views(now))
@@ -300,7 +300,7 @@ class Scheduler:
         ask = self._asks[ticket] = self._ask(ticket.request)
         return ask
 
-    def _book(self, choice: Choice, ask: Ask, ticket: Ticket, now: float) -> Placement:
+    def _book(self, choice: EndpointChoice, ask: Ask, ticket: Ticket, now: float) -> Placement:
         handoff_id = new_id("handoff")
         if choice.decode and choice.prefill:
             self._prefill_memory.note(ask.request.request_id, choice.prefill[0].ref.incarnation)

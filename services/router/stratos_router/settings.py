@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 from stratos.common.clock import SystemClock
 from stratos.core.requests.convictions import ConvictionConfig
 from stratos.routing.policy.policies import check_policies
-from stratos.routing.policy.settings import PoliciesConfig
+from stratos.routing.policy.settings import RoutingPoliciesConfig
 from stratos.routing.settings import AdmissionConfig, BookingConfig, LivenessConfig, QueueConfig, SuspectConfig
 from stratos.rpc.settings import ServiceSettings
 from stratos_router.discovery import open_discovery
@@ -38,7 +38,7 @@ class RouterSettings(ServiceSettings):
     bookings: BookingConfig = BookingConfig()
     suspects: SuspectConfig = SuspectConfig()
     convictions: ConvictionConfig = ConvictionConfig()
-    policies: PoliciesConfig = PoliciesConfig()
+    policies: RoutingPoliciesConfig = RoutingPoliciesConfig()
 
     @field_validator("discovery")
     @classmethod
@@ -48,6 +48,6 @@ class RouterSettings(ServiceSettings):
 
     @field_validator("policies")
     @classmethod
-    def _check_policies(cls, value: PoliciesConfig) -> PoliciesConfig:
+    def _check_policies(cls, value: RoutingPoliciesConfig) -> RoutingPoliciesConfig:
         check_policies(value)
         return value

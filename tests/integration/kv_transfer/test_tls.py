@@ -18,7 +18,7 @@ from stratos.common.tls.identity import PeerRole
 from stratos.core.kv import StagingLedger
 from stratos.kv_transfer.registry import make_receiver, make_sender, usable_transports
 from stratos.kv_transfer.settings import TlsTransportConfig, TransportConfig
-from stratos.pki.renewal import Wishes
+from stratos.pki.renewal import RenewalWishes
 from tests.support.kv.kv_transfer_world import SLOT_BYTES, World, payload_of
 from tests.support.servers.certificates import CertificateFolder
 
@@ -155,7 +155,7 @@ async def test_a_pair_lives_on_through_new_keys_certificates_and_cas(world: Worl
         link = await world.link(sender=_Connected(pair))
         await _exchange(world, link, 0, 7)
         assert relay.num_connections == 3, "one more after every three slots"
-        for number, wishes in enumerate((Wishes(rotate_ca=True), None, None)):
+        for number, wishes in enumerate((RenewalWishes(rotate_ca=True), None, None)):
             assert world.certificates
             world.certificates.run(wishes)
             await _exchange(world, link, 7 + number, 1)

@@ -22,7 +22,7 @@ import pytest
 from stratos.cli.local.ports import any_free_port
 from stratos.common.errors import PeerRefused, WorkerLost
 from stratos.common.tls.identity import PeerRole
-from stratos.pki.renewal import Wishes
+from stratos.pki.renewal import RenewalWishes
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.clients.router import RouterClient
 from tests.support.kv.fault_rounds import ROUNDS, is_whole, strike
@@ -123,7 +123,7 @@ def test_a_stream_outlives_new_certificates_and_a_new_ca(platform: PlatformProce
     folder = CertificateFolder.of_platform(Path(platform.facts()["tls_folder"]))
     old = (folder.path / PeerRole.GATEWAY / "tls.crt").read_bytes()
     expected = token_ids(platform, 200)
-    wishes = [Wishes(rotate_ca=True), None, None]
+    wishes = [RenewalWishes(rotate_ca=True), None, None]
     received: list[int] = []
     with client_of(platform) as client:
         extra = {"ignore_eos": True, "return_token_ids": True}

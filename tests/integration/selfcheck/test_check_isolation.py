@@ -16,7 +16,7 @@ from stratos.rpc.clients.admin import AdminClient
 from stratos.selfcheck.isolation.check import IsolationCheck, run_check
 from stratos.selfcheck.isolation.findings import State
 from stratos.store.ledger.ledger_store import LedgerStore
-from stratos_gateway.admin.routes import Caller
+from stratos_gateway.admin.routes import AdminCaller
 from tests.support.worlds.admin_world import AdminWorld, admin_world
 from tests.support.worlds.gateway_world import END_ID
 
@@ -83,7 +83,7 @@ async def test_models_and_tenants_that_can_be_reached_are_found(
         patch.setattr(Tenant, "may_use", lambda self, model: True)
         assert (await check(world))[MODELS] is State.FAILED
     with monkeypatch.context() as patch:
-        patch.setattr(Caller, "reach", lambda self, tenant: tenant)
+        patch.setattr(AdminCaller, "reach", lambda self, tenant: tenant)
         assert (await check(world))[ADMIN] is State.FAILED
 
 

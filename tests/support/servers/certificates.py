@@ -11,7 +11,7 @@ from stratos.common.tls.files import TlsFiles
 from stratos.common.tls.identity import PeerRole
 from stratos.common.tls.settings import TlsConfig
 from stratos.pki.keeper import RunReport, keep, read_authorities
-from stratos.pki.renewal import Authority, Policy, Wishes
+from stratos.pki.renewal import Authority, RenewalWishes, ValidityPolicy
 from stratos.pki.stores import CA, CERTIFICATE, KEY, FolderStore
 from stratos.rpc.clients.dialer import Dialer
 
@@ -35,8 +35,8 @@ class CertificateFolder:
         folder.now, folder.pause = datetime.datetime.now(datetime.UTC), datetime.timedelta(minutes=1)
         return folder
 
-    def run(self, wishes: Wishes | None = None) -> RunReport:
-        policy = Policy(overlap=self.pause)
+    def run(self, wishes: RenewalWishes | None = None) -> RunReport:
+        policy = ValidityPolicy(overlap=self.pause)
         report = keep(FolderStore(self.path), self.domain, list(PeerRole), policy, self.now, wishes=wishes)
         self.now += self.pause
         return report

@@ -25,11 +25,11 @@ from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.isolation import SuspectHolds
-from stratos.routing.picker import Choice
+from stratos.routing.picker import EndpointChoice
 from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
-from stratos.routing.policy.settings import PoliciesConfig
-from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.policy.settings import RoutingPoliciesConfig
+from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
 from stratos.routing.settings import BookingConfig, QueueConfig, SuspectConfig
@@ -113,7 +113,7 @@ class ReplayRouter:
         self.bookings = BookingLedger(BookingConfig())
         self.queue = PlacementQueue(QueueConfig(ttl_s=1e9, recovery_ttl_s=1e9, max_requests=1_000_000))
         self.placer = Placer(
-            Reservations(self.bookings), SuspectHolds(SuspectConfig()), Policies(PoliciesConfig()), random
+            Reservations(self.bookings), SuspectHolds(SuspectConfig()), Policies(RoutingPoliciesConfig()), random
         )
         self.version = 0
 
@@ -195,10 +195,10 @@ class AdmissionReplay:
         self._is_dirty.add(router.index)
 
     def _dispatch(self, router: ReplayRouter) -> None:
-        def place(ticket: Ticket) -> str | Verdict:
+        def place(ticket: Ticket) -> str | PlacementVerdict:
             ask = Ask(request=ticket.request)
             choice = router.placer.choose(ticket, ask, router.views(), router.version)
-            return self._book(router, ask, choice) if isinstance(choice, Choice) else choice
+            return self._book(router, ask, choice) if isinstance(choice, EndpointChoice) else choice
 
         def reserve(ticket: Ticket) -> None:
             router.placer.reserve(ticket, Ask(request=ticket.request), router.views())
@@ -207,7 +207,7 @@ class AdmissionReplay:
         for _ in router.queue.dispatch(self.clock.now(), place, reserve):
             pass
 
-    def _book(self, router: ReplayRouter, ask: Ask, choice: Choice) -> str:
+    def _book(self, router: ReplayRouter, ask: Ask, choice: EndpointChoice) -> str:
         router.version += 1
         request, view = ask.request, choice.worker
         booking = Booking(

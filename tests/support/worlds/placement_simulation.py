@@ -17,11 +17,11 @@ from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking, BookingLedger
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.isolation import SuspectHolds
-from stratos.routing.picker import Choice
+from stratos.routing.picker import EndpointChoice
 from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
-from stratos.routing.policy.settings import PoliciesConfig
-from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.policy.settings import RoutingPoliciesConfig
+from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
 from stratos.routing.settings import AdmissionConfig, BookingConfig, QueueConfig, SuspectConfig
@@ -74,7 +74,7 @@ class PlacementSimulation:
         self._admission = AdmissionConfig()
         self._bookings = BookingLedger(BookingConfig())
         self._placer = Placer(
-            Reservations(self._bookings), SuspectHolds(SuspectConfig()), Policies(PoliciesConfig()), Random(seed)
+            Reservations(self._bookings), SuspectHolds(SuspectConfig()), Policies(RoutingPoliciesConfig()), Random(seed)
         )
         self._queue = PlacementQueue(QueueConfig(max_requests=100_000))
         self._ends: list[tuple[float, str]] = []
@@ -140,10 +140,10 @@ class PlacementSimulation:
     def _ask(self, ticket: Ticket) -> Ask:
         return Ask(request=ticket.request, max_waiting_per_worker=self._admission.max_waiting_per_worker)
 
-    def _place(self, ticket: Ticket) -> str | Verdict:
+    def _place(self, ticket: Ticket) -> str | PlacementVerdict:
         ask = self._ask(ticket)
         choice = self._placer.choose(ticket, ask, FleetViews(self._views()), self._version)
-        if not isinstance(choice, Choice):
+        if not isinstance(choice, EndpointChoice):
             return choice
         self._version += 1
         worker = next(w for w in self.workers if w.name == choice.worker.ref.worker_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratos.common.clock import FakeClock
-from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.settings import QueueConfig
 from tests.support.worlds.fleet_samples import make_request
@@ -28,8 +28,8 @@ class QueueWorld:
         """Dispatch one request."""
         room = [True]
 
-        def place(ticket: Ticket) -> str | Verdict:
-            return room.pop() and ticket.request.request_id if room else Verdict.BLOCKED
+        def place(ticket: Ticket) -> str | PlacementVerdict:
+            return room.pop() and ticket.request.request_id if room else PlacementVerdict.BLOCKED
 
         found = list(self.queue.dispatch(self.clock.now(), place))
         assert len(found) <= 1

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from stratos.kv_transfer.staging import SlotLedger, SlotState
+from stratos.kv_transfer.staging import SlotLedger, StagingState
 from tests.support.examples import examples
 
 LEGS = st.sampled_from(["a", "b", "c"])
@@ -18,14 +18,14 @@ class SlotHistory(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.ledger = SlotLedger(6)
-        self.model = dict.fromkeys(range(6), (SlotState.FREE, ""))
+        self.model = dict.fromkeys(range(6), (StagingState.FREE, ""))
 
     def _in_state(self, state):
         return [slot for slot, (s, _) in self.model.items() if s is state]
 
     @rule(want=st.integers(-1, 8), leg=LEGS)
     def allocate(self, want, leg):
-        free = self._in_state(SlotState.FREE)
+        free = self._in_state(StagingState.FREE)
         taken = self.ledger.allocate(want, leg)
         assert len(set(taken)) == len(taken)
         assert set(taken) <= set(free), "a slot that a source may still write was granted"
@@ -34,22 +34,22 @@ class SlotHistory(RuleBasedStateMachine):
         if len(free) > 1:
             assert len(taken) < len(free), "the next leg finds none"
         for slot in taken:
-            self.model[slot] = (SlotState.GRANTED, leg)
+            self.model[slot] = (StagingState.GRANTED, leg)
 
     @rule(slot=SLOTS)
     def release(self, slot):
-        self._move(slot, SlotState.GRANTED, SlotState.FREE, lambda: self.ledger.release(slot))
+        self._move(slot, StagingState.GRANTED, StagingState.FREE, lambda: self.ledger.release(slot))
 
     @rule(slot=SLOTS)
     def settle(self, slot):
-        self._move(slot, SlotState.QUARANTINED, SlotState.FREE, lambda: self.ledger.settle(slot))
+        self._move(slot, StagingState.QUARANTINED, StagingState.FREE, lambda: self.ledger.settle(slot))
 
     @rule(slots=st.lists(SLOTS, unique=True, max_size=3), leg=LEGS)
     def quarantine(self, slots, leg):
-        if all(self.model[slot] == (SlotState.GRANTED, leg) for slot in slots):
+        if all(self.model[slot] == (StagingState.GRANTED, leg) for slot in slots):
             self.ledger.quarantine(slots, leg)
             for slot in slots:
-                self.model[slot] = (SlotState.QUARANTINED, leg)
+                self.model[slot] = (StagingState.QUARANTINED, leg)
         else:
             with pytest.raises(ValueError, match="staging slot"):
                 self.ledger.quarantine(slots, leg)
@@ -68,8 +68,8 @@ class SlotHistory(RuleBasedStateMachine):
             assert (self.ledger.state(slot), self.ledger.leg(slot)) == (state, leg)
         counts = self.ledger.counts()
         assert counts.total == 6
-        assert counts.free == len(self._in_state(SlotState.FREE))
-        assert counts.quarantined == len(self._in_state(SlotState.QUARANTINED))
+        assert counts.free == len(self._in_state(StagingState.FREE))
+        assert counts.quarantined == len(self._in_state(StagingState.QUARANTINED))
 
 
 SlotHistory.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -20,12 +20,12 @@ from stratos.common.errors import BadRequest, DependencyDown, NotFound, Overload
 from stratos.common.tls.identity import PeerRole
 from stratos.pki.keeper import RunReport, keep
 from stratos.pki.kubernetes_secrets import Cluster, SecretStore
-from stratos.pki.renewal import Policy, Wishes
+from stratos.pki.renewal import RenewalWishes, ValidityPolicy
 from stratos.pki.stores import CertificateStore, FolderStore
 
 NOW = datetime.datetime.now(datetime.UTC)
 ROLES = [PeerRole.GATEWAY, PeerRole.ROUTER]
-POLICY = Policy(overlap=datetime.timedelta(hours=1))
+POLICY = ValidityPolicy(overlap=datetime.timedelta(hours=1))
 
 
 class ApiServer(ThreadingHTTPServer):
@@ -111,7 +111,7 @@ def test_a_second_run_changes_nothing(store: CertificateStore) -> None:
 def test_every_role_is_told_of_a_new_ca_before_it_signs(store: CertificateStore) -> None:
     run(store)
     old = store.read("gateway")
-    assert run(store, 1, wishes=Wishes(rotate_ca=True)).written == ("ca", "gateway", "router")
+    assert run(store, 1, wishes=RenewalWishes(rotate_ca=True)).written == ("ca", "gateway", "router")
     announced = store.read("gateway")
     assert announced["tls.crt"] == old["tls.crt"]
     assert announced["ca.crt"].count(b"BEGIN") == 2
@@ -156,7 +156,7 @@ def test_of_two_runs_at_once_the_later_one_gives_way(api: ApiServer) -> None:
     mine, other = api.store(), api.store()
     assert mine.read("ca")
     other.read("ca")
-    run(other, 1, wishes=Wishes(rotate_ca=True))
+    run(other, 1, wishes=RenewalWishes(rotate_ca=True))
     with pytest.raises(Overloaded, match="another run"):
         mine.write("ca", {"authorities.json": b"[]"})
     api.secrets.clear()

@@ -11,18 +11,18 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from stratos.common.tls.identity import Identity, PeerRole
 from stratos.pki.authority import KeyPair, is_signed_by
-from stratos.pki.renewal import Certificates, Policy, Wishes, renew
+from stratos.pki.renewal import Certificates, RenewalWishes, ValidityPolicy, renew
 
 DAY = datetime.timedelta(days=1)
 START = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
-POLICY = Policy(lifetime=30 * DAY, ca_lifetime=200 * DAY, overlap=2 * DAY)
+POLICY = ValidityPolicy(lifetime=30 * DAY, ca_lifetime=200 * DAY, overlap=2 * DAY)
 ROLES = (PeerRole.GATEWAY, PeerRole.DECODE_WORKER)
 
 
 def run(
-    known: Certificates, day: float, wishes: Wishes | None = None, roles: Sequence[PeerRole] = ROLES
+    known: Certificates, day: float, wishes: RenewalWishes | None = None, roles: Sequence[PeerRole] = ROLES
 ) -> Certificates:
-    return renew(known, roles, POLICY, START + day * DAY, wishes or Wishes())
+    return renew(known, roles, POLICY, START + day * DAY, wishes or RenewalWishes())
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +79,10 @@ def test_another_domain_takes_new_certificates(first: Certificates) -> None:
 
 
 def test_a_new_ca_is_announced_then_signs_and_the_old_one_leaves(first: Certificates) -> None:
-    announced = run(first, 3, Wishes(rotate_ca=True))
+    announced = run(first, 3, RenewalWishes(rotate_ca=True))
     assert [bool(a.signs_since) for a in announced.authorities] == [True, False]
     assert announced.leaves == first.leaves
-    assert run(announced, 4, Wishes(rotate_ca=True)) == announced, "a second wish changes nothing"
+    assert run(announced, 4, RenewalWishes(rotate_ca=True)) == announced, "a second wish changes nothing"
 
     signs = run(announced, 5)
     assert len(signs.authorities) == 2

@@ -16,7 +16,7 @@ from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.planning.demand import Load, Reason
 from stratos.planning.observation import PoolObservation, WorkerLoad, observe
-from stratos.planning.planner import Decision, Direction, PoolPlanner
+from stratos.planning.planner import Direction, PlanningDecision, PoolPlanner
 from stratos.planning.settings import PoolBounds, PoolConfig, PoolKey
 from tests.support.examples import examples
 
@@ -43,11 +43,11 @@ class World:
         planner = dataclasses.replace(SETTINGS.planner, **changes)
         self.planner = PoolPlanner(PoolConfig(bounds=dataclasses.replace(SETTINGS.bounds, **bounds), planner=planner))
 
-    def decide(self, observation: PoolObservation | None, *, after_s: float = 1.0) -> Decision:
+    def decide(self, observation: PoolObservation | None, *, after_s: float = 1.0) -> PlanningDecision:
         self.clock.advance(after_s)
         return self.planner.decide(observation, self.clock.now())
 
-    def settle(self, observation: PoolObservation | None, seconds: int) -> list[Decision]:
+    def settle(self, observation: PoolObservation | None, seconds: int) -> list[PlanningDecision]:
         return [self.decide(observation) for _ in range(seconds)]
 
 

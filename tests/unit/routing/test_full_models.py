@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from stratos.core.placement import WorkerRole
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.full_models import FullModels
-from stratos.routing.picker import Choice, choose
+from stratos.routing.picker import EndpointChoice, choose
 from stratos.routing.policy.policies import Policies
-from stratos.routing.policy.settings import PoliciesConfig
-from stratos.routing.queueing.class_queue import Verdict
+from stratos.routing.policy.settings import RoutingPoliciesConfig
+from stratos.routing.queueing.class_queue import PlacementVerdict
 from tests.support.examples import examples
 from tests.support.worlds.fleet_samples import ledger, make_sample_ask, make_view
 
-POLICIES = Policies(PoliciesConfig())
+POLICIES = Policies(RoutingPoliciesConfig())
 
 workers = st.tuples(
     st.integers(5, 12), st.integers(0, 60), st.sampled_from(["", "lost"]), st.sampled_from(list(WorkerRole))
@@ -45,19 +45,19 @@ def test_whatever_is_covered_would_be_blocked(fleet, requests) -> None:
     for ask in requests:
         choice = choose(FleetViews(views), ask, POLICIES, Random(0))
         if (verdict := full.verdict(ask, 1)) is not None:
-            assert not isinstance(choice, Choice)
-            assert verdict is Verdict.FULL or choice.is_blocked
-        if not isinstance(choice, Choice):
+            assert not isinstance(choice, EndpointChoice)
+            assert verdict is PlacementVerdict.FULL or choice.is_blocked
+        if not isinstance(choice, EndpointChoice):
             full.learn(ask, choice, 1)
 
 
 def test_it_learns_from_want_of_seats_and_forgets_with_the_fleet() -> None:
     full, ask = FullModels(), make_sample_ask()
     refusal = choose(FleetViews([make_view(num_running=10)]), ask, POLICIES, Random(0))
-    assert not isinstance(refusal, Choice)
+    assert not isinstance(refusal, EndpointChoice)
     full.learn(ask, refusal, 7)
-    assert full.verdict(ask, 7) is Verdict.FULL
-    assert full.verdict(make_sample_ask(num_prompt_tokens=500), 7) is Verdict.FULL
+    assert full.verdict(ask, 7) is PlacementVerdict.FULL
+    assert full.verdict(make_sample_ask(num_prompt_tokens=500), 7) is PlacementVerdict.FULL
     assert full.verdict(make_sample_ask(model_digest="other"), 7) is None
     assert full.verdict(ask, 8) is None
 
@@ -66,14 +66,14 @@ def test_a_wide_request_says_nothing_about_smaller_ones_nor_about_those_with_oth
     full, wide = FullModels(), make_sample_ask(num_choices=4)
     views = [make_view(num_running=8)]
     refusal = choose(FleetViews(views), wide, POLICIES, Random(0))
-    assert not isinstance(refusal, Choice)
+    assert not isinstance(refusal, EndpointChoice)
     full.learn(wide, refusal, 7)
-    assert full.verdict(wide, 7) is Verdict.BLOCKED
+    assert full.verdict(wide, 7) is PlacementVerdict.BLOCKED
     assert full.verdict(make_sample_ask(num_choices=4, num_prompt_tokens=500), 7) is None
     assert full.verdict(make_sample_ask(), 7) is None
     single = dataclasses.replace(make_sample_ask(), closed=frozenset({"inc-decode-0"}))
     refusal = choose(FleetViews(views), single, POLICIES, Random(0))
-    assert not isinstance(refusal, Choice)
+    assert not isinstance(refusal, EndpointChoice)
     full.learn(single, refusal, 7)
-    assert full.verdict(single, 7) is Verdict.BLOCKED
+    assert full.verdict(single, 7) is PlacementVerdict.BLOCKED
     assert full.verdict(make_sample_ask(), 7) is None

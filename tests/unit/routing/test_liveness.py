@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stratos.common.clock import FakeClock
 from stratos.routing.bookings import Booking, BookingLedger
-from stratos.routing.liveness import Liveness, OutReason
+from stratos.routing.liveness import OutReason, WorkerLiveness
 from stratos.routing.settings import BookingConfig, LivenessConfig
 from tests.support.worlds.fleet_samples import make_request, make_status
 
@@ -17,7 +17,7 @@ INCARNATION = "inc-decode-0"
 
 
 def test_out_when_unknown_lost_silent_and_in_again_when_statuses_flow() -> None:
-    clock, liveness = FakeClock(), Liveness(LivenessConfig())
+    clock, liveness = FakeClock(), WorkerLiveness(LivenessConfig())
     assert liveness.out_reason(clock.now()) is OutReason.UNKNOWN
     liveness.on_status(make_status(), clock.now())
     clock.advance(1.5)
@@ -34,7 +34,7 @@ def test_out_when_unknown_lost_silent_and_in_again_when_statuses_flow() -> None:
 
 def _run(steps: list[tuple[int, bool]], *, interval_s: float = 0.125) -> list[OutReason | None]:
     """Verdict after each status (step counter, is computing)."""
-    clock, liveness, verdicts = FakeClock(), Liveness(LivenessConfig()), []
+    clock, liveness, verdicts = FakeClock(), WorkerLiveness(LivenessConfig()), []
     for step, is_computing in steps:
         clock.advance(interval_s)
         liveness.on_status(make_status(engine_step=step, is_computing=is_computing), clock.now())
@@ -50,7 +50,7 @@ def test_a_step_loop_that_stands_still_while_it_computes_is_hung_until_it_moves(
 
 
 def test_a_worker_of_slow_steps_gets_more_time() -> None:
-    clock, liveness = FakeClock(), Liveness(LivenessConfig())
+    clock, liveness = FakeClock(), WorkerLiveness(LivenessConfig())
     for _ in range(8):
         liveness.on_status(make_status(engine_step=7, is_computing=True, slow_step_s=1.0), clock.now())
         assert liveness.out_reason(clock.now()) is None
@@ -65,7 +65,7 @@ def test_an_idle_worker_is_never_hung_and_work_after_idling_starts_the_clock_ane
 
 
 def test_draining_and_not_ready_are_out() -> None:
-    clock, liveness = FakeClock(), Liveness(LivenessConfig())
+    clock, liveness = FakeClock(), WorkerLiveness(LivenessConfig())
     liveness.on_status(make_status(is_draining=True), clock.now())
     assert liveness.out_reason(clock.now()) is OutReason.DRAINING
     liveness.on_status(make_status(not_ready_reason="loading"), clock.now())

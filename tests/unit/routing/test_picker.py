@@ -15,14 +15,14 @@ from stratos.core.placement import WorkerRole
 from stratos.routing.admission import Ask
 from stratos.routing.filters import Rejection
 from stratos.routing.fleet_views import FleetViews
-from stratos.routing.picker import Choice, Refusal, choose, missing_features, never_fits
+from stratos.routing.picker import EndpointChoice, Refusal, choose, missing_features, never_fits
 from stratos.routing.policy.policies import Policies
-from stratos.routing.policy.settings import PoliciesConfig
+from stratos.routing.policy.settings import RoutingPoliciesConfig
 from stratos.routing.prefill_memory import PrefillMemory
 from stratos.routing.worker_view import BookedLoad
 from tests.support.worlds.fleet_samples import IDENTITY, ledger, make_request, make_sample_ask, make_view
 
-POLICIES = Policies(PoliciesConfig(default="balanced"))
+POLICIES = Policies(RoutingPoliciesConfig(default="balanced"))
 PREFILL = WorkerRole.PREFILL
 
 
@@ -32,7 +32,7 @@ def pick(*views, ask=None, policies=POLICIES, seed=0):
 
 def chosen(*views, **kwargs) -> str:
     choice = pick(*views, **kwargs)
-    assert isinstance(choice, Choice)
+    assert isinstance(choice, EndpointChoice)
     return choice.decode.ref.worker_id
 
 
@@ -194,10 +194,10 @@ def test_prefill_workers_pair_by_identity_best_first_at_most_two() -> None:
         make_view("p4", PREFILL, out_reason="hung"),
     ]
     choice = pick(make_view(), *prefill)
-    assert isinstance(choice, Choice)
+    assert isinstance(choice, EndpointChoice)
     assert [view.ref.worker_id for view in choice.prefill] == ["p1", "p2"]
     alone = pick(make_view(), *prefill[3:])
-    assert isinstance(alone, Choice)
+    assert isinstance(alone, EndpointChoice)
     assert alone.prefill == ()
 
 
@@ -207,7 +207,7 @@ def test_a_chosen_worker_always_passes_every_bound(loads, seed) -> None:
     ask = make_sample_ask()
     choice = pick(*views, ask=ask, seed=seed)
     passing = [view for view in views if ask.num_blocks_short(view) <= 0 and ask.num_slots_short(view) <= 0]
-    if isinstance(choice, Choice):
+    if isinstance(choice, EndpointChoice):
         assert choice.decode in passing
     else:
         assert passing == []
@@ -216,10 +216,10 @@ def test_a_chosen_worker_always_passes_every_bound(loads, seed) -> None:
 def test_a_recovery_returns_to_the_prefill_worker_that_has_its_prompt() -> None:
     views = [make_view(), make_view("p0", PREFILL, num_queued_tokens=900), make_view("p1", PREFILL)]
     choice = choose(FleetViews(views), make_sample_ask(), POLICIES, Random(0), preferred_prefill="inc-p0")
-    assert isinstance(choice, Choice)
+    assert isinstance(choice, EndpointChoice)
     assert [view.ref.worker_id for view in choice.prefill] == ["p0", "p1"]
     gone = choose(FleetViews(views), make_sample_ask(), POLICIES, Random(0), preferred_prefill="inc-gone")
-    assert isinstance(gone, Choice)
+    assert isinstance(gone, EndpointChoice)
     assert [view.ref.worker_id for view in gone.prefill] == ["p1", "p0"]
 
 

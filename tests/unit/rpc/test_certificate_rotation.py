@@ -15,7 +15,7 @@ import pytest
 from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.tls.identity import PeerRole
-from stratos.pki.renewal import Wishes
+from stratos.pki.renewal import RenewalWishes
 from stratos.rpc.clients.dialer import Dialer
 from tests.support.fakes.rpc_echo import EchoService, running
 from tests.support.servers.certificates import CertificateFolder
@@ -62,7 +62,7 @@ async def test_a_stream_outlives_the_replacement_of_its_ca(tmp_path: Path) -> No
         stream = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest())
         await steps.next(stream, 1)
 
-        assert folder.run(Wishes(rotate_ca=True)).num_authorities == 2  # announced
+        assert folder.run(RenewalWishes(rotate_ca=True)).num_authorities == 2  # announced
         await _list(peer)
         assert not await _is_refused(outdated, service.address)
         await steps.next(stream, 2)
@@ -87,7 +87,7 @@ async def test_a_connection_that_is_made_again_shows_the_newest_certificate(tmp_
         address = first.address
         peer = folder.dialer(PeerRole.GATEWAY).channel(address, PeerRole.LORA_REGISTRY)
         await _list(peer)
-    for wishes in (Wishes(rotate_ca=True), None, None):
+    for wishes in (RenewalWishes(rotate_ca=True), None, None):
         folder.run(wishes)
     async with running(second, listen=address, **folder.settings(PeerRole.LORA_REGISTRY)):
         await _list(peer)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from stratos.engine.settings import SchedulerConfig
-from stratos.routing.policy.settings import PoliciesConfig
+from stratos.routing.policy.settings import RoutingPoliciesConfig
 from stratos.sim.fleet import FleetConfig, SimFleet
-from stratos.sim.report import Outcome, Recorder, Report
+from stratos.sim.report import Recorder, Report, SimulatedOutcome
 from stratos.sim.timeline import Timeline
-from stratos.sim.traces import Session, mixed, shared_prefixes
+from stratos.sim.traces import ClientSession, mixed, shared_prefixes
 from stratos.sim.worker import WorkerConfig
 
 SESSIONS = shared_prefixes(1, num_prefixes=8, num_sessions=96, prefix_tokens=256)
@@ -17,8 +17,8 @@ POOL = WorkerConfig(num_blocks=128, scheduler=SchedulerConfig(max_num_seqs=4))
 """Holds the prefixes of 4 of 8 groups, beside what runs."""
 
 
-def run(policy: str, sessions: list[Session] = SESSIONS, worker: WorkerConfig = POOL) -> Report:
-    config = FleetConfig(num_workers=4, worker=worker, policies=PoliciesConfig(default=policy), concurrency=8)
+def run(policy: str, sessions: list[ClientSession] = SESSIONS, worker: WorkerConfig = POOL) -> Report:
+    config = FleetConfig(num_workers=4, worker=worker, policies=RoutingPoliciesConfig(default=policy), concurrency=8)
     return SimFleet(config, sessions).run().report()
 
 
@@ -38,7 +38,7 @@ def test_affinity_finds_prefixes_that_turns_in_order_scatter(policy: str) -> Non
 
 def test_turns_of_a_session_find_their_history_by_precise_match() -> None:
     chat = next(session for session in mixed(3, num_sessions=20) if len(session.turns) > 3)
-    report = run("prefix", [Session(0, chat.turns)], worker=WorkerConfig())
+    report = run("prefix", [ClientSession(0, chat.turns)], worker=WorkerConfig())
     prompts = [len(turn.prompt_ids) for turn in chat.turns]
     histories = [len(turn.prompt_ids) + turn.num_output_tokens for turn in chat.turns[:-1]]
     cached = sum(history // 16 * 16 for history in histories)  # full blocks; the last sampled token has no KV yet
@@ -63,7 +63,9 @@ def test_events_of_one_time_keep_their_order() -> None:
 
 def test_a_report_leaves_the_warming_up_out() -> None:
     outcomes = [
-        Outcome(arrived_s=i, first_token_s=i + 0.1 * i, ended_s=i + 1.0, num_prompt_tokens=10, num_cached_tokens=i)
+        SimulatedOutcome(
+            arrived_s=i, first_token_s=i + 0.1 * i, ended_s=i + 1.0, num_prompt_tokens=10, num_cached_tokens=i
+        )
         for i in range(10)
     ]
     report = Recorder(outcomes=outcomes, loads=[(1, 3), (1, 3)]).report(skip=0.5)

@@ -14,7 +14,7 @@ from stratos.common.tls.identity import InvalidCertificate, PeerRole
 
 if TYPE_CHECKING:
     from stratos.pki.keeper import RunReport
-    from stratos.pki.renewal import Policy
+    from stratos.pki.renewal import ValidityPolicy
     from stratos.pki.stores import CertificateStore
 
 certificates_app = typer.Typer(help="Certificates for mTLS between services.", no_args_is_help=True)
@@ -79,12 +79,12 @@ def renew(
 ) -> None:
     """Renew what is due, a CA too; refuses where there is none. Processes take new files without a restart."""
     from stratos.pki.keeper import keep
-    from stratos.pki.renewal import Wishes
+    from stratos.pki.renewal import RenewalWishes
 
     with explained_errors():
         store = _store(folder, secrets, namespace, api_server, label)
         policy = _policy(lifetime_days, ca_lifetime_days, overlap_s, dns_name)
-        wishes = Wishes(rotate_ca=rotate_ca, reissue=reissue)
+        wishes = RenewalWishes(rotate_ca=rotate_ca, reissue=reissue)
         _report(keep(store, domain, _roles(role, secrets), policy, _now(), wishes=wishes, must_exist=True))
 
 
@@ -140,10 +140,12 @@ def _store(
     return SecretStore(cluster_of_pod(secrets, namespace, api_server, named))
 
 
-def _policy(lifetime_days: float, ca_lifetime_days: float, overlap_s: float, dns_names: list[str] | None) -> Policy:
-    from stratos.pki.renewal import Policy
+def _policy(
+    lifetime_days: float, ca_lifetime_days: float, overlap_s: float, dns_names: list[str] | None
+) -> ValidityPolicy:
+    from stratos.pki.renewal import ValidityPolicy
 
-    return Policy(
+    return ValidityPolicy(
         lifetime=datetime.timedelta(days=lifetime_days),
         ca_lifetime=datetime.timedelta(days=ca_lifetime_days),
         overlap=datetime.timedelta(seconds=overlap_s),

@@ -51,7 +51,7 @@ STORE_LOST = (
 )
 
 
-class Platform:
+class LocalPlatform:
     """Starts and stops everything; also what the autoscaler's requests end up at."""
 
     def __init__(

@@ -21,7 +21,7 @@ LEAST_ENTRIES = 16
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptTable:
     entries: np.ndarray
     """int32; those from ``length`` on mean nothing."""
     length: int = 0
@@ -31,7 +31,7 @@ class KeptTables:
     """One per runner. Each plan is applied once, in the order of launches, before its rows are looked up."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _KeptTable] = {}
 
     def __len__(self) -> int:
         """Sequences with a table."""
@@ -50,13 +50,13 @@ class KeptTables:
             if kept is None or row.block_table or kept.length != row.table_begin:
                 self._take(row, kept)
 
-    def _take(self, row: PlanRow, kept: _Kept | None) -> None:
+    def _take(self, row: PlanRow, kept: _KeptTable | None) -> None:
         begin, end = row.table_begin, row.table_begin + len(row.block_table)
         known = 0 if kept is None else kept.length
         if begin > known:
             raise ValueError(f"sequence {row.seq_id}: {known} entries of its block table are known, not {begin}")
         if kept is None:
-            kept = self._kept[row.seq_id] = _Kept(np.zeros(max(LEAST_ENTRIES, end), dtype=np.int32))
+            kept = self._kept[row.seq_id] = _KeptTable(np.zeros(max(LEAST_ENTRIES, end), dtype=np.int32))
         elif end > len(kept.entries):
             grown = np.zeros(max(2 * len(kept.entries), end), dtype=np.int32)
             grown[:begin] = kept.entries[:begin]

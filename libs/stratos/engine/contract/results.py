@@ -120,7 +120,7 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class BlockReservation:
     """Blocks taken for a hand-off: reserved, invisible."""
 
     key: RequestKey

@@ -6,7 +6,7 @@ import dataclasses
 
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import EngineRequest, RequestKey
-from stratos.engine.contract.results import Reservation
+from stratos.engine.contract.results import BlockReservation
 from stratos.engine.requests.context import EngineContext
 from stratos.engine.sequence import ReservedState
 
@@ -25,7 +25,7 @@ class ReservationTable:
     def open(self) -> tuple[RequestKey, ...]:
         return tuple(self._states)
 
-    def reserve(self, request: EngineRequest) -> Reservation | None:
+    def reserve(self, request: EngineRequest) -> BlockReservation | None:
         """Take everything a hand-off needs, or nothing."""
         context, blocks = self._context, self._kv.blocks
         num_choices = sum(not choice.finished for choice in request.choices)
@@ -59,7 +59,7 @@ class ReservationTable:
         state.num_output_blocks = self._kv.admission.output_blocks(request, num_choices)
         scheduler.num_reserved_seqs += num_batch_slots
         scheduler.num_reserved_output_blocks += state.num_output_blocks
-        return Reservation(key=request.key, num_skip_tokens=skip, num_tokens=num_tokens)
+        return BlockReservation(key=request.key, num_skip_tokens=skip, num_tokens=num_tokens)
 
     def _load(self, hashes: list[bytes]) -> list[int]:
         """Blocks that the next plan fills from host memory; there is room for them."""

@@ -50,7 +50,7 @@ from stratos.engine.settings import RunnerConfig
 from stratos.engine.sizing.fit import cpu_room, fitted, plan_of
 from stratos.engine.sizing.machine import read_machine, resident_bytes
 from stratos.engine.sizing.need import read_need
-from stratos.engine.sizing.plan import EnginePlan, Room, Work
+from stratos.engine.sizing.plan import EnginePlan, Room, SizingWork
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NON_FINITE_HIDDEN = "the model's hidden state is not finite"
@@ -98,7 +98,7 @@ class TorchRunner(Runner):
     @classmethod
     @torch.inference_mode()
     def load(
-        cls, config: RunnerConfig, device: str = "cpu", clock: Clock | None = None, work: Work | None = None
+        cls, config: RunnerConfig, device: str = "cpu", clock: Clock | None = None, work: SizingWork | None = None
     ) -> Self:
         """Load a model folder, choose what is left open and the number of threads, and allocate the KV pool.
 
@@ -118,7 +118,7 @@ class TorchRunner(Runner):
         target, clock = torch.device(device), clock or SystemClock()
         files = read_model_files(config.model_folder(), config.model_digest)
         model = parse_decoder_config(files.config, has_lm_head=files.can_generate)
-        plan = plan_of(config, room_of(target), work or Work())
+        plan = plan_of(config, room_of(target), work or SizingWork())
         config = fitted(config, plan)
         dtype = DTYPES[config.dtype]
         streams = streaming(config, model, target)

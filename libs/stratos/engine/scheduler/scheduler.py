@@ -43,7 +43,7 @@ MAX_READY_JOBS = 4
 
 
 @dataclass(slots=True)
-class Decision:
+class StepDecision:
     """Sequences that run in this step with the number of tokens each, and what else happened."""
 
     scheduled: list[tuple[Sequence, int]] = field(default_factory=list)
@@ -149,9 +149,9 @@ class Scheduler:
 
     # -- one step ----------------------------------------------------------------------------------
 
-    def schedule(self) -> Decision:
+    def schedule(self) -> StepDecision:
         """Decide the next step and take the blocks it needs."""
-        decision, now = Decision(), self.clock.now()
+        decision, now = StepDecision(), self.clock.now()
         budget = StepBudget(self.config, self.cost, self._blocks.block_size)
         is_admitting = self.is_admitting
         served = sorted(self.running, key=lambda s: (s.remaining != 1, self.order.key(s, now)))
@@ -168,7 +168,7 @@ class Scheduler:
             self._admit(decision, budget, now)
         return decision
 
-    def _serve(self, sequences: list[Sequence], decision: Decision, budget: StepBudget, now: float) -> bool:
+    def _serve(self, sequences: list[Sequence], decision: StepDecision, budget: StepBudget, now: float) -> bool:
         """Let running sequences run, in this order; ``True`` when blocks were short."""
         has_preempted = False
         for sequence in sequences:
@@ -188,7 +188,7 @@ class Scheduler:
                 budget.charge(sequence, count)
         return has_preempted
 
-    def _preempt_for(self, sequence: Sequence, decision: Decision, now: float) -> bool:
+    def _preempt_for(self, sequence: Sequence, decision: StepDecision, now: float) -> bool:
         """Free the blocks of the sequence served last. ``False``: ``sequence`` does not run in this step."""
         if self._kv.fences.is_pending or self._kv.tier.is_busy:
             return False  # blocks come back when the launched step, or the next one, retires
@@ -216,7 +216,7 @@ class Scheduler:
         self.num_preemptions += 1
         return victim is not sequence
 
-    def _expire(self, decision: Decision, now: float) -> None:
+    def _expire(self, decision: StepDecision, now: float) -> None:
         for sequence in self.running:
             if is_over(sequence.terms, now):
                 decision.failed.append((sequence, DeadlinePassed()))
@@ -227,7 +227,7 @@ class Scheduler:
             elif is_over(sequence.terms, now):
                 decision.failed.append((sequence, DeadlinePassed()))
 
-    def _admit(self, decision: Decision, budget: StepBudget, now: float) -> None:
+    def _admit(self, decision: StepDecision, budget: StepBudget, now: float) -> None:
         self._is_short = self.num_free_seqs <= 0
         if self._is_short or budget.is_spent:
             return

@@ -7,7 +7,7 @@ from typing import Literal
 
 from stratos.engine.native.isa import SOURCE_FOLDER, supported_sets
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
-from stratos.engine.sizing.plan import Choice
+from stratos.engine.sizing.plan import SizingChoice
 
 TILES = "amx"
 
@@ -17,7 +17,7 @@ def engine_process_for(device: str) -> Literal["thread", "process"]:
     return "process" if device == "cuda" else "thread"
 
 
-def device_choices(device: str, scheduler: SchedulerConfig, engine_process: str = "auto") -> tuple[Choice, ...]:
+def device_choices(device: str, scheduler: SchedulerConfig, engine_process: str = "auto") -> tuple[SizingChoice, ...]:
     """Token budget, overlap and process, as they are set or as the device decides."""
     is_gpu = device == "cuda"
     kind = "on a GPU" if is_gpu else "on a CPU"
@@ -25,24 +25,24 @@ def device_choices(device: str, scheduler: SchedulerConfig, engine_process: str 
     overlap = is_gpu if scheduler.enable_overlap is None else scheduler.enable_overlap
     process = engine_process_for(device) if engine_process == "auto" else engine_process
     return (
-        Choice("token budget", f"{budget:,}", kind if scheduler.max_num_batched_tokens is None else "as set"),
-        Choice("overlap", "on" if overlap else "off", kind if scheduler.enable_overlap is None else "as set"),
-        Choice("engine", process, kind if engine_process == "auto" else "as set"),
+        SizingChoice("token budget", f"{budget:,}", kind if scheduler.max_num_batched_tokens is None else "as set"),
+        SizingChoice("overlap", "on" if overlap else "off", kind if scheduler.enable_overlap is None else "as set"),
+        SizingChoice("engine", process, kind if engine_process == "auto" else "as set"),
     )
 
 
-def kernels_choice(config: RunnerConfig, cpu_flags: frozenset[str], folder: Path = SOURCE_FOLDER) -> Choice:
+def kernels_choice(config: RunnerConfig, cpu_flags: frozenset[str], folder: Path = SOURCE_FOLDER) -> SizingChoice:
     """The build of the C++ kernels that a CPU engine loads, and which machines it exchanges KV with."""
     if not config.enable_native_kernels:
-        return Choice("kernels", "torch", "as set; KV is exchanged with such machines only")
+        return SizingChoice("kernels", "torch", "as set; KV is exchanged with such machines only")
     builds = [isa.name for isa in supported_sets(cpu_flags) if config.native_isa in ("auto", isa.name)]
     built = [name for name in builds if (folder / f"kernels-{name}.so").exists()]
     if not built:
-        return Choice("kernels", "torch", "slower: " + _why_none(cpu_flags, builds))
+        return SizingChoice("kernels", "torch", "slower: " + _why_none(cpu_flags, builds))
     if built[0] == TILES and config.native_isa == "auto":
         other = "for a pool with others set native_isa to avx512-bf16 on all"
-        return Choice("kernels", TILES, f"16-bit KV is exchanged exactly with AMX machines only; {other}")
-    return Choice("kernels", built[0], f"16-bit KV is exchanged exactly with machines that take {built[0]} too")
+        return SizingChoice("kernels", TILES, f"16-bit KV is exchanged exactly with AMX machines only; {other}")
+    return SizingChoice("kernels", built[0], f"16-bit KV is exchanged exactly with machines that take {built[0]} too")
 
 
 def _why_none(cpu_flags: frozenset[str], builds: list[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.machine import Machine
 from stratos.engine.sizing.need import read_need
-from stratos.engine.sizing.plan import CPU_RUNTIME_BYTES, EnginePlan, Room, Wishes, Work, plan_engine
+from stratos.engine.sizing.plan import CPU_RUNTIME_BYTES, EnginePlan, Room, SizingWishes, SizingWork, plan_engine
 
 
 def cpu_room(machine: Machine, num_sharers: int = 1, taken_bytes: int = 0) -> Room:
@@ -29,7 +29,7 @@ def cpu_room(machine: Machine, num_sharers: int = 1, taken_bytes: int = 0) -> Ro
 
 def work_of(
     config: RunnerConfig, scheduler: SchedulerConfig, *, device: str, staging_bytes: int = 0, ring_bytes: int = 0
-) -> Work:
+) -> SizingWork:
     """What an engine of these settings does at once.
 
     Args:
@@ -41,7 +41,7 @@ def work_of(
     """
     is_gpu = device == "cuda"
     captures_adapters = config.enable_grouped_lora and config.enable_sorted_adapters and not config.enable_exact_kernels
-    return Work(
+    return SizingWork(
         num_seqs=scheduler.max_num_seqs,
         num_batched_tokens=scheduler.for_device(device).token_budget,
         kv_watermark=scheduler.kv_watermark,
@@ -56,7 +56,7 @@ def is_fitted(config: RunnerConfig) -> bool:
     return config.dtype != "auto" and config.kv_pool_bytes > 0 and config.max_model_len > 0
 
 
-def plan_of(config: RunnerConfig, room: Room, work: Work) -> EnginePlan:
+def plan_of(config: RunnerConfig, room: Room, work: SizingWork) -> EnginePlan:
     """The plan for a model folder.
 
     Raises:
@@ -64,7 +64,7 @@ def plan_of(config: RunnerConfig, room: Room, work: Work) -> EnginePlan:
     """
     need = read_need(config.model_folder())
     is_streaming = config.attention_window > 0
-    wishes = Wishes(
+    wishes = SizingWishes(
         dtype=config.dtype,
         kv_dtype=config.kv_dtype,
         kv_pool_bytes=config.kv_pool_bytes,

@@ -49,7 +49,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class SizingWishes:
     """What was set; "auto" and 0 leave the choice."""
 
     dtype: str = "auto"
@@ -64,7 +64,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class SizingWork:
     """What the engine does at once, and what else it takes."""
 
     num_seqs: int = 64
@@ -79,7 +79,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SizingChoice:
     """One line for the reader: what, how much, why."""
 
     name: str
@@ -94,10 +94,10 @@ class EnginePlan:
     dtype: str
     kv_pool_bytes: int
     max_model_len: int
-    choices: tuple[Choice, ...]
+    choices: tuple[SizingChoice, ...]
 
 
-def plan_engine(need: ModelNeed, room: Room, wishes: Wishes, work: Work) -> EnginePlan:
+def plan_engine(need: ModelNeed, room: Room, wishes: SizingWishes, work: SizingWork) -> EnginePlan:
     """Choose what was not set.
 
     Raises:
@@ -127,16 +127,16 @@ def plan_engine(need: ModelNeed, room: Room, wishes: Wishes, work: Work) -> Engi
         kv_pool_bytes=pool,
         max_model_len=longest,
         choices=(
-            Choice("dtype", dtype, why_dtype),
-            Choice("weights", size(need.weight_bytes(dtype)), "copies for the products included"),
-            Choice("KV pool", size(pool), f"{pool // token_bytes:,} tokens of {size(token_bytes)}; {why_pool}"),
+            SizingChoice("dtype", dtype, why_dtype),
+            SizingChoice("weights", size(need.weight_bytes(dtype)), "copies for the products included"),
+            SizingChoice("KV pool", size(pool), f"{pool // token_bytes:,} tokens of {size(token_bytes)}; {why_pool}"),
             *_staging_choice(room, work),
-            Choice("context", f"{longest:,}", why_len),
+            SizingChoice("context", f"{longest:,}", why_len),
         ),
     )
 
 
-def _choose_dtype(need: ModelNeed, room: Room, wishes: Wishes) -> tuple[str, str]:
+def _choose_dtype(need: ModelNeed, room: Room, wishes: SizingWishes) -> tuple[str, str]:
     if wishes.dtype != "auto":
         return wishes.dtype, "as set"
     in_float32 = need.weight_bytes("float32")
@@ -147,7 +147,7 @@ def _choose_dtype(need: ModelNeed, room: Room, wishes: Wishes) -> tuple[str, str
     return need.stored_dtype, "as stored: half of float32's bytes for each token to read"
 
 
-def _fixed_bytes(need: ModelNeed, room: Room, work: Work, dtype: str) -> dict[str, int]:
+def _fixed_bytes(need: ModelNeed, room: Room, work: SizingWork, dtype: str) -> dict[str, int]:
     """Everything but the pool."""
     element = DTYPE_BYTES[dtype]
     logits = work.num_seqs * need.vocab_size * 4
@@ -159,15 +159,15 @@ def _fixed_bytes(need: ModelNeed, room: Room, work: Work, dtype: str) -> dict[st
     return parts | ({name: work.staging_bytes} if work.staging_bytes else {})
 
 
-def _staging_choice(room: Room, work: Work) -> tuple[Choice, ...]:
+def _staging_choice(room: Room, work: SizingWork) -> tuple[SizingChoice, ...]:
     if not (room.is_gpu and work.staging_bytes):
         return ()
     why = "all that may be open or not yet unmapped; set cuda_ipc.max_pairs and staging.slots_per_pair"
-    return (Choice(STAGING_RINGS, size(work.staging_bytes), why),)
+    return (SizingChoice(STAGING_RINGS, size(work.staging_bytes), why),)
 
 
 def _choose_pool(
-    least: int, longest: int, token_bytes: int, fixed: int, room: Room, wishes: Wishes, work: Work
+    least: int, longest: int, token_bytes: int, fixed: int, room: Room, wishes: SizingWishes, work: SizingWork
 ) -> tuple[int, str]:
     block_bytes = token_bytes * wishes.block_size
     batch = work.num_seqs * EXPECTED_TOKENS
@@ -188,7 +188,7 @@ def _choose_pool(
     )
 
 
-def _tokens_for(length: int, wishes: Wishes, work: Work) -> int:
+def _tokens_for(length: int, wishes: SizingWishes, work: SizingWork) -> int:
     """Tokens of a pool whose admitted part holds a sequence of ``length``, in whole blocks."""
     blocks = -(-length // wishes.block_size)
     while int(blocks * wishes.block_size * work.kv_watermark) < length:

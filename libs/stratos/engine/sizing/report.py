@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stratos.engine.sizing.machine import Machine
-from stratos.engine.sizing.plan import Choice, size
+from stratos.engine.sizing.plan import SizingChoice, size
 
 UNITS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
 """Best first: which one is named."""
@@ -20,7 +20,7 @@ def machine_line(machine: Machine) -> str:
     return f"{machine.cpu_name}, {unit}, {cores}{sockets}, {memory}"
 
 
-def choices_block(title: str, choices: Sequence[Choice]) -> str:
+def choices_block(title: str, choices: Sequence[SizingChoice]) -> str:
     """A line for each choice under the title."""
     names, values = (max(len(getattr(choice, field)) for choice in choices) for field in ("name", "value"))
     lines = (f"  {choice.name:<{names}}  {choice.value:<{values}}  {choice.reason}" for choice in choices)

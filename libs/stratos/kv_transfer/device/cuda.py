@@ -24,7 +24,7 @@ _EVENT_BLOCKING_SYNC_NO_TIMING = 3
 _OUT_OF_MEMORY = 2
 
 
-class _Handle(ctypes.Structure):
+class _IpcHandle(ctypes.Structure):
     """CUipcMemHandle: passed by value."""
 
     _fields_ = (("reserved", ctypes.c_ubyte * HANDLE_BYTES),)
@@ -64,13 +64,13 @@ class Driver:
         self._within("cuMemFree_v2", ctypes.c_uint64(address))
 
     def handle_of(self, address: int) -> bytes:
-        handle = _Handle()
+        handle = _IpcHandle()
         self._within("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(address))
         return bytes(handle.reserved)
 
     def open(self, handle: bytes) -> int:
         """Address at which the memory of a handle is mapped here."""
-        address, given = ctypes.c_uint64(), _Handle.from_buffer_copy(handle)
+        address, given = ctypes.c_uint64(), _IpcHandle.from_buffer_copy(handle)
         self._within("cuIpcOpenMemHandle_v2", ctypes.byref(address), given, ctypes.c_uint(_LAZY_PEER_ACCESS))
         return address.value
 

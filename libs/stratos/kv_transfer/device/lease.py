@@ -42,7 +42,7 @@ HELLO_BYTES, GRANT_BYTES = _HELLO.size, _GRANT.size
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class DeviceGrant:
     """What the receiver lends."""
 
     num_bytes: int
@@ -70,13 +70,13 @@ def decode_hello(data: bytes) -> bytes:
     return data[len(_MAGIC) :]
 
 
-def encode_grant(grant: Grant) -> bytes:
+def encode_grant(grant: DeviceGrant) -> bytes:
     """Answer of the receiver."""
     assert len(grant.handle) == HANDLE_BYTES, "a driver has handles of one size"
     return _GRANT.pack(_MAGIC, grant.num_bytes, grant.device.encode(), grant.handle)
 
 
-def decode_grant(data: bytes) -> Grant:
+def decode_grant(data: bytes) -> DeviceGrant:
     """What was lent. Raises ``ConnectionError``: it is malformed, or cut short."""
     if len(data) != GRANT_BYTES:
         raise ConnectionError("the pair is gone, or has a sender already")
@@ -84,7 +84,7 @@ def decode_grant(data: bytes) -> Grant:
     device = name.rstrip(b"\0").decode("ascii", errors="replace")
     if magic != _MAGIC or not _DEVICE.fullmatch(device):
         raise ConnectionError("the peer speaks another protocol")
-    return Grant(num_bytes, device, handle)
+    return DeviceGrant(num_bytes, device, handle)
 
 
 def check_user(connection: socket.socket) -> None:
@@ -94,7 +94,7 @@ def check_user(connection: socket.socket) -> None:
         raise ConnectionError(f"the peer's process is of user {user}")
 
 
-def borrow(path: Path, secret: bytes, timeout_s: float) -> tuple[socket.socket, Grant]:
+def borrow(path: Path, secret: bytes, timeout_s: float) -> tuple[socket.socket, DeviceGrant]:
     """Ask for the memory of a pair; blocks. The socket is the lease: close it when the memory is unmapped.
 
     Raises:

@@ -24,7 +24,7 @@ from stratos.kv_transfer.accepting import Accepting
 from stratos.kv_transfer.device.lease import (
     HELLO_BYTES,
     SECRET_BYTES,
-    Grant,
+    DeviceGrant,
     check_user,
     decode_hello,
     encode_grant,
@@ -65,7 +65,7 @@ class _DeviceRing(Ring):
         assert self._memory is not None, "a pair that has ended is asked for nothing"
         return self._memory.span(slot * self._slot_bytes, num_bytes)
 
-    def lend(self, lease: socket.socket, grant: Callable[[ExportedMemory], Grant]) -> None:
+    def lend(self, lease: socket.socket, grant: Callable[[ExportedMemory], DeviceGrant]) -> None:
         """Give the handle to a sender, the first one only."""
         if self._is_closed or self._lease is not None or self._memory is None:
             raise ConnectionError("the pair has ended, or has a sender already")
@@ -189,9 +189,9 @@ class DeviceRings(Rings):
             lease.close()
             raise
 
-    def _grant(self, memory: ExportedMemory) -> Grant:
+    def _grant(self, memory: ExportedMemory) -> DeviceGrant:
         size = self._config.slot_bytes * self._config.slots_per_pair
-        return Grant(size, self._device.device, memory.handle)
+        return DeviceGrant(size, self._device.device, memory.handle)
 
 
 def check_slots(config: StagingConfig) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from stratos.common.errors import Internal, WorkerLost
 from stratos.core.device.payload import Payload
 from stratos.kv_transfer.blocking import BlockingThreads
-from stratos.kv_transfer.device.lease import Grant, borrow, is_lent, parse_address
+from stratos.kv_transfer.device.lease import DeviceGrant, borrow, is_lent, parse_address
 from stratos.kv_transfer.device.memory import AttachedMemory, DeviceMemory, NoDeviceRoomError
 from stratos.kv_transfer.device.receiver import CUDA_IPC
 from stratos.kv_transfer.private_directory import private_directory
@@ -94,7 +94,7 @@ class DeviceSender(CachingSender):
             lease.close()
             raise
 
-    def _map_granted(self, grant: Grant, lease: socket.socket) -> AttachedMemory:
+    def _map_granted(self, grant: DeviceGrant, lease: socket.socket) -> AttachedMemory:
         try:
             return self._device.attach(grant.handle, grant.num_bytes)
         except NoDeviceRoomError:
@@ -105,7 +105,7 @@ class DeviceSender(CachingSender):
             raise
 
 
-def _checked(grant: Grant, offer: TransportOffer) -> Grant:
+def _checked(grant: DeviceGrant, offer: TransportOffer) -> DeviceGrant:
     if grant.num_bytes != offer.slot_bytes * offer.num_slots:
         raise ValueError(f"the ring of {offer.pair} has {grant.num_bytes} bytes, not what its offer says")
     return grant

@@ -12,7 +12,7 @@ from stratos.routing.policy.named import NAMED
 from stratos.routing.policy.pickers import PICKERS
 from stratos.routing.policy.prefix_index import PrefixIndex
 from stratos.routing.policy.scorers import INDEXED_SCORERS, SCORERS, ScoringContext
-from stratos.routing.policy.settings import PoliciesConfig, PolicyConfig
+from stratos.routing.policy.settings import PolicyConfig, RoutingPoliciesConfig
 from stratos.routing.worker_view import WorkerView
 
 MAX_POOLS = 512
@@ -23,7 +23,7 @@ class InvalidPolicy(ValueError):
     """The configuration names a policy, a scorer, a filter or a picker that there is not; the message says which."""
 
 
-class Policy:
+class PoolPolicy:
     """One policy at work in one pool."""
 
     def __init__(self, config: PolicyConfig) -> None:
@@ -60,12 +60,12 @@ class Policies:
         InvalidPolicy: a name in it is unknown.
     """
 
-    def __init__(self, config: PoliciesConfig, index: PrefixIndex | None = None) -> None:
+    def __init__(self, config: RoutingPoliciesConfig, index: PrefixIndex | None = None) -> None:
         check_policies(config)
         self._config = config
         self.index = PrefixIndex(config.max_indexed_blocks) if index is None else index
         self._known = {**NAMED, **config.custom}
-        self._by_pool: dict[tuple[WorkerRole, str], Policy] = {}
+        self._by_pool: dict[tuple[WorkerRole, str], PoolPolicy] = {}
 
     def context(self, request: PlacementRequest) -> ScoringContext:
         """What is known of a request, for ``rank``."""
@@ -95,16 +95,16 @@ class Policies:
             names.add(self._config.default)
         return any(INDEXED_SCORERS & self._known[name].scorers.keys() for name in names)
 
-    def _policy(self, role: WorkerRole, model_digest: str) -> Policy:
+    def _policy(self, role: WorkerRole, model_digest: str) -> PoolPolicy:
         policy = self._by_pool.get((role, model_digest))
         if policy is None:
             if len(self._by_pool) >= MAX_POOLS:
                 self._by_pool.clear()  # only turns are lost
-            policy = self._by_pool[role, model_digest] = Policy(self._known[self.name_of(role, model_digest)])
+            policy = self._by_pool[role, model_digest] = PoolPolicy(self._known[self.name_of(role, model_digest)])
         return policy
 
 
-def check_policies(config: PoliciesConfig) -> None:
+def check_policies(config: RoutingPoliciesConfig) -> None:
     """Refuse names that there are not.
 
     Raises:

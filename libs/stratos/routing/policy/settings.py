@@ -1,4 +1,4 @@
-"""What can be configured of policies; the router's settings hold ``PoliciesConfig``."""
+"""What can be configured of policies; the router's settings hold ``RoutingPoliciesConfig``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoliciesConfig:
+class RoutingPoliciesConfig:
     """Which policy places the requests of which pool."""
 
     default: str = "prefix"

@@ -19,7 +19,7 @@ MAX_MOVES_SCAN = 256
 """Moves that are tried when the ones before them have to wait."""
 
 
-class Verdict(enum.Enum):
+class PlacementVerdict(enum.Enum):
     """Why a request was not placed."""
 
     BLOCKED = "blocked"
@@ -57,7 +57,7 @@ class Dispatched(Generic[T]):
     result: T
 
 
-Place = Callable[[Ticket], T | Verdict]
+Place = Callable[[Ticket], T | PlacementVerdict]
 """Try to place a request now; a result means that it is placed."""
 Reserve = Callable[[Ticket], None]
 """Keep room for a blocked request at one worker, which is closed to others until it is placed; a place may be taken."""
@@ -165,26 +165,26 @@ class ClassQueue:
         fits_tokens = num_requests == 0 or num_tokens + new_tokens <= self._settings.max_tokens
         return num_requests < self._settings.max_requests and fits_tokens
 
-    def dispatch(self, now: float, place: Place[T], reserve: Reserve) -> Dispatched[T] | Verdict | None:
+    def dispatch(self, now: float, place: Place[T], reserve: Reserve) -> Dispatched[T] | PlacementVerdict | None:
         """Place one request.
 
         A blocked request lets others pass; once it is entitled to, it reserves room at one worker.
 
         Returns:
-            What was placed; ``Verdict.FULL`` when nothing of this model can be placed; ``None`` when nothing of this
-            class can be placed and lower classes may try.
+            The placed one; ``PlacementVerdict.FULL`` when nothing of this model can be placed; ``None`` when
+            nothing of this class can be placed and lower classes may try.
         """
         for flow in self._flows_in_order():
             is_moves = flow is self._moves
             for ticket in islice(flow, MAX_MOVES_SCAN if is_moves else MAX_SCAN):
                 result = place(ticket)
-                if not isinstance(result, Verdict):
+                if not isinstance(result, PlacementVerdict):
                     self.remove(ticket)
                     self.charge(ticket)
                     return Dispatched(ticket, result)
-                if result is Verdict.FULL:
+                if result is PlacementVerdict.FULL:
                     return result
-                if result is Verdict.BLOCKED:
+                if result is PlacementVerdict.BLOCKED:
                     # A young blocked request lets others pass; an old one keeps the room that gets free at one worker
                     # for itself, so that a large request is not passed for ever by small ones.
                     if is_moves or now - ticket.arrived >= self._settings.hold_after_s:

@@ -19,10 +19,10 @@ from stratos.routing.queueing.class_queue import (
     ClassQueue,
     Dispatched,
     Place,
+    PlacementVerdict,
     Reserve,
     T,
     Ticket,
-    Verdict,
     never_reserve,
 )
 from stratos.routing.queueing.wait_estimate import QueuePace
@@ -66,7 +66,7 @@ class ModelQueue:
         aged = self._aged(now) if self._quota.is_open else None
         if aged is not None:
             result = place(aged)
-            if not isinstance(result, Verdict):
+            if not isinstance(result, PlacementVerdict):
                 queue = self.of(aged.request)
                 queue.remove(aged)
                 queue.charge(aged)
@@ -77,7 +77,7 @@ class ModelQueue:
             if isinstance(found, Dispatched):
                 self._quota.count(is_aged=False)
                 return found
-            if found is Verdict.FULL:
+            if found is PlacementVerdict.FULL:
                 return None
         return None
 

@@ -24,7 +24,7 @@ Rank = tuple[int, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class WorkerReservation:
     """One worker, kept for one request."""
 
     ticket: Ticket
@@ -45,7 +45,7 @@ class Reservations:
 
     def __init__(self, bookings: BookingLedger) -> None:
         self._bookings = bookings
-        self._by_worker: dict[str, Reservation] = {}
+        self._by_worker: dict[str, WorkerReservation] = {}
 
     def __len__(self) -> int:
         return len(self._live())
@@ -76,9 +76,9 @@ class Reservations:
         free = [view for view in candidates if view.ref.incarnation not in live]
         if free:
             best = min(free, key=lambda view: (self._fits_after(view, ask), view.num_seqs))
-            live[best.ref.incarnation] = Reservation(ticket, best.ref.incarnation)
+            live[best.ref.incarnation] = WorkerReservation(ticket, best.ref.incarnation)
 
-    def _live(self) -> dict[str, Reservation]:
+    def _live(self) -> dict[str, WorkerReservation]:
         """Reservations of requests that still wait."""
         for held in [held for held in self._by_worker.values() if not held.ticket.is_waiting]:
             del self._by_worker[held.incarnation]
@@ -113,5 +113,5 @@ class Reservations:
         return placed_at
 
 
-def _urgency(held: Reservation) -> Rank:
+def _urgency(held: WorkerReservation) -> Rank:
     return held.rank

@@ -50,7 +50,7 @@ class Child:
     parent_pid: int
 
 
-class ForkServer:
+class ForkService:
     """Serves one channel until it is closed; returns in children alone."""
 
     def __init__(self, channel: socket.socket) -> None:
@@ -162,7 +162,7 @@ def main() -> int:
     """Serve; in a child, be the service."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     end_with_parent(int(sys.argv[2]))
-    child = ForkServer(channel).run()
+    child = ForkService(channel).run()
     if child is not None:
         end_as(partial(become, child))
     return 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stratos.selfcheck.isolation.callers import Caller
-from stratos.selfcheck.isolation.findings import Finding, finding
+from stratos.selfcheck.isolation.callers import ProbeCaller
+from stratos.selfcheck.isolation.findings import IsolationFinding, finding
 from stratos.selfcheck.isolation.probe_tenants import Probes
 
 UNKNOWN = "isolation-unknown-model"
 
 
-def probe_acl(probes: Probes, names: Sequence[str], private: Sequence[str]) -> Finding:
+def probe_acl(probes: Probes, names: Sequence[str], private: Sequence[str]) -> IsolationFinding:
     """Every bound caller with every name on every route.
 
     Args:
@@ -46,7 +46,7 @@ def requests_for(name: str) -> Iterator[tuple[str, str, Any]]:
     yield "GET", f"/v1/models/{name}", None
 
 
-def differences(caller: Caller, name: str) -> Iterator[str]:
+def differences(caller: ProbeCaller, name: str) -> Iterator[str]:
     """Routes on which a name looks other than one that there is not."""
     for (method, path, body), (_, unknown_path, unknown_body) in zip(
         requests_for(name), requests_for(UNKNOWN), strict=True

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratos.selfcheck.isolation.findings import Finding, finding
+from stratos.selfcheck.isolation.findings import IsolationFinding, finding
 from stratos.selfcheck.isolation.probe_tenants import Probes
 
 _PREFIX = "/admin/v1"
 
 
-def probe_admin(probes: Probes) -> Finding:
+def probe_admin(probes: Probes) -> IsolationFinding:
     """Every route that could show or change what is another's."""
     own, other = probes.names
     refused: list[tuple[str, str, Any]] = [

@@ -11,8 +11,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stratos.selfcheck.isolation.callers import Caller, Timed
-from stratos.selfcheck.isolation.findings import Finding, State, finding
+from stratos.selfcheck.isolation.callers import ProbeCaller, Timed
+from stratos.selfcheck.isolation.findings import IsolationFinding, State, finding
 
 MAX_PROMPT_CHARS = 3000
 MIN_RATIO = 1.3
@@ -30,7 +30,7 @@ class Round:
     again: Timed
 
 
-def probe_caches(one: Caller, two: Caller, model: str, num_chars: int, num_rounds: int) -> list[Round]:
+def probe_caches(one: ProbeCaller, two: ProbeCaller, model: str, num_chars: int, num_rounds: int) -> list[Round]:
     """Ask all rounds, one request at a time."""
     rounds = []
     for caller in (one, two):
@@ -48,7 +48,7 @@ def make_prompt(num_chars: int) -> str:
     return " ".join(words)
 
 
-def judge_counts(rounds: Sequence[Round]) -> Finding:
+def judge_counts(rounds: Sequence[Round]) -> IsolationFinding:
     """By the cached tokens that answers report."""
     check, num = "prefix cache, by cached tokens", len(rounds)
     leaks = [
@@ -58,11 +58,13 @@ def judge_counts(rounds: Sequence[Round]) -> Finding:
         return finding(check, leaks, "")
     num_hits = sum(r.again.num_cached_tokens > 0 for r in rounds)
     if not num_hits:
-        return Finding(State.UNKNOWN, check, "no tenant hits its own prompts here, so nothing is shown")
-    return Finding(State.OK, check, f"tenant one hit its own prompt {num_hits} times of {num}, tenant two never")
+        return IsolationFinding(State.UNKNOWN, check, "no tenant hits its own prompts here, so nothing is shown")
+    return IsolationFinding(
+        State.OK, check, f"tenant one hit its own prompt {num_hits} times of {num}, tenant two never"
+    )
 
 
-def judge_times(rounds: Sequence[Round]) -> Finding:
+def judge_times(rounds: Sequence[Round]) -> IsolationFinding:
     """By the time to the first token: tenant two must be as slow as a tenant that has no cache."""
     check = "prefix cache, by time"
     miss, other, hit = (
@@ -71,10 +73,12 @@ def judge_times(rounds: Sequence[Round]) -> Finding:
     )
     figures = f"miss {miss * 1e3:.1f} ms, tenant two {other * 1e3:.1f} ms, hit {hit * 1e3:.1f} ms (medians)"
     if miss < MIN_RATIO * hit:
-        return Finding(State.UNKNOWN, check, f"a hit is hardly faster than a miss, so times show nothing: {figures}")
+        return IsolationFinding(
+            State.UNKNOWN, check, f"a hit is hardly faster than a miss, so times show nothing: {figures}"
+        )
     if other >= (miss + hit) / 2:
-        return Finding(State.OK, check, figures)
+        return IsolationFinding(State.OK, check, figures)
     num_fast = sum(r.other.ttft_s < (r.first.ttft_s + r.again.ttft_s) / 2 for r in rounds)
     if num_fast < MIN_FAST_RATIO * len(rounds):
-        return Finding(State.UNKNOWN, check, f"times differ too much from round to round: {figures}")
-    return Finding(State.FAILED, check, f"tenant two is as fast as a hit: {figures}")
+        return IsolationFinding(State.UNKNOWN, check, f"times differ too much from round to round: {figures}")
+    return IsolationFinding(State.FAILED, check, f"tenant two is as fast as a hit: {figures}")

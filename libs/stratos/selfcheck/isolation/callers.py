@@ -37,7 +37,7 @@ class Shape:
     headers: Mapping[str, str]
 
 
-class Caller:
+class ProbeCaller:
     """One key at one API.
 
     Args:

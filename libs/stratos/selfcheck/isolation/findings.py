@@ -17,7 +17,7 @@ class State(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class IsolationFinding:
     """One check."""
 
     state: State
@@ -29,10 +29,10 @@ class Finding:
         return f"{self.state.value:<8} {self.check}: {self.detail}"
 
 
-def finding(check: str, problems: Iterable[str], detail: str) -> Finding:
+def finding(check: str, problems: Iterable[str], detail: str) -> IsolationFinding:
     """A check that holds unless there are problems."""
     found = list(problems)
     if not found:
-        return Finding(State.OK, check, detail)
+        return IsolationFinding(State.OK, check, detail)
     more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-    return Finding(State.FAILED, check, "; ".join(found[:3]) + more)
+    return IsolationFinding(State.FAILED, check, "; ".join(found[:3]) + more)

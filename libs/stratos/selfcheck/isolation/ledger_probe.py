@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from stratos.common.errors import DependencyDown
-from stratos.selfcheck.isolation.callers import Caller
-from stratos.selfcheck.isolation.findings import Finding, State, finding
+from stratos.selfcheck.isolation.callers import ProbeCaller
+from stratos.selfcheck.isolation.findings import IsolationFinding, State, finding
 from stratos.selfcheck.isolation.probe_tenants import Probes
 
 WAIT_S = 15.0
@@ -16,15 +16,15 @@ WAIT_S = 15.0
 _POLL_S = 0.2
 
 
-def probe_ledger(probes: Probes) -> Finding:
+def probe_ledger(probes: Probes) -> IsolationFinding:
     """Compare what answers said with what the ledger says, after the other probes."""
     check, one, two = "usage ledger", probes.one, probes.two
     if one.send("GET", "/v1/usage").status_code == 404:
-        return Finding(State.UNKNOWN, check, "this gateway keeps no ledger")
+        return IsolationFinding(State.UNKNOWN, check, "this gateway keeps no ledger")
     deadline = time.monotonic() + WAIT_S
     while _total(one)["requests"] < one.num_completed or _total(two)["requests"] < two.num_completed:
         if time.monotonic() > deadline:
-            return Finding(State.UNKNOWN, check, "tenants do not see their own usage, so nothing is shown")
+            return IsolationFinding(State.UNKNOWN, check, "tenants do not see their own usage, so nothing is shown")
         time.sleep(_POLL_S)
     problems = [problem for caller in (one, two, probes.plan_bound) for problem in _problems(caller)]
     counts = (
@@ -33,7 +33,7 @@ def probe_ledger(probes: Probes) -> Finding:
     return finding(check, problems, counts)
 
 
-def _problems(caller: Caller) -> Iterator[str]:
+def _problems(caller: ProbeCaller) -> Iterator[str]:
     found = _total(caller)
     for measure, own in (("requests", caller.num_completed), ("prompt_tokens", caller.num_prompt_tokens)):
         if found[measure] != own:
@@ -43,12 +43,12 @@ def _problems(caller: Caller) -> Iterator[str]:
         yield f"a tenant sees the usage of the keys {sorted(strangers)[:3]}"
 
 
-def _total(caller: Caller) -> dict[str, Any]:
+def _total(caller: ProbeCaller) -> dict[str, Any]:
     total: dict[str, Any] = _read(caller)["total"]
     return total
 
 
-def _read(caller: Caller, **query: str) -> dict[str, Any]:
+def _read(caller: ProbeCaller, **query: str) -> dict[str, Any]:
     """Usage; the store may be slow for a moment.
 
     Raises:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stratos.common.errors import StratosError
 from stratos.rpc.clients.admin import AdminClient
-from stratos.selfcheck.isolation.callers import Caller
+from stratos.selfcheck.isolation.callers import ProbeCaller
 
 NOTHING = "isolation-nothing"
 """Name of a model that there is not."""
@@ -20,15 +20,15 @@ _FREE = {"requests_per_min": None, "tokens_per_min": None, "max_sequences": None
 class Probes:
     """Callers of the check; those of ``one`` and ``two`` may use every model."""
 
-    one: Caller
-    two: Caller
-    plan_bound: Caller
+    one: ProbeCaller
+    two: ProbeCaller
+    plan_bound: ProbeCaller
     """Its plan has no model."""
-    key_bound: Caller
+    key_bound: ProbeCaller
     """A key of ``one`` that has no model."""
-    admin_as_tenant: Caller
+    admin_as_tenant: ProbeCaller
     """The admin port with a key of ``one`` that only calls models."""
-    admin_as_owner: Caller
+    admin_as_owner: ProbeCaller
     """The admin port with a key of the role tenant-admin of ``one``."""
     names: tuple[str, str]
     """Of the tenants one and two."""
@@ -51,10 +51,10 @@ def probe_tenants(admin: AdminClient, api_url: str) -> Iterator[Probes]:
             stack.callback(forget, name)
             admin.call("PUT", f"/tenants/{name}", {"plan": "standard", "overrides": {**_FREE, "models": models}})
 
-        def caller(url: str, tenant: str, **terms: object) -> tuple[Caller, str]:
+        def caller(url: str, tenant: str, **terms: object) -> tuple[ProbeCaller, str]:
             body = {"tenant": tenant, "name": "check-isolation", "expires_in_s": 3600, **terms}
             made = admin.call("POST", "/keys", body)
-            found = Caller(url, made["key"])
+            found = ProbeCaller(url, made["key"])
             stack.callback(found.close)
             return found, str(made["key_id"])
 

@@ -24,7 +24,7 @@ LONG_CONTEXT = 32768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class PlannedFleet:
     """Workers that are to run on the machine."""
 
     num_workers: int
@@ -56,7 +56,7 @@ def check_compiler(compiler: str | None, has_kernels: bool) -> Finding:
     return fail("compiler", "no C++ compiler, and no kernels are built", "install g++ and run make setup again")
 
 
-def check_drivers(gpus: GpuFacts, fleet: Fleet) -> Finding:
+def check_drivers(gpus: GpuFacts, fleet: PlannedFleet) -> Finding:
     """GPUs that are wanted need a driver and device nodes; GPUs that are there may be wanted."""
     if fleet.device == "cuda":
         if not gpus.num_devices or not gpus.driver:
@@ -156,7 +156,9 @@ def check_certificates(folder: Path | None, results: Sequence[tuple[str, str]]) 
     return [fail("certificates", why, advice) if why else ok("certificates", line) for line, why in results]
 
 
-def check_settings(machine: Machine, fleet: Fleet, config: RunnerConfig, scheduler: SchedulerConfig) -> list[Finding]:
+def check_settings(
+    machine: Machine, fleet: PlannedFleet, config: RunnerConfig, scheduler: SchedulerConfig
+) -> list[Finding]:
     """Settings that start, and disappoint later."""
     found: list[Finding] = []
     threads = fleet.num_workers * max(1, fleet.threads)

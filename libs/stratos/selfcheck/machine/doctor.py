@@ -50,7 +50,7 @@ class DoctorAsk:
 def examine(ask: DoctorAsk, env: Mapping[str, str]) -> list[Finding]:
     """Every finding; asks Redis and the object store, and changes nothing."""
     machine, config = read_machine(), heeded_config(ask.workers, env)
-    fleet = checks.Fleet(num_workers=ask.workers.num_workers, threads=ask.threads, device=ask.device)
+    fleet = checks.PlannedFleet(num_workers=ask.workers.num_workers, threads=ask.threads, device=ask.device)
     plan = _plan(ask.workers, machine, env)
     redis, store_problem = asyncio.run(_ask_stores(ask))
     shm, staging = TransportConfig().shm_directory, TransportConfig().staging

@@ -25,7 +25,7 @@ from stratos.engine.contract.results import StepResult
 from stratos.rpc.tracing import TRACING_OFF, SpanKind, Tracing
 from stratos.worker.decode.intents import Intents, sum_intents
 from stratos.worker.decode.latencies import Latencies
-from stratos.worker.decode.session import Session
+from stratos.worker.decode.session import OutputSession
 from stratos.worker.decode.spans import describe_decode
 from stratos.worker.decode.usage_log import UsageLog
 from stratos.worker.engine_client.base import EngineClient
@@ -93,7 +93,7 @@ class RequestTable:
         self._orphan_ttl_s = orphan_ttl_s
         self._tracing = tracing
         self._records: dict[str, RequestRecord] = {}
-        self._sessions: dict[RequestKey, Session] = {}
+        self._sessions: dict[RequestKey, OutputSession] = {}
         self._tasks: dict[RequestKey, asyncio.Task[None]] = {}
         self.is_draining = False
 
@@ -115,7 +115,7 @@ class RequestTable:
         """Requests that still hold resources of this worker."""
         return len(self._tasks)
 
-    def submit(self, session: Session, submission: Submission) -> None:
+    def submit(self, session: OutputSession, submission: Submission) -> None:
         """Start a request, or resume one.
 
         Raises:
@@ -158,7 +158,7 @@ class RequestTable:
         record.cancel_choices(choice_indexes)
         self._mark(record)
 
-    def attach(self, session: Session, key: RequestKey, num_received: dict[int, int]) -> None:
+    def attach(self, session: OutputSession, key: RequestKey, num_received: dict[int, int]) -> None:
         """Let ``session`` go on with a request whose own session broke, from what it has received.
 
         Raises:
@@ -174,7 +174,7 @@ class RequestTable:
         record.rewind(num_received)
         session.mark(record)
 
-    def release(self, session: Session) -> None:
+    def release(self, session: OutputSession) -> None:
         """The session broke: its requests are orphans from now on."""
         self.usage.leave(session)
         for record in self._records.values():

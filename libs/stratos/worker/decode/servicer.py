@@ -31,7 +31,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
     def __init__(self, context: Callable[[], WorkerContext], table: Callable[[], RequestTable]) -> None:
         self._context = context
         self._table = table
-        self._sessions: set[sessions.Session] = set()
+        self._sessions: set[sessions.OutputSession] = set()
         self._one_closed = asyncio.Event()
 
     async def Session(
@@ -45,7 +45,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
         check_protocol(hello.hello.protocol_version)
         if unknown := shared.features - frozenset(hello.hello.features):
             _log.info("a gateway of another build never asks for: %s", name_features(unknown))
-        session = sessions.Session(shared.engine, shared.clock)
+        session = sessions.OutputSession(shared.engine, shared.clock)
         self._sessions.add(session)
         table.usage.join(session)
         reader = asyncio.create_task(self._read(session, context))
@@ -72,14 +72,14 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
             self._one_closed.clear()
             await self._one_closed.wait()
 
-    async def _read(self, session: sessions.Session, context: Any) -> None:
+    async def _read(self, session: sessions.OutputSession, context: Any) -> None:
         try:
             while (message := await context.read()) is not grpc.aio.EOF:
                 self._handle(session, message)
         finally:
             session.close()
 
-    def _handle(self, session: sessions.Session, message: decode_pb2.SessionRequest) -> None:
+    def _handle(self, session: sessions.OutputSession, message: decode_pb2.SessionRequest) -> None:
         """One message up; what is wrong with it is answered as that request's error and harms no other."""
         shared, table = self._context(), self._table()
         match message.WhichOneof("message"):

@@ -52,7 +52,7 @@ class StepCounts:
     counts: tuple[UsageCount, ...]
 
 
-class Session:
+class OutputSession:
     """Outgoing side of one bidirectional stream. Belongs to the event loop."""
 
     def __init__(self, engine: EngineClient, clock: Clock) -> None:

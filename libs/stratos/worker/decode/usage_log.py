@@ -24,7 +24,7 @@ from stratos.worker.meters.settings import UsageConfig
 _POLL_S = 0.02
 
 
-class Listener(Protocol):
+class UsageListener(Protocol):
     """A gateway's session; ``session.Session`` is the one of a worker."""
 
     def report(self, counts: list[UsageCount]) -> None:
@@ -43,7 +43,7 @@ class DropCount(Protocol):
 @dataclass(slots=True)
 class _Held:
     count: UsageCount
-    owner: Listener | None
+    owner: UsageListener | None
     ended_s: float
     due_s: float
     """When it is offered, where it has no owner."""
@@ -64,16 +64,16 @@ class UsageLog:
         self._dropped = dropped
         self._held: OrderedDict[RequestKey, _Held] = OrderedDict()
         self._attempts: dict[str, set[int]] = {}
-        self._listeners: dict[Listener, None] = {}
+        self._listeners: dict[UsageListener, None] = {}
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def join(self, listener: Listener) -> None:
+    def join(self, listener: UsageListener) -> None:
         """A gateway opened a session."""
         self._listeners[listener] = None
 
-    def leave(self, listener: Listener) -> None:
+    def leave(self, listener: UsageListener) -> None:
         """The session broke: its counts have no owner from now on."""
         self._listeners.pop(listener, None)
         due_s = self._clock.now() + self._config.claim_after_s
@@ -81,7 +81,7 @@ class UsageLog:
             if held.owner is listener:
                 held.owner, held.due_s = None, due_s
 
-    def add(self, count: UsageCount, owner: Listener | None) -> None:
+    def add(self, count: UsageCount, owner: UsageListener | None) -> None:
         """An attempt has ended; without an owner, its gateway has been gone for long enough."""
         now_s = self._clock.now()
         if count.key in self._held:

@@ -15,7 +15,7 @@ from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.requests.embedding import EmbedRequest
 from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
-from stratos.engine.contract.results import EngineStatus, Reservation, StepResult
+from stratos.engine.contract.results import BlockReservation, EngineStatus, StepResult
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.kv_transfer.port.base import DataPort
 
@@ -90,8 +90,8 @@ class EngineClient(ABC):
     async def match(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> int:
         return int(await self._call("match", prompt_ids, adapter_digest, cache_salt))
 
-    async def reserve(self, request: EngineRequest) -> Reservation | None:
-        reservation: Reservation | None = await self._call("reserve", request)
+    async def reserve(self, request: EngineRequest) -> BlockReservation | None:
+        reservation: BlockReservation | None = await self._call("reserve", request)
         return reservation
 
     async def commit(self, key: RequestKey) -> None:

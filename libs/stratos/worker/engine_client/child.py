@@ -32,6 +32,7 @@ from stratos.worker.engine_client.wire import (
     PORT,
     Call,
     Died,
+    EngineStartFailed,
     Failure,
     FromEngine,
     Happened,
@@ -39,7 +40,6 @@ from stratos.worker.engine_client.wire import (
     Snapshot,
     Start,
     Started,
-    StartFailed,
     Stepped,
     decode,
     encode,
@@ -143,7 +143,7 @@ async def serve_engine(arguments: list[str], make: Callable[[bytes], ThreadEngin
     try:
         engine = await run_in_own_thread(make, start.settings)
     except Exception as error:
-        await _say_last(writer, StartFailed(Failure.of(error)))
+        await _say_last(writer, EngineStartFailed(Failure.of(error)))
         return 1
     await engine.start()
     try:

@@ -17,7 +17,7 @@ from stratos.engine.fake.runner import FakeRunner
 from stratos.engine.sizing.device import device_choices, kernels_choice
 from stratos.engine.sizing.fit import work_of
 from stratos.engine.sizing.machine import read_machine
-from stratos.engine.sizing.plan import EnginePlan, Work
+from stratos.engine.sizing.plan import EnginePlan, SizingWork
 from stratos.engine.sizing.report import choices_block, machine_line
 from stratos.kv_transfer.device.rings import planned_bytes
 from stratos.kv_transfer.port.local import PortTransport
@@ -99,7 +99,7 @@ def _log_choices(settings: WorkerSettings, plan: EnginePlan) -> None:
     _log.info("%s", choices_block(f"engine on {settings.device}: {machine_line(machine)}", choices))
 
 
-def _cuda_runner(settings: WorkerSettings, work: Work) -> Runner:
+def _cuda_runner(settings: WorkerSettings, work: SizingWork) -> Runner:
     config, max_num_seqs = settings.runner, settings.scheduler.max_num_seqs
     try:
         from stratos.engine.runner.cuda.runner import CudaRunner, max_sequences

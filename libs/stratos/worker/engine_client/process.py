@@ -31,13 +31,13 @@ from stratos.worker.engine_client.wire import (
     PORT,
     Call,
     Died,
+    EngineStartFailed,
     FromEngine,
     Happened,
     Reply,
     Snapshot,
     Start,
     Started,
-    StartFailed,
     Stepped,
     decode,
     encode,
@@ -139,7 +139,7 @@ class ProcessEngine(EngineClient):
                 message = await receive(self._reader, FromEngine)
             except (asyncio.IncompleteReadError, ConnectionError):
                 raise RuntimeError(f"the engine process did not start: {await self._describe_end()}") from None
-            if isinstance(message, StartFailed):
+            if isinstance(message, EngineStartFailed):
                 raise message.failure.exception()
             if isinstance(message, Snapshot):
                 self._status = message.status

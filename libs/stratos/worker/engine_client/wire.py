@@ -104,7 +104,7 @@ class Started(msgspec.Struct, frozen=True, tag=True):
     port_faults: dict[str, str]
 
 
-class StartFailed(msgspec.Struct, frozen=True, tag=True):
+class EngineStartFailed(msgspec.Struct, frozen=True, tag=True):
     """The engine cannot be made; the process ends."""
 
     failure: Failure
@@ -142,7 +142,7 @@ class Died(msgspec.Struct, frozen=True, tag=True):
 
 
 FromWorker = Start | Call
-FromEngine = Started | StartFailed | Reply | Stepped | Snapshot | Happened | Died
+FromEngine = Started | EngineStartFailed | Reply | Stepped | Snapshot | Happened | Died
 
 
 def _encode_hook(value: Any) -> Any:

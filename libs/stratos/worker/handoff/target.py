@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from stratos.common.errors import Busy, Draining, StratosError, WorkerLost
 from stratos.core.generation import PrefillPath
 from stratos.core.placement import WorkerRef
-from stratos.engine.contract.results import Reservation
+from stratos.engine.contract.results import BlockReservation
 from stratos.kv_transfer.framing import Coverage
 from stratos.kv_transfer.port.base import DataPort
 from stratos.kv_transfer.transfer import FrameHeader
@@ -38,7 +38,7 @@ class HandoffTarget:
         self._record = record
         self._stack = stack
         self._has_adapter = False
-        self.reservation: Reservation | None = None
+        self.reservation: BlockReservation | None = None
         self.coverage = Coverage(0, 0, 1)
 
     async def reserve(self) -> int:

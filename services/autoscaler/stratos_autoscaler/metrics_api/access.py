@@ -21,7 +21,7 @@ class Question:
     metric: str
 
 
-class Access:
+class MetricsAccess:
     """Belongs to the event loop.
 
     Args:

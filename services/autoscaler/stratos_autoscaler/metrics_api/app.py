@@ -21,7 +21,7 @@ from stratos.common.errors import BadRequest, NotFound, StratosError
 from stratos.planning.load_metrics import METRIC_NAMES
 from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.metrics_api import documents
-from stratos_autoscaler.metrics_api.access import Access, Question
+from stratos_autoscaler.metrics_api.access import MetricsAccess, Question
 from stratos_autoscaler.metrics_api.front_proxy import FrontProxy, user_of
 from stratos_autoscaler.metrics_api.selectors import parse_selector
 from stratos_autoscaler.metrics_api.tls import CERTIFICATE_KEY
@@ -45,7 +45,7 @@ class MetricsApp:
     """
 
     def __init__(
-        self, board: LoadBoard, namespace: str, access: Access, proxy: Callable[[], FrontProxy | None]
+        self, board: LoadBoard, namespace: str, access: MetricsAccess, proxy: Callable[[], FrontProxy | None]
     ) -> None:
         self._board = board
         self._namespace = namespace

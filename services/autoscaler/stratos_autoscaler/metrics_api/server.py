@@ -16,7 +16,7 @@ from stratos.rpc.binding import StartError, explain_bind_failure, join_address, 
 from stratos.rpc.serving.embedded_http import EmbeddedServer
 from stratos_autoscaler.board import LoadBoard
 from stratos_autoscaler.kubernetes.api import ApiServer
-from stratos_autoscaler.metrics_api.access import Access
+from stratos_autoscaler.metrics_api.access import MetricsAccess
 from stratos_autoscaler.metrics_api.app import MetricsApp
 from stratos_autoscaler.metrics_api.front_proxy import FrontProxy, read_front_proxy
 from stratos_autoscaler.metrics_api.registration import keep_ca_bundle
@@ -57,7 +57,7 @@ class MetricsApi:
             raise StartError(f"the certificate of the metrics API cannot be used: {reason(error)}") from None
         self._socket = _listen(config.listen)
         self.address = join_address(*self._socket.getsockname()[:2])
-        access = Access(api, config.access_ttl_s, clock)
+        access = MetricsAccess(api, config.access_ttl_s, clock)
         app = MetricsApp(board, namespace, access, lambda: self._proxy)
         self._server = EmbeddedServer(
             uvicorn.Config(

@@ -59,7 +59,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class DeclaredChange:
     """One record that is not as it should be."""
 
     kind: str
@@ -97,7 +97,7 @@ def parse_declaration(body: object) -> Declaration:
     return Declaration(plans=plans, tenants=tenants, policies=policies, templates=templates)
 
 
-def differences(wanted: Declaration, stored: Stored) -> list[Change]:
+def differences(wanted: Declaration, stored: Stored) -> list[DeclaredChange]:
     """What has to change, in the order in which records need one another.
 
     Args:
@@ -116,7 +116,7 @@ def differences(wanted: Declaration, stored: Stored) -> list[Change]:
             raise BadRequest(f"tenant {name!r}: there is no plan {terms.plan[:64]!r}", param=f"tenants.{name}.plan")
     changes = _content_changes(wanted, stored)
     changes += [
-        Change(
+        DeclaredChange(
             kind="plan",
             name=name,
             before=plan_to_json(plans[name]) if name in plans else None,
@@ -131,7 +131,7 @@ def differences(wanted: Declaration, stored: Stored) -> list[Change]:
             "plan": terms.plan, "overrides": overrides_to_json(terms.overrides), "suspended": terms.is_suspended,
         }  # fmt: skip
         if old != new:
-            changes.append(Change(kind="tenant", name=name, before=old, after=new))
+            changes.append(DeclaredChange(kind="tenant", name=name, before=old, after=new))
     return changes
 
 
@@ -145,19 +145,21 @@ def declared(stored: Stored) -> dict[str, Any]:
     }
 
 
-def _content_changes(wanted: Declaration, stored: Stored) -> list[Change]:
+def _content_changes(wanted: Declaration, stored: Stored) -> list[DeclaredChange]:
     changes = []
     for name, policy in wanted.policies.items():
         old = stored.policies.get(name)
         if policy != old:
             before = None if old is None else policy_to_json(old)
-            changes.append(Change(kind="policy", name=name, before=before, after=policy_to_json(policy)))
+            changes.append(DeclaredChange(kind="policy", name=name, before=before, after=policy_to_json(policy)))
     for name, template in wanted.templates.items():
         found = stored.templates.get(name)
         new = merged(name, found, template)
         if new != found:
             shown = None if found is None else template_to_json(found)["versions"]
-            changes.append(Change(kind="template", name=name, before=shown, after=template_to_json(new)["versions"]))
+            changes.append(
+                DeclaredChange(kind="template", name=name, before=shown, after=template_to_json(new)["versions"])
+            )
     return changes
 
 

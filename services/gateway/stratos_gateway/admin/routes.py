@@ -33,7 +33,14 @@ from stratos_gateway.admin.content_records import (
     checked_policy,
     checked_template,
 )
-from stratos_gateway.admin.declaration import Change, Declaration, Stored, declared, differences, parse_declaration
+from stratos_gateway.admin.declaration import (
+    Declaration,
+    DeclaredChange,
+    Stored,
+    declared,
+    differences,
+    parse_declaration,
+)
 from stratos_gateway.admin.fields import key_terms, only, seconds, text
 from stratos_gateway.admin.ledger_routes import LedgerRoutes
 from stratos_gateway.admin.tenant_removal import LedgerRemoval
@@ -59,7 +66,7 @@ class AdminStores:
     """Renames the ledgers of deleted tenants."""
 
 
-class Caller:
+class AdminCaller:
     """Who calls, and what it may reach."""
 
     def __init__(self, tenant: Tenant, stores: AdminStores) -> None:
@@ -94,7 +101,7 @@ class Caller:
 
 
 Answer = Mapping[str, Any] | list[Any] | None
-Handler = Callable[[Caller, Request, dict[str, Any]], Awaitable[Answer]]
+Handler = Callable[[AdminCaller, Request, dict[str, Any]], Awaitable[Answer]]
 
 
 class AdminRoutes:
@@ -164,39 +171,39 @@ class AdminRoutes:
             body = (
                 await read_json(request, max_bytes=self._max_body_bytes, timeout_s=_BODY_TIMEOUT_S) if has_body else {}
             )
-            return OrjsonResponse(await handler(Caller(tenant, self._stores), request, body) or {})
+            return OrjsonResponse(await handler(AdminCaller(tenant, self._stores), request, body) or {})
 
         return answer
 
-    async def _list_plans(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _list_plans(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         return {"data": [plan_view(plan) for plan in (await caller.tenants.plans()).values()]}
 
-    async def _put_plan(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _put_plan(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         plan = plan_from_json(request.path_params["name"], body)
         check_policy_names({plan.name: plan}, {}, set(await caller.content.policies()))
         await caller.tenants.put_plan(plan)
         return plan_view(plan)
 
-    async def _delete_plan(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _delete_plan(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         await caller.tenants.delete_plan(request.path_params["name"])
         return {"deleted": True}
 
-    async def _list_tenants(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _list_tenants(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         if not caller.is_admin:
             return {"data": [tenant_view(await caller.tenants.get(caller.tenant.name))]}
         return {"data": [tenant_view(tenant) for tenant in await caller.tenants.list()]}
 
-    async def _get_tenant(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _get_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         return tenant_view(await caller.tenants.get(caller.reach(request.path_params["name"])))
 
-    async def _put_tenant(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _put_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name = request.path_params["name"]
         terms = parse_declaration({"tenants": {name: body}}).tenants[name]
         check_policy_names({}, {name: terms.overrides}, set(await caller.content.policies()))
         await caller.tenants.put(name, plan=terms.plan, overrides=terms.overrides, is_suspended=terms.is_suspended)
         return tenant_view(await caller.tenants.get(name))
 
-    async def _delete_tenant(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _delete_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name = request.path_params["name"]
         if name == caller.tenant.name:
             raise BadRequest("a tenant cannot be deleted with a key of its own", param="name")
@@ -208,19 +215,19 @@ class AdminRoutes:
                 raise
         return {"deleted": True, "ledger": None if removal is None else removal.begin(name)}
 
-    async def _suspend_tenant(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _suspend_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name, is_suspended = request.path_params["name"], _is_suspension(request)
         if is_suspended and name == caller.tenant.name:
             raise BadRequest("a tenant cannot be suspended with a key of its own", param="name")
         await caller.tenants.suspend(name, is_suspended=is_suspended)
         return tenant_view(await caller.tenants.get(name))
 
-    async def _list_keys(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _list_keys(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         tenant = request.query_params.get("tenant") if caller.is_admin else caller.tenant.name
         last_use = await self._stores.key_use.read()
         return {"data": [key_view(key, last_use) for key in await caller.keys.list_keys(tenant)]}
 
-    async def _create_key(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _create_key(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         only(body, "tenant", "name", "plan", "role", "models", "networks", "expires_in_s")
         terms = key_terms(body, self._wall_clock())
         if not caller.tenant.role.includes(terms.role):
@@ -232,64 +239,64 @@ class AdminRoutes:
         key = await caller.keys.create_key(tenant, text(body, "name"), plan=plan, terms=terms)
         return {"key": key, "key_id": key.split("-")[1], "tenant": tenant}
 
-    async def _revoke_key(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _revoke_key(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         await caller.keys.revoke_key(await caller.reach_key(request.path_params["key_id"]))
         return {"revoked": True}
 
-    async def _rotate_key(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _rotate_key(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         only(body, "overlap_s")
         overlap_s = seconds(body, "overlap_s")
         key_id = await caller.reach_key(request.path_params["key_id"])
         key = await caller.keys.rotate_key(key_id, overlap_s=_DAY_S if overlap_s is None else overlap_s)
         return {"key": key, "key_id": key.split("-")[1]}
 
-    async def _suspend_key(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _suspend_key(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         is_suspended = _is_suspension(request)
         key_id = await caller.reach_key(request.path_params["key_id"])
         await caller.keys.suspend_key(key_id, is_suspended=is_suspended)
         return {"key_id": key_id, "suspended": is_suspended}
 
-    async def _list_blocks(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _list_blocks(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         blocks = await caller.tenants.blocks()
         return {"data": [{"what": name, "reason": block.reason} for name, block in sorted(blocks.items())]}
 
-    async def _block(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _block(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         what = _blocked(body)
         await caller.tenants.block(what, text(body, "reason"))
         return {"what": what}
 
-    async def _unblock(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _unblock(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         await caller.tenants.unblock(_blocked(body))
         return {"unblocked": True}
 
-    async def _list_policies(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _list_policies(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         found = await caller.content.policies()
         return {"data": [{"name": name, **policy_to_json(policy)} for name, policy in found.items()]}
 
-    async def _put_policy(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _put_policy(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name = request.path_params["name"]
         policy = checked_policy(name, body)
         await caller.content.put_policy(name, policy)
         return {"name": name, **policy_to_json(policy)}
 
-    async def _delete_policy(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _delete_policy(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         await caller.content.delete_policy(request.path_params["name"])
         return {"deleted": True}
 
-    async def _list_templates(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _list_templates(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         found = await caller.content.templates()
         return {"data": [{"name": name, **template_to_json(template)} for name, template in found.items()]}
 
-    async def _put_template(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _put_template(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name = request.path_params["name"]
         await caller.content.put_template(name, checked_template(name, body))
         return {"name": name, **template_to_json((await caller.content.templates())[name])}
 
-    async def _delete_template(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _delete_template(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         await caller.content.delete_template(request.path_params["name"])
         return {"deleted": True}
 
-    async def _audit(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _audit(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         after = request.query_params.get("after", "0")
         if _ENTRY_ID.fullmatch(after) is None:
             raise BadRequest("after is the entry_id of an entry", param="after")
@@ -298,10 +305,10 @@ class AdminRoutes:
         last = entries[-1].entry_id if entries else None
         return {"data": [audit_view(entry) for entry in shown], "next_after": last}
 
-    async def _declaration(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _declaration(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         return declared(await _stored(caller))
 
-    async def _apply(self, caller: Caller, request: Request, body: dict[str, Any]) -> Answer:
+    async def _apply(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         is_dry = request.query_params.get("dry_run", "false") == "true"
         wanted = parse_declaration(body)
         changes = differences(wanted, await _stored(caller))
@@ -310,7 +317,7 @@ class AdminRoutes:
         return {"dry_run": is_dry, "changes": [change.as_json() for change in changes]}
 
 
-async def _stored(caller: Caller) -> Stored:
+async def _stored(caller: AdminCaller) -> Stored:
     return Stored(
         plans=await caller.tenants.stored_plans(),
         tenants={tenant.name: tenant for tenant in await caller.tenants.list()},
@@ -319,7 +326,7 @@ async def _stored(caller: Caller) -> Stored:
     )
 
 
-async def _make(caller: Caller, wanted: Declaration, change: Change) -> None:
+async def _make(caller: AdminCaller, wanted: Declaration, change: DeclaredChange) -> None:
     name = change.name
     if change.kind == "policy":
         await caller.content.put_policy(name, wanted.policies[name])

@@ -20,7 +20,7 @@ MIN_IDLE_S = 1.0
 """A connection that was used within this time is likely to be used again at once."""
 
 
-class _Server(EmbeddedServer):
+class _UvicornServer(EmbeddedServer):
     def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None, handshake_timeout_s: float) -> None:
         super().__init__(config)
         self._options: dict[str, Any] = {}
@@ -85,7 +85,7 @@ class HttpServer:
             timeout_keep_alive=state.limits.keep_alive_s,
             timeout_graceful_shutdown=1,
         )
-        self._server = _Server(config, tls, state.limits.head_timeout_s)
+        self._server = _UvicornServer(config, tls, state.limits.head_timeout_s)
 
     async def run(self) -> None:
         """Root task: serve until it is cancelled; then connections are closed and the socket with them."""

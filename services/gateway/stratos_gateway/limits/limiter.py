@@ -34,7 +34,7 @@ class Claim:
     limit: int
 
 
-class Reservation:
+class LimitReservation:
     """What one request claims and takes of its tenant's limits; ``settle`` must be called, however it ended."""
 
     def __init__(self, claims: Sequence[Claim], clock: Clock) -> None:
@@ -79,15 +79,15 @@ class TenantLimiter:
         self._clock = clock
         self._model = model
 
-    def claim(self, tenant: Tenant, cost: Cost) -> Reservation:
+    def claim(self, tenant: Tenant, cost: Cost) -> LimitReservation:
         """What a request wants of the tenant's limits; nothing is taken yet.
 
         Raises:
             RequestOverRate: it needs more at once than the plan ever allows.
         """
-        return Reservation(self._claims(tenant, cost), self._clock)
+        return LimitReservation(self._claims(tenant, cost), self._clock)
 
-    async def take(self, reservation: Reservation) -> None:
+    async def take(self, reservation: LimitReservation) -> None:
         """Take what was claimed. Where a slice is too small it waits for the next turn, and decides then.
 
         Raises:

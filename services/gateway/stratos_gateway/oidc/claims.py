@@ -15,7 +15,7 @@ MAX_SUBJECT_CHARS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class TokenIdentity:
     """Whose token it is."""
 
     tenant: str
@@ -24,7 +24,7 @@ class Identity:
     """For the audit log, and in the place of a key's id: "jwt:<issuer>#<sub>"."""
 
 
-def identity_of(claims: Mapping[str, Any], issuer: OidcIssuer) -> Identity:
+def identity_of(claims: Mapping[str, Any], issuer: OidcIssuer) -> TokenIdentity:
     """What the claims say here.
 
     Raises:
@@ -37,7 +37,7 @@ def identity_of(claims: Mapping[str, Any], issuer: OidcIssuer) -> Identity:
     tenant = _claim(claims, issuer.tenant_claim)
     if not isinstance(tenant, str) or not tenant or not is_allowed(issuer.tenants, tenant):
         raise PermissionDenied("this token names no tenant that its issuer may speak for")
-    return Identity(tenant, _role(_claim(claims, issuer.role_claim), issuer), f"jwt:{issuer.issuer}#{subject}")
+    return TokenIdentity(tenant, _role(_claim(claims, issuer.role_claim), issuer), f"jwt:{issuer.issuer}#{subject}")
 
 
 def _role(value: object, issuer: OidcIssuer) -> Role:

@@ -10,7 +10,7 @@ import httpx
 import orjson
 
 from stratos_gateway.http.tls import outside_context
-from stratos_gateway.policies.settings import PoliciesConfig
+from stratos_gateway.policies.settings import ContentPoliciesConfig
 
 _MAX_ANSWER_BYTES = 1024 * 1024
 
@@ -47,7 +47,7 @@ class HttpClassifier(Classifier):
         transport: of tests.
     """
 
-    def __init__(self, config: PoliciesConfig, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(self, config: ContentPoliciesConfig, transport: httpx.AsyncBaseTransport | None = None) -> None:
         key = config.classifier_key.get_secret_value()
         self._config = config
         self._http = httpx.AsyncClient(

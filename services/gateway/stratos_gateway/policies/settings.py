@@ -12,7 +12,7 @@ _NO_KEY = SecretStr("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoliciesConfig:
+class ContentPoliciesConfig:
     """Where texts are classified, for content policies that want it."""
 
     classifier_url: str = ""

@@ -26,7 +26,7 @@ class SessionConfig:
     """A worker that says it computes and whose step stands still this long is hung (at least 4 of its slow steps)."""
 
 
-class Liveness:
+class SessionLiveness:
     """State of one session.
 
     Args:

@@ -28,7 +28,7 @@ from stratos.core.requests.records import RequestKey
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec import generation as codec
 from stratos.rpc.codec.usage import counts_from_pb, usage_ack
-from stratos_gateway.sessions.liveness import Liveness, SessionConfig
+from stratos_gateway.sessions.liveness import SessionConfig, SessionLiveness
 from stratos_gateway.sessions.sink import AttemptSink
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class WorkerSession:
         self.is_broken = False
         self._features: frozenset[str] = frozenset()
         self._clock = clock
-        self._liveness = Liveness(config, clock.now())
+        self._liveness = SessionLiveness(config, clock.now())
         self._sinks: dict[RequestKey, AttemptSink] = {}
         self._number_of: dict[RequestKey, int] = {}
         """Of each attempt's Submit, from 1 on."""

@@ -14,7 +14,7 @@ from stratos.common.tls.files import TlsFiles, read_material
 from stratos.common.tls.identity import Identity, InvalidCertificate, PeerRole
 from stratos.common.tls.settings import TlsConfig
 from stratos.pki.authority import issue
-from stratos.pki.renewal import Wishes
+from stratos.pki.renewal import RenewalWishes
 from tests.support.servers.certificates import CertificateFolder
 
 
@@ -76,7 +76,7 @@ def test_new_files_are_taken_and_old_objects_kept_until_then(folder: Certificate
     before, client, server = files.current(), contexts.client(), contexts.server()
     assert files.current() is before
     assert (contexts.client(), contexts.server()) == (client, server)
-    folder.run(Wishes(reissue=True))
+    folder.run(RenewalWishes(reissue=True))
     after = files.current()
     assert after.certificate != before.certificate
     assert after.identity == before.identity == Identity("stratos", PeerRole.ROUTER)

@@ -13,7 +13,7 @@ from stratos.engine.sizing.device import device_choices, engine_process_for, ker
 from stratos.engine.sizing.fit import cpu_room, fitted, plan_of, work_of
 from stratos.engine.sizing.machine import Machine, resident_bytes
 from stratos.engine.sizing.need import read_need
-from stratos.engine.sizing.plan import CPU_RUNTIME_BYTES, Choice, Room, Work
+from stratos.engine.sizing.plan import CPU_RUNTIME_BYTES, Room, SizingChoice, SizingWork
 from stratos.engine.sizing.report import choices_block
 from tests.support.reference.tiny_models import save_tiny_llama
 from tests.support.worlds.plan_driver import load_runner
@@ -39,7 +39,7 @@ def test_needs_are_what_the_loaded_model_takes(folder: Path) -> None:
 
 def test_a_runner_takes_what_was_fitted(folder: Path) -> None:
     config = RunnerConfig(model_path=folder, block_size=4, num_threads=1)
-    plan = plan_of(config, ROOM, Work(num_seqs=2))
+    plan = plan_of(config, ROOM, SizingWork(num_seqs=2))
     taken = fitted(config, plan)
     assert (taken.dtype, taken.max_model_len) == ("float32", read_need(folder).max_model_len)
     runner = load_runner(folder, kv_pool_bytes=0)
@@ -84,7 +84,7 @@ def test_the_device_decides_what_is_not_set() -> None:
     assert [c.value for c in device_choices("cpu", SchedulerConfig())] == ["512", "off", "thread"]
     assert [c.value for c in device_choices("cuda", SchedulerConfig())] == ["2,048", "on", "process"]
     chosen = device_choices("cuda", SchedulerConfig(max_num_batched_tokens=64, enable_overlap=False), "thread")
-    assert chosen == tuple(Choice(name, value, "as set") for name, value in (
+    assert chosen == tuple(SizingChoice(name, value, "as set") for name, value in (
         ("token budget", "64"), ("overlap", "off"), ("engine", "thread"),
     ))  # fmt: skip
 
@@ -108,5 +108,5 @@ def test_the_build_of_the_kernels_says_with_which_machines_kv_is_exchanged(tmp_p
 
 
 def test_the_block_has_a_line_for_each_choice() -> None:
-    text = choices_block("title", (Choice("a", "1", "why"), Choice("longer", "22", "because")))
+    text = choices_block("title", (SizingChoice("a", "1", "why"), SizingChoice("longer", "22", "because")))
     assert text == "title\n  a       1   why\n  longer  22  because"

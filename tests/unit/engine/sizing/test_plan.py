@@ -8,7 +8,16 @@ import pytest
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.sizing.need import ModelNeed
-from stratos.engine.sizing.plan import GIB, GRAPH_ROW_BYTES, MIB, EnginePlan, Room, Wishes, Work, plan_engine
+from stratos.engine.sizing.plan import (
+    GIB,
+    GRAPH_ROW_BYTES,
+    MIB,
+    EnginePlan,
+    Room,
+    SizingWishes,
+    SizingWork,
+    plan_engine,
+)
 
 SMALL = ModelNeed(
     stored_dtype="bfloat16", num_weights=5_500_000, table_bytes=1 << 20, kv_elements=1536, max_model_len=4096,
@@ -21,7 +30,7 @@ GPU = Room(is_gpu=True, total_bytes=80 * GIB, free_bytes=79 * GIB)
 
 
 def plan(need: ModelNeed, room: Room, **wishes: object) -> EnginePlan:
-    return plan_engine(need, room, Wishes(**wishes), Work())  # type: ignore[arg-type]
+    return plan_engine(need, room, SizingWishes(**wishes), SizingWork())  # type: ignore[arg-type]
 
 
 def test_a_small_model_gets_what_its_batch_uses_and_no_more() -> None:
@@ -51,18 +60,18 @@ def test_a_pool_on_a_cpu_stays_within_its_share_and_the_context_within_the_pool(
 
 
 def test_a_pool_holds_one_whole_context_where_there_is_room() -> None:
-    chosen = plan_engine(LARGE, SERVER, Wishes(), Work(num_seqs=4))
+    chosen = plan_engine(LARGE, SERVER, SizingWishes(), SizingWork(num_seqs=4))
     assert chosen.max_model_len == 131072
     assert 131072 <= chosen.kv_pool_bytes // (65536 * 2) * 0.9 < 131072 + 64
 
 
 def test_a_gpu_gives_the_pool_all_that_its_utilisation_leaves() -> None:
-    work = Work(graph_rows=256)
-    chosen = plan_engine(LARGE, GPU, Wishes(memory_share=0.9), work)
+    work = SizingWork(graph_rows=256)
+    chosen = plan_engine(LARGE, GPU, SizingWishes(memory_share=0.9), work)
     used = chosen.kv_pool_bytes + LARGE.weight_bytes("bfloat16")
     assert 0.85 * 80 * GIB < used < 0.9 * 80 * GIB - 1 * GIB
-    assert plan_engine(LARGE, GPU, Wishes(memory_share=0.9), Work()).kv_pool_bytes > chosen.kv_pool_bytes
-    two_sets = plan_engine(LARGE, GPU, Wishes(memory_share=0.9), replace(work, num_graph_sets=2))
+    assert plan_engine(LARGE, GPU, SizingWishes(memory_share=0.9), SizingWork()).kv_pool_bytes > chosen.kv_pool_bytes
+    two_sets = plan_engine(LARGE, GPU, SizingWishes(memory_share=0.9), replace(work, num_graph_sets=2))
     assert chosen.kv_pool_bytes - two_sets.kv_pool_bytes == pytest.approx(256 * GRAPH_ROW_BYTES, abs=MIB * 4)
 
 
@@ -74,22 +83,22 @@ def test_another_process_on_the_gpu_makes_the_pool_smaller() -> None:
 def test_staging_and_other_workers_are_counted() -> None:
     room = replace(SERVER, free_bytes=30 * GIB)
     alone = plan(LARGE, room).kv_pool_bytes
-    staged = plan_engine(LARGE, room, Wishes(), Work(staging_bytes=2 * GIB)).kv_pool_bytes
+    staged = plan_engine(LARGE, room, SizingWishes(), SizingWork(staging_bytes=2 * GIB)).kv_pool_bytes
     assert alone - staged == pytest.approx(1 * GIB, rel=0.01)
     with pytest.raises(InvalidCheckpoint, match=r"for each of 2 workers.*start fewer workers"):
         plan(LARGE, replace(room, num_sharers=2))
 
 
 def test_rings_on_a_gpu_are_counted_named_and_refused() -> None:
-    work, wishes = Work(staging_bytes=2 * GIB), Wishes(memory_share=0.9)
-    alone, staged = (plan_engine(LARGE, GPU, wishes, each) for each in (Work(), work))
+    work, wishes = SizingWork(staging_bytes=2 * GIB), SizingWishes(memory_share=0.9)
+    alone, staged = (plan_engine(LARGE, GPU, wishes, each) for each in (SizingWork(), work))
     assert alone.kv_pool_bytes - staged.kv_pool_bytes == pytest.approx(2 * GIB, abs=MIB * 4)
     lines = {choice.name: choice for choice in staged.choices}
     assert lines["KV rings"].value == "2.0 GiB"
     assert "cuda_ipc.max_pairs" in lines["KV rings"].reason
     assert "KV rings" not in {choice.name for choice in alone.choices}
-    tight = Wishes(kv_pool_bytes=62 * GIB)
-    assert plan_engine(LARGE, GPU, tight, Work()).kv_pool_bytes == 62 * GIB
+    tight = SizingWishes(kv_pool_bytes=62 * GIB)
+    assert plan_engine(LARGE, GPU, tight, SizingWork()).kv_pool_bytes == 62 * GIB
     with pytest.raises(InvalidCheckpoint, match=r"KV rings 2\.0 GiB.*lower cuda_ipc\.max_pairs or staging\.slots_per"):
         plan_engine(LARGE, GPU, tight, work)
 

@@ -1,10 +1,10 @@
-from stratos_gateway.sessions.liveness import Liveness, SessionConfig
+from stratos_gateway.sessions.liveness import SessionConfig, SessionLiveness
 
 CONFIG = SessionConfig(silence_timeout_s=1.5, step_timeout_s=3.0)
 
 
 def test_silence_is_a_fault_after_its_time() -> None:
-    liveness = Liveness(CONFIG, 0.0)
+    liveness = SessionLiveness(CONFIG, 0.0)
     assert not liveness.fault(1.5)
     assert "silent" in liveness.fault(1.6)
     liveness.heard(1, 1.6)
@@ -12,7 +12,7 @@ def test_silence_is_a_fault_after_its_time() -> None:
 
 
 def test_a_standing_step_counts_only_while_computing() -> None:
-    liveness = Liveness(CONFIG, 0.0)
+    liveness = SessionLiveness(CONFIG, 0.0)
     for tenth in range(100):
         liveness.heard(7, tenth / 10, is_computing=False)
     assert not liveness.fault(10.0)
@@ -24,7 +24,7 @@ def test_a_standing_step_counts_only_while_computing() -> None:
 
 
 def test_a_worker_of_slow_steps_gets_more_time_from_its_first_step_on() -> None:
-    liveness = Liveness(CONFIG, 0.0)
+    liveness = SessionLiveness(CONFIG, 0.0)
     for quarter in range(1, 33):
         liveness.heard(0, quarter / 4, is_computing=True, slow_step_s=2.0)
         liveness.heard(0, quarter / 4)  # outputs do not say
@@ -34,6 +34,6 @@ def test_a_worker_of_slow_steps_gets_more_time_from_its_first_step_on() -> None:
 
 
 def test_a_stall_of_ones_own_is_forgiven() -> None:
-    liveness = Liveness(CONFIG, 0.0)
+    liveness = SessionLiveness(CONFIG, 0.0)
     liveness.forgive(10.0)
     assert not liveness.fault(10.5)

@@ -11,10 +11,10 @@ import pytest
 from stratos.core.cache_changes import CacheChanges
 from stratos.core.placement import WorkerRole
 from stratos.routing.fleet_views import FleetViews
-from stratos.routing.picker import Choice, choose
+from stratos.routing.picker import EndpointChoice, choose
 from stratos.routing.policy.policies import InvalidPolicy, Policies
 from stratos.routing.policy.prefix_index import PrefixIndex
-from stratos.routing.policy.settings import PoliciesConfig, PolicyConfig
+from stratos.routing.policy.settings import PolicyConfig, RoutingPoliciesConfig
 from stratos.rpc.settings import InvalidSettings, load_settings
 from stratos_router.settings import RouterSettings
 from tests.support.worlds.fleet_samples import MODEL, make_request, make_sample_ask, make_view
@@ -23,7 +23,7 @@ PREFILL, DECODE = WorkerRole.PREFILL, WorkerRole.DECODE
 
 
 def policies(default: str = "balanced", **changes: Any) -> Policies:
-    return Policies(PoliciesConfig(default=default, **changes))
+    return Policies(RoutingPoliciesConfig(default=default, **changes))
 
 
 def custom(**policy: Any) -> Policies:
@@ -46,7 +46,7 @@ def test_round_robin_takes_workers_in_turn_whatever_their_load() -> None:
 def test_round_robin_reaches_all_decode_workers_through_choose() -> None:
     these, views = policies("round_robin"), [make_view(name, num_running=i) for i, name in enumerate("abcd")]
     choices = [choose(FleetViews(views), make_sample_ask(), these, Random(0)) for _ in range(8)]
-    assert Counter(c.worker.ref.worker_id for c in choices if isinstance(c, Choice)) == dict.fromkeys("abcd", 2)
+    assert Counter(c.worker.ref.worker_id for c in choices if isinstance(c, EndpointChoice)) == dict.fromkeys("abcd", 2)
 
 
 def test_least_loaded_looks_at_load_alone() -> None:
@@ -97,7 +97,7 @@ def test_the_worker_with_the_longest_prefix_is_chosen_unless_it_is_much_busier()
     index = PrefixIndex(max_blocks=100)
     for name, stored in (("inc-a", (1, 2, 3)), ("inc-b", (1,)), ("inc-c", (2, 3, 4))):
         index.apply(name, CacheChanges(after=0, last=1, stored=stored, is_dump=True))
-    these = Policies(PoliciesConfig(default="prefix"), index)
+    these = Policies(RoutingPoliciesConfig(default="prefix"), index)
     views = [make_view(name) for name in "abc"]
     assert order(these, *views, block_names=(1, 2, 3, 4), count=1) == ["a"]
     busy = [make_view("a", num_running=8), *views[1:]]
@@ -105,7 +105,7 @@ def test_the_worker_with_the_longest_prefix_is_chosen_unless_it_is_much_busier()
 
 
 def test_the_default_prefers_the_adapter_and_yields_to_load() -> None:
-    these = Policies(PoliciesConfig())
+    these = Policies(RoutingPoliciesConfig())
     assert these.name_of(DECODE, MODEL) == "prefix"
     has = make_view("b", resident_adapters=frozenset({"lora"}), num_running=1)
     assert order(these, make_view("a"), has, adapter_digest="lora", count=1) == ["b"]
@@ -117,7 +117,9 @@ def test_the_default_prefers_the_adapter_and_yields_to_load() -> None:
 def test_first_token_counts_what_waits_and_what_is_not_cached() -> None:
     index = PrefixIndex(max_blocks=100)
     index.apply("inc-a", CacheChanges(after=0, last=1, stored=tuple(range(1, 61)), is_dump=True))
-    these = Policies(PoliciesConfig(default="x", custom={"x": PolicyConfig(scorers={"first_token": 1.0})}), index)
+    these = Policies(
+        RoutingPoliciesConfig(default="x", custom={"x": PolicyConfig(scorers={"first_token": 1.0})}), index
+    )
     request = {"block_names": tuple(range(1, 61)), "num_prompt_tokens": 1000}
     assert order(these, make_view("a", num_queued_tokens=900), make_view("b"), **request) == ["a", "b"]
     assert order(these, make_view("a", num_queued_tokens=1000), make_view("b"), **request) == ["b", "a"]
@@ -177,7 +179,7 @@ def test_the_most_specific_pool_decides() -> None:
 )
 def test_unknown_names_are_refused_with_what_is_known(changes, text) -> None:
     with pytest.raises(InvalidPolicy) as caught:
-        Policies(PoliciesConfig(**changes))
+        Policies(RoutingPoliciesConfig(**changes))
     assert text in str(caught.value)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stratos.common.errors import Overloaded
 from stratos.core.rules.ageing import effective_class
-from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from stratos.routing.queueing.fairness import ServiceCounters
 from tests.support.examples import examples
 from tests.support.worlds.fleet_samples import MODEL, make_request
@@ -156,8 +156,8 @@ def test_a_blocked_request_is_passed_and_from_a_second_on_it_asks_for_a_reservat
     small = [world.push(tenant="b") for _ in range(3)]
     reserved: list[Ticket] = []
 
-    def place(ticket: Ticket) -> str | Verdict:
-        return Verdict.BLOCKED if ticket is large else "placed"
+    def place(ticket: Ticket) -> str | PlacementVerdict:
+        return PlacementVerdict.BLOCKED if ticket is large else "placed"
 
     now = world.clock.now()
     assert [found.ticket for found in world.queue.dispatch(now, place, reserved.append)] == small
@@ -177,8 +177,8 @@ def test_a_blocked_move_asks_at_once_and_other_moves_pass_it() -> None:
     new = world.push()
     reserved: list[Ticket] = []
 
-    def place(ticket: Ticket) -> str | Verdict:
-        return Verdict.BLOCKED if ticket is wide else "placed"
+    def place(ticket: Ticket) -> str | PlacementVerdict:
+        return PlacementVerdict.BLOCKED if ticket is wide else "placed"
 
     found = [found.ticket for found in world.queue.dispatch(world.clock.now(), place, reserved.append)]
     assert found == [*moves, new]
@@ -192,9 +192,9 @@ def test_a_full_model_is_tried_once() -> None:
         world.push(tenant=tenant, priority_class=2)
     tried: list[Ticket] = []
 
-    def place(ticket: Ticket) -> str | Verdict:
+    def place(ticket: Ticket) -> str | PlacementVerdict:
         tried.append(ticket)
-        return Verdict.FULL
+        return PlacementVerdict.FULL
 
     assert list(world.queue.dispatch(world.clock.now(), place)) == []
     assert len(tried) == 1
@@ -206,8 +206,8 @@ def test_a_request_that_no_worker_could_take_stands_in_nobodys_way() -> None:
     behind = world.push(tenant="a")
     world.clock.advance(5)
 
-    def place(ticket: Ticket) -> str | Verdict:
-        return Verdict.INELIGIBLE if ticket is stuck else "placed"
+    def place(ticket: Ticket) -> str | PlacementVerdict:
+        return PlacementVerdict.INELIGIBLE if ticket is stuck else "placed"
 
     assert [found.ticket for found in world.queue.dispatch(world.clock.now(), place)] == [behind]
 
@@ -232,8 +232,8 @@ def test_models_do_not_wait_for_one_another_and_unknown_ones_are_bounded() -> No
     mine = world.push(model_digest=MODEL)
     world.clock.advance(10)
 
-    def place(ticket: Ticket) -> str | Verdict:
-        return "placed" if ticket is mine else Verdict.BLOCKED
+    def place(ticket: Ticket) -> str | PlacementVerdict:
+        return "placed" if ticket is mine else PlacementVerdict.BLOCKED
 
     assert [found.ticket for found in world.queue.dispatch(world.clock.now(), place)] == [mine]
     world.push(model_digest="third")  # the idle one made place

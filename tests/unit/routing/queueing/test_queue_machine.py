@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from stratos.common.errors import Overloaded
-from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from tests.support.examples import examples
 from tests.support.worlds.fleet_samples import make_request
 from tests.support.worlds.queue_world import QueueWorld
 
 
-def refuse(ticket: Ticket) -> str | Verdict:
-    return Verdict.INELIGIBLE
+def refuse(ticket: Ticket) -> str | PlacementVerdict:
+    return PlacementVerdict.INELIGIBLE
 
 
 class QueueMachine(RuleBasedStateMachine):

@@ -11,11 +11,11 @@ from stratos.routing.admission import Ask
 from stratos.routing.bookings import BookingLedger
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.isolation import SuspectHolds
-from stratos.routing.picker import Choice
+from stratos.routing.picker import EndpointChoice
 from stratos.routing.placer import Placer
 from stratos.routing.policy.policies import Policies
-from stratos.routing.policy.settings import PoliciesConfig
-from stratos.routing.queueing.class_queue import Ticket, Verdict
+from stratos.routing.policy.settings import RoutingPoliciesConfig
+from stratos.routing.queueing.class_queue import PlacementVerdict, Ticket
 from stratos.routing.queueing.reservations import Reservations
 from stratos.routing.settings import BookingConfig, SuspectConfig
 from stratos.routing.worker_view import WorkerView
@@ -65,7 +65,7 @@ class World:
     def __init__(self, *views: WorkerView) -> None:
         self.bookings = BookingLedger(BookingConfig())
         self.placer = Placer(
-            Reservations(self.bookings), SuspectHolds(SuspectConfig()), Policies(PoliciesConfig()), Random(1)
+            Reservations(self.bookings), SuspectHolds(SuspectConfig()), Policies(RoutingPoliciesConfig()), Random(1)
         )
         self.views, self.version = views, 0
 
@@ -76,9 +76,9 @@ class World:
         ask = make_sample_ask(**changes)
         return Ticket(request=ask.request, cost=1.0, arrived=0.0, expires=30.0, is_waiting=True), ask
 
-    def choose(self, ticket: Ticket, ask: Ask) -> str | Verdict:
+    def choose(self, ticket: Ticket, ask: Ask) -> str | PlacementVerdict:
         choice = self.placer.choose(ticket, ask, FleetViews(self.views), self.version)
-        return choice.worker.ref.worker_id if isinstance(choice, Choice) else choice
+        return choice.worker.ref.worker_id if isinstance(choice, EndpointChoice) else choice
 
     def reserve(self, ticket: Ticket, ask: Ask) -> None:
         self.placer.reserve(ticket, ask, FleetViews(self.views))
@@ -93,11 +93,11 @@ def test_a_reserved_worker_is_closed_to_its_class_and_below_until_the_holder_is_
     wide = world.waits(num_choices=4, priority_class=1)
     same, lower = world.waits(priority_class=1), world.waits(priority_class=2)
     higher, move = world.waits(priority_class=0), world.waits(priority_class=1, is_move=True)
-    assert world.choose(*wide) is Verdict.BLOCKED
+    assert world.choose(*wide) is PlacementVerdict.BLOCKED
     assert world.choose(*same) == "a"
     world.reserve(*wide)
-    assert world.choose(*same) is Verdict.BLOCKED
-    assert world.choose(*lower) is Verdict.BLOCKED
+    assert world.choose(*same) is PlacementVerdict.BLOCKED
+    assert world.choose(*lower) is PlacementVerdict.BLOCKED
     assert world.choose(*higher) == world.choose(*move) == "a"
     world.set(busy("a", 6), busy("b", 10))
     assert world.choose(*wide) == "a"
@@ -115,7 +115,7 @@ def test_a_move_takes_the_only_place_of_a_new_request_and_chooses_again_when_its
     assert world.choose(*other) == "a", "one reservation among two workers, and the move has it"
     world.set(busy("a", 9))
     world.reserve(*move)
-    assert world.choose(*other) is Verdict.BLOCKED
+    assert world.choose(*other) is PlacementVerdict.BLOCKED
 
 
 def test_an_excluded_or_too_small_worker_is_not_reserved() -> None:

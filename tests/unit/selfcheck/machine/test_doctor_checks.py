@@ -13,7 +13,7 @@ from stratos.engine.sizing.machine import Machine
 from stratos.engine.sizing.plan import EnginePlan
 from stratos.kv_transfer.settings import StagingConfig
 from stratos.selfcheck.machine import checks
-from stratos.selfcheck.machine.checks import Fleet
+from stratos.selfcheck.machine.checks import PlannedFleet
 from stratos.selfcheck.machine.environment import GpuFacts, RedisFacts, free_shm_bytes, newest_change_s, read_gpus
 from stratos.selfcheck.machine.findings import Finding, Level, report
 
@@ -22,8 +22,8 @@ MACHINE = Machine(
     cpu_name="Test CPU", cpu_flags=AMX, num_cores=2, num_sockets=1, total_bytes=8 << 30, available_bytes=6 << 30,
     limited_by="memory",
 )  # fmt: skip
-FLEET = Fleet(num_workers=2, threads=1)
-ON_GPU = Fleet(num_workers=1, threads=1, device="cuda")
+FLEET = PlannedFleet(num_workers=2, threads=1)
+ON_GPU = PlannedFleet(num_workers=1, threads=1, device="cuda")
 GPUS = GpuFacts(num_devices=1, driver="NVRM version: 580")
 PLAN = EnginePlan(dtype="float32", kv_pool_bytes=1 << 28, max_model_len=4096, choices=())
 REDIS = RedisFacts(version="7.2", eviction="noeviction")
@@ -69,7 +69,7 @@ def test_compiler() -> None:
         (GPUS, replace(ON_GPU, num_workers=2), Level.FAIL, "2 workers and 1 GPUs"),
     ],
 )
-def test_drivers(gpus: GpuFacts, fleet: Fleet, level: Level, said: str) -> None:
+def test_drivers(gpus: GpuFacts, fleet: PlannedFleet, level: Level, said: str) -> None:
     found = checks.check_drivers(gpus, fleet)
     assert found.level is level
     assert said in found.text

@@ -18,7 +18,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
 from stratos.worker.decode.request_table import RequestTable
-from stratos.worker.decode.session import Session, StepDeltas
+from stratos.worker.decode.session import OutputSession, StepDeltas
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.records import PromptOrigin, RequestRecord
 from stratos.worker.status import StatusFeed
@@ -66,8 +66,8 @@ class Bench:
         )  # type: ignore[arg-type]
         self.engine.subscribe(self.table.on_step)
 
-    def session(self) -> Session:
-        return Session(self.engine, self.clock)
+    def session(self) -> OutputSession:
+        return OutputSession(self.engine, self.clock)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def submission(request_id: str = "r", attempt: int = 0, max_tokens: int = 3, n: 
     return Submission(request=with_terms(request, **terms), model_digest="fake")
 
 
-async def read_tokens(session: Session) -> list[int]:
+async def read_tokens(session: OutputSession) -> list[int]:
     session.close()
     deltas = [d for m in [m async for m in session.messages()] if isinstance(m, StepDeltas) for d in m.deltas]
     return [token for delta in deltas for choice in delta.choices for token in choice.token_ids]

@@ -24,7 +24,7 @@ from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.rpc.tracing import Tracing
 from stratos.worker.decode.request_table import RequestTable
-from stratos.worker.decode.session import Session
+from stratos.worker.decode.session import OutputSession
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.records import PrefillPath, PromptOrigin, RequestRecord, Submission
 from stratos.worker.status import StatusFeed
@@ -80,7 +80,9 @@ class Bench:
             seed=0,
             terms=RequestTerms(arrival_s=self.clock.now()),
         )
-        self.table.submit(Session(self.engine, self.clock), Submission(request=request, model_digest="m", trace=trace))
+        self.table.submit(
+            OutputSession(self.engine, self.clock), Submission(request=request, model_digest="m", trace=trace)
+        )
 
     async def idle(self) -> None:
         async with asyncio.timeout(10):

@@ -26,13 +26,13 @@ from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
 from stratos.engine.contract.results import (
     AuditCounts,
+    BlockReservation,
     CostErrors,
     EngineStatus,
     HostTierStatus,
     PrefillEvent,
     PrefillEventKind,
     RequestStats,
-    Reservation,
     StepResult,
     StepShares,
 )
@@ -201,7 +201,7 @@ RECORDS: dict[str, list[object]] = {
             started_stats={KEY: RequestStats(**dict.fromkeys(names_of(RequestStats), 9))},
             prompt_logprobs={KEY: (LOGPROBS,)},
         ),
-        Reservation(key=KEY, num_skip_tokens=16, num_tokens=20),
+        BlockReservation(key=KEY, num_skip_tokens=16, num_tokens=20),
         EngineStatus(
             **{name: 3 for name in names_of(EngineStatus) if name.startswith("num_") or name == "step"},
             is_computing=True,

@@ -46,7 +46,7 @@ from stratos.engine.sampling.sampler import Sampled
 from stratos.engine.sampling.triton_sampler import PendingSample, TritonSampler
 from stratos.engine.sampling.waiting_sampler import FinishedSample, WaitingSampler
 from stratos.engine.settings import RunnerConfig
-from stratos.engine.sizing.plan import Work
+from stratos.engine.sizing.plan import SizingWork
 
 MIN_SEQUENCES = 512
 _log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class CudaRunner(TorchRunner):
     @classmethod
     @torch.inference_mode()
     def load(
-        cls, config: RunnerConfig, device: str = "cuda", clock: Clock | None = None, work: Work | None = None
+        cls, config: RunnerConfig, device: str = "cuda", clock: Clock | None = None, work: SizingWork | None = None
     ) -> Self:
         """Load a model folder, allocate the pool and the static buffers, capture the decode steps.
 
