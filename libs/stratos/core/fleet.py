@@ -13,6 +13,7 @@ from stratos.core.features import PROTOCOL_VERSION
 from stratos.core.gateway_load import GatewayLoad
 from stratos.core.kv import BlockLedger, KvIdentity, StagingLedger
 from stratos.core.placement import Work, WorkerRef
+from stratos.core.rules.admission import KV_WATERMARK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class WorkerStatus:
     """Adapters that could be loaded now."""
     tenant_tokens: Mapping[str, int] = field(default_factory=dict)
     """Output tokens made since the status before this one, of the tenants that got any."""
-    kv_watermark: float = 0.9
+    kv_watermark: float = KV_WATERMARK
     """Share of the KV pool that admission may fill."""
     num_routers: int = 1
     """Routers that follow its status, and place requests by it."""

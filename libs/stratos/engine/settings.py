@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.rules.admission import KV_WATERMARK
+from stratos.core.rules.ageing import AGEING_STEP_S, DISPATCHES_PER_AGED
 
 CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 512, 2048
 """Tokens of a step: a GPU is filled by some thousand rows, a core by a few hundred, and more only delay the streams."""
@@ -28,15 +30,15 @@ class SchedulerConfig:
     step_time_budget_ms: Annotated[float, Ge(0)] = 100.0
     """Prefill chunks are cut so that a step with streams is predicted to take no longer, or no longer than twice what
     its streams take alone; 0 is off: the token budget alone."""
-    kv_watermark: Annotated[float, Gt(0), Le(1)] = 0.90
+    kv_watermark: Annotated[float, Gt(0), Le(1)] = KV_WATERMARK
     """Share of the KV pool that admission may fill; streams that emitted tokens already may fill all of it."""
     admission_counts_budgets: bool = True
     """The output that admitted streams are expected to need counts as taken; off admits more and preempts more."""
     default_output_tokens: Annotated[int, Ge(1)] = 256
     """Expected output of a choice, for admission, until enough choices have ended to know their 90th percentile."""
-    ageing_step_s: Annotated[float, Gt(0)] = 2.0
+    ageing_step_s: Annotated[float, Gt(0)] = AGEING_STEP_S
     """A waiting request moves up one class after this time and after each further step of it."""
-    admissions_per_aged: Annotated[int, Ge(1)] = 10
+    admissions_per_aged: Annotated[int, Ge(1)] = DISPATCHES_PER_AGED
     """While a higher class is backlogged, at most one of so many admissions goes to an aged sequence."""
     max_compiled_grammars: Annotated[int, Ge(1)] = 64
     """Compiled grammars kept; one is about a megabyte, at most about 100."""

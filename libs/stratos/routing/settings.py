@@ -7,6 +7,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt
 
+from stratos.core.rules.ageing import AGEING_STEP_S, DISPATCHES_PER_AGED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionConfig:
@@ -37,9 +39,9 @@ class QueueConfig:
     leaves it at ttl_s. The gateways' http.max_deadline_s and requests.placement_timeout_s bound it too."""
     recovery_ttl_s: float = 30.0
     """Longest wait of a stream that has to move."""
-    ageing_step_s: float = 2.0
+    ageing_step_s: float = AGEING_STEP_S
     """One class up at this age and at each further step."""
-    dispatches_per_aged: Annotated[int, Ge(1)] = 10
+    dispatches_per_aged: Annotated[int, Ge(1)] = DISPATCHES_PER_AGED
     """While a higher class is backlogged, at most one of so many dispatches goes to an aged request."""
     hold_after_s: float = 1.0
     """A request that has waited this long reserves one worker, which is closed to its class and below until it fits

@@ -47,11 +47,6 @@ class AutoscalerApp(Service):
         self._scaler = Scaler(self._routers, self._backend, settings, metrics, self._board, clock)
         self._metrics_api: MetricsApi | None = None
 
-    @property
-    def metrics_api_address(self) -> str:
-        """host:port of the metrics API; empty where there is none."""
-        return "" if self._metrics_api is None else self._metrics_api.address
-
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Decisions for people, numbers for KEDA."""
         autoscaler_pb2_grpc.add_AutoscalerServiceServicer_to_server(

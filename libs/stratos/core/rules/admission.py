@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+KV_WATERMARK = 0.90
+"""Default share of a KV pool that admission may fill."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvNeed:

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from stratos.core.requests.limits import BATCH_CLASS, DEFAULT_PRIORITY_CLASS
 
+AGEING_STEP_S = 2.0
+"""Default wait for each class up."""
+DISPATCHES_PER_AGED = 10
+"""Default share of the quota: one of so many."""
+
 
 def effective_class(priority_class: int, waited_s: float, step_s: float) -> int:
     """Class after ageing; 0 is the top."""

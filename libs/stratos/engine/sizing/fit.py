@@ -51,11 +51,6 @@ def work_of(
     )
 
 
-def is_fitted(config: RunnerConfig) -> bool:
-    """Nothing is left to choose."""
-    return config.dtype != "auto" and config.kv_pool_bytes > 0 and config.max_model_len > 0
-
-
 def plan_of(config: RunnerConfig, room: Room, work: SizingWork) -> EnginePlan:
     """The plan for a model folder.
 

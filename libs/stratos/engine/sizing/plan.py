@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.rules.admission import KV_WATERMARK
 from stratos.engine.sizing.need import DTYPE_BYTES, ModelNeed
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -69,7 +70,7 @@ class SizingWork:
 
     num_seqs: int = 64
     num_batched_tokens: int = 512
-    kv_watermark: float = 0.90
+    kv_watermark: float = KV_WATERMARK
     """Share of the pool that one request may fill."""
     graph_rows: int = 0
     num_graph_sets: int = 1
