@@ -86,7 +86,7 @@ check: setup proto-check ## Lint, format, types, import rules, Dockerfiles, prot
 	@echo "==> ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "==> mypy"; $(BIN)/mypy
 	@echo "==> import rules"; $(BIN)/lint-imports
-	@echo "==> hadolint"; $(BIN)/hadolint services/*/Dockerfile deploy/images/*.Dockerfile
+	@echo "==> hadolint"; $(BIN)/hadolint deploy/images/*.Dockerfile
 	@echo "==> buf"; $(BIN)/buf lint && $(BIN)/buf format --diff --exit-code
 	@echo "==> chart"; $(BIN)/python -m scripts.chart.generate_dashboards --check && $(BIN)/python -m scripts.chart.generate_schema --check && $(BIN)/python -m scripts.chart.render_manifests --check
 

@@ -29,7 +29,7 @@ from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.terms import RequestTerms
 from stratos.routing.bookings import BookingLedger
-from stratos.rpc.codec.fleet import status_from_pb, status_to_pb
+from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos_router.discovery import Member
 from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
@@ -84,10 +84,10 @@ class Fleet:
             blocks=blocks,
         )
         self.statuses[worker_id] = status
-        data = status_to_pb(status).SerializeToString()
-        message = type(status_to_pb(last))
+        data = WORKER_STATUS.to_pb(status).SerializeToString()
+        message = type(WORKER_STATUS.to_pb(last))
         with self.counted("statuses"):
-            self.scheduler.on_status(worker_id, status_from_pb(message.FromString(data)))
+            self.scheduler.on_status(worker_id, WORKER_STATUS.from_pb(message.FromString(data)))
 
     def turn(self, num_arrived: int) -> None:
         """What the router does after it was woken; each request that came is one decision."""

@@ -17,7 +17,7 @@ import grpc.aio
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
-from stratos.rpc.codec.fleet import status_from_pb
+from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos_router.cache_follower import CacheFollower
 from stratos_router.discovery import Discovery, Member
 from stratos_router.fleet import FleetState
@@ -116,7 +116,7 @@ class Watcher:
                 with self._silence.watched(limit) as heard:
                     while (message := await stream.read()) is not grpc.aio.EOF:
                         heard.at = self._clock.now()
-                        self._scheduler.on_status(member.worker_id, status_from_pb(message))
+                        self._scheduler.on_status(member.worker_id, WORKER_STATUS.from_pb(message))
                         self._connected.add(member.address)
                         num_statuses += 1
             return num_statuses, "the worker closed it"

@@ -19,7 +19,7 @@ from stratos.core.requests.terms import RequestTerms
 from stratos.routing.policy.prefix_index import PrefixIndex
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.clients.router import RouterClient
-from stratos.rpc.codec.cache import changes_to_pb
+from stratos.rpc.codec.cache import CACHE_CHANGES
 from stratos_gateway.generation.prefix_names import PrefixNames
 from stratos_router.cache_follower import CacheFollower
 from stratos_router.discovery import Member
@@ -91,7 +91,8 @@ class ScriptedCache(cache_pb2_grpc.CacheServiceServicer):
             elif entry == "wait":
                 await asyncio.Event().wait()
             else:
-                yield changes_to_pb(*entry)
+                incarnation, changes = entry
+                yield CACHE_CHANGES.to_pb(changes, incarnation=incarnation)
 
 
 @asynccontextmanager

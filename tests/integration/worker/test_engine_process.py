@@ -14,7 +14,7 @@ from stratos.api.worker.v1 import decode_pb2, worker_pb2, worker_pb2_grpc
 from stratos.core.placement import WorkerRole
 from stratos.engine.fake.runner import fake_generate
 from stratos.rpc.clients.channel import channel
-from stratos.rpc.codec.fleet import status_from_pb
+from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos.worker.engine_client.process import ProcessEngine
 from tests.support.promises import Promised
 from tests.support.waiting import eventually
@@ -99,7 +99,7 @@ async def test_a_hung_engine_makes_its_worker_unready_and_shows_in_every_sign_of
             await eventually(lambda: worker.process.not_ready_reason(), "the hang is seen")
         await _until_serving(worker, False)
         async with channel(worker.process.address) as peer:
-            status = status_from_pb(
+            status = WORKER_STATUS.from_pb(
                 await worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest()).read()
             )
         assert "step counter has not moved" in status.not_ready_reason

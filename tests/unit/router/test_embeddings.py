@@ -18,7 +18,7 @@ from stratos.core.placement import Outcome, PlacementRequest, Work, WorkerRef, W
 from stratos.planning.observation import observe
 from stratos.planning.settings import PoolKey
 from stratos.routing.bookings import BookingLedger
-from stratos.rpc.codec.fleet import fleet_from_pb, fleet_to_pb
+from stratos.rpc.codec.fleet import FLEET
 from stratos_router.discovery import Member
 from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
@@ -100,7 +100,7 @@ async def test_queues_tell_what_they_wait_for_and_decode_workers_are_not_scaled_
     world.status("prefill-0", num_running=4)
     call = await world.call(num_choices=3)
     await world.turn()
-    fleet = fleet_from_pb(fleet_to_pb(world.scheduler.fleet()))
+    fleet = FLEET.from_pb(FLEET.to_pb(world.scheduler.fleet()))
     assert [(q.work, q.num_requests) for q in fleet.queues] == [(Work.EMBEDDING, 1)]
     assert observe(fleet, PoolKey(role=WorkerRole.DECODE)).queue_depth == 0
     assert observe(fleet, PoolKey(role=WorkerRole.PREFILL)).queue_depth == 1
