@@ -1,4 +1,4 @@
-"""Shared by all tests: Triton's interpreter where there is no GPU, property tests' profile, collection and order."""
+"""Shared by all tests: Triton's interpreter without a GPU, property tests' profile, collection, order, promises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.support.promises import promised, pytest_terminal_summary
 from tests.support.shared_platforms import RoomScheduling, starts_platform
+
+__all__ = ["promised", "pytest_terminal_summary"]
 
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"  # counts at the first import of Triton, and peft imports it
