@@ -48,7 +48,7 @@ async def gateway(answers: list[tuple[int, str]]) -> AsyncIterator[str]:
 
 
 async def run_load(url: str, num_streams: int) -> dict[str, Any]:
-    """What the program says at its end, after so many streams under load."""
+    """Last report of the program, after so many streams under load."""
     task = {"url": url, "key": "sk", "bodies": [{"prompt": "a"}], "concurrency": 1}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-u", "-c", PROGRAM.read_text(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
