@@ -26,7 +26,7 @@ MAX_OPEN = 16
 """Requests of each gateway."""
 WAIT_S = 600.0
 """Longer than any test: a slow machine ends no request that waits."""
-NUM_LONG = {"fake": 400, "torch": 120}
+NUM_LONG = {"fake": 400, "torch": 60}
 AFTER_S = 2.0
 EXTERNAL_PRICE = {"prompt": 2_000_000, "cached": 1_000_000, "output": 5_000_000}
 EXTERNAL_USAGE = {"prompt_tokens": 70, "completion_tokens": 30, "prompt_tokens_details": {"cached_tokens": 20}}
