@@ -13,14 +13,13 @@ import os
 import re
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from pyarrow.parquet import read_table
 from typer.testing import CliRunner
 
@@ -37,17 +36,10 @@ from tests.support.worlds.money_platform import (
     PRICES,
     SCORED,
     MoneyPlatform,
-    money_platform,
 )
 
 PRICE = PRICES["default"]
 MONTH = f"{datetime.now(UTC):%Y-%m}"
-
-
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MoneyPlatform]:
-    with money_platform(tmp_path_factory.mktemp("platform")) as running:
-        yield running
 
 
 def body_of(prompt: Any, max_tokens: int = 6, **more: Any) -> dict[str, Any]:
@@ -158,21 +150,23 @@ async def test_policies_act_at_both_gateways(platform: MoneyPlatform) -> None:
 
 async def test_output_with_a_hit_ends_there_at_both_gateways(platform: MoneyPlatform) -> None:
     async with platform.client("payer") as free, platform.client("policed") as http:
-        plain = (await ask(free, "The story of a", max_tokens=400)).json()["choices"][0]["text"]
-        word = re.findall(r"\b[A-Za-z]{3,}\b", plain)[1]
+        prompt, num_long = "The story of a", platform.num_long
+        plain = (await ask(free, prompt, max_tokens=num_long)).json()["choices"][0]["text"]
+        words = re.findall(r"\b[A-Za-z]{3,}\b", plain)
+        word = next(word for word in words[1:] if word.lower() not in prompt.lower())
         policies = {"policies": {"words": {"words": {"w": ["blue heron", word]}, "replacement": "[cut]"}}}
         assert (await asyncio.to_thread(platform.admin.post, "/declaration", json=policies)).status_code == 200
 
         async def is_cut() -> bool:
-            answer = (await ask(http, "The story of a", max_tokens=400)).json()
+            answer = (await ask(http, prompt, max_tokens=num_long)).json()
             choice, num_output = answer["choices"][0], answer["usage"]["completion_tokens"]
             if (choice["text"], choice["finish_reason"]) != ("[cut]", "content_filter"):
                 return False
-            assert 0 < num_output < 400, "the worker was told to stop"
+            assert 0 < num_output < num_long, "the worker was told to stop"
             return True
 
         await eventually(is_cut, "the policy acts", poll_s=0.1)
-        stream = await ask(http, "The story of a", max_tokens=400, stream=True)
+        stream = await ask(http, prompt, max_tokens=num_long, stream=True)
         events = [json.loads(line[6:]) for line in stream.text.splitlines() if line.startswith("data: {")]
         text = "".join(choice["text"] for event in events for choice in event["choices"])
         assert text.endswith("[cut]")
@@ -185,19 +179,11 @@ async def slot_taken(platform: MoneyPlatform) -> AsyncIterator[None]:
     async with platform.client("resident") as http:
         hold = asyncio.create_task(ask(http, [9, 9, 9], max_tokens=3000))
         try:
-            await eventually(lambda: asyncio.to_thread(num_running, platform), "the slot is taken", poll_s=0.05)
+            await eventually(lambda: asyncio.to_thread(platform.num_running), "the slot is taken", poll_s=0.05)
             yield
         finally:
             hold.cancel()
             await asyncio.gather(hold, return_exceptions=True)
-
-
-def num_running(platform: MoneyPlatform) -> int:
-    return sum(worker["num_running"] for worker in platform.process.status()["workers"])
-
-
-def num_queued(platform: MoneyPlatform) -> int:
-    return sum(queue["num_requests"] for queue in platform.process.status()["queues"])
 
 
 async def test_by_the_routers_estimate_requests_go_outside_and_into_every_report(platform: MoneyPlatform) -> None:
@@ -236,7 +222,7 @@ async def roam(http: httpx.AsyncClient, prompt: str, **body: Any) -> httpx.Respo
 
 
 def is_queued(platform: MoneyPlatform, wanted: int) -> bool:
-    return num_queued(platform) == wanted
+    return platform.num_queued() == wanted
 
 
 def check_external_costs(platform: MoneyPlatform, num_outside: int) -> None:
@@ -261,7 +247,7 @@ async def test_a_stream_that_has_begun_never_leaves(platform: MoneyPlatform) -> 
     """Its worker is killed in the middle, and it waits for the next one."""
     calls_before, received, is_killed = len(platform.external_calls()), "", False
     async with platform.client("roamer") as http:
-        body = {"model": "base", "prompt": "a long story", "max_tokens": 300, "temperature": 0}
+        body = {"model": "base", "prompt": "a long story", "max_tokens": platform.num_long, "temperature": 0}
         whole = (await http.post("/completions", json=body)).json()["choices"][0]["text"]
         body["stream"] = True
         async with http.stream("POST", "/completions", json=body) as answer:
@@ -295,7 +281,7 @@ async def test_a_deleted_tenant_leaves_nothing_in_the_workers_and_its_money_unde
         async def is_dropped() -> bool:
             return await settled_blocks(platform) == before
 
-        await eventually(is_dropped, "its blocks are free, and those of others are not", timeout_s=20, poll_s=0.2)
+        await eventually(is_dropped, "its blocks are free, and those of others are not", poll_s=0.2)
         again = (await ask(payer, prompt)).json()["usage"]
         assert again["prompt_tokens_details"]["cached_tokens"] > 0
         assert neighbours["prompt_tokens"] == again["prompt_tokens"]
@@ -307,7 +293,7 @@ async def test_a_deleted_tenant_leaves_nothing_in_the_workers_and_its_money_unde
     async def is_renamed() -> bool:
         return pseudonym in await names() and "leaver" not in await names()
 
-    await eventually(is_renamed, "the ledger has the pseudonym", timeout_s=20, poll_s=0.2)
+    await eventually(is_renamed, "the ledger has the pseudonym", poll_s=0.2)
     await until_billed(platform, pseudonym, 2)
 
 
