@@ -30,12 +30,11 @@ from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.rules.admission import KV_WATERMARK
-from stratos.routing.bookings import BookingLedger
+from stratos.routing.fleet_state import Member
 from stratos.rpc.codec.fleet import WORKER_STATUS
-from stratos_router.discovery import Member
-from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
-from stratos_router.scheduler import Scheduler
+from stratos_router.placement_loop import PlacementLoop
+from stratos_router.service import make_dispatcher
 from stratos_router.settings import RouterSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,9 +51,9 @@ class Fleet:
         self.clock, self.random = FakeClock(), Random(1)
         settings = RouterSettings(discovery="static://decode@a:1")
         metrics = RouterMetrics(CollectorRegistry())
-        bookings = BookingLedger(settings.bookings)
-        self.fleet = FleetState(settings.liveness, bookings, metrics)
-        self.scheduler = Scheduler(self.fleet, bookings, settings, metrics, self.clock, Random(1))
+        dispatcher = make_dispatcher(settings, metrics, Random(1))
+        self.fleet = dispatcher.fleet
+        self.scheduler = PlacementLoop(dispatcher, metrics, self.clock)
         roles = [WorkerRole.DECODE] * num_decode + [WorkerRole.PREFILL] * num_prefill
         self.members = [Member(f"{role}-{i}", f"h{i}:1", role) for i, role in enumerate(roles)]
         self.fleet.set_members(self.members)

@@ -19,9 +19,9 @@ import grpc.aio
 from stratos.api.worker.v1 import cache_pb2, cache_pb2_grpc
 from stratos.common.errors import StratosError
 from stratos.core.cache_changes import CacheChanges
+from stratos.routing.fleet_state import Member
 from stratos.routing.policy.prefix_index import PrefixIndex
 from stratos.rpc.codec.cache import CACHE_CHANGES
-from stratos_router.discovery import Member
 from stratos_router.metrics import RouterMetrics
 
 _log = logging.getLogger(__name__)

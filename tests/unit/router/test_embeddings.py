@@ -17,12 +17,11 @@ from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import Outcome, PlacementRequest, Work, WorkerRef, WorkerRole
 from stratos.planning.observation import observe
 from stratos.planning.settings import PoolKey
-from stratos.routing.bookings import BookingLedger
+from stratos.routing.fleet_state import Member
 from stratos.rpc.codec.fleet import FLEET
-from stratos_router.discovery import Member
-from stratos_router.fleet import FleetState
 from stratos_router.metrics import RouterMetrics
-from stratos_router.scheduler import Scheduler
+from stratos_router.placement_loop import PlacementLoop
+from stratos_router.service import make_dispatcher
 from stratos_router.settings import RouterSettings
 from tests.support.worlds.fleet_samples import make_load, with_free_slots
 from tests.support.worlds.terms import with_terms
@@ -38,9 +37,9 @@ class World:
         self.clock = FakeClock()
         settings = RouterSettings(discovery="static://decode@a:1", admission={"max_waiting_per_worker": 0})
         metrics = RouterMetrics(CollectorRegistry())
-        bookings = BookingLedger(settings.bookings)
-        self.fleet = FleetState(settings.liveness, bookings, metrics)
-        self.scheduler = Scheduler(self.fleet, bookings, settings, metrics, self.clock, Random(1))
+        dispatcher = make_dispatcher(settings, metrics, Random(1))
+        self.fleet = dispatcher.fleet
+        self.scheduler = PlacementLoop(dispatcher, metrics, self.clock)
         self.fleet.set_members([Member(name, f"{name}:1", WorkerRole(name.partition("-")[0])) for name in names])
         for name in names:
             self.status(name)
