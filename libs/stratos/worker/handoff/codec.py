@@ -37,7 +37,7 @@ MAX_FACT_CHARS = 128
 
 
 def request_to_pb(message: ReceiverMessage, now_s: float) -> source_pb2.FetchRequest:
-    """What the receiver says at ``now_s``, as a message."""
+    """Message of the receiver at ``now_s``, for the wire."""
     match message:
         case Intent():
             return source_pb2.FetchRequest(intent=_intent_to_pb(message, now_s))
@@ -62,7 +62,7 @@ def request_to_pb(message: ReceiverMessage, now_s: float) -> source_pb2.FetchReq
 
 
 def request_from_pb(message: source_pb2.FetchRequest, now_s: float) -> ReceiverMessage:
-    """What the receiver says, from a message that arrives at ``now_s``.
+    """Record of a receiver's message that arrives at ``now_s``.
 
     Raises:
         BadRequest: it is empty or malformed.
@@ -98,7 +98,7 @@ def request_from_pb(message: source_pb2.FetchRequest, now_s: float) -> ReceiverM
 
 
 def response_to_pb(message: SourceMessage) -> source_pb2.FetchResponse:
-    """What the source says, as a message."""
+    """Message of the source, for the wire."""
     match message:
         case Progress():
             return source_pb2.FetchResponse(
@@ -130,7 +130,7 @@ def response_to_pb(message: SourceMessage) -> source_pb2.FetchResponse:
 
 
 def response_from_pb(message: source_pb2.FetchResponse) -> SourceMessage:
-    """What the source says, from a message.
+    """Record of a source's message.
 
     Raises:
         BadRequest: it is empty or malformed.

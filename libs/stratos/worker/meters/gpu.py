@@ -44,7 +44,7 @@ class GpuCollector(Collector):
             yield GaugeMetricFamily(name, text, labels=("gpu", *labels))
 
     def collect(self) -> Iterator[Metric]:
-        """What the driver answers now; a value that this GPU does not have is left out."""
+        """Answers of the driver now; a value that this GPU does not have is left out."""
         nvml, handle = self._nvml, self._handle
         families: dict[str, Any] = {family.name: family for family in self.describe()}
         asks: tuple[tuple[str, tuple[str, ...], Callable[[], Any]], ...] = (
